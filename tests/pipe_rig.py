@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from process.real_keeper import RealKeeper
 from supervisord_py.ledger.events import EventJournal
+from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.ledger.store import Ledger
+from supervisord_py.pipes import output, run
 from supervisord_py.pipes.config import PipesConfig
+from supervisord_py.pipes.models import RunRequest
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.pipes.room_requests import ExecutionFilter, OutputStream, RunRequest
-from supervisord_py.pipes.running import watching
 from supervisord_py.pipes.scheduler import Clocks, Resumes
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from supervisord_py.pipes.execution import Execution
+    from supervisord_py.ledger.pipe_executions import Execution
 
 PATIENCE = 60.0
 FAKE_AGENT = Path(__file__).parent / "pipes" / "fake_agent.py"
@@ -53,7 +54,7 @@ def quick_watchers(monkeypatch: pytest.MonkeyPatch) -> list[Resumes]:
             seen.append(self)
         return look(self)
 
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(run, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(Resumes, "look", noted)
     return seen
 
@@ -201,12 +202,10 @@ class PipeRig:
     async def overdue(self, name: str, size: int) -> Execution:
         """Run a pipe, and turn the clocks to the end of its timeout, once it has said so many bytes and not before."""
         queued = await self.room.run(name)
-        live = self.room._house.roster.get(queued.id)
-        assert live is not None
+        live, folder = self.room.runs[queued.id], self.room.folder(queued.id)
 
         def has_spoken() -> bool:
-            totals = live.following.spool.totals if live.following else {}
-            return totals.get(OutputStream.STDOUT, 0) + totals.get(OutputStream.STDERR, 0) >= size
+            return sum(output.size(folder, stream) or 0 for stream in output.BOTH) >= size
 
         await eventually(has_spoken, f"{size} bytes of {name}")
         self.time.pass_by(live.deadline - self.time.clocks.boot())
@@ -229,7 +228,7 @@ class PipeRig:
 
     def running(self, execution: int) -> Any:
         """Return the pid of an execution that runs."""
-        live = self.room._house.roster.get(execution)
+        live = self.room.runs.get(execution)
         return live.execution.pid if live is not None else None
 
 

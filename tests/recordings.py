@@ -15,8 +15,8 @@ from supervisord_py.pipes.vendor_streams import parser_for
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from supervisord_py.ledger.pipe_executions import Outcome
     from supervisord_py.pipes.adapters import AgentSpec
-    from supervisord_py.pipes.execution import Outcome
     from supervisord_py.pipes.streams import Summary
 
 RECORDED = Path(__file__).parent / "pipes" / "recorded"
@@ -65,11 +65,10 @@ def _recording(program: str, path: Path) -> Recording:
 
 
 def read(recording: Recording, cuts: Iterable[int] = ()) -> Read:
-    """Read a recording in pieces; at each cut the parser is written down and made anew, as by a new control plane."""
+    """Read a recording in pieces."""
     spec, raw, parts = recording.spec, recording.stdout, []
     parser = parser_for(spec.parser)
     for start, end in itertools.pairwise([0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]):
-        parser = parser_for(spec.parser, json.loads(json.dumps(parser.state())))
         parts.append(parser.feed(raw[start:end]))
     parts.append(parser.end())
     told, stdout = recording.told, raw.decode()

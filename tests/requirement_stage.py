@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pipe_rig import PipeRig
-    from supervisord_py.pipes.execution import Execution
+    from supervisord_py.ledger.pipe_executions import Execution
 
 in_one_room = pytest.mark.asyncio(loop_scope="module")
 """Of a test that shares its room with the others of its file: its pipes bear its id, and it ends what it started."""
@@ -45,7 +45,7 @@ async def ended(rig: PipeRig, pipe: str, count: int = 1) -> list[Execution]:
     async with asyncio.timeout(PATIENCE):
         while True:
             rows = await rig.rows(pipe)
-            at_work = {live.id for live in rig.room._house.roster.of_pipe(pipe)}
+            at_work = {live.id for live in rig.room.of_pipe(pipe)}
             if len([it for it in rows if it.status.is_final and it.id not in at_work]) >= count:
                 return rows
             await asyncio.sleep(0.01)

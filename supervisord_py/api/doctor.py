@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from supervisord_py.api.context import ApiContext, Call
     from supervisord_py.kernels.exposure import Offer
     from supervisord_py.kernels.room import Kernels
+    from supervisord_py.pipes.models import PipeView
     from supervisord_py.pipes.room import Pipes
-    from supervisord_py.pipes.views import PipeView
     from supervisord_py.process.model import Caps
 
 MEBIBYTE = 1024 * 1024

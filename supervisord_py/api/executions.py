@@ -35,8 +35,8 @@ from supervisord_py.api.streams import (
     until_closing,
 )
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.pipes.room_requests import ExecutionFilter, OutputStream
-from supervisord_py.pipes.views import FollowDone, FollowOutput, FollowStart
+from supervisord_py.ledger.pipe_history import ExecutionFilter
+from supervisord_py.pipes.output import FollowDone, FollowOutput, FollowStart, OutputStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         OutputQuery,
         TailQuery,
     )
-    from supervisord_py.pipes.execution import Execution
+    from supervisord_py.ledger.pipe_executions import Execution
 
 Document = dict[str, Any]
 _ACCEPTED = 202
@@ -58,21 +58,18 @@ _SEEN = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 
 def execution_document(execution: Execution) -> Document:
     """Return one execution as lists show it: no blobs."""
-    preset, plan, usage = execution.preset, execution.plan, execution.usage
+    plan, usage = execution.plan, execution.usage
     return {
         **pick(execution, "id", "pipe_name", "status", "trigger", "position", "queued_at", "started_at"),
         **pick(execution, "finished_at", "duration_ms", "exit_code", "error_type", "error_message", "pid"),
-        **pick(plan, "agent"),
-        **pick(preset, "model", "provider"),
-        "preset_id": preset.id,
-        **pick(execution, "retry_of", "retry_count"),
+        **pick(execution, "agent", "model", "provider", "preset_id", "retry_of", "retry_count"),
         "tokens": usage.total_tokens or None,
         "cost": usage.cost if usage.total_tokens or usage.cost else None,
         "usage": usage,
         **pick(execution, "group", "queue_wait_ms", "not_before", "signal", "trigger_event", "trigger_key"),
         **pick(execution, "context_start", "context_end", "api_port", "output_dir", "incomplete", "session_path"),
         **pick(execution, "stdout_bytes", "stderr_bytes", "invalid_utf8", "truncated", "agent_version", "instance"),
-        "timeout_seconds": plan.timeout_seconds,
+        "timeout_seconds": execution.timeout_seconds,
         "timeout_wanted_seconds": plan.wanted_seconds,
         "warnings": plan.warnings,
     }
@@ -199,14 +196,11 @@ async def _documents(
     """
     streams = (OutputStream.STDOUT, OutputStream.STDERR) if only is None else (only,)
     ends = {stream.value: begin[at] if at < len(begin) else 0 for at, stream in enumerate(streams)}
-    behind = {stream.value: ends[stream.value] for stream in streams[1:]}  # the room begins these at 0
     decoder = Decoder()
-    async with aclosing(call.context.pipes.follow(execution, streams, begin[0])) as items:
+    async with aclosing(call.context.pipes.follow(execution, streams, *ends.values())) as items:
         async for item in items:
             if isinstance(item, FollowOutput):
-                stream = item.stream.value
-                passed = max(0, behind.get(stream, 0) - item.offset)
-                pieces = decoder.take(stream, item.offset + passed, item.data[passed:])
+                pieces = decoder.take(item.stream.value, item.offset, item.data)
                 word = ""
             else:
                 word = {FollowStart: "start", FollowDone: "done"}.get(type(item), "status")

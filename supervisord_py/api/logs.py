@@ -10,7 +10,7 @@ import asyncio
 import codecs
 import time
 from base64 import b64encode
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -19,17 +19,24 @@ from supervisord_py.api.schemas import last_id, moment_of
 from supervisord_py.api.streams import NDJSON, RAW, SSE, choose, frame, open_stream, rfc3339, send_all
 from supervisord_py.api.units import unit_named
 from supervisord_py.errors import UnknownUnitError
+from supervisord_py.ledger.pipe_history import ExecutionFilter
+from supervisord_py.pipes.output import FollowOutput, OutputStream
 from supervisord_py.process.logs import Chunk, Cursor, Gap, LogReader, Output, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from aiohttp import web
 
     from supervisord_py.api.context import Call
     from supervisord_py.api.schemas import LogsQuery
+    from supervisord_py.pipes.room import Pipes
 
 _STREAMS = {"stdout": Stream.STDOUT, "stderr": Stream.STDERR}
+_LINES_BYTES = 1024 * 1024
+"""Of an execution's output: the last lines are looked for in so much of its end."""
+_NEXT_SECONDS = 1.0
+"""Who follows a pipe hears of its next execution within this time."""
 
 
 class _Stored(NamedTuple):
@@ -45,32 +52,88 @@ async def unit_logs(call: Call, query: LogsQuery) -> web.StreamResponse:
     since = moment_of("since", query.since, time.time())
     cursor = last_id(call.request.headers) if query.cursor is None else query.cursor
     only = _STREAMS.get(query.stream or "")
-    reader = _reader(call)
-    stored = await asyncio.to_thread(_look, reader, cursor, since, query.lines, only)
     media = choose(call, RAW, NDJSON, SSE)
-    response = await open_stream(call, media, {"X-Cursor": str(stored.end)})
     frames = Frames(media, query.encoding)
+    unit = _unit_of(call)
+    if unit.startswith("pipe:"):
+        response = await open_stream(call, media)
+        source = _of_pipe(call, unit.removeprefix("pipe:"), query, since, cursor)
+        await send_all(call, response, source, frames.of)
+        return await _end(response, frames)
+    reader = LogReader.of(call.context.placement.log_dir, unit)
+    stored = await asyncio.to_thread(_look, reader, cursor, since, query.lines, only)
+    response = await open_stream(call, media, {"X-Cursor": str(stored.end)})
     async for item in _stored(call, reader, stored, only):
         if data := frames.of(item):
             await response.write(data)
     if query.follow:
         await send_all(call, response, reader.follow(stored.end, only), frames.of)
+    return await _end(response, frames)
+
+
+async def _end(response: web.StreamResponse, frames: Frames) -> web.StreamResponse:
     if rest := frames.rest():
         await response.write(rest)
     await response.write_eof()
     return response
 
 
-def _reader(call: Call) -> LogReader:
-    """Return the reader of the unit named; what is no unit, or none any more, but has a log goes by its full name."""
-    given, log_dir = call.path("u"), call.context.placement.log_dir
+def _unit_of(call: Call) -> str:
+    """Return the unit named; what is no unit, or none any more, but has a log goes by its full name."""
+    given = call.path("u")
     try:
-        return LogReader.of(log_dir, unit_named(call).unit)
+        return unit_named(call).unit
     except UnknownUnitError:
         with suppress(ValueError):  # it would lead elsewhere
-            if given.partition(":")[2] and (reader := LogReader.of(log_dir, given)).folder.is_dir():
-                return reader
+            if given.partition(":")[2] and LogReader.of(call.context.placement.log_dir, given).folder.is_dir():
+                return given
         raise
+
+
+# -- pipes: what their newest execution wrote ------------------------------------------------------------------------
+
+
+async def _of_pipe(
+    call: Call, pipe: str, query: LogsQuery, since: float | None, cursor: int | None
+) -> AsyncGenerator[Output, None]:
+    """Yield the output of a pipe's newest execution; with `follow` go on with it, and with those that come.
+
+    It lies in files of the execution: positions are offsets in those.
+    """
+    pipes, known = call.context.pipes, 0
+    streams = [OutputStream(name) for name in _STREAMS if query.stream in {None, name}]
+    while True:
+        found = (await pipes.executions(ExecutionFilter(pipe=pipe, since=since, limit=1))).executions
+        for newest in found if found and found[0].id != known else ():
+            begins = [0 if known else await _begin(pipes, newest.id, each, query.lines, cursor) for each in streams]
+            known = newest.id
+            if query.follow and not newest.status.is_final:
+                async with aclosing(pipes.follow(known, streams, *begins)) as items:
+                    async for item in items:
+                        if isinstance(item, FollowOutput):
+                            yield Chunk(time.time(), _STREAMS[item.stream], item.offset, item.data, known)
+                continue
+            for stream, begin in zip(streams, begins, strict=True):
+                at = begin
+                while (page := await pipes.output(known, stream, at)).data:
+                    yield Chunk(newest.finished_at or time.time(), _STREAMS[stream], at, page.data, known)
+                    at += len(page.data)
+        if not query.follow:
+            return
+        await asyncio.sleep(_NEXT_SECONDS)
+
+
+async def _begin(pipes: Pipes, number: int, stream: OutputStream, lines: int | None, cursor: int | None) -> int:
+    """Return where what was asked for begins in a stream of an execution."""
+    if lines is None:
+        return cursor or 0
+    end = (await pipes.output(number, stream, 0, 0)).total_bytes
+    begin = max(0, end - _LINES_BYTES)
+    last = (await pipes.output(number, stream, begin, _LINES_BYTES)).data.splitlines(keepends=True)
+    return end - sum(map(len, last[-lines:] if lines else []))
+
+
+# -- the other units: what is stored --------------------------------------------------------------------------------
 
 
 def _look(

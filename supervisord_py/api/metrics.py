@@ -16,7 +16,7 @@ from aiohttp import web
 from supervisord_py.api.units import all_units, resident_bytes
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.ledger.events import Event
-from supervisord_py.pipes.execution import Status
+from supervisord_py.ledger.pipe_executions import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.api.executions import execution_document, pipe_name, whole_document
 from supervisord_py.api.schemas import refuse
 from supervisord_py.api.streams import json_answer, pick, rfc3339
-from supervisord_py.pipes.room_requests import PublishedEvent, RunRequest
+from supervisord_py.pipes.models import PublishedEvent, RunRequest
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         PreviewSchedule,
         RunPipe,
     )
-    from supervisord_py.pipes.views import Decision, PipeView
+    from supervisord_py.pipes.models import Decision, PipeView
 
 DEFAULT_NEXT = 5
 _CREATED, _ACCEPTED = 201, 202

@@ -19,8 +19,9 @@ from supervisord_py.config import documents
 from supervisord_py.config.documents import DocumentError
 from supervisord_py.errors import BadRequestError, InvalidInputError
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.pipes.execution import Status
-from supervisord_py.pipes.room_requests import DEFAULT_PAGE, MOST_PAGE, OutputStream
+from supervisord_py.ledger.pipe_executions import Status
+from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE
+from supervisord_py.pipes.output import OutputStream
 from supervisord_py.tools.install import Template
 
 Q = TypeVar("Q", bound=msgspec.Struct)

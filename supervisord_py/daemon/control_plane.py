@@ -178,6 +178,7 @@ class ControlPlane:
         self._watch_troubles()
         await program.stop_left_over(placement, _READER)
         held = [child.key for child in placement.children()]
+        await program.stop_left_over(placement)
         losses = await interrupted.close(self.ledger, self.events, placement.caps, held)
         await asyncio.gather(self.launcher.open(), self.kernels.open(), self.pipes.open())
         await interrupted.remember(self.ledger, self.launcher, self.kernels, losses)

@@ -1,80 +1,100 @@
-"""Executions of pipes: a row from the moment of the trigger, claimed before the spawn, closed once with its outcome.
+"""Executions of pipes: one Struct is the row, the object and the document; and how a row changes.
+
+The life of one: queued → running → completed | failed | timed_out | cancelled. A retry is a new execution that names
+the one before it. What it needs to run (preset, prompt, time window, limits) is frozen when it is queued.
 
 Law: one execution of a pipe runs at a time, in all daemons that share the file: the row says `running` before anything
-is spawned, and SQLite refuses a second one. The first end that is recorded stands. What the scheduler remembers of the
-pipe changes in the same transaction as the row. A full disk stops nobody: what it does not take is written later.
+is spawned, and SQLite refuses a second one. The first end that is recorded stands. A full disk stops nobody: what it
+does not take is written later.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass, fields
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from supervisord_py.errors import ConflictError
-from supervisord_py.ledger.instants import to_text
-from supervisord_py.ledger.pipe_claims import is_claimed, write_claim
-from supervisord_py.ledger.pipe_rows import QUEUED, RUNNING, PipeExecutionRow, insert, listed, together, whole
-from supervisord_py.ledger.pipe_state import write_change
-from supervisord_py.ledger.store import Durability, LedgerDegradedError
+from supervisord_py.ledger.pipe_state import take_claim
+from supervisord_py.ledger.table import Table, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisord_py.ledger.pipe_claims import Claim
-    from supervisord_py.ledger.pipe_rows import Operation
-    from supervisord_py.ledger.pipe_state import StateChange
+    from supervisord_py.ledger.pipe_state import Claim
     from supervisord_py.ledger.store import Ledger
+    from supervisord_py.ledger.table import Operation
 
-    Build = Callable[[int], PipeExecutionRow]
-
-__all__ = ["QUEUED", "RUNNING", "PipeExecutionRow"]
-
-TABLE = "pipe_executions"
 MESSAGE_MAX = 4000
 """Characters of an error message that are kept: lists carry it, and a whole stderr has its own column."""
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
-    """What was inserted, and how safe it is."""
+class Status(StrEnum):
+    """Where an execution is. The last four are final."""
 
-    row: PipeExecutionRow
-    durability: Durability
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
 
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """What is known when it leaves the queue.
-
-    Attributes:
-        instance: The key that its process will have.
-        progress: JSON text: what whoever takes it over must know while it runs.
-    """
-
-    started_at: float
-    queue_wait_ms: int | None = None
-    instance: str | None = None
-    timeout_seconds: float | None = None
-    progress: str | None = None
+    @property
+    def is_final(self) -> bool:
+        """Whether it never changes again."""
+        return self not in {Status.QUEUED, Status.RUNNING}
 
 
-@dataclass(frozen=True, slots=True)
-class Spawned:
-    """Which process it became. What is None stays as it was."""
+class Trigger(StrEnum):
+    """Why an execution was queued."""
 
-    pid: int
-    start_time: int
-    boot_id: str
-    started_at: float
-    agent_version: str | None = None
-    session_path: str | None = None
+    MANUAL = "manual"
+    SCHEDULED = "scheduled"
+    EVENT = "event"
+    RETRY = "retry"
 
 
-@dataclass(frozen=True, slots=True)
-class UsageRow:
-    """What a model was paid for so far: counts, and US dollars."""
+class Group(StrEnum):
+    """Which slots an execution waits for. A retry waits in the group of the first try."""
+
+    SCHEDULED = "scheduled"
+    EVENT = "event"
+    MANUAL = "manual"
+
+
+class ErrorType(StrEnum):
+    """Why an execution failed: the closed list of CONTRACT §7, and the four that DESIGN D41 adds."""
+
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    RATE_LIMITED = "rate_limited"
+    QUOTA_EXHAUSTED = "quota_exhausted"
+    MODEL_NOT_FOUND = "model_not_found"
+    AUTH_FAILED = "auth_failed"
+    NETWORK = "network"
+    CONTEXT_OVERFLOW = "context_overflow"
+    SAFETY_REFUSAL = "safety_refusal"
+    CANCELLED = "cancelled"
+    SHUTDOWN = "shutdown"
+    INTERRUPTED = "interrupted"
+    AGENT_NOT_FOUND = "agent_not_found"
+    PRESET_NOT_FOUND = "preset_not_found"
+    CONFIG_ERROR = "config_error"
+    MISSING_OUTPUT = "missing_output"
+    PREFLIGHT_FAILED = "preflight_failed"
+    DISK_FULL = "disk_full"
+    UNKNOWN = "unknown"
+    AGENT_INCOMPATIBLE = "agent_incompatible"
+    PROVIDER_ERROR = "provider_error"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    RESOURCE_LIMIT = "resource_limit"
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a model was paid for. Tokens are counts, cost is in US dollars; all zero where nobody said."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -85,124 +105,234 @@ class UsageRow:
     turns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What it has given so far: texts up to the cap (None: as they were), whole sizes in bytes, and what it used."""
+class Preset(msgspec.Struct, frozen=True):
+    """A model to run with, resolved and frozen. The key is a reference, never a key.
 
-    stdout: str | None = None
-    stderr: str | None = None
+    Attributes:
+        id: Its name in presets.toml; None for what the pipe itself or the adapter says.
+        provider: As the agent calls it; a custom one has `url` and `api`.
+        model: As the provider calls it; None lets the agent choose.
+        url: Base address of a custom or local provider.
+        api: Wire protocol at that address (`openai-completions`, `anthropic-messages`, …).
+        api_key: `$ENV`, `file:PATH`, `cmd:ARGV`, or None.
+        prompt: Stands before the pipe's own body.
+        effort: `low`, `medium`, `high`, or None.
+        input_cost, output_cost: US dollars for a million tokens, for agents that cannot know them; None = unknown.
+    """
+
+    id: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    url: str | None = None
+    api: str | None = None
+    api_key: str | None = None
+    prompt: str | None = None
+    effort: str | None = None
+    input_cost: float | None = None
+    output_cost: float | None = None
+    context_window: int | None = None
+    max_tokens: int | None = None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is frozen at the queueing, beside the preset: how this execution is to be run.
+
+    Attributes:
+        agent: Name of the adapter.
+        command: Argv of the `command` adapter; empty for all others.
+        timeout_seconds: Wall clock of the run, from the spawn.
+        max_turns, max_tokens, max_cost: Ceilings that end the run; None for none.
+        retries: How many further tries may follow a failure that can pass by itself.
+        fallbacks: Presets that are tried, in order, after this one failed.
+        allow_empty: No text is no failure.
+        history: Keep the agent's session between executions.
+        memory_bytes: Resident limit of the tree; None for none.
+        context: Facts of the trigger (`{event, key, data}`) or of the caller, shown to the agent; JSON values.
+        wanted_seconds: The timeout that was asked for, where it was more than `pipes.timeout_max_seconds`; else None.
+    """
+
+    agent: str = "pi"
+    command: tuple[str, ...] = ()
+    timeout_seconds: float = 300.0
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    retries: int = 0
+    fallbacks: tuple[Preset, ...] = ()
+    allow_empty: bool = False
+    history: bool = False
+    memory_bytes: int | None = None
+    context: Mapping[str, Any] | None = None
+    wanted_seconds: float | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of it is not as it was asked for: sentences for people."""
+        return () if self.wanted_seconds is None else (cut_timeout(self.wanted_seconds, self.timeout_seconds),)
+
+
+def cut_timeout(wanted: float, most: float) -> str:
+    """Say that a timeout is more than there may be. Both in seconds."""
+    return f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
+
+
+class Execution(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"group": "queue_group", "preset": "preset_snapshot"}
+):
+    """One accepted run of a pipe. Times are Unix seconds, in the file ISO texts; what is not known (yet) is None.
+
+    Attributes:
+        id: Grows; never given twice.
+        group: Whose slots it waits for.
+        position: 1-based place in its group's line while queued, else None. Not stored.
+        not_before: A retry or a staggered start waits until then; None = at once.
+        pid, start_time, boot_id, instance: Who runs it: identity and the placement's key.
+        trigger_event, trigger_key: The event that led to it, and its key.
+        context_start, context_end: The time window that the prompt names.
+        incomplete: It was cut off: what it wrote may be half-done.
+        invalid_utf8: Some bytes were no UTF-8; they are kept in the files and replaced in the text.
+        lost_bytes: More than 0: not all of its output was kept (a full disk).
+        output_dir: The folder that the agent was told to write to.
+        session_path: Where the agent left its session, if it keeps one.
+        plan, preset: In lists they say what a whole row would, as far as it has columns of its own.
+        progress: What whoever takes it over must know while it runs; gone at its end.
+        stdout, stderr: Text up to the cap (head and tail around a marker).
+    """
+
+    id: int
+    pipe_name: str
+    status: Status = Status.FAILED
+    trigger: Trigger = Trigger.MANUAL
+    group: Group = Group.MANUAL
+    queued_at: float = 0.0
+    agent: str = "pi"
+    model: str | None = None
+    provider: str | None = None
+    preset_id: str | None = None
+    position: int | None = None
+    not_before: float | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    queue_wait_ms: int | None = None
+    duration_ms: int | None = None
+    timeout_seconds: float | None = None
+    pid: int | None = None
+    start_time: int | None = None
+    boot_id: str | None = None
+    instance: str | None = None
+    trigger_event: str | None = None
+    trigger_key: str | None = None
+    api_port: int | None = None
+    context_start: float | None = None
+    context_end: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    error_type: ErrorType | None = None
+    error_message: str | None = None
+    retry_of: int | None = None
+    retry_count: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    total_tokens: int = 0
+    cost: float = 0.0
+    turns: int = 0
+    output_dir: str | None = None
+    session_path: str | None = None
+    agent_version: str | None = None
+    incomplete: bool = False
     stdout_bytes: int = 0
     stderr_bytes: int = 0
     lost_bytes: int = 0
     invalid_utf8: bool = False
+    plan: Plan = Plan()
+    preset: Preset = Preset()
+    rendered_prompt: str | None = None
     progress: str | None = None
-    usage: UsageRow = UsageRow()
+    stdout: str | None = None
+    stderr: str | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """What a model was paid for so far."""
+        return Usage(*(getattr(self, name) for name in Usage.__struct_fields__))
+
+    @property
+    def truncated(self) -> bool:
+        """Whether not all of its output was kept."""
+        return self.lost_bytes > 0
+
+    @property
+    def unit(self) -> str:
+        """`pipe:<name>`."""
+        return f"pipe:{self.pipe_name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """How it ended. `output`, `session_path` and `agent_version` stay as they were where they are None."""
+class Outcome(msgspec.Struct, frozen=True):
+    """How an execution ended, decided once. `retry_after_seconds`: what the provider asked for, where it did."""
 
-    status: str
-    finished_at: float
-    duration_ms: int | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    error_type: str | None = None
+    status: Status
+    error_type: ErrorType | None = None
     error_message: str | None = None
-    incomplete: bool = False
-    output: Output | None = None
-    session_path: str | None = None
-    agent_version: str | None = None
+    retry_after_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What became of an end: how safe it is, and whether it is the one that stands (as far as is known)."""
-
-    durability: Durability
-    first: bool
-
-
-async def add(ledger: Ledger, build: Build, *, change: StateChange | None = None) -> Added:
-    """Record an execution, and what its pipe's state becomes by it, together.
-
-    Args:
-        ledger: Where.
-        build: Makes the row for an id.
-        change: Of the pipe's state.
-    """
-    row = build(ledger.next_number(TABLE))
-    return Added(row, await ledger.write(partial(_add, row, change)))
+EXECUTIONS = Table(
+    "pipe_executions",
+    Execution,
+    moments=("queued_at", "not_before", "started_at", "finished_at", "context_start", "context_end"),
+    blobs=("plan", "preset_snapshot", "rendered_prompt", "progress", "stdout", "stderr"),
+    computed=("position",),
+)
+_OPEN = "status IN ('queued', 'running')"
 
 
-async def add_claimed(ledger: Ledger, build: Build, claim: Claim, *, change: StateChange | None = None) -> Added | None:
-    """Record an execution that an event starts, once: the claim and the row are one transaction.
+async def add(
+    ledger: Ledger, build: Callable[[int], Execution], *, claim: Claim | None = None, also: Operation | None = None
+) -> Execution | None:
+    """Record an execution, and what its pipe's state becomes by it, in one transaction.
 
-    The id is taken inside of it, once the claim is granted, so that one that is refused leaves no hole in the numbers:
-    `build` is called in the writer's thread.
+    With a claim the id is taken inside of it, once that is granted, so that one that is refused leaves no hole in the
+    numbers: `build` is called in the writer's thread then.
 
     Returns:
         None where the pipe has claimed this event before; nothing is written then.
 
     Raises:
-        LedgerDegradedError: The disk takes nothing, so nobody can know whether it was claimed.
+        LedgerDegradedError: There is a claim, and the disk takes nothing: nobody can know whether it is taken.
     """
+    if claim is None:
+        row = build(ledger.next_number("pipe_executions"))
+        await ledger.write(together(EXECUTIONS.insert(row), also))
+        return row
 
-    def next_row() -> PipeExecutionRow:
-        return build(ledger.next_number(TABLE))
+    def run(connection: sqlite3.Connection) -> Execution | None:
+        if not take_claim(connection, claim):
+            return None
+        claimed = build(ledger.next_number("pipe_executions"))
+        together(EXECUTIONS.insert(claimed), also)(connection)
+        return claimed
 
-    row = await ledger.call(partial(_add_claimed, next_row, claim, change))
-    return None if row is None else Added(row, Durability.COMMITTED)
-
-
-def _add(row: PipeExecutionRow, change: StateChange | None, connection: sqlite3.Connection) -> None:
-    insert(connection, row)
-    if change is not None:
-        write_change(connection, change)
-
-
-def _add_claimed(
-    next_row: Callable[[], PipeExecutionRow], claim: Claim, change: StateChange | None, connection: sqlite3.Connection
-) -> PipeExecutionRow | None:
-    if is_claimed(connection, claim):
-        return None
-    row = next_row()
-    write_claim(connection, claim, row.id)
-    _add(row, change, connection)
-    return row
+    return await ledger.call(run)
 
 
-async def mark_running(
-    ledger: Ledger,
-    number: int,
-    running: Running,
-    *,
-    change: StateChange | None = None,
-    also: Operation | None = None,
-) -> Durability:
-    """Take an execution out of the queue, before its process is spawned; `change` and `also` are one step with it.
+def mark_running(number: int, **facts: Any) -> Operation:
+    """Take an execution out of the queue, before its process is spawned.
 
-    Raises:
-        ConflictError: Another one of its pipe runs (`execution` and `pid` name it), or it is not queued any more
-            (`state` says what it is); nothing was written.
+    The operation raises ConflictError where another one of its pipe runs (`execution` and `pid` name it), or where it
+    is not queued any more (`state` says what it is).
     """
-    return await ledger.write(together(partial(_mark_running, number, running, change), also))
+    update = EXECUTIONS.update(number, "status = 'queued'", status=Status.RUNNING, **facts)
 
+    def run(connection: sqlite3.Connection) -> None:
+        try:
+            if not update(connection):
+                raise _not_queued(connection, number)
+        except sqlite3.IntegrityError:
+            raise _held(connection, number) from None
 
-def _mark_running(number: int, running: Running, change: StateChange | None, connection: sqlite3.Connection) -> None:
-    sql = """UPDATE pipe_executions SET status = ?, started_at = ?, queue_wait_ms = ?, instance = ?,
-             timeout_seconds = coalesce(?, timeout_seconds), progress = ? WHERE id = ? AND status = ?"""
-    known = (to_text(running.started_at), running.queue_wait_ms, running.instance, running.timeout_seconds)
-    facts = (RUNNING, *known, running.progress, number, QUEUED)
-    try:
-        changed = connection.execute(sql, facts).rowcount
-    except sqlite3.IntegrityError:
-        raise _held(connection, number) from None
-    if not changed:
-        raise _not_queued(connection, number)
-    if change is not None:
-        write_change(connection, change)
+    return run
 
 
 def _held(connection: sqlite3.Connection, number: int) -> ConflictError:
@@ -231,86 +361,24 @@ def _not_queued(connection: sqlite3.Connection, number: int) -> ConflictError:
     )
 
 
-async def spawned(ledger: Ledger, number: int, facts: Spawned, *, also: Operation | None = None) -> Durability:
-    """Record which process it became, right after the spawn, and `also` in the same step."""
-    sql = """UPDATE pipe_executions SET pid = ?, start_time = ?, boot_id = ?, started_at = ?,
-             agent_version = coalesce(?, agent_version), session_path = coalesce(?, session_path)
-             WHERE id = ? AND status = ?"""
-    who = (facts.pid, facts.start_time, facts.boot_id, to_text(facts.started_at))
-    values = (*who, facts.agent_version, facts.session_path, number, RUNNING)
-    return await ledger.write(together(lambda connection: connection.execute(sql, values), also))
+def change_open(number: int, **facts: Any) -> Operation:
+    """Change an execution that is not final; one that is stays as it is."""
+    return EXECUTIONS.update(number, _OPEN, **facts)
 
 
-async def set_output(ledger: Ledger, number: int, output: Output) -> Durability:
-    """Record what a running execution has given so far.
+def finish(number: int, *, also: Operation | None = None, **facts: Any) -> Operation:
+    """Record how an execution ended, queued or running, and `also` with it; the first end counts."""
+    if facts.get("error_message"):
+        facts["error_message"] = facts["error_message"][:MESSAGE_MAX]
+    update = change_open(number, progress=None, **facts)
 
-    Returns:
-        DEFERRED where the disk takes nothing: it is not kept, because texts would pile up in memory; say it again.
-    """
-    try:
-        await ledger.call(lambda connection: _set_output(connection, number, output))
-    except LedgerDegradedError:
-        return Durability.DEFERRED
-    return Durability.COMMITTED
+    def run(connection: sqlite3.Connection) -> None:
+        if update(connection) and also is not None:
+            also(connection)
 
-
-def _set_output(connection: sqlite3.Connection, number: int, output: Output) -> None:
-    connection.execute(_OUTPUT, [*_output_values(output), number])
+    return run
 
 
-async def finish(
-    ledger: Ledger, number: int, end: Finish, *, change: StateChange | None = None, also: Operation | None = None
-) -> Ended:
-    """Record how an execution ended, queued or running, and with it `change`, in one step; the first end counts.
-
-    Returns:
-        Whether this end stands; where it does not, nothing was written of it, `change` included; `also` was.
-    """
-    first = [True]
-    durability = await ledger.write(together(partial(_finish, number, end, change, first), also))
-    return Ended(durability, first[0])
-
-
-def _finish(
-    number: int, end: Finish, change: StateChange | None, first: list[bool], connection: sqlite3.Connection
-) -> None:
-    if end.output is not None:
-        connection.execute(_OUTPUT, [*_output_values(end.output), number])
-    sql = """UPDATE pipe_executions SET status = ?, finished_at = ?, duration_ms = ?, exit_code = ?, signal = ?,
-             error_type = ?, error_message = ?, incomplete = ?, session_path = coalesce(?, session_path),
-             agent_version = coalesce(?, agent_version), progress = NULL
-             WHERE id = ? AND status IN ('queued', 'running')"""
-    message = None if end.error_message is None else end.error_message[:MESSAGE_MAX]
-    how = (end.status, to_text(end.finished_at), end.duration_ms, end.exit_code, end.signal, end.error_type, message)
-    values = (*how, int(end.incomplete), end.session_path, end.agent_version, number)
-    first[0] = connection.execute(sql, values).rowcount == 1
-    if first[0] and change is not None:
-        write_change(connection, change)
-
-
-_TEXTS = ("stdout", "stderr", "progress")
-_SIZES = ("stdout_bytes", "stderr_bytes", "lost_bytes", "invalid_utf8")
-_USAGE = tuple(each.name for each in fields(UsageRow))
-_OUTPUT = f"""UPDATE pipe_executions SET {", ".join(f"{name} = coalesce(?, {name})" for name in _TEXTS)},
-    {", ".join(f"{name} = ?" for name in (*_SIZES, *_USAGE))} WHERE id = ? AND status IN ('queued', 'running')"""  # noqa: S608  # our own names
-
-
-def _output_values(output: Output) -> list[object]:
-    texts = [getattr(output, name) for name in _TEXTS]
-    return [*texts, *(int(getattr(output, name)) for name in _SIZES), *(getattr(output.usage, name) for name in _USAGE)]
-
-
-async def get(ledger: Ledger, number: int, *, blobs: bool) -> PipeExecutionRow | None:
-    """Return one execution, with its large texts or without."""
-    found = await (whole if blobs else listed)(ledger, "WHERE id = ?", (number,))
-    return found[0] if found else None
-
-
-async def queued_rows(ledger: Ledger) -> list[PipeExecutionRow]:
-    """Return what waits, whole, in the order of the line."""
-    return await whole(ledger, "WHERE status = 'queued' ORDER BY queued_at, id", ())
-
-
-async def open_rows(ledger: Ledger) -> list[PipeExecutionRow]:
-    """Return what is recorded as running, whole, by id."""
-    return await whole(ledger, "WHERE status = 'running' ORDER BY id", ())
+async def open_rows(ledger: Ledger) -> list[Execution]:
+    """Return what runs and what waits, whole, in the order of the line."""
+    return await EXECUTIONS.find(ledger, f"WHERE {_OPEN} ORDER BY queued_at, id")

@@ -7,12 +7,11 @@ id is where numbering goes on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisord_py.ledger.instants import to_text
-from supervisord_py.ledger.pipe_rows import PipeExecutionRow, listed
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, Execution, Status
 
 if TYPE_CHECKING:
     import sqlite3
@@ -20,83 +19,58 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.store import Ledger
 
-PAGE_MAX = 500
+DEFAULT_PAGE = 50
+MOST_PAGE = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which executions.
+class ExecutionFilter(NamedTuple):
+    """Which executions, newest first.
 
     Attributes:
-        pipe: Of this one.
-        statuses: In one of these; empty for any.
-        since, until: Queued at or after, and before; Unix seconds.
-        before_id: With a smaller id: the cursor of a page.
-        limit: At most so many, 1 to PAGE_MAX.
+        pipe: Of this pipe alone; None for all.
+        statuses: Only these; empty for all.
+        since, until: Queued at or after, and before: Unix seconds.
+        before_id: The `next_cursor` of the page before.
+        limit: 1..500.
     """
 
     pipe: str | None = None
-    statuses: tuple[str, ...] = ()
+    statuses: tuple[Status, ...] = ()
     since: float | None = None
     until: float | None = None
     before_id: int | None = None
-    limit: int = 50
+    limit: int = DEFAULT_PAGE
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Executions, newest first, and the `before_id` of the page that follows; None: that was all."""
+class ExecutionPage(NamedTuple):
+    """Executions, newest first. `next_cursor` is the `before_id` of the next page; None at the end."""
 
-    rows: tuple[PipeExecutionRow, ...]
-    next_cursor: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class UsageSum:
-    """How much was used: executions, tokens, US dollars."""
-
-    executions: int
-    total_tokens: int
-    cost: float
+    executions: tuple[Execution, ...]
+    next_cursor: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeepLimits:
-    """How much stays: no older end than so many seconds, rows of each pipe, bytes of output of all together."""
-
-    age_seconds: float
-    rows_of_each: int
-    bytes_of_all: int
-
-
-async def page(ledger: Ledger, wanted: Filter) -> Page:
+async def page(ledger: Ledger, wanted: ExecutionFilter) -> ExecutionPage:
     """Return a page of the history; a limit that is out of bounds is brought to the nearest one."""
-    limit = min(max(wanted.limit, 1), PAGE_MAX)
-    where, values = _conditions(wanted)
+    limit = min(max(wanted.limit, 1), MOST_PAGE)
     index = "pipe_executions_history" if wanted.pipe is None else "pipe_executions_of_pipe"
+    conditions = [
+        (part, value)
+        for part, value in (
+            ("pipe_name = ?", wanted.pipe),
+            ("queued_at >= ?", None if wanted.since is None else to_text(wanted.since)),
+            ("queued_at < ?", None if wanted.until is None else to_text(wanted.until)),
+            ("id < ?", wanted.before_id),
+        )
+        if value is not None
+    ]
+    parts = [f"status IN ({', '.join('?' * len(wanted.statuses))})"] if wanted.statuses else []
+    where = " AND ".join([*parts, *(part for part, _ in conditions)]) or "1"
+    values = [*(each.value for each in wanted.statuses), *(value for _, value in conditions), limit + 1]
     # The index holds all that is asked for, so what does not fit is left out without a look at the rows.
-    inner = f"SELECT id FROM pipe_executions INDEXED BY {index}{where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # our own words
-    found = await listed(ledger, f"WHERE id IN ({inner}) ORDER BY id DESC", (*values, limit + 1))
+    inner = f"SELECT id FROM pipe_executions INDEXED BY {index} WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # our own words
+    found = await EXECUTIONS.listed(ledger, f"WHERE id IN ({inner}) ORDER BY id DESC", *values)
     rows = tuple(found[:limit])
-    return Page(rows, rows[-1].id if len(found) > limit else None)
-
-
-def _conditions(wanted: Filter) -> tuple[str, list[object]]:
-    parts: list[str] = []
-    values: list[object] = []
-    if wanted.statuses:
-        parts.append(f"status IN ({', '.join('?' * len(wanted.statuses))})")
-        values += wanted.statuses
-    for part, value in (
-        ("pipe_name = ?", wanted.pipe),
-        ("queued_at >= ?", None if wanted.since is None else to_text(wanted.since)),
-        ("queued_at < ?", None if wanted.until is None else to_text(wanted.until)),
-        ("id < ?", wanted.before_id),
-    ):
-        if value is not None:
-            parts.append(part)
-            values.append(value)
-    return " WHERE " + " AND ".join(parts) if parts else "", values
+    return ExecutionPage(rows, rows[-1].id if len(found) > limit else None)
 
 
 _NAMES = """WITH RECURSIVE pipes (name) AS (SELECT min(pipe_name) FROM pipe_executions UNION ALL
@@ -104,19 +78,20 @@ _NAMES = """WITH RECURSIVE pipes (name) AS (SELECT min(pipe_name) FROM pipe_exec
 """The names of all pipes that have a row, one look into the index each."""
 
 
-async def last_of_each(ledger: Ledger) -> dict[str, PipeExecutionRow]:
+async def last_of_each(ledger: Ledger) -> dict[str, Execution]:
     """Return the newest execution of each pipe that has any."""
     newest = "SELECT (SELECT max(id) FROM pipe_executions WHERE pipe_name = name) FROM pipes WHERE name IS NOT NULL"
-    found = await listed(ledger, f"WHERE id IN ({_NAMES} {newest}) ORDER BY pipe_name", ())
+    found = await EXECUTIONS.listed(ledger, f"WHERE id IN ({_NAMES} {newest}) ORDER BY pipe_name")
     return {row.pipe_name: row for row in found}
 
 
-async def usage_since(ledger: Ledger, when: float, pipe: str | None = None) -> UsageSum:
-    """Return what the executions used that began at or after a moment, of one pipe or of all; running ones so far."""
-    sql = """SELECT count(*), coalesce(sum(total_tokens), 0), coalesce(sum(cost), 0.0) FROM pipe_executions
+async def usage_since(ledger: Ledger, when: float, pipe: str | None = None) -> tuple[int, float]:
+    """Return tokens and US dollars that the executions used which began at or after a moment; running ones so far."""
+    sql = """SELECT coalesce(sum(total_tokens), 0), coalesce(sum(cost), 0.0) FROM pipe_executions
              WHERE started_at >= ? AND pipe_name = coalesce(?, pipe_name)"""
     values = (to_text(when), pipe)
-    return await ledger.read(lambda connection: UsageSum(*connection.execute(sql, values).fetchone()))
+    tokens, cost = await ledger.read(lambda connection: connection.execute(sql, values).fetchone())
+    return tokens, cost
 
 
 async def average_seconds(ledger: Ledger, runs: int = 20) -> dict[str, float]:
@@ -156,14 +131,10 @@ _LARGE = f"""SELECT id FROM (SELECT id, status, sum(max(0, stdout_bytes + stderr
     FROM pipe_executions) WHERE upto > ? AND {_FINAL} AND {_NOT_THE_NEWEST} ORDER BY id LIMIT ?"""  # noqa: S608  # as above
 
 
-async def prune(ledger: Ledger, limits: KeepLimits, now: float, batch: int = 200) -> tuple[int, ...]:
-    """Remove one batch of what is beyond the limits.
-
-    Args:
-        ledger: Where.
-        limits: How much stays.
-        now: Unix seconds.
-        batch: At most so many rows: one short transaction.
+async def prune(
+    ledger: Ledger, *, before: float, rows_of_each: int, bytes_of_all: int, batch: int = 200
+) -> tuple[int, ...]:
+    """Remove one batch of what ended before a moment (Unix seconds), or is more than so many rows or bytes.
 
     Returns:
         The ids that went; their folders are the caller's to remove. Empty: nothing is beyond the limits.
@@ -171,11 +142,7 @@ async def prune(ledger: Ledger, limits: KeepLimits, now: float, batch: int = 200
     Raises:
         LedgerDegradedError: The disk takes nothing.
     """
-    for sql, bound in (
-        (_OLD, to_text(now - limits.age_seconds)),
-        (_MANY, max(1, limits.rows_of_each)),
-        (_LARGE, max(0, limits.bytes_of_all)),
-    ):
+    for sql, bound in ((_OLD, to_text(before)), (_MANY, max(1, rows_of_each)), (_LARGE, max(0, bytes_of_all))):
         # Looked for among the readers: the writer is not to be held up by a long look.
         found = await ledger.read(partial(_ids, sql, bound, batch))
         if found:

@@ -1,35 +1,26 @@
-"""What is remembered of each pipe between its runs: one small row that the scheduler reads, not the whole history.
+"""What is remembered of each pipe between its runs, and which events it has taken.
 
-Law: a change says only what it changes, and can ride in the transaction of the execution that it belongs to, so that
-"it runs" and "it ran last then" are never two facts of which a crash keeps one. The last word counts.
+A change says only what it changes, and rides in the transaction of the execution that it belongs to, so that "it runs"
+and "it ran last then" are never two facts of which a crash keeps one. An event with a key starts a pipe once: of two
+that claim one (pipe, event, key) exactly one gets it; a claim is given back when what it started failed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, NamedTuple
 
-from supervisord_py.ledger.instants import to_seconds, to_text
-from supervisord_py.ledger.rows import select
+import msgspec
+
+from supervisord_py.ledger.instants import to_text
+from supervisord_py.ledger.table import Table, together
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from supervisord_py.ledger.store import Durability, Ledger
+    from supervisord_py.ledger.table import Operation
 
 
-class Keep(Enum):
-    """A field that a change leaves as it is."""
-
-    KEEP = "keep"
-
-
-KEEP: Literal[Keep.KEEP] = Keep.KEEP
-
-
-@dataclass(frozen=True, slots=True)
-class PipeStateRow:
+class PipeStateRow(msgspec.Struct, frozen=True):
     """One pipe. Times are Unix seconds.
 
     Attributes:
@@ -61,86 +52,37 @@ class PipeStateRow:
     last_decision_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateChange:
-    """What becomes another in a pipe's row; as in PipeStateRow."""
+PIPE_STATES = Table(
+    "pipe_scheduler_state",
+    PipeStateRow,
+    key="pipe_name",
+    moments=("last_run_at", "last_success_at", "anchor_at", "last_due", "last_context_end", "last_decision_at"),
+)
+
+
+class Claim(NamedTuple):
+    """A pipe's hold on one occurrence of an event. `claimed_at` is Unix seconds."""
 
     pipe_name: str
-    last_run_at: float | Keep | None = KEEP
-    last_success_at: float | Keep | None = KEEP
-    consecutive_failures: int | Keep = KEEP
-    enabled: bool | Keep | None = KEEP
-    enabled_file: bool | Keep | None = KEEP
-    schedule: str | Keep | None = KEEP
-    anchor_at: float | Keep | None = KEEP
-    last_due: float | Keep | None = KEEP
-    occurrences: int | Keep = KEEP
-    last_context_end: float | Keep | None = KEEP
-    last_decision: str | Keep | None = KEEP
-    last_decision_at: float | Keep | None = KEEP
-
-    def values(self) -> dict[str, Any]:
-        """Return the fields that change, by name."""
-        found = {name: getattr(self, name) for name in _CHANGING}
-        return {name: value for name, value in found.items() if value is not KEEP}
-
-    def applied(self, row: PipeStateRow) -> PipeStateRow:
-        """Return the row after this change."""
-        return replace(row, **self.values())
+    event_name: str
+    event_key: str
+    claimed_at: float
 
 
-_CHANGING = tuple(each.name for each in fields(StateChange) if each.name != "pipe_name")
-_MOMENTS = frozenset(
-    {"last_run_at", "last_success_at", "anchor_at", "last_due", "last_context_end", "last_decision_at"}
-)
-_FLAGS = frozenset({"enabled", "enabled_file"})
-_COLUMNS = ", ".join(each.name for each in fields(PipeStateRow))
-"""Older files have some that nobody reads any more."""
+def take_claim(connection: sqlite3.Connection, claim: Claim) -> bool:
+    """Claim within the transaction of somebody's operation; return whether it was free."""
+    sql = """INSERT INTO pipe_claims (pipe_name, event_name, event_key, claimed_at) VALUES (?, ?, ?, ?)
+             ON CONFLICT (pipe_name, event_name, event_key) DO NOTHING"""
+    return connection.execute(sql, (*claim[:3], to_text(claim.claimed_at))).rowcount == 1
 
 
-def write_change(connection: sqlite3.Connection, change: StateChange) -> None:
-    """Write a change within the transaction of somebody's operation; makes the row where there is none."""
-    columns = {name: _cell(name, value) for name, value in change.values().items()}
-    names = ", ".join(["pipe_name", *columns])
-    marks = ", ".join("?" * (len(columns) + 1))
-    news = ", ".join(f"{name} = excluded.{name}" for name in columns)
-    sql = f"INSERT INTO pipe_scheduler_state ({names}) VALUES ({marks}) ON CONFLICT (pipe_name) DO"  # noqa: S608  # names of our own fields
-    connection.execute(f"{sql} {'UPDATE SET ' + news if news else 'NOTHING'}", (change.pipe_name, *columns.values()))
+def release_claim(pipe: str, event: str, key: str) -> Operation:
+    """Give a claim back: what it started failed, and the event may start the pipe again."""
+    sql = "DELETE FROM pipe_claims WHERE pipe_name = ? AND event_name = ? AND event_key = ?"
+    return lambda connection: connection.execute(sql, (pipe, event, key))
 
 
-def remember(ledger: Ledger, change: StateChange) -> None:
-    """Record a change."""
-    ledger.post(lambda connection: write_change(connection, change))
-
-
-async def forget(ledger: Ledger, pipe: str) -> Durability:
+def forget(pipe: str) -> Operation:
     """Drop what is remembered of a pipe that was removed, and its claims; its executions stay."""
-
-    def run(connection: sqlite3.Connection) -> None:
-        connection.execute("DELETE FROM pipe_scheduler_state WHERE pipe_name = ?", (pipe,))
-        connection.execute("DELETE FROM pipe_claims WHERE pipe_name = ?", (pipe,))
-
-    return await ledger.write(run)
-
-
-async def everything(ledger: Ledger) -> dict[str, PipeStateRow]:
-    """Return what is remembered of all pipes, by name."""
-    sql = f"SELECT {_COLUMNS} FROM pipe_scheduler_state ORDER BY pipe_name"  # noqa: S608  # names of our own fields
-    rows = await ledger.read(lambda connection: [_row(it) for it in select(connection, sql, ())])
-    return {row.pipe_name: row for row in rows}
-
-
-def _cell(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    if name in _MOMENTS:
-        return to_text(value)
-    return int(value) if name in _FLAGS else value
-
-
-def _row(columns: dict[str, Any]) -> PipeStateRow:
-    for name in _MOMENTS:
-        columns[name] = to_seconds(columns[name])
-    for name in _FLAGS:
-        columns[name] = None if columns[name] is None else bool(columns[name])
-    return PipeStateRow(**columns)
+    claims = "DELETE FROM pipe_claims WHERE pipe_name = ?"
+    return together(PIPE_STATES.delete(pipe), lambda connection: connection.execute(claims, (pipe,)))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from supervisord_py.ledger import pipe_claims
+from supervisord_py.ledger.instants import to_text
 
 if TYPE_CHECKING:
     import sqlite3
@@ -45,6 +45,7 @@ _BY_AGE = {
     "events": "SELECT rowid FROM events WHERE time < ? AND id < (SELECT max(id) FROM events) ORDER BY id",
     "runs": """SELECT rowid FROM runs WHERE ended_at < ? AND id < (SELECT max(id) FROM runs) ORDER BY id""",
     "instances": "SELECT rowid FROM instances WHERE ended_at < ? ORDER BY rowid",
+    "pipe_claims": "SELECT rowid FROM pipe_claims WHERE claimed_at < ? ORDER BY claimed_at",
     "idempotency": "SELECT rowid FROM idempotency WHERE created_at < ? AND status IS NOT NULL ORDER BY rowid",
     "kernel_cells": """SELECT rowid FROM kernel_cells WHERE ended_at < ?
                        AND rowid < (SELECT max(rowid) FROM kernel_cells) ORDER BY rowid""",
@@ -80,7 +81,9 @@ async def prune(ledger: Ledger, limits: RetentionLimits, now: float, batch: int 
         "idempotency": await _remove(
             ledger, "idempotency", _BY_AGE["idempotency"], now - limits.idempotency_seconds, batch
         ),
-        "pipe_claims": await pipe_claims.prune(ledger, now - limits.pipe_claims_seconds, batch),
+        "pipe_claims": await _remove(
+            ledger, "pipe_claims", _BY_AGE["pipe_claims"], to_text(now - limits.pipe_claims_seconds), batch
+        ),
     }
     for table, limit in (
         ("events", limits.events),
@@ -94,7 +97,7 @@ async def prune(ledger: Ledger, limits: RetentionLimits, now: float, batch: int 
     return {table: count for table, count in gone.items() if count}
 
 
-async def _remove(ledger: Ledger, table: str, which: str, bound: float, batch: int) -> int:
+async def _remove(ledger: Ledger, table: str, which: str, bound: float | str, batch: int) -> int:
     sql = f"DELETE FROM {table} WHERE rowid IN ({which} LIMIT ?)"  # noqa: S608  # our own words
     total = 0
     while True:
@@ -104,5 +107,5 @@ async def _remove(ledger: Ledger, table: str, which: str, bound: float, batch: i
             return total
 
 
-def _delete(sql: str, bound: float, batch: int, connection: sqlite3.Connection) -> int:
+def _delete(sql: str, bound: float | str, batch: int, connection: sqlite3.Connection) -> int:
     return connection.execute(sql, (bound, batch)).rowcount

@@ -1,6 +1,7 @@
-"""Between a Struct and its table: a field is a column of the same name.
+"""Between a Struct and its table: a field is a column of the same name, or of the one that the Struct renames it to.
 
-Booleans are 0 and 1, maps and lists JSON text. A damaged JSON cell reads as empty: one bad cell must not hide a row.
+Booleans are 0 and 1; maps, lists and Structs JSON text; words of an enum text. A damaged JSON cell reads as empty and
+any other damaged cell as the field's default: one bad cell must not hide a row.
 What changes rows is an *operation*: it takes the connection of the writer, so that several make one transaction.
 """
 
@@ -9,9 +10,12 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
+
+from supervisord_py.ledger.instants import optional_text, to_seconds
 
 if TYPE_CHECKING:
     import sqlite3
@@ -27,20 +31,36 @@ class Table(Generic[Row]):
 
     Args:
         name: Of the table.
-        row: The Struct; all of its fields are columns, the table may have more.
+        row: The Struct; its fields are columns, the table may have more.
         key: The column that names a row.
+        moments: Columns that hold Unix seconds as ISO text.
+        blobs: Columns that lists leave out.
+        computed: Fields that are no columns.
     """
 
-    def __init__(self, name: str, row: type[Row], key: str = "id") -> None:
+    def __init__(
+        self,
+        name: str,
+        row: type[Row],
+        key: str = "id",
+        *,
+        moments: Sequence[str] = (),
+        blobs: Sequence[str] = (),
+        computed: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.row = row
         self.key = key
         hints = typing.get_type_hints(row)
-        self.columns = tuple(row.__struct_fields__)
-        self._flags = frozenset(each for each in self.columns if _base(hints[each]) is bool)
-        self._json = {each: _base(hints[each]) for each in self.columns if _is_json(_base(hints[each]))}
+        pairs = zip(row.__struct_encode_fields__, row.__struct_fields__, strict=True)
+        self._fields = {column: field for column, field in pairs if field not in computed}
+        self.columns = tuple(self._fields)
+        self._kinds = {column: _base(hints[field]) for column, field in self._fields.items()}
+        self._moments = frozenset(moments)
+        self._required = {each.name: None for each in msgspec.structs.fields(row) if each.required}
         self._list = ", ".join(f'"{each}"' for each in self.columns)
-        self._odd = [(at, each) for at, each in enumerate(self.columns) if each in self._flags or each in self._json]
+        self._listed = tuple(each for each in self.columns if each not in blobs)
+        self._odd = [(at, each) for at, each in enumerate(self.columns) if self._is_odd(each)]
         """Columns whose value is not what SQLite takes."""
 
     # -- operations ------------------------------------------------------------------------------------------------
@@ -57,7 +77,7 @@ class Table(Generic[Row]):
     def _insert(self, row: Row, conflict: str) -> Operation:
         marks = ", ".join(["?"] * len(self.columns))
         sql = f"INSERT INTO {self.name} ({self._list}) VALUES ({marks}) ON CONFLICT ({self.key}) DO {conflict}"  # noqa: S608  # our own words
-        values: list[Any] = list(msgspec.structs.astuple(row))
+        values: list[Any] = [getattr(row, field) for field in self._fields.values()]
         for at, name in self._odd:
             values[at] = self._cell(name, values[at])
         return lambda connection: connection.execute(sql, values).rowcount
@@ -71,6 +91,15 @@ class Table(Generic[Row]):
             if name in changes:
                 changes[name] = self._cell(name, changes[name])
         values = [*changes.values(), key]
+        return lambda connection: connection.execute(sql, values).rowcount
+
+    def merge(self, key: object, **changes: Any) -> Operation:
+        """Insert a row of these columns, or change them in the one that is there."""
+        names = [self.key, *changes]
+        news = ", ".join(f'"{each}" = excluded."{each}"' for each in changes)
+        sql = f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608  # our own words
+        sql += f" ON CONFLICT ({self.key}) DO {'UPDATE SET ' + news if news else 'NOTHING'}"
+        values = [key, *(self._cell(name, value) for name, value in changes.items())]
         return lambda connection: connection.execute(sql, values).rowcount
 
     def delete(self, key: object) -> Operation:
@@ -87,26 +116,52 @@ class Table(Generic[Row]):
 
     async def find(self, ledger: Ledger, where: str = "", *values: object) -> list[Row]:
         """Return the rows that a WHERE, ORDER BY, LIMIT picks."""
-        sql = f"SELECT {self._list} FROM {self.name} {where}"  # noqa: S608  # our own words
-        return await ledger.read(lambda connection: [self._row(each) for each in connection.execute(sql, values)])
+        return await self._find(ledger, self.columns, where, values)
+
+    async def listed(self, ledger: Ledger, where: str = "", *values: object) -> list[Row]:
+        """Return the same without their blobs."""
+        return await self._find(ledger, self._listed, where, values)
+
+    async def _find(self, ledger: Ledger, columns: Sequence[str], where: str, values: Sequence[object]) -> list[Row]:
+        names = ", ".join(f'"{each}"' for each in columns)
+        sql = f"SELECT {names} FROM {self.name} {where}"  # noqa: S608  # our own words
+        return await ledger.read(lambda connection: [self._row(columns, it) for it in connection.execute(sql, values)])
 
     # -- cells -----------------------------------------------------------------------------------------------------
+
+    def _is_odd(self, name: str) -> bool:
+        kind = self._kinds[name]
+        is_word = isinstance(kind, type) and issubclass(kind, Enum)
+        return name in self._moments or kind is bool or is_word or _is_json(kind)
 
     def _cell(self, name: str, value: Any) -> Any:
         if value is None:
             return None
-        if name in self._json:
+        if name in self._moments:
+            return optional_text(value)
+        kind = self._kinds[name]
+        if _is_json(kind):
             return msgspec.json.encode(value, enc_hook=str).decode()
-        return int(value) if name in self._flags else value
+        return int(value) if kind is bool else value.value if isinstance(value, Enum) else value
 
-    def _row(self, cells: Sequence[Any]) -> Row:
-        found = dict(zip(self.columns, cells, strict=True))
-        for name in self._flags:
-            found[name] = None if found[name] is None else bool(found[name])
-        for name, kind in self._json.items():
-            if found[name] is not None:
-                found[name] = _from_json(found[name], kind)
+    def _row(self, columns: Sequence[str], cells: Sequence[Any]) -> Row:
+        found: dict[str, Any] = dict(self._required)
+        for column, cell in zip(columns, cells, strict=True):
+            value = None if cell is None else self._value(column, cell)
+            if value is not None:
+                found[self._fields[column]] = value
         return self.row(**found)
+
+    def _value(self, column: str, cell: Any) -> Any:
+        """Return the value of a cell; None where it is damaged and nothing stands for it."""
+        kind = self._kinds[column]
+        if column in self._moments:
+            return to_seconds(cell)
+        if kind is bool:
+            return bool(cell)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return kind(cell) if cell in kind._value2member_map_ else None
+        return _from_json(cell, kind) if _is_json(kind) else cell
 
 
 def _base(kind: Any) -> Any:
@@ -117,18 +172,21 @@ def _base(kind: Any) -> Any:
 
 
 def _is_json(kind: Any) -> bool:
-    return kind in {dict, Mapping, list, tuple}
+    return kind in {dict, Mapping, list, tuple} or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
 
 
 def _from_json(text: str, kind: Any) -> Any:
-    empty: Any = () if kind in {list, tuple} else {}
     try:
+        if kind not in {dict, Mapping, list, tuple}:
+            return msgspec.json.decode(text, type=kind)
         value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return empty
-    if isinstance(value, list):
-        return tuple(value) if kind in {list, tuple} else empty
-    return value if isinstance(value, dict) and kind in {dict, Mapping} else empty
+    except msgspec.DecodeError:  # of which a ValidationError is one
+        value = None
+    if kind in {list, tuple}:
+        return tuple(value) if isinstance(value, list) else ()
+    if kind in {dict, Mapping}:
+        return value if isinstance(value, dict) else {}
+    return None
 
 
 def together(*operations: Operation | None) -> Operation:

@@ -30,7 +30,7 @@ from supervisord_py.config.documents import (
     read_bounded,
 )
 from supervisord_py.errors import ConfigError, PxError
-from supervisord_py.pipes.execution import ErrorType
+from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.adapters import AgentSpec
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.models import Declared, PipeDefinition
-    from supervisord_py.pipes.running.agent_shelf import AgentShelf
+    from supervisord_py.pipes.shelf import AgentShelf
 
     Look = Callable[[PipeDefinition, AgentSpec], Problem | None]
 

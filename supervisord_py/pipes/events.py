@@ -24,15 +24,14 @@ import structlog
 from supervisord_py.errors import BadRequestError
 from supervisord_py.ledger.events import Event
 from supervisord_py.pipes.definition import FILE_CHANGED, PIPE_EVENTS, PUBLISHED
-from supervisord_py.pipes.room_requests import PublishedEvent
+from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection
 
-    from supervisord_py.pipes.models import EventPattern, PipeDefinition
-    from supervisord_py.pipes.running.running_house import RunningHouse
-    from supervisord_py.pipes.running.triggering import Triggering
+    from supervisord_py.pipes.models import EventPattern
+    from supervisord_py.pipes.room import Pipes
 
 _OWN = ("pipe.md", "output", ".env")
 """In a pipe's folder, what the pipe itself or its owner writes: no news to it."""
@@ -181,21 +180,11 @@ class Root(NamedTuple):
 
 
 class EventSources:
-    """Listens for what pipes wait for.
+    """Listens for what pipes wait for."""
 
-    Args:
-        house: Whose events.
-        triggering: Starts pipes.
-        pipes: All that can be used at present.
-    """
-
-    def __init__(
-        self, house: RunningHouse, triggering: Triggering, pipes: Callable[[], Iterable[PipeDefinition]]
-    ) -> None:
-        self._house = house
-        self._triggering = triggering
-        self._pipes = pipes
-        self._heard = house.events.subscribe()
+    def __init__(self, room: Pipes) -> None:
+        self._room = room
+        self._heard = room.events.subscribe()
         self._wake = asyncio.Event()
 
     def close(self) -> None:
@@ -213,7 +202,7 @@ class EventSources:
                 name = (item.unit or "").removeprefix(_TOOL)
                 facts = {"reason": item.reason, "instance": item.instance, **item.facts}
                 event = PublishedEvent("tool_failed", name, _occurrence(item), facts)
-                await self._triggering.publish(event, item.id)
+                await self._room.triggers.publish(event, item.id)
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""
@@ -252,7 +241,7 @@ class EventSources:
                 for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
                     key = await asyncio.to_thread(_file_key, path)
                     if key is not None:
-                        await self._triggering.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
+                        await self._room.triggers.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
         except Exception as error:
             _log.warning("files_not_watched", paths=paths, exc_info=error)
         finally:
@@ -261,9 +250,9 @@ class EventSources:
 
     def _roots(self) -> frozenset[Root]:
         found: set[Root] = set()
-        for definition in self._pipes():
+        for definition in self._room.usable():
             for pattern in definition.events:
-                if pattern.event == FILE_CHANGED and self._house.states.is_enabled(definition):
+                if pattern.event == FILE_CHANGED and self._room.states.is_enabled(definition):
                     folder = str(definition.folder)
                     found.add(Root(watch_root(pattern, folder), deep=goes_below(pattern, folder)))
         return frozenset(found)

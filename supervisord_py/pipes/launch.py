@@ -20,8 +20,8 @@ import msgspec
 
 from supervisord_py.config.documents import did_you_mean
 from supervisord_py.errors import ConfigError
+from supervisord_py.ledger.pipe_executions import ErrorType, Plan, Preset
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
-from supervisord_py.pipes.execution import ErrorType, Plan, Preset
 from supervisord_py.pipes.preflight import AgentVersion, VersionCache, check_credentials, check_provider, new_session
 from supervisord_py.pipes.prompt import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.secrets import Secret, resolve_key

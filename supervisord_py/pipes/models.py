@@ -1,11 +1,13 @@
-"""What a pipe is to be: the values that a `pipe.md` is read into. Frozen, no I/O."""
+"""What a pipe is to be, what is asked of the room of pipes, and what it shows of itself. Frozen values, no I/O.
+
+Times are Unix seconds, sizes bytes; what is not known is None.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -14,32 +16,10 @@ from supervisord_py.pipes.schedule import Schedule
 
 if TYPE_CHECKING:
     from supervisord_py.errors import ConfigError
+    from supervisord_py.ledger.pipe_executions import Execution, Group, Status
 
 COMMAND = "command"
 """The agent that is a pipe's own program: its `command`. It needs no model."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigProblem:
-    """Why a file of agents or presets cannot be used: what, where (line and column count from 1), and the cure."""
-
-    detail: str
-    hint: str
-    file: str
-    line: int | None = None
-    column: int | None = None
-    key: str | None = None
-
-    @property
-    def text(self) -> str:
-        """As it is shown: `agents.toml:3: <detail>; <hint>`."""
-        return f"{self.finding}; {self.hint}"
-
-    @property
-    def finding(self) -> str:
-        """The same without the cure, for those who show that apart."""
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        return f"{place}: {self.detail}"
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
@@ -180,3 +160,169 @@ def error_of(problems: Sequence[Problem], pipe: str) -> ConfigError:
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     error.detail = f"{problem_text(problems[0], cure=False)}{more}"
     return error
+
+
+# -- what is asked, and what is shown ----------------------------------------------------------------------------------
+
+
+class RunRequest(NamedTuple):
+    """A run by hand.
+
+    Attributes:
+        context: JSON values that the prompt shows to the agent; None for none.
+        queue: Wait in line where the pipe runs already, instead of being refused.
+        timeout_seconds: Of this run alone; None for the pipe's own.
+    """
+
+    context: Mapping[str, Any] | None = None
+    queue: bool = False
+    timeout_seconds: float | None = None
+
+
+class PublishedEvent(NamedTuple):
+    """Something that happened, which may start pipes.
+
+    Attributes:
+        name: The word before the colon of a pattern, or a webhook's name.
+        subject: What follows the colon: a pipe, a tool, a path; None for a webhook.
+        key: Names this one happening: each pipe claims it once. None makes each call a happening of its own.
+        facts: JSON values for the prompt.
+        source: The pipe whose execution caused it, or None.
+    """
+
+    name: str
+    subject: str | None = None
+    key: str | None = None
+    facts: Mapping[str, Any] | None = None
+    source: str | None = None
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A pipe that an event starts, and the execution that came of it."""
+
+    pipe: str
+    execution: int
+
+
+class Suppressed(msgspec.Struct, frozen=True):
+    """A pipe whose pattern fits, and why it was not started."""
+
+    pipe: str
+    why: str
+
+
+class EventClaims(msgspec.Struct, frozen=True):
+    """What became of an event."""
+
+    claimed: tuple[Claimed, ...] = ()
+    suppressed: tuple[Suppressed, ...] = ()
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What the scheduler last decided about a pipe, in a sentence."""
+
+    at: float
+    text: str
+
+
+class PipeView(msgspec.Struct, frozen=True):
+    """A pipe as it stands.
+
+    Attributes:
+        enabled: The wish of this machine, else what the file says.
+        schedule: As written in the file.
+        next_run: None where nothing is due by itself.
+        running: Id of the execution that runs.
+        queued: How many wait.
+        config_error: Why it cannot run at present, with file and line; None when it can.
+        slower_than_schedule: On average it takes longer than the time between two runs.
+        pid, instance, started_at: Of the running execution.
+    """
+
+    name: str
+    enabled: bool
+    schedule: str | None
+    next_run: float | None = None
+    last_run: float | None = None
+    last_success: float | None = None
+    last_status: Status | None = None
+    running: int | None = None
+    queued: int = 0
+    consecutive_failures: int = 0
+    config_error: str | None = None
+    warnings: tuple[str, ...] = ()
+    title: str | None = None
+    description: str | None = None
+    agent: str | None = None
+    presets: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    last_decision: Decision | None = None
+    average_duration_seconds: float | None = None
+    slower_than_schedule: bool = False
+    pid: int | None = None
+    instance: str | None = None
+    started_at: float | None = None
+    folder: str | None = None
+    file: str | None = None
+
+
+class GroupView(msgspec.Struct, frozen=True):
+    """One line and its slots. `waiting` is in order; blobs are absent in all of them."""
+
+    group: Group
+    slots: int
+    running: tuple[Execution, ...]
+    waiting: tuple[Execution, ...]
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """All lines."""
+
+    groups: tuple[GroupView, ...]
+
+
+class NextReport(msgspec.Struct, frozen=True):
+    """When a pipe is due, and why.
+
+    Attributes:
+        summary: The schedule in words.
+        upcoming: Unix seconds, ascending; empty where nothing is due by itself.
+        sentences: Why it runs next when it does, or why it does not.
+        now: What holds at this moment, in a sentence: what it waits for. None where it does not run by itself.
+        events: What else starts it.
+        last_decision: What was last done about it: started, skipped, refused; None before. That it waits is none.
+    """
+
+    name: str
+    enabled: bool
+    schedule: str | None
+    summary: str
+    upcoming: tuple[float, ...]
+    sentences: tuple[str, ...]
+    timezone: str | None = None
+    last_decision: Decision | None = None
+    now: str | None = None
+    events: tuple[str, ...] = ()
+
+
+class PipesHealth(msgspec.Struct, frozen=True):
+    """How the room is.
+
+    Attributes:
+        scheduler_running: False before the listener is up, and after the end.
+        scheduler_restarts: How often its loop died and was started again.
+        scheduler_error: Of the last such death.
+        broken: Pipes with a config_error.
+        ledger: Why the ledger takes nothing at present; None when all is well.
+        catalog: Why the folder of pipes cannot be looked at; what was seen is kept.
+    """
+
+    scheduler_running: bool
+    scheduler_restarts: int
+    scheduler_error: str | None
+    pipes: int
+    broken: int
+    queued: int
+    running: int
+    ledger: str | None
+    catalog: str | None = None

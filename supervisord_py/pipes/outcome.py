@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 import re
 import signal as signals
-from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import structs
 
-from supervisord_py.pipes.execution import ErrorType, Outcome, Preset, Status
+from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Preset, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from supervisord_py.ledger.pipe_executions import Plan, Usage
     from supervisord_py.pipes.config import RetryLimits
-    from supervisord_py.pipes.execution import Plan, Usage
     from supervisord_py.pipes.models import RetryRules
     from supervisord_py.pipes.streams import Summary
 
@@ -64,6 +64,7 @@ class Cause(StrEnum):
     SHUTDOWN = "shutdown"
     INTERRUPTED = "interrupted"
     BUDGET = "budget"
+    OUTPUT = "output"
 
 
 class ExitInfo(msgspec.Struct, frozen=True):
@@ -241,6 +242,7 @@ _ENDED_BY_US: dict[Cause, tuple[Status, ErrorType, str]] = {
     Cause.SHUTDOWN: (Status.FAILED, ErrorType.SHUTDOWN, "ended by the stop of the daemon"),
     Cause.INTERRUPTED: (Status.FAILED, ErrorType.INTERRUPTED, "interrupted by system restart"),
     Cause.BUDGET: (Status.FAILED, ErrorType.BUDGET_EXCEEDED, "used more than it may"),
+    Cause.OUTPUT: (Status.FAILED, ErrorType.RESOURCE_LIMIT, "wrote more than it may"),
 }
 
 
@@ -377,7 +379,7 @@ def next_try(
     if error_type is None:
         return None
     if plan.fallbacks and error_type not in _NO_OTHER_MODEL_HELPS:
-        return NextTry(replace(plan, fallbacks=plan.fallbacks[1:]), plan.fallbacks[0])
+        return NextTry(structs.replace(plan, fallbacks=plan.fallbacks[1:]), plan.fallbacks[0])
     passes = error_type in _PASSING or (error_type is ErrorType.TIMEOUT and rules.on_timeout)
     if not passes or plan.retries <= 0:
         return None
@@ -386,4 +388,4 @@ def next_try(
     if (hint := outcome.retry_after_seconds) is not None:
         delay = min(hint, max(limits.max_seconds, delay))
     # Jitter only ever adds, so that nobody comes too early.
-    return NextTry(replace(plan, retries=plan.retries - 1), preset, delay * (1 + limits.jitter * chance))
+    return NextTry(structs.replace(plan, retries=plan.retries - 1), preset, delay * (1 + limits.jitter * chance))

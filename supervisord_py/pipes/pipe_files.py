@@ -6,38 +6,34 @@ Law: the room's own look follows at once, so that whoever asked sees what he did
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
 from supervisord_py.pipes.adapters import CannotRunError, finding
-from supervisord_py.pipes.execution import Group, Trigger
+from supervisord_py.pipes.intake import BY_HAND
 from supervisord_py.pipes.launch import DOTENV, check, provider_doubt
 from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of
 from supervisord_py.pipes.presets import EVERY, PresetProblem, resolve
-from supervisord_py.pipes.running.freezing import Order, timeout_doubts
-from supervisord_py.pipes.running.starting import order_of
+from supervisord_py.pipes.status import timeout_doubts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.front_matter import Value
-    from supervisord_py.pipes.models import Declared
+    from supervisord_py.pipes.intake import Chosen
+    from supervisord_py.pipes.models import Declared, PipeView
     from supervisord_py.pipes.presets import Presets, ResolvedPreset
-    from supervisord_py.pipes.running.intake import Chosen
-    from supervisord_py.pipes.running.pipes_build import PipesBuild
-    from supervisord_py.pipes.views import PipeView
+    from supervisord_py.pipes.room import Pipes
 
 
 class PipeFiles:
     """Works on the files of the room's pipes."""
 
-    def __init__(self, build: PipesBuild) -> None:
-        self._all = build
-        self._house = build.house
+    def __init__(self, room: Pipes) -> None:
+        self._room = room
         self._lock = asyncio.Lock()
         """Two edits of one file at a time would lose one of them."""
 
@@ -47,8 +43,8 @@ class PipeFiles:
         """Add a pipe; return how it stands, with what is to be said of it now."""
         from supervisord_py.pipes.install import install
 
-        config = self._house.config
-        known = (await self._house.shelf.adapters()).agents
+        config = self._room.config
+        known = (await self._room.shelf.adapters()).agents
         async with self._lock:
             installed = await install(
                 source,
@@ -59,19 +55,19 @@ class PipeFiles:
                 knows_agent=known.__contains__,
                 default_agent=config.default_agent,
             )
-        await self._all.upkeep.refresh()
-        view, warnings = self._all.views.get(installed.definition.name), installed.warnings
+        await self._room.upkeep.refresh()
+        view, warnings = self._room.get(installed.definition.name), installed.warnings
         if view.config_error is not None and installed.definition.agent in known:
             warnings = (*warnings, f"it cannot run until this is mended: {view.config_error}")
-        self._house.chronicle.say_of_pipe("pipe_installed", view.name, source=source, warnings=list(warnings))
-        return replace(view, warnings=warnings)
+        self._room.say_of_pipe("pipe_installed", view.name, source=source, warnings=list(warnings))
+        return structs.replace(view, warnings=warnings)
 
     async def scaffold(self, name: str) -> str:
         """Make a pipe to be filled in; return its name."""
         from supervisord_py.pipes.install import scaffold
 
-        folder = await asyncio.to_thread(scaffold, name, self._house.config.pipes_dir)
-        await self._all.upkeep.refresh()
+        folder = await asyncio.to_thread(scaffold, name, self._room.config.pipes_dir)
+        await self._room.upkeep.refresh()
         return folder.name
 
     # -- changing ----------------------------------------------------------------------------------------------------
@@ -84,7 +80,7 @@ class PipeFiles:
         """
         async with self._lock:
             await asyncio.to_thread(self._edit, declared, changes)
-        await self._all.upkeep.refresh()
+        await self._room.upkeep.refresh()
 
     def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
         from supervisord_py.pipes.catalog import NOBODY, write_pipe
@@ -99,18 +95,18 @@ class PipeFiles:
             problem = Problem(message=message, file=str(file), pointer=f"/{foreign[0]}", hint=hint)
             raise error_of([problem], declared.name)
         try:
-            before = read_bounded(file, self._house.config.file_bytes_max).decode()
+            before = read_bounded(file, self._room.config.file_bytes_max).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise error_of([Problem(message=f"cannot be read: {error}", file=str(file))], declared.name) from None
         text = set_keys(before, changes)
         if text == before:
             return
-        agent = self._house.config.default_agent
+        agent = self._room.config.default_agent
         will = declare(text.encode(), folder=declared.folder, fingerprint=NOBODY, default_agent=agent)
         if isinstance(will, BrokenPipe):
             wrong = [will.problem, *will.more]
         else:  # what is missing beside the file is told where it was named just now
-            wrong = [each for each in self._all.faults.afresh(will) if each.pointer[1:] in changes]
+            wrong = [each for each in self._room.faults.afresh(will) if each.pointer[1:] in changes]
         if wrong:
             raise error_of(wrong, declared.name)
         write_pipe(file, text)
@@ -121,8 +117,8 @@ class PipeFiles:
 
         async with self._lock:
             await asyncio.to_thread(remove, declared.folder)
-        await self._all.upkeep.refresh()
-        await self._all.upkeep.gone(declared.name, "its pipe was removed")
+        await self._room.upkeep.refresh()
+        await self._room.upkeep.gone(declared.name, "its pipe was removed")
 
     # -- checking ----------------------------------------------------------------------------------------------------
 
@@ -132,10 +128,10 @@ class PipeFiles:
         Raises:
             UnknownUnitError: There is none of that name.
         """
-        found = await asyncio.to_thread(self._all.catalog.fresh, name)
-        if found is None or found is not self._all.catalog.get(name):
-            await self._all.upkeep.refresh()
-        known = self._all.catalog.declared(name)
+        found = await asyncio.to_thread(self._room.catalog.fresh, name)
+        if found is None or found is not self._room.catalog.get(name):
+            await self._room.upkeep.refresh()
+        known = self._room.catalog.declared(name)
         # The look holds back what does not read while it is young. A file that is away for a moment is what it was.
         return found if isinstance(found, BrokenPipe) and found.fingerprint is not None else known
 
@@ -157,24 +153,24 @@ class PipeFiles:
 
         if isinstance(declared, BrokenPipe):
             return validate(declared)
-        chosen = await self._all.intake.choose(declared, Order(Trigger.MANUAL, Group.MANUAL))
-        presets = await self._house.shelf.presets()
+        chosen = await self._room.intake.choose(declared, BY_HAND)
+        presets = await self._room.shelf.presets()
         found = resolve(declared, presets)
         words = None if isinstance(found, PresetProblem) else _in_words(declared, found)
-        faults = await asyncio.to_thread(self._all.faults.afresh, declared)
+        faults = await asyncio.to_thread(self._room.faults.afresh, declared)
         troubles = {"presets" if each.pointer == "/preset" else each.pointer[1:]: each for each in faults}
         agent, agent_doubts = await self._of_agent(declared, chosen)
         if agent is not None and not troubles.keys() & {"agent", "command"}:
             troubles["agent"] = Problem(message=agent, file=str(declared.file), hint="mend that")
-        if (never := self._all.views.schedule_trouble(declared)) is not None:
+        if (never := self._room.status.schedule_trouble(declared)) is not None:
             troubles["schedule"] = never
         preset_doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
         doubts = {
             "agent": agent_doubts,
             "presets": [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in preset_doubts],
-            "schedule": self._all.views.schedule_doubts(declared),
+            "schedule": self._room.status.schedule_doubts(declared),
         }
-        warnings = (*declared.warnings, *timeout_doubts(declared, self._house.config))
+        warnings = (*declared.warnings, *timeout_doubts(declared, self._room.config))
         declared = structs.replace(declared, warnings=warnings)
         return await asyncio.to_thread(
             validate, declared, troubles, doubts, {} if words is None else {"presets": words}
@@ -184,11 +180,11 @@ class PipeFiles:
         """Return why a pipe's agent cannot run, None where it can; and what is odd about it and its providers."""
         if chosen.refusal is not None:
             return None, ()
-        execution, context = self._all.intake.example(definition, chosen), await self._house.shelf.context()
+        execution, context = self._room.intake.example(definition, chosen), await self._room.shelf.context()
         spec = context.adapters.get(definition.agent)
         later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
-            found = await check(order_of(self._house, execution, definition), context)
+            found = await check(self._room.order_for(execution, definition), context)
         except CannotRunError as error:
             return error.message, ()
         env_file = f"{definition.folder / DOTENV}"  # has a check of its own, also where its agent cannot run

@@ -10,135 +10,35 @@ import asyncio
 import importlib
 import json
 import os
-import tempfile
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from supervisord_py.errors import PxError
+from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import CannotRunError, Version, fill_arguments, in_range, parse_version
-from supervisord_py.pipes.execution import ErrorType
 from supervisord_py.pipes.outcome import classify
-from supervisord_py.process.model import ChildSpec, GrantedFd, ResourceLimit
+from supervisord_py.process.program import Completed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     import aiohttp
 
     from supervisord_py.pipes.adapters import AgentSpec, Values
     from supervisord_py.pipes.launch import LaunchSpec
-    from supervisord_py.process.keeper_client import KeeperClient
 
 VERSION_SECONDS = 30.0  # `pi --version` was seen to take nine seconds on a busy machine
 FIRST_WAIT_SECONDS = 0.2
 READ_SECONDS = 2.0  # a server that was reached and is silent for so long is there; that is all that is asked
 _ATTEMPTS = 3
 _MAX_TAGS_BYTES = 4 * 1024 * 1024
-_MAX_ANSWER = 256 * 1024
-_MAX_FILE = 16 * 1024 * 1024
-_KIND = "pipe-probe"
-
-
-# -- small programs ----------------------------------------------------------------------------------------------------
-
-
-class Completed(msgspec.Struct, frozen=True):
-    """How a small program ended (one of `code` and `signal` is set), and the end of what it printed."""
-
-    code: int | None
-    signal: int | None = None
-    stdout: str = ""
-    stderr: str = ""
-
-    def __repr__(self) -> str:
-        return f"Completed(code={self.code}, signal={self.signal})"  # what `cmd:` prints is a key
-
-    @property
-    def last_line(self) -> str:
-        """The last thing it said, on stderr rather than stdout; "" where it said nothing."""
-        lines = [line.strip() for line in f"{self.stdout}\n{self.stderr}".splitlines() if line.strip()]
-        return lines[-1][:300] if lines else ""
 
 
 Run = Callable[..., Awaitable[Completed]]
-"""`run(argv, *, unit, timeout, cwd, env)`: as `Programs.run`."""
-
-
-class Programs:
-    """Runs small programs as children of the keeper. What they print is in memory alone, never in a log."""
-
-    def __init__(self, placement: KeeperClient) -> None:
-        self._placement = placement
-
-    async def open(self) -> None:
-        """Stop what an earlier control plane left running; its answers are nobody's."""
-        left = await self._placement.list(f"{_KIND}:")
-        await asyncio.gather(*(self._finish(child.key) for child in left))
-
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        unit: str,
-        timeout: float,  # noqa: ASYNC109 - the tree is stopped at its end
-        cwd: Path,
-        env: Mapping[str, str],
-    ) -> Completed:
-        """Run a program to its end; whoever stops waiting has its whole tree stopped first.
-
-        Args:
-            argv: The first word is an absolute path.
-            unit: For the keeper's books: `pipe-probe:WHAT`.
-            timeout: Seconds.
-            env: Complete.
-
-        Raises:
-            TimeoutError: It did not end in time; nothing of it is left.
-            StartFailedError: It cannot be started.
-        """
-        key = self._placement.new_key()
-        files = {3: _file_in_memory(), 4: _file_in_memory()}
-        grants = tuple(GrantedFd(number, f"{_KIND}:{key}:{number}") for number in files)
-        # The shell only puts the descriptors in their places; the words reach it as arguments and are never parsed.
-        shell = ("/bin/sh", "-c", 'exec "$@" >&3 2>&4 3>&- 4>&-', "px-run", *argv)
-        limits = (ResourceLimit("fsize", _MAX_FILE, _MAX_FILE),)
-        try:
-            for grant in grants:
-                await self._placement.put_fd(grant.stored_name, files[grant.child_fd])
-            async with asyncio.timeout(timeout):
-                await self._placement.spawn(key, ChildSpec(unit, shell, str(cwd), env, limits=limits, grants=grants))
-                record = await self._placement.wait(key)
-            return Completed(record.code, record.signal, _tail(files[3]), _tail(files[4]))
-        finally:
-            await asyncio.shield(self._finish(key, grants))
-            for descriptor in files.values():
-                os.close(descriptor)
-
-    async def _finish(self, key: str, grants: Sequence[GrantedFd] = ()) -> None:
-        """Stop whatever lives of a program; one whose tree cannot be stopped is not released."""
-        for grant in grants:
-            await self._placement.drop_fd(grant.stored_name)
-        if await self._placement.attach(key) is None:
-            return
-        report = await self._placement.stop(key, grace_seconds=1.0, reason="cancelled")
-        if not report.survivors:
-            await self._placement.release(key)
-
-
-def _file_in_memory() -> int:
-    """Return a file that no path leads to; on Linux no disk holds it."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("px-answer", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-def _tail(descriptor: int) -> str:
-    size = os.fstat(descriptor).st_size
-    return os.pread(descriptor, _MAX_ANSWER, max(0, size - _MAX_ANSWER)).decode("utf-8", "replace")
+"""`run(argv, *, name, timeout, cwd, env)`: `process.program.run` with its keeper."""
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------
@@ -177,7 +77,7 @@ class VersionCache:
         known = self._known.get(command)
         if known is None or known[0] != stamp:
             try:
-                done = await run(command, unit=f"{_KIND}:version", timeout=VERSION_SECONDS, cwd=cwd, env=env)
+                done = await run(command, name="version", timeout=VERSION_SECONDS, cwd=str(cwd), env=env)
                 text, version = f"{done.stdout}\n{done.stderr}", None  # some print it on stderr
                 if done.code == 0:
                     version = parse_version(text)
@@ -329,7 +229,7 @@ async def check_credentials(found: LaunchSpec, *, run: Run, seconds: float) -> N
         return
     argv = (found.argv[0], *fill_arguments(spec, check.argv[1:], values))
     try:
-        done = await run(argv, unit=f"{_KIND}:auth", timeout=seconds, cwd=Path(found.cwd), env=found.env)
+        done = await run(argv, name="auth", timeout=seconds, cwd=found.cwd, env=found.env)
     except (TimeoutError, PxError):
         return
     if done.code == 1:  # any other code says nothing

@@ -7,15 +7,14 @@ preset does not run while it, or the whole file, is broken.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from supervisord_py.config.documents import Problem, convert, nearest
+from supervisord_py.ledger.pipe_executions import ErrorType, Preset
 from supervisord_py.pipes.adapters import COMMAND, finding, read_tables, sentence
-from supervisord_py.pipes.execution import ErrorType, Preset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -236,4 +235,4 @@ def _rival_defaults(presets: Presets) -> tuple[str, ...]:
 
 def _with_effort(preset: Preset, definition: PipeDefinition) -> Preset:
     """Let the pipe's own effort win over the preset's."""
-    return preset if definition.effort is None else replace(preset, effort=definition.effort)
+    return preset if definition.effort is None else structs.replace(preset, effort=definition.effort)

@@ -1,44 +1,64 @@
 """The room of pipes: everything that the daemon asks of it. One per daemon.
 
-Law: what is accepted is a row before anything else happens, and becomes final once, whatever happens. Nothing runs by
-itself before the API listens (`start_scheduler`), nothing new is taken in once the end has begun.
+Laws: what is accepted is a row before anything else happens, and becomes final once, whatever happens. Nothing runs by
+itself before the API listens (`start_scheduler`), nothing new is taken in once the end has begun. Every end frees its
+slot, whatever became of the execution. A control plane that leaves takes nothing with it: what runs goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+from msgspec import structs
 
 from supervisord_py.errors import ConflictError, ShuttingDownError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.pipes import rows
-from supervisord_py.pipes.models import BrokenPipe
+from supervisord_py.ledger.pipe_executions import Status
+from supervisord_py.ledger.table import together
+from supervisord_py.pipes import adopt, output, retention
+from supervisord_py.pipes.catalog import PipeCatalog
+from supervisord_py.pipes.checks import PipeFaults
+from supervisord_py.pipes.driver import RunDriver
+from supervisord_py.pipes.events import EventSources, check_published
+from supervisord_py.pipes.intake import Intake
+from supervisord_py.pipes.launch import LaunchOrder
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, PipesHealth, RunRequest
+from supervisord_py.pipes.outcome import Cause
+from supervisord_py.pipes.output import BOTH, PAGE_MAX, OutputStream
 from supervisord_py.pipes.pipe_files import PipeFiles
-from supervisord_py.pipes.room_requests import OutputStream, RunRequest
-from supervisord_py.pipes.running import spool
-from supervisord_py.pipes.running.output_reading import no_such
-from supervisord_py.pipes.running.pipes_build import PipesBuild
-from supervisord_py.pipes.views import ExecutionPage, PipesHealth
+from supervisord_py.pipes.queue import Queue, Waiting
+from supervisord_py.pipes.run import REASONS, Run
+from supervisord_py.pipes.scheduler import Clocks, Timetable
+from supervisord_py.pipes.shelf import AgentShelf
+from supervisord_py.pipes.states import PipeStates, Upkeep
+from supervisord_py.pipes.status import PipeStatus
+from supervisord_py.pipes.triggers import Triggers
+from supervisord_py.process.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterator, Mapping, Sequence
 
+    from supervisord_py.ledger.pipe_executions import Execution
+    from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.execution import Execution
     from supervisord_py.pipes.front_matter import Value
-    from supervisord_py.pipes.models import Declared, PipeDefinition
-    from supervisord_py.pipes.room_requests import ExecutionFilter, PublishedEvent
-    from supervisord_py.pipes.running.live_run import LiveRun
-    from supervisord_py.pipes.scheduler import Clocks
-    from supervisord_py.pipes.views import EventClaims, FollowItem, NextReport, OutputPage, PipeView, QueueView
+    from supervisord_py.pipes.models import Declared, EventClaims, NextReport, PipeView, PublishedEvent, QueueView
+    from supervisord_py.pipes.output import FollowItem, OutputPage
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child
 
-BOTH = (OutputStream.STDOUT, OutputStream.STDERR)
 _MOST_NEXT = 50
+T = TypeVar("T")
+LOOK_AGAIN_SECONDS = 30.0
+"""A timer of the loop does not count suspend, and the wall clock may be set: the longest time between two looks."""
+_log = structlog.get_logger(__name__)
 
 
 class Pipes:
@@ -52,6 +72,10 @@ class Pipes:
         environ: The daemon's environment, to pick from.
         own: Harmless variables of ours that every agent gets.
         clocks: Tests turn them.
+
+    Attributes:
+        runs: Every execution that is not final, and those of which an end has still to be told, by id.
+        is_ending: Nothing new is taken in.
     """
 
     def __init__(
@@ -65,46 +89,65 @@ class Pipes:
         own: Mapping[str, str] | None = None,
         clocks: Clocks | None = None,
     ) -> None:
+        self.placement = placement
+        self.ledger = ledger
+        self.events = events
+        self.config = config
+        self.own = own or {}
+        self.clocks = clocks or Clocks()
+        self.is_ending = False
+        self.runs: dict[int, Run] = {}
+        self._of_pipes: dict[str, dict[int, Run]] = {}
+        self.supervisor = Supervisor(placement, ledger, events)
+        self.driver = RunDriver(self)
+        self.states = PipeStates(ledger, self.clocks)
+        self.catalog = PipeCatalog(config.pipes_dir, config.file_bytes_max, default_agent=config.default_agent)
         environ = os.environ if environ is None else environ
-        self._all = PipesBuild(placement, ledger, events, config, environ=environ, own=own or {}, clocks=clocks)
-        self._house = self._all.house
-        self._files = PipeFiles(self._all)
-        self._is_over = False
-
-    @property
-    def config(self) -> PipesConfig:
-        """Settings in force."""
-        return self._house.config
+        self.shelf = AgentShelf(placement, lambda: self.config, environ)
+        self.faults = PipeFaults(self.shelf, lambda: self.config, environ, self.clocks.boot)
+        self.line = Queue(config.slots)
+        self.timetable = Timetable(self)
+        self.status = PipeStatus(self)
+        self.intake = Intake(self)
+        self.triggers = Triggers(self)
+        self.sources = EventSources(self)
+        self.upkeep = Upkeep(self)
+        self._files = PipeFiles(self)
+        self._is_over = self._is_gate_open = False
+        self._timer: asyncio.TimerHandle | None = None
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Read the pipes, take over what runs, close what was cut off, put in line what waited."""
-        house = self._house
-        await house.shelf.open()
-        await house.states.open()
-        await self._all.upkeep.begin()
-        await self._all.views.open()
-        await self._all.adoption.adopt_all()
-        await self._all.upkeep.settle_all()
-        house.run_task(self._all.upkeep.look_for_ever(), "pipes-watch")
-        house.run_task(self._all.sources.hear_tools(), "pipes-hear-tools")
-        house.run_task(self._all.sources.hear_files(), "pipes-files")
-        house.run_task(self._all.forgetting.for_ever(), "pipes-forget")
+        await self.supervisor.open()
+        await self.shelf.open()
+        await self.states.open()
+        await self.upkeep.begin()
+        await self.status.open()
+        await adopt.adopt_all(self)
+        await self.upkeep.settle_all()
+        self.task(self.upkeep.look_for_ever())
+        self.task(self.sources.hear_tools())
+        self.task(self.sources.hear_files())
+        self.task(retention.prune_for_ever(self))
 
     def start_scheduler(self) -> None:
         """Begin to run what is due and what waits: the API listens now."""
-        if self._house.is_ending:
-            return
-        self._all.admission.open_gate()
-        self._all.timetable.start()
+        if not self.is_ending:
+            self._is_gate_open = True
+            self.admit()
+            self.timetable.start()
 
     async def close(self) -> None:
         """Stop what runs, all at once; what waits goes on waiting, for the next start. Does nothing after an end."""
         if self._is_over:
             return
         self._begin_to_end()
-        await self._all.cancelling.shut_down()
+        at_work = [run for run in self.runs.values() if self.line.position(run.id) is None]
+        for run in at_work:
+            run.want_end(Cause.SHUTDOWN)
+        await asyncio.gather(*(_over(run) for run in at_work))
         await self._let_go()
 
     async def detach(self) -> None:
@@ -113,54 +156,233 @@ class Pipes:
         await self._let_go()
 
     def _begin_to_end(self) -> None:
-        self._house.is_ending = True
-        self._all.admission.close_gate()
+        self.is_ending = True
+        self._is_gate_open = False
+        self._disarm()
 
     async def _let_go(self) -> None:
         self._is_over = True
-        lives = self._house.roster.all()
-        for live in lives:
-            live.let_go()
-        self._all.sources.close()
-        await self._house.finish_runs()
-        await self._house.let_go()
+        for run in self.runs.values():
+            run.leave()
+        self.sources.close()
+        await self.supervisor.close()
+
+    def task(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+        """Do something in the background until the room ends; what it raises is logged."""
+        return self.supervisor.task(work)
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something to its end, also when whoever asked goes away in the middle; return what it returns."""
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def do() -> None:
+            try:
+                result.set_result(await work)
+            except BaseException as error:
+                ending = ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
+                result.set_exception(error if isinstance(error, Exception) else ending)
+                result.exception()  # who asked may be gone
+                if not isinstance(error, Exception):
+                    raise
+
+        self.task(do())
+        return await asyncio.shield(result)
 
     def reconfigure(self, config: PipesConfig) -> None:
         """Take new settings: slots and schedules at once, the rest for what is queued from now on."""
-        self._house.config = config
-        self._all.catalog.reconfigure(config.file_bytes_max, config.default_agent)
-        self._all.admission.resize(config.slots)
-        self._all.timetable.reconfigure(config.scheduler)
+        self.config = config
+        self.catalog.reconfigure(config.file_bytes_max, config.default_agent)
+        self.line.resize(config.slots)
+        self.admit()
+        self.timetable.reconfigure(config.scheduler)
+
+    def look_again(self) -> None:
+        """Have everything that depends on files and wishes look at them again."""
+        self.faults.keep_only(self.catalog.all())
+        self.timetable.wake()
+        self.sources.look()
+
+    # -- who runs ----------------------------------------------------------------------------------------------------
+
+    def of_pipe(self, pipe: str) -> tuple[Run, ...]:
+        """Return the executions of a pipe that are not over, oldest first."""
+        found = self._of_pipes.get(pipe, {})
+        return tuple(found[number] for number in sorted(found))
+
+    def running(self, pipe: str) -> Run | None:
+        """Return the one of a pipe that runs."""
+        return next((it for it in self.of_pipe(pipe) if it.execution.status is Status.RUNNING), None)
+
+    def queued(self, pipe: str) -> tuple[Run, ...]:
+        """Return those of a pipe that wait, oldest first."""
+        return tuple(it for it in self.of_pipe(pipe) if it.execution.status is Status.QUEUED)
+
+    def add(self, run: Run) -> None:
+        """Know one that is not over."""
+        self.runs[run.id] = self._of_pipes.setdefault(run.name, {})[run.id] = run
+
+    def push(self, run: Run) -> None:
+        """Put one in line, and admit whoever can be."""
+        self.add(run)
+        self.line.push(_waiting(run))
+        self.admit()
+
+    def hold(self, run: Run) -> None:
+        """Count one that runs already."""
+        self.add(run)
+        self.line.adopt(_waiting(run))
+
+    def admit(self) -> None:
+        """Start whoever can be, and come back when somebody else might; the line has moved."""
+        self._disarm()
+        if not self._is_gate_open:
+            return
+        admitted = self.line.admit(self.clocks.wall())
+        for number in admitted:
+            if (run := self.runs.get(number)) is None:
+                self.line.ended(number)
+            else:
+                self.task(run.go())
+        deadline = self.line.next_deadline()
+        if deadline is not None:
+            seconds = min(max(0.0, deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.admit)
+        if admitted:
+            self._tell_places()
+
+    def _tell_places(self) -> None:
+        for waiting in self.line.waiting():
+            self.runs[waiting.id].tell()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def view(self, run: Run, row: Execution | None = None) -> Execution:
+        """Return an execution as it stands, with its place in line; with the texts of a row of it."""
+        it = run.execution
+        changes: dict[str, Any] = {} if row is None else {"stdout": row.stdout, "stderr": row.stderr}
+        if it.status is Status.QUEUED:  # who has a slot and is being started is the first
+            changes["position"] = self.line.position(run.id) or 1
+        return structs.replace(it, **changes)
+
+    async def end(self, run: Run, why: str) -> Execution:
+        """Cancel one; return it as it became."""
+        if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
+            await self.finish(self._end_in_line(run))
+            self._tell_places()
+        await _over(run)
+        return run.execution
+
+    async def _end_in_line(self, run: Run) -> None:
+        await self.ledger.write(together(await run.final_row()))
+        run.take_final()
+        await self.after(run)
+
+    async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:
+        """Cancel all of a pipe's: first those that wait, so that none of them starts in between."""
+        order = sorted(self.of_pipe(pipe), key=lambda run: run.execution.status is Status.RUNNING)
+        return tuple(await asyncio.gather(*(self.end(run, why) for run in order)))
+
+    async def after(self, run: Run) -> None:
+        """Do what follows from an end whose row is final, and free the slot."""
+        it = run.execution
+        self.supervisor.say(
+            f"execution_{it.status.value}",
+            run,
+            None if run.cause is Cause.NOBODY else REASONS[run.cause],
+            error_type=None if it.error_type is None else it.error_type.value,
+            error_message=it.error_message,
+            exit_code=it.exit_code,
+            duration_ms=it.duration_ms,
+        )
+        self.status.ended(run)
+        try:
+            if run.following is not None:
+                await _safely(run, self.intake.try_again(run, run.following))
+            await _safely(run, self.triggers.ended(run))
+        finally:
+            self.runs.pop(run.id, None)
+            self._of_pipes.get(run.name, {}).pop(run.id, None)
+            self.line.ended(run.id)
+            run.done.set()
+            run.tell()
+            self.admit()
+            self.timetable.ended(run)
+
+    # -- for the parts -----------------------------------------------------------------------------------------------
+
+    def folder(self, execution: int) -> Path:
+        """Return where the files of an execution lie."""
+        return self.config.executions_dir / str(execution)
+
+    def definition_of(self, pipe: str) -> PipeDefinition | None:
+        """Return a pipe that can be used at present."""
+        found = self.catalog.get(pipe)
+        return found if isinstance(found, PipeDefinition) else None
+
+    def usable(self) -> Iterator[PipeDefinition]:
+        """Yield every pipe whose file can be used."""
+        return (each for each in self.catalog.all().values() if isinstance(each, PipeDefinition))
+
+    def run_of(self, execution: Execution, child: Child | None = None) -> Run:
+        """Return the run of a row that another control plane wrote."""
+        return Run(self, execution, self.definition_of(execution.pipe_name), child.key if child else None)
+
+    def say_of_pipe(self, event: str, pipe: str, *, cause: int | None = None, **facts: Any) -> None:
+        """Publish an event about a pipe."""
+        self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
+
+    def order_of(self, run: Run) -> LaunchOrder:
+        """Return what an adapter is to make ready for an execution."""
+        return self.order_for(run.execution, run.definition)
+
+    def order_for(self, it: Execution, definition: PipeDefinition | None) -> LaunchOrder:
+        """Return the same for an execution that only might be."""
+        folder = definition.folder if definition else self.config.pipes_dir / it.pipe_name
+        return LaunchOrder(
+            execution_id=it.id,
+            pipe_name=it.pipe_name,
+            folder=folder,
+            run_dir=self.folder(it.id),
+            output_dir=Path(it.output_dir or folder / "output" / str(it.id)),
+            prompt=it.rendered_prompt or "",
+            plan=it.plan,
+            preset=it.preset,
+            socket=self.config.socket,
+            session_dir=self.config.executions_dir / "sessions" / it.pipe_name,
+            token_file=self.config.api_token_file,
+        )
+
+    # -- pipes -------------------------------------------------------------------------------------------------------
 
     def health(self) -> PipesHealth:
         """Return how the room is."""
-        scheduler = self._all.timetable.health()
-        at_work = self._all.admission.queue
+        scheduler = self.timetable.health()
         return PipesHealth(
             scheduler_running=scheduler.alive and self.config.enabled,
             scheduler_restarts=scheduler.restarts,
             scheduler_error=scheduler.last_error,
-            catalog=self._all.catalog.trouble,
-            pipes=len(self._all.catalog.all()),
-            broken=self._all.views.broken(),
-            queued=len(at_work.waiting()),
-            running=len(at_work.running),
-            ledger=self._house.ledger.degraded,
+            catalog=self.catalog.trouble,
+            pipes=len(self.catalog.all()),
+            broken=self.status.broken(),
+            queued=len(self.line.waiting()),
+            running=len(self.line.running),
+            ledger=self.ledger.degraded,
         )
 
     def refused_output(self) -> Mapping[str, str]:
-        """Return the units whose output the disk refuses at present, so that their agents wait; and why."""
-        return self._house.roster.refused_output()
+        """Return the units whose output the disk refuses at present, and why."""
+        return {run.unit: run.trouble for run in self.runs.values() if run.trouble is not None}
 
     async def file_problems(self) -> Mapping[str, Sequence[str]]:
         """Return all that is wrong with agents.toml and presets.toml, in sentences, by `agents` and `presets`."""
-        return await asyncio.to_thread(self._house.shelf.problems)
-
-    # -- pipes -------------------------------------------------------------------------------------------------------
+        return await asyncio.to_thread(self.shelf.problems)
 
     def snapshot(self) -> tuple[PipeView, ...]:
         """Return every pipe, by name; broken ones with their `config_error`."""
-        return self._all.views.all()
+        return self.status.all()
 
     def get(self, name: str) -> PipeView:
         """Return one pipe.
@@ -168,7 +390,7 @@ class Pipes:
         Raises:
             UnknownUnitError: There is none of that name.
         """
-        return self._all.views.get(name)
+        return self.status.view(self.definition(name))
 
     def definition(self, name: str) -> Declared:
         """Return what a pipe's file says.
@@ -176,7 +398,7 @@ class Pipes:
         Raises:
             UnknownUnitError: There is none of that name.
         """
-        return self._all.views.declared(name)
+        return self.catalog.declared(name)
 
     def next(self, name: str, count: int = 5) -> NextReport:
         """Return when a pipe is due, and why.
@@ -184,15 +406,15 @@ class Pipes:
         Raises:
             UnknownUnitError: There is none of that name.
         """
-        return self._all.views.next(name, max(1, min(count, _MOST_NEXT)))
+        return self.status.next(name, max(1, min(count, _MOST_NEXT)))
 
     def preview(self, text: str, timezone: str | None = None, count: int = 5) -> dict[str, Any]:
         """Return what a schedule means: JSON values `{valid, summary, error, hint, warnings, next}`; never raises."""
-        return self._all.views.preview(text, timezone, max(1, min(count, _MOST_NEXT)))
+        return self.status.preview(text, timezone, max(1, min(count, _MOST_NEXT)))
 
     def queue(self) -> QueueView:
         """Return all lines."""
-        return self._all.views.queue()
+        return self.status.queue()
 
     async def rendered(self, name: str) -> str:
         """Return the prompt that a run would have now.
@@ -201,7 +423,7 @@ class Pipes:
             UnknownUnitError: There is none of that name.
             ConfigError: It is broken.
         """
-        return await self._all.by_hand.rendered(self._usable(name))
+        return await self.intake.rendered(self._usable(name))
 
     async def validate(self, name: str) -> tuple[Check, ...]:
         """Check a pipe, its agent and its presets; nothing is started.
@@ -221,10 +443,10 @@ class Pipes:
 
     async def _wish(self, name: str, *, enabled: bool) -> PipeView:
         definition = self._usable(name)
-        self._house.states.change(name, enabled=enabled, enabled_file=definition.enabled)
-        await self._all.upkeep.settle(definition)
-        self._house.chronicle.say_of_pipe("pipe_enabled" if enabled else "pipe_disabled", name)
-        self._all.look_again()
+        self.states.change(name, enabled=enabled, enabled_file=definition.enabled)
+        await self.upkeep.settle(definition)
+        self.say_of_pipe("pipe_enabled" if enabled else "pipe_disabled", name)
+        self.look_again()
         return self.get(name)
 
     async def configure(self, name: str, changes: Mapping[str, Value]) -> PipeView:
@@ -250,12 +472,12 @@ class Pipes:
     async def remove(self, name: str) -> None:
         """End everything of a pipe, then delete its folder; its executions stay in the ledger."""
         declared = self.definition(name)
-        await self._all.cancelling.cancel_pipe(name, "its pipe was removed")
+        await self.cancel_all(name, "its pipe was removed")
         await self._files.remove(declared)
 
     async def refresh(self) -> None:
         """Look at the folders now."""
-        await self._all.upkeep.refresh()
+        await self.upkeep.refresh()
 
     # -- executions --------------------------------------------------------------------------------------------------
 
@@ -268,7 +490,7 @@ class Pipes:
             ConflictError: It runs, or waits for its run, already (unless `request.queue`).
         """
         self._refuse_at_the_end()
-        return await self._all.by_hand.run(await self._files.usable(name), request or RunRequest())
+        return await self.intake.run(await self._files.usable(name), request or RunRequest())
 
     async def retry(self, number: int) -> Execution:
         """Run an execution again, as a new row that names it, with what its pipe says now.
@@ -280,7 +502,7 @@ class Pipes:
         """
         self._refuse_at_the_end()
         before = await self.execution(number, blobs=True)
-        return await self._all.by_hand.retry(await self._files.usable(before.pipe_name), before)
+        return await self.intake.retry(await self._files.usable(before.pipe_name), before)
 
     async def cancel(self, number: int) -> Execution:
         """End an execution in whatever state it is; return it as it became.
@@ -289,8 +511,8 @@ class Pipes:
             UnknownUnitError: There is none of that id.
             ConflictError: It is over.
         """
-        live = self._house.roster.get(number)
-        if live is None:
+        run = self.runs.get(number)
+        if run is None:
             over = await self.execution(number)
             raise ConflictError(
                 f"execution {number} is over: {over.status}",
@@ -299,12 +521,12 @@ class Pipes:
                 execution=number,
                 status_word=over.status,
             )
-        return await self._all.cancelling.cancel(live, "cancelled on request")
+        return await self.end(run, "cancelled on request")
 
     async def cancel_pipe(self, name: str) -> tuple[Execution, ...]:
         """End everything of a pipe: what runs, what waits; () when there is nothing."""
         self.definition(name)
-        return await self._all.cancelling.cancel_pipe(name, "cancelled on request")
+        return await self.cancel_all(name, "cancelled on request")
 
     async def execution(self, number: int, *, pipe: str | None = None, blobs: bool = False) -> Execution:
         """Return an execution, with the texts of its output where `blobs` are wanted.
@@ -312,20 +534,16 @@ class Pipes:
         Raises:
             UnknownUnitError: There is none of that id (of that pipe).
         """
-        found = await self._all.reading.execution(number, blobs=blobs)
+        found = await output.find_execution(self, number, blobs=blobs)
         if pipe is not None and found.pipe_name != pipe:
-            raise no_such(number)
+            raise output.no_such(number)
         return found
 
     async def executions(self, wanted: ExecutionFilter) -> ExecutionPage:
-        """Return executions, newest first; never the texts of their output."""
-        page = await pipe_history.page(self._house.ledger, rows.filter_of(wanted))
-        return ExecutionPage(tuple(self._present(rows.execution_of(row)) for row in page.rows), page.next_cursor)
-
-    def _present(self, execution: Execution) -> Execution:
-        """Return what is known of an execution now: memory is ahead of the ledger."""
-        live: LiveRun | None = self._house.roster.get(execution.id)
-        return execution if live is None else self._all.admission.view(live.execution)
+        """Return executions, newest first; never the texts of their output. Memory is ahead of the ledger."""
+        found = await pipe_history.page(self.ledger, wanted)
+        rows = (self.view(run) if (run := self.runs.get(row.id)) else row for row in found.executions)
+        return found._replace(executions=tuple(rows))
 
     async def output(
         self, number: int, stream: OutputStream = OutputStream.STDOUT, offset: int = 0, limit: int | None = None
@@ -336,23 +554,23 @@ class Pipes:
             UnknownUnitError: There is none of that id.
         """
         wanted = self.config.output.page_bytes if limit is None else limit
-        return await self._all.reading.page(number, stream, max(0, offset), max(0, min(wanted, spool.PAGE_MAX)))
+        return await output.read_page(self, number, stream, max(0, offset), max(0, min(wanted, PAGE_MAX)))
 
     def follow(
-        self, number: int, streams: Sequence[OutputStream] = BOTH, offset: int = 0
+        self, number: int, streams: Sequence[OutputStream] = BOTH, *offsets: int
     ) -> AsyncGenerator[FollowItem, None]:
         """Yield an execution's start, output, changes and end; close the iterator when leaving early.
 
         Args:
             number: Of the execution.
             streams: Which.
-            offset: Where the first of them begins; the others begin at 0.
+            offsets: Where they begin, in their order; those that are not given begin at 0.
 
         Raises:
             UnknownUnitError: There is none of that id.
             InterruptedRunError: This control plane ends; the execution goes on.
         """
-        return self._all.reading.follow(number, streams, max(0, offset))
+        return output.follow(self, number, streams, offsets)
 
     async def wait(self, number: int) -> Execution:
         """Wait until an execution is final; return it with the texts of its output.
@@ -361,19 +579,39 @@ class Pipes:
             UnknownUnitError: There is none of that id.
             InterruptedRunError: This control plane ends; the execution goes on.
         """
-        return await self._all.reading.wait(number)
+        return await output.wait_for_end(self, number)
 
     async def publish_event(self, event: PublishedEvent) -> EventClaims:
         """Start every enabled pipe that waits for an event, once each; BadRequestError where it is no such event."""
         self._refuse_at_the_end()
-        return await self._all.triggering.publish_for_others(event)
+        check_published(event.name)
+        return await self.triggers.publish(event)
 
     def _usable(self, name: str) -> PipeDefinition:
-        found = self._all.catalog.declared(name)
+        found = self.catalog.declared(name)
         if isinstance(found, BrokenPipe):
             raise found.error()
         return found
 
     def _refuse_at_the_end(self) -> None:
-        if self._house.is_ending:
+        if self.is_ending:
             raise ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
+
+
+def _waiting(run: Run) -> Waiting:
+    it = run.execution
+    return Waiting(it.id, it.pipe_name, it.group, it.queued_at, it.not_before)
+
+
+async def _over(run: Run) -> None:
+    """Wait until nothing more follows of an execution here."""
+    while not run.done.is_set() and not run.is_left:
+        await run.news.wait()
+
+
+async def _safely(run: Run, work: Awaitable[None]) -> None:
+    """Do one of the things that follow; that it fails must not keep the others from being done."""
+    try:
+        await work
+    except Exception:
+        _log.exception("pipe_aftermath_failed", unit=run.unit, execution=run.id)

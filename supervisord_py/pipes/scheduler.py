@@ -27,12 +27,10 @@ from supervisord_py.process.backoff import Backoff, BackoffPolicy
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from supervisord_py.ledger.pipe_state import PipeStateRow
     from supervisord_py.pipes.config import SchedulerLimits
-    from supervisord_py.pipes.execution import Outcome
     from supervisord_py.pipes.models import PipeDefinition
-    from supervisord_py.pipes.running.live_run import LiveRun
-    from supervisord_py.pipes.running.running_house import RunningHouse
+    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.pipes.run import Run
 
 STEP_SECONDS = 1.0
 """A slewed wall clock differs by less between two looks; what is left over adds up until it is a step."""
@@ -329,56 +327,50 @@ class Timetable(Scheduler):
     """The scheduler of the room: which pipes have times, what is remembered of them, what was decided.
 
     Args:
-        house: Whose pipes.
-        pipes: All that can be used at present.
+        room: Whose pipes.
     """
 
-    def __init__(self, house: RunningHouse, pipes: Callable[[], Iterable[PipeDefinition]]) -> None:
-        watch = ClockWatch(house.clocks, self._zone)
-        super().__init__(self._candidates, None, self._remember, house.config.scheduler, watch)
-        self._house = house
-        self._pipes = pipes
-        self._progress: Callable[[PipeStateRow], Progress] | None = None
+    def __init__(self, room: Pipes) -> None:
+        watch = ClockWatch(room.clocks, self._zone)
+        super().__init__(self._candidates, self._due, self._remember, room.config.scheduler, watch)
+        self._room = room
 
-    def join(
-        self, trigger: Callable[[str, Due], Awaitable[str | None]], progress: Callable[[PipeStateRow], Progress]
-    ) -> None:
-        """Say what it starts pipes with, and what it knows of them."""
-        self._trigger, self._progress = trigger, progress
+    async def _due(self, pipe: str, due: Due) -> str | None:
+        return await self._room.triggers.due(pipe, due)
 
     def start(self) -> None:
         """Begin to ask which pipes are due."""
         if not self.seed:
-            self.seed = self._house.placement.new_key().partition(".")[0]
-            self._house.run_task(self.run(), "pipe-scheduler")
+            self.seed = self._room.placement.new_key().partition(".")[0]
+            self._room.task(self.run())
 
     def _zone(self) -> tzinfo:
         try:
-            return ZoneInfo(self._house.config.default_timezone or self._house.shelf.zone)
+            return ZoneInfo(self._room.config.default_timezone or self._room.shelf.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             return UTC
 
-    async def ended(self, live: LiveRun, _outcome: Outcome, _goes_on: bool) -> None:
+    def ended(self, run: Run) -> None:
         """Look again, where it has times: a pipe is free."""
-        if live.definition is None or not isinstance(live.definition.schedule, Manual):
+        if run.definition is None or not isinstance(run.definition.schedule, Manual):
             self.wake()
 
     def _candidates(self) -> Iterator[Candidate]:
-        states = self._house.states
-        for definition in self._pipes() if self._house.config.enabled else ():
+        states = self._room.states
+        for definition in self._room.usable() if self._room.config.enabled else ():
             row = states.get(definition.name)
             # Who was not taken in yet (no anchor) would be decided about, and then be taken for new.
-            if self._progress is None or row.anchor_at is None or not states.is_enabled(definition):
+            if row.anchor_at is None or not states.is_enabled(definition):
                 continue
             # What is on its way out of the line would be taken for a run that keeps the next one waiting.
-            if not any(live.is_leaving_line for live in self._house.roster.of_pipe(definition.name)):
-                progress = self._progress(row)
+            if not any(run.is_leaving_line for run in self._room.of_pipe(definition.name)):
+                progress = self._room.status.progress(row)
                 yield Candidate(definition.name, definition.schedule, progress, definition.run_on_enable)
 
     def _remember(self, pipe: str, note: Note) -> None:
         """Remember what was decided. That it merely waits would hide what was decided before: that is shown live."""
         words = note.decided if isinstance(note, Wait) else note.why
-        is_told = isinstance(note, Wait | Never) and words == self._house.states.get(pipe).last_decision
+        is_told = isinstance(note, Wait | Never) and words == self._room.states.get(pipe).last_decision
         if not words or is_told or (isinstance(note, Never) and not note.over):
             return
-        self._house.states.change(pipe, last_decision=words, last_decision_at=self._house.clocks.moment())
+        self._room.states.change(pipe, last_decision=words, last_decision_at=self._room.clocks.moment())

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.config.documents import read_bounded
 from supervisord_py.errors import PxError
+from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import CannotRunError
-from supervisord_py.pipes.execution import ErrorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -96,14 +96,13 @@ def _from_file(text: str, environ: Mapping[str, str], cwd: Path) -> str:
 async def _from_command(argv: list[str], environ: Mapping[str, str], cwd: Path, run: Run, seconds: float) -> str:
     what, hint = f"the command of the key ({argv[0]})", "run the command by hand to see what it says"
     try:
-        done = await run(argv, unit="pipe-probe:key", timeout=seconds, cwd=cwd, env=environ)
+        done = await run(argv, name="key", timeout=seconds, cwd=str(cwd), env=environ)
     except TimeoutError as error:
         raise _no_key(f"{what} did not end within {seconds:g} s", hint) from error
     except PxError as error:
         raise _no_key(f"{what} cannot be started: {error.detail}", hint) from error
     if done.code != 0:  # what it printed is not quoted: stderr of a password store may hold anything
-        how = f"was killed by signal {done.signal}" if done.code is None else f"exits with {done.code}"
-        raise _no_key(f"{what} {how}", hint)
+        raise _no_key(f"{what} {done.words}", hint)
     key = done.stdout.strip()
     if not key or "\n" in key:
         raise _no_key(f"{what} must print one line, and nothing else", hint)
@@ -132,20 +131,14 @@ class Redactor:
     Args:
         values: Known secrets.
         patterns: Regular expressions, matched line by line against the UTF-8 bytes; all of them must compile.
-        held: What a redactor before this one had not given out yet.
     """
 
-    def __init__(self, values: Iterable[str], patterns: Iterable[str] = (), held: bytes = b"") -> None:
+    def __init__(self, values: Iterable[str], patterns: Iterable[str] = ()) -> None:
         self._known = sorted(printed_forms(values), key=len, reverse=True)
         self._any = re.compile(b"|".join(map(re.escape, self._known))) if self._known else None
         self._patterns = [re.compile(pattern.encode()) for pattern in patterns]
         self._begun = b""  # may be the beginning of a value
-        self._line = self._without_values(held)  # not whole yet
-
-    @property
-    def held(self) -> bytes:
-        """What was fed and not given out yet; another redactor goes on from it."""
-        return self._line + self._begun
+        self._line = b""  # not whole yet
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes; return those that are certain."""

@@ -5,18 +5,17 @@ A parser never raises for what a program wrote. `summary` says what the stream c
 
 from __future__ import annotations
 
-import base64
 import codecs
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
-from supervisord_py.pipes.execution import Usage
+from supervisord_py.ledger.pipe_executions import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    pass
 
 FINAL_TEXT_CHARS = 64 * 1024
 LINE_BYTES = 16 * 1024 * 1024
@@ -73,14 +72,6 @@ class TextStream:
         """Take the end of the stream; once."""
         return Parsed()
 
-    def state(self) -> dict[str, Any]:
-        """Return JSON values with which `resume` goes on exactly here."""
-        return {"summary": msgspec.to_builtins(self.summary)}
-
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on where another parser took its `state`."""
-        self.summary = msgspec.convert(state["summary"], Summary)
-
 
 class JsonLines(TextStream):
     """A stream of JSON records, one a line; a subclass understands each in `record`.
@@ -100,19 +91,6 @@ class JsonLines(TextStream):
         self._told = 0  # characters of the present answer that were told as text already
         self._ends_line = True  # the text told so far ends a line, or there is none
         self._turn: str | None = None  # which turn of the model is present; None between two
-
-    def state(self) -> dict[str, Any]:
-        """Return JSON values with which `resume` goes on exactly here."""
-        rest = base64.b64encode(b"".join(self._rest)).decode()
-        position = [rest, self._skipping, self._told, self._ends_line, self._turn]
-        return {**super().state(), "position": position}
-
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on where another parser took its `state`."""
-        super().resume(state)
-        rest, self._skipping, self._told, self._ends_line, self._turn = state["position"]
-        self._rest = [base64.b64decode(rest)]
-        self._rest_bytes = len(self._rest[0])
 
     def feed(self, data: bytes) -> Parsed:
         """Take the next bytes."""
@@ -204,7 +182,7 @@ class JsonLines(TextStream):
         if name is not None and name == self._turn:
             return False
         self._turn = name
-        self.summary.usage = replace(self.summary.usage, turns=self.summary.usage.turns + 1)
+        self.summary.usage = structs.replace(self.summary.usage, turns=self.summary.usage.turns + 1)
         return True
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.pipes.execution import Usage
+from msgspec.structs import replace
+
+from supervisord_py.ledger.pipe_executions import Usage
 from supervisord_py.pipes.streams import (
     FINAL_TEXT_CHARS,
     JsonLines,
@@ -20,7 +21,7 @@ from supervisord_py.pipes.streams import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    pass
 
 _PRESENT = "present"  # the turn of a format whose turns have no names
 
@@ -213,9 +214,6 @@ PARSERS: dict[str, type[TextStream]] = {
 }
 
 
-def parser_for(name: str, state: Mapping[str, Any] | None = None) -> TextStream:
-    """Return a parser for an output format, at the beginning or where `state` was taken; an unknown one is text."""
-    parser = PARSERS.get(name, TextStream)()
-    if state is not None:
-        parser.resume(state)
-    return parser
+def parser_for(name: str) -> TextStream:
+    """Return a parser for an output format; an unknown one is text."""
+    return PARSERS.get(name, TextStream)()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from supervisord_py.errors import PxError
     from supervisord_py.ledger.table import Operation
     from supervisord_py.process.model import Child, ExitRecord, StopReport
@@ -106,6 +108,8 @@ class Instance:
         cpu_limit_seconds: The CPU limit that it runs under; the kernel enforces it and writes no verdict.
 
     Attributes:
+        words: What events of the mechanism are called for this kind; "" for those that are not told.
+        logged: Its output is in its unit's log.
         started_at, ready_at: Unix seconds; None while it is not ready.
         asked_at: When the start was decided, on the loop's clock.
         event: Id of the newest event about it: the cause of the next one.
@@ -118,6 +122,9 @@ class Instance:
         over: Set once `end` is known.
         stopped: Set once nothing is left of it, or something has survived a stop.
     """
+
+    words: ClassVar[Mapping[str, str]] = {}
+    logged: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -178,6 +185,25 @@ class Instance:
         """Return the note for the keeper."""
         note = Note(NOTE_VERSION, self.ready_at is not None, self.wanted, self.digest, self.own_note())
         return msgspec.json.encode(note).decode()
+
+    # What its kind adds to the rows that are written of it.
+
+    def starting(self) -> Operation:
+        """Return what writes down that it is about to be spawned."""
+        facts = {"start_method": self.start_method, "port": self.port or None, "spec_digest": self.digest}
+        return starting_row(self.key, self.unit, self.started_at, **facts)
+
+    def spawned(self, child: Child) -> Operation:
+        """Return what writes down which process it is."""
+        return spawned_row(child)
+
+    async def ended(self) -> Operation:
+        """Return what writes down how it ended: nothing of it is left, and the keeper has not forgotten it yet."""
+        return ended_row(self.key, self.decide_end("").reason, self.record)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is told with every event about it; JSON values."""
+        return {}
 
     def decide_end(self, stderr_tail: str) -> End:
         """Decide how it ended, once: what made the start fail, else what the record and the wish say."""

@@ -33,9 +33,9 @@ class Completed(NamedTuple):
     """How a program ended, and the end of what it printed. One of `code` and `signal` is set."""
 
     code: int | None
-    signal: int | None
-    stdout: str
-    stderr: str
+    signal: int | None = None
+    stdout: str = ""
+    stderr: str = ""
 
     def __repr__(self) -> str:
         return f"Completed(code={self.code}, signal={self.signal})"  # what it printed may be a key

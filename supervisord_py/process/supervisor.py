@@ -23,7 +23,7 @@ import structlog
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError, StartFailedError
 from supervisord_py.ledger.instances import INSTANCES, became_ready
 from supervisord_py.process.host import SHORT, check_room, shortage
-from supervisord_py.process.instance import Instance, Phase, ended_row, read_note, reason_of, spawned_row, starting_row
+from supervisord_py.process.instance import Instance, Phase, read_note, reason_of
 from supervisord_py.process.logs import LogReader, Stream
 from supervisord_py.process.model import Reason, StopReport
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from supervisord_py.ledger.store import Ledger
-    from supervisord_py.ledger.table import Operation
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.instance import Note
     from supervisord_py.process.keeper_client import KeeperClient
@@ -110,7 +109,10 @@ class Supervisor:
 
     def say(self, event: str, instance: Instance, reason: Reason | None = None, **facts: Any) -> int:
         """Publish an event about an instance; its cause is the one before it, unless `cause` is given."""
-        cause = facts.pop("cause", instance.event)
+        event, cause = instance.words.get(event, event), facts.pop("cause", instance.event)
+        if not event:
+            return instance.event or 0
+        facts = {**instance.facts(), **facts}
         number = self._events.publish(event, instance.unit, reason, instance=instance.key, cause=cause, **facts)
         instance.event = number
         return number
@@ -126,11 +128,11 @@ class Supervisor:
         try:
             check_room(instance.unit)
             spec = msgspec.structs.replace(await driver.prepare(instance), tag=instance.note())
-            await self._ledger.write(_starting(instance))
+            await self._ledger.write(instance.starting())
             instance.child = child = await self.placement.spawn(instance.key, spec)
             instance.started_at = child.started_at
             self.say("spawned", instance, pid=instance.pid, port=instance.port)
-            await self._ledger.write(spawned_row(child))
+            await self._ledger.write(instance.spawned(child))
             await self._until_ready(driver, instance)
         except (PxError, OSError) as error:
             raise self._failed(instance, _as_error(instance, error)) from error
@@ -244,7 +246,8 @@ class Supervisor:
         if instance.end is None:
             instance.decide_end("")
             driver.interrupt(instance)
-        await self._ledger.write(ended_row(instance.key, instance.decide_end("").reason, instance.record))
+        instance.decide_end("")
+        await self._ledger.write(await instance.ended())
         await driver.release(instance)
         try:
             await self.placement.release(instance.key)
@@ -294,7 +297,7 @@ class Supervisor:
             instance: Also one that has ended.
             since: Unix seconds: only what was written then or later.
         """
-        if instance.child is None:
+        if instance.child is None or not instance.logged:
             return ""
         end = instance.record.log_end if instance.record else None
         raw = await asyncio.to_thread(self._read_tail, instance.unit, instance.child.log_position, end, since)
@@ -344,11 +347,6 @@ def _as_error(instance: Instance, error: PxError | OSError) -> PxError:
         reason=Reason.SPAWN_FAILED.value,
         errno=error.errno,
     )
-
-
-def _starting(instance: Instance) -> Operation:
-    facts = {"start_method": instance.start_method, "port": instance.port or None, "spec_digest": instance.digest}
-    return starting_row(instance.key, instance.unit, instance.started_at, **facts)
 
 
 async def _guarded(work: Coroutine[Any, Any, object]) -> None:

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from supervisord_py.errors import UnknownUnitError
+from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Group, Plan, Preset, Status, Trigger
+from supervisord_py.ledger.pipe_history import ExecutionPage
 from supervisord_py.pipes.checks import Check, CheckStatus
-from supervisord_py.pipes.execution import ErrorType, Execution, Group, Plan, Preset, Status, Trigger, Usage
-from supervisord_py.pipes.views import (
+from supervisord_py.pipes.models import (
     Claimed,
     Decision,
     EventClaims,
-    ExecutionPage,
-    FollowDone,
-    FollowItem,
-    FollowStart,
     GroupView,
     NextReport,
-    OutputPage,
     PipesHealth,
     PipeView,
     QueueView,
     Suppressed,
 )
+from supervisord_py.pipes.output import FollowDone, FollowItem, FollowStart, OutputPage, OutputStream
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Mapping
 
-    from supervisord_py.pipes.room_requests import ExecutionFilter, OutputStream, PublishedEvent, RunRequest
+    from supervisord_py.ledger.pipe_history import ExecutionFilter
+    from supervisord_py.pipes.models import PublishedEvent, RunRequest
 
 
 def execution(number: int = 7, **facts: Any) -> Execution:
@@ -51,9 +51,17 @@ def execution(number: int = 7, **facts: Any) -> Execution:
         stdout="out",
         stderr="err",
         rendered_prompt="do it",
-        usage=Usage(3, 4, 0, 0, 7, 0.5, 1),
+        model="m-1",
+        provider="custom",
+        preset_id="fast",
+        timeout_seconds=60.0,
+        input_tokens=3,
+        output_tokens=4,
+        total_tokens=7,
+        cost=0.5,
+        turns=1,
     )
-    return replace(made, **facts)
+    return structs.replace(made, **facts)
 
 
 @dataclass
@@ -155,7 +163,7 @@ class FakePipes:
         row = self.rows.get(number)
         if row is None or (pipe is not None and row.pipe_name != pipe):
             raise UnknownUnitError(f"There is no execution {number}.", hint="pxctl pipe runs")
-        return row if blobs else replace(row, stdout=None, stderr=None, rendered_prompt=None)
+        return row if blobs else structs.replace(row, stdout=None, stderr=None, rendered_prompt=None)
 
     async def executions(self, wanted: ExecutionFilter) -> ExecutionPage:
         self._did("executions", wanted)
@@ -174,7 +182,7 @@ class FakePipes:
         return execution(9, retry_of=number, trigger=Trigger.RETRY)
 
     async def _change(self, what: str, name: str, **facts: Any) -> PipeView:
-        view = replace(self.get(name), **facts)
+        view = structs.replace(self.get(name), **facts)
         self._did(what, name)
         self.views[name] = view
         return view
@@ -213,10 +221,8 @@ class FakePipes:
         total, is_all = len(data) + self.lost, not self.lost and offset + len(piece) >= len(data)
         return OutputPage(piece, offset, total, is_all, bool(self.lost))
 
-    async def follow(
-        self, number: int, streams: tuple[OutputStream, ...], offset: int = 0
-    ) -> AsyncIterator[FollowItem]:
-        self._did("follow", number, streams, offset)
+    async def follow(self, number: int, streams: tuple[OutputStream, ...], *offsets: int) -> AsyncIterator[FollowItem]:
+        self._did("follow", number, streams, *offsets)
         yield FollowStart(execution(number, status=Status.RUNNING))
         for item in self.items:
             yield item

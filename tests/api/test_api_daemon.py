@@ -21,7 +21,7 @@ from supervisord_py.api.units import UnitView
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
-from supervisord_py.pipes.execution import Status
+from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.process.model import Reason
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from api.pipe_fakes import execution
 from supervisord_py.errors import ConflictError
-from supervisord_py.pipes.execution import ErrorType, Plan, Status
-from supervisord_py.pipes.room_requests import ExecutionFilter, PublishedEvent, RunRequest
+from supervisord_py.ledger.pipe_executions import ErrorType, Plan, Status
+from supervisord_py.ledger.pipe_history import ExecutionFilter
+from supervisord_py.pipes.models import PublishedEvent, RunRequest
 from supervisord_py.process.model import TreeStat
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from api.api_rig import until
 from api.pipe_fakes import execution
 from supervisord_py.api.executions import Decoder
-from supervisord_py.pipes.execution import Status
-from supervisord_py.pipes.room_requests import OutputStream
-from supervisord_py.pipes.views import FollowOutput, FollowStatus
+from supervisord_py.ledger.pipe_executions import Status
+from supervisord_py.pipes.output import FollowOutput, FollowStatus, OutputStream
 
 if TYPE_CHECKING:
     from api.api_rig import Rig
@@ -58,7 +57,7 @@ async def test_by_server_sent_events_that_can_be_resumed(rig: Rig) -> None:
     prepare(rig)
     status, body, _ = await rig.get(TAIL, **{"Last-Event-ID": "9"})
     assert status == 200
-    assert rig.pipes.asked[-1] == ("follow", 7, (OUT, ERR), 9)
+    assert rig.pipes.asked[-1] == ("follow", 7, (OUT, ERR), 9, 0)
     frames = body.decode().strip().split("\n\n")
     check([json.loads(frame.partition("data: ")[2]) for frame in frames])
     assert frames[4].startswith("id: 5-1\nevent: output\n")
@@ -68,9 +67,9 @@ async def test_by_server_sent_events_that_can_be_resumed(rig: Rig) -> None:
 
 async def test_both_streams_go_on_where_each_of_them_was(rig: Rig) -> None:
     prepare(rig)
-    rig.pipes.items = [FollowOutput(ERR, 0, b"abc"), FollowOutput(ERR, 3, b"defg"), FollowOutput(OUT, 9, b"x")]
+    rig.pipes.items = [FollowOutput(ERR, 5, b"fg"), FollowOutput(OUT, 9, b"x")]
     _, body, _ = await rig.get(TAIL, **{"Last-Event-ID": "9-5"})
-    assert rig.pipes.asked[-1] == ("follow", 7, (OUT, ERR), 9)
+    assert rig.pipes.asked[-1] == ("follow", 7, (OUT, ERR), 9, 5)
     frames = body.decode().strip().split("\n\n")
     told = [json.loads(frame.partition("data: ")[2]) for frame in frames[1:-1]]
     assert [(it["stream"], it["offset"], it["text"]) for it in told] == [("stderr", 5, "fg"), ("stdout", 9, "x")]

@@ -157,6 +157,21 @@ def test_general_commands_know_pipes(held: House) -> None:
     assert f"execution {number} completed" in px(held, "why", number).stdout.decode()
     assert b"its last execution completed" in px(held, "why", "pipe:general").stdout
     assert px(held, "logs", "pipe:general", "-n", "1").stdout == b"over\n"
+    assert px(held, "logs", "pipe:general", "--stdout").stdout == px(held, "pipe", "output", number).stdout
+    assert px(held, "logs", "pipe:general", "--stderr").stdout == b""
+
+
+def test_logs_follow_a_pipe_from_one_execution_to_the_next(held: House) -> None:
+    shell(held, "talker", 'echo "run $PX_EXECUTION_ID"; echo odd >&2')
+    first = ids(px(held, "pipe", "run", "talker", "--no-wait", "-q"))[0]
+    assert px(held, "wait", first).returncode == 0
+    following = in_background(held, "logs", "-f", "pipe:talker", "--stdout")
+    assert following.stdout is not None
+    assert following.stdout.readline() == f"run {first}\n".encode()
+    second = ids(px(held, "pipe", "run", "talker", "--no-wait", "-q"))[0]
+    assert following.stdout.readline() == f"run {second}\n".encode()
+    following.terminate()
+    following.wait(DEADLINE)
 
 
 def test_a_pipe_from_its_beginning_to_its_end(held: House) -> None:

@@ -202,7 +202,7 @@ def test_a_timeout_counts_from_the_start_whoever_counts_it(lasting: House) -> No
 
 
 def test_an_agent_that_settled_under_one_brain_is_ended_by_the_next(lasting: House) -> None:
-    """Everything was read and noted: no output will ever come again to say that it is done."""
+    """Everything was read: no output will ever come again to say that it is done."""
     home = lasting
     fake(home, "settled", "answer:all is well", "stay", agent="patient")
 
@@ -221,7 +221,8 @@ def test_an_agent_that_settled_under_one_brain_is_ended_by_the_next(lasting: Hou
 
 
 def has_settled(home: House, number: int) -> bool:
-    return any(e["event"] == "execution_settled" and e["execution"] == number for e in events(home, "settled"))
+    """Say whether a brain has told of a run that its agent has settled."""
+    return any(each["event"] == "execution_settled" and each["execution"] == number for each in events(home, "settled"))
 
 
 def test_a_cancel_is_a_cancel_also_when_its_brain_dies_meanwhile(lasting: House) -> None:
@@ -255,25 +256,27 @@ def cancel(home: House, number: int) -> None:
 
 
 def test_a_full_disk_crashes_nothing_and_what_it_cost_is_said(require_root: None) -> None:
-    """The agent goes on, and its row says where not all was kept; who cannot even begin says why."""
+    """The agent sees it itself, and its row says so; who cannot even begin says why."""
     with pipes_house(start=False) as home:
         state, size = home.home / "state", 30 * 1024 * 1024
         state.mkdir(mode=0o700)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=14m,mode=700", "px", state], check=True)
         try:
             home.start()
-            fake(home, "flood", f"flood-out:{size}", agent="fake-text")
+            script = f"head -c {size} /dev/zero; echo $? > failed; while [ ! -e go ]; do sleep 0.02; done; exit 1"
+            folder = shell(home, "flood", script)
             shell(home, "small", "echo small")
             number = begin(home, "flood").id
-            # of its log or of its output, whichever comes to the end of the disk first
             until(lambda: "of pipe:flood" in str(home.get("/api/health")["degraded"]), "the full disk is said")
             small = begin(home, "small").id
             # Its row waits for the disk, as the flood's does: that it was refused is counted, and told afterwards.
             until(lambda: b'error_type="disk_full"' in home.request("GET", "/api/metrics").body, "it is refused")
             subprocess.run(["mount", "-o", "remount,size=300m", state], check=True)
+            (folder / "go").touch()
             done = ended(home, number)
-            assert (done.ended, done.truncated) == (("completed", None), done.stdout_bytes < size)
-            assert done.truncated or output(home, number) == (b"x" * 1023 + b"\n") * (size // 1024)
+            assert (done.ended, done.truncated) == (("failed", "disk_full"), True)
+            assert ((folder / "failed").read_text(), 0 < done.stdout_bytes < size) == ("1\n", True)
+            assert "the disk was full while it ran" in done.error_message
             refused = ended(home, small)
             assert refused.ended == ("failed", "disk_full")
             until(lambda: not home.get("/api/health")["degraded"], "all is well again")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisord_py.ledger import pipe_history, pipe_rows
-from supervisord_py.ledger.pipe_history import Filter, KeepLimits, UsageSum
-from supervisord_py.ledger.pipe_rows import PipeExecutionRow
+from supervisord_py.ledger import pipe_history
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, Execution, Status
+from supervisord_py.ledger.pipe_history import ExecutionFilter
 
 if TYPE_CHECKING:
     import sqlite3
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 STATUSES = ("completed", "failed", "timed_out", "cancelled")
 
 
-def row(number: int, pipe: str = "a", status: str = "completed", **facts: object) -> PipeExecutionRow:
+def row(number: int, pipe: str = "a", status: str = "completed", **facts: object) -> Execution:
     at = float(number)
     times = {"queued_at": at, "started_at": at, "finished_at": at} | facts
-    return PipeExecutionRow(number, pipe, status, "manual", "manual", **times)  # type: ignore[arg-type]  # by name
+    return Execution(id=number, pipe_name=pipe, status=Status(status), **times)  # type: ignore[arg-type]  # by name
 
 
-async def put(ledger: Ledger, rows: Iterable[PipeExecutionRow]) -> None:
+async def put(ledger: Ledger, rows: Iterable[Execution]) -> None:
     def run(connection: sqlite3.Connection) -> None:
         for each in rows:
-            pipe_rows.insert(connection, each)
+            EXECUTIONS.insert(each)(connection)
 
     await ledger.write(run)
 
 
 async def ids(ledger: Ledger) -> list[int]:
-    return [it.id for it in (await pipe_history.page(ledger, Filter(limit=500))).rows][::-1]
+    return [it.id for it in (await pipe_history.page(ledger, ExecutionFilter(limit=500))).executions][::-1]
 
 
-def fits(each: PipeExecutionRow, wanted: Filter) -> bool:
+def fits(each: Execution, wanted: ExecutionFilter) -> bool:
     return (
         wanted.pipe in (None, each.pipe_name)
         and (not wanted.statuses or each.status in wanted.statuses)
@@ -56,9 +56,9 @@ async def test_pages_follow_each_other_and_hold_what_fits_newest_first(ledger: L
     ]
     await put(ledger, rows)
     for _ in range(60):
-        wanted = Filter(
+        wanted = ExecutionFilter(
             chance.choice((None, "a", "b", "nobody")),
-            tuple(chance.sample(STATUSES, chance.randrange(4))),
+            tuple(map(Status, chance.sample(STATUSES, chance.randrange(4)))),
             chance.choice((None, 20.0, 50.0)),
             chance.choice((None, 30.0, 90.0)),
             chance.choice((None, 150)),
@@ -66,7 +66,7 @@ async def test_pages_follow_each_other_and_hold_what_fits_newest_first(ledger: L
         )
         expected = [it.id for it in reversed(rows) if fits(it, wanted)]
         got = await pipe_history.page(ledger, wanted)
-        assert [it.id for it in got.rows] == expected[: wanted.limit], wanted
+        assert [it.id for it in got.executions] == expected[: wanted.limit], wanted
         assert got.next_cursor == (expected[wanted.limit - 1] if len(expected) > wanted.limit else None)
 
 
@@ -95,29 +95,24 @@ async def test_what_was_used_since_a_moment(ledger: Ledger) -> None:
     await put(
         ledger, [row(11, "b", "running", finished_at=None, **used), row(12, "b", "queued", started_at=None, **used)]
     )
-    assert await pipe_history.usage_since(ledger, 6.0) == UsageSum(6, 600, 3.0)
-    assert await pipe_history.usage_since(ledger, 6.0, "a") == UsageSum(3, 300, 1.5)
-    assert await pipe_history.usage_since(ledger, 99.0, "a") == UsageSum(0, 0, 0.0)
+    assert await pipe_history.usage_since(ledger, 6.0) == (600, 3.0)
+    assert await pipe_history.usage_since(ledger, 6.0, "a") == (300, 1.5)
+    assert await pipe_history.usage_since(ledger, 99.0, "a") == (0, 0.0)
 
 
-async def prune_all(ledger: Ledger, limits: KeepLimits, now: float) -> list[int]:
+async def prune_all(ledger: Ledger, before: float = -1.0, rows: int = 1000, size: int = 10**12) -> list[int]:
     gone: list[int] = []
-    while found := await pipe_history.prune(ledger, limits, now, batch=3):
+    while found := await pipe_history.prune(ledger, before=before, rows_of_each=rows, bytes_of_all=size, batch=3):
         assert len(found) <= 3
         gone += found
     return gone
 
 
-EVER = 1e12
-"""A bound that nothing reaches."""
-
-
 async def test_the_old_go_but_never_the_open_nor_the_newest(ledger: Ledger) -> None:
     await put(ledger, [row(number) for number in range(1, 9)])
     await put(ledger, [row(9, "b", "running", finished_at=None), row(10, "c", "queued", finished_at=None), row(11)])
-    limits = KeepLimits(age_seconds=5.0, rows_of_each=1000, bytes_of_all=int(EVER))
-    assert await prune_all(ledger, limits, 10.0) == [1, 2, 3, 4]
-    assert await prune_all(ledger, limits, EVER) == [5, 6, 7, 8]
+    assert await prune_all(ledger, before=5.0) == [1, 2, 3, 4]
+    assert await prune_all(ledger, before=1e9) == [5, 6, 7, 8]
     assert await ids(ledger) == [9, 10, 11]
     assert await pipe_history.existing(ledger, (1, 9, 11, 12)) == {9, 11}
 
@@ -125,17 +120,15 @@ async def test_the_old_go_but_never_the_open_nor_the_newest(ledger: Ledger) -> N
 async def test_each_pipe_keeps_its_newest_rows(ledger: Ledger) -> None:
     await put(ledger, [row(number, "ab"[number % 2]) for number in range(1, 13)])
     await put(ledger, [row(13, "c"), row(14, "a", "queued"), row(15, "d")])
-    limits = KeepLimits(age_seconds=EVER, rows_of_each=2, bytes_of_all=int(EVER))
-    assert sorted(await prune_all(ledger, limits, 100.0)) == [1, 2, 3, 4, 5, 6, 7, 8, 10]
+    assert sorted(await prune_all(ledger, rows=2)) == [1, 2, 3, 4, 5, 6, 7, 8, 10]
     assert await ids(ledger) == [9, 11, 12, 13, 14, 15]
 
 
 async def test_when_all_together_are_too_large_the_oldest_go(ledger: Ledger) -> None:
     await put(ledger, [row(number, "abc"[number % 3], stdout_bytes=60, stderr_bytes=40) for number in range(1, 11)])
     await put(ledger, [row(11, "d", "running", stdout_bytes=150)])
-    limits = KeepLimits(age_seconds=EVER, rows_of_each=1000, bytes_of_all=500)
-    assert await prune_all(ledger, limits, 100.0) == [1, 2, 3, 4, 5, 6, 7]
-    assert await prune_all(ledger, KeepLimits(EVER, 1, 0), 100.0) == [8, 9, 10]
+    assert await prune_all(ledger, size=500) == [1, 2, 3, 4, 5, 6, 7]
+    assert await prune_all(ledger, rows=1, size=0) == [8, 9, 10]
     assert await ids(ledger) == [11], "what runs stays, however large"
 
 
@@ -148,7 +141,12 @@ async def test_no_question_of_the_history_reads_all_rows(ledger: Ledger) -> None
 
     await put(ledger, [row(1)])
     await ledger.read(watch)
-    for wanted in (Filter(), Filter("a"), Filter("a", ("failed",), 1.0, 2.0, 9), Filter(None, ("failed",), 1.0)):
+    for wanted in (
+        ExecutionFilter(),
+        ExecutionFilter("a"),
+        ExecutionFilter("a", (Status.FAILED,), 1.0, 2.0, 9),
+        ExecutionFilter(None, (Status.FAILED,), 1.0),
+    ):
         await pipe_history.page(ledger, wanted)
     await pipe_history.last_of_each(ledger)
     await pipe_history.usage_since(ledger, 1.0, "a")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from supervisord_py.ledger import instants, pipe_claims, pipe_state, retention
-from supervisord_py.ledger.pipe_claims import Claim
-from supervisord_py.ledger.pipe_state import PipeStateRow, StateChange
-from supervisord_py.ledger.rows import select
+from supervisord_py.ledger import instants, retention
+from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow, forget, release_claim, take_claim
 
 if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
@@ -21,55 +19,50 @@ NOW = 1_763_700_000.5
 
 
 async def take(ledger: Ledger, claim: Claim) -> bool:
-    return await ledger.call(lambda connection: pipe_claims.write_claim(connection, claim, None))
+    return await ledger.call(lambda connection: take_claim(connection, claim))
 
 
 async def claimed(ledger: Ledger, column: str) -> list[object]:
-    rows = await ledger.read(lambda connection: select(connection, "SELECT * FROM pipe_claims", ()))
-    return [row[column] for row in rows]
+    return await ledger.read(lambda it: [cell for (cell,) in it.execute(f"SELECT {column} FROM pipe_claims")])  # noqa: S608
 
 
 async def test_a_change_says_only_what_changes_and_does_to_the_file_what_it_does_in_memory(ledger: Ledger) -> None:
-    changes = (
-        StateChange(pipe_name="a", anchor_at=NOW, schedule="every 1h"),
-        StateChange(pipe_name="a", enabled=True, enabled_file=False),
-        StateChange(pipe_name="a", last_run_at=NOW + 1, last_due=NOW, occurrences=3, consecutive_failures=2),
-        StateChange(pipe_name="a", last_success_at=NOW + 2, last_context_end=NOW, consecutive_failures=0),
-        StateChange(pipe_name="a", last_decision="waits", last_decision_at=NOW + 3),
-        StateChange(pipe_name="a", enabled=None, anchor_at=None),
-        StateChange(pipe_name="a"),
+    changes: tuple[dict[str, Any], ...] = (
+        {"anchor_at": NOW, "schedule": "every 1h"},
+        {"enabled": True, "enabled_file": False},
+        {"last_run_at": NOW + 1, "last_due": NOW, "occurrences": 3, "consecutive_failures": 2},
+        {"last_success_at": NOW + 2, "last_context_end": NOW, "consecutive_failures": 0},
+        {"last_decision": "waits", "last_decision_at": NOW + 3},
+        {"enabled": None, "anchor_at": None},
+        {},
     )
     row = PipeStateRow("a")
     for change in changes:
-        row = change.applied(row)
-        pipe_state.remember(ledger, change)
-        await ledger.flush()
-        assert (await pipe_state.everything(ledger))["a"] == row
+        row = structs.replace(row, **change)
+        await ledger.write(PIPE_STATES.merge("a", **change))
+        assert await PIPE_STATES.get(ledger, "a") == row
     assert (row.enabled, row.enabled_file, row.occurrences, row.last_run_at) == (None, False, 3, NOW + 1)
-
-
-def test_a_change_can_say_every_field_of_a_row() -> None:
-    assert [it.name for it in fields(StateChange)] == [it.name for it in fields(PipeStateRow)]
 
 
 async def test_a_pipe_that_is_removed_is_forgotten_with_its_claims(ledger: Ledger) -> None:
     for pipe in ("a", "b"):
-        pipe_state.remember(ledger, StateChange(pipe_name=pipe))
+        await ledger.write(PIPE_STATES.merge(pipe))
         assert await take(ledger, Claim(pipe, "e", "k", NOW))
-    await pipe_state.forget(ledger, "a")
-    assert await pipe_state.everything(ledger) == {"b": PipeStateRow("b")}
+    await ledger.write(forget("a"))
+    assert await PIPE_STATES.find(ledger) == [PipeStateRow("b")]
     assert await claimed(ledger, "pipe_name") == ["b"]
 
 
-async def test_a_claim_is_somebodys_until_it_is_old(ledger: Ledger) -> None:
+async def test_a_claim_is_somebodys_until_it_is_given_back_or_old(ledger: Ledger) -> None:
     assert await take(ledger, Claim("a", "e", "k", NOW))
     assert not await take(ledger, Claim("a", "e", "k", NOW + 9))
+    await ledger.write(release_claim("a", "e", "k"))
+    assert await take(ledger, Claim("a", "e", "k", NOW))
     for number in range(25):
         assert await take(ledger, Claim("a", "e", f"k{number}", NOW + number))
-    assert await pipe_claims.prune(ledger, NOW + 20, batch=4) == 21
-    assert await take(ledger, Claim("a", "e", "k", NOW + 30))
     limits = retention.RetentionLimits(pipe_claims_seconds=10.0)
-    assert await retention.prune(ledger, limits, now=NOW + 40) == {"pipe_claims": 5}
+    assert await retention.prune(ledger, limits, now=NOW + 30, batch=4) == {"pipe_claims": 21}
+    assert await take(ledger, Claim("a", "e", "k", NOW + 30))
     assert instants.to_text(NOW + 30) in await claimed(ledger, "claimed_at")
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError
+from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes import adapters as a
 from supervisord_py.pipes.adapters import (
     PLACEHOLDERS,
@@ -26,7 +27,6 @@ from supervisord_py.pipes.adapters import (
     load_adapters,
     parse_version,
 )
-from supervisord_py.pipes.execution import ErrorType
 from supervisord_py.pipes.outcome import ErrorPattern, Requirement, SuccessRule
 from supervisord_py.pipes.presets import PresetTable
 from supervisord_py.pipes.vendor_streams import PARSERS

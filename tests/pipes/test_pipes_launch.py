@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from supervisord_py.errors import StartFailedError
+from supervisord_py.ledger.pipe_executions import ErrorType, Plan, Preset
 from supervisord_py.pipes import launch
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, PromptBy, load_adapters
-from supervisord_py.pipes.execution import ErrorType, Plan, Preset
 from supervisord_py.pipes.launch import (
     ARGUMENT_BYTES,
     HAS_KEY,

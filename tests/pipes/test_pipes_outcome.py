@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Plan, Preset, Status, Usage
 from supervisord_py.pipes.config import RetryLimits
-from supervisord_py.pipes.execution import ErrorType, Outcome, Plan, Preset, Status, Usage
 from supervisord_py.pipes.models import RetryRules
 from supervisord_py.pipes.outcome import (
     TABLE,

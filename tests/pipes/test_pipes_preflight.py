@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +15,14 @@ from hypothesis import strategies as st
 
 from mock_provider import MockProvider
 from ports import free_port
-from process.real_keeper import RealKeeper
 from supervisord_py.errors import StartFailedError
+from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes import preflight
 from supervisord_py.pipes.adapters import CannotRunError, load_adapters
-from supervisord_py.pipes.execution import ErrorType
 from supervisord_py.pipes.launch import LaunchSpec
 from supervisord_py.pipes.preflight import (
     AgentVersion,
     Completed,
-    Programs,
     VersionCache,
     check_credentials,
     check_provider,
@@ -34,8 +31,6 @@ from supervisord_py.pipes.preflight import (
     same_model,
 )
 from supervisord_py.process.child_environment import Environment
-from supervisord_py.process.keeper_client import KeeperClient
-from supervisord_py.process.model import ChildSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -239,41 +234,3 @@ async def test_versions_are_asked_once_for_each_file(tmp_path: Path) -> None:
     other = msgspec.structs.replace(CLAUDE, argv=("node",))
     found = await cache.find(other, str(program), tmp_path, {}, answering(Completed(0, None, "2.1.3")))
     assert found.warnings == ("nobody can say which version of claude this is",)
-
-
-# -- small programs in a real keeper -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def placement(short_tmp: Path) -> AsyncIterator[KeeperClient]:
-    keeper = await asyncio.to_thread(RealKeeper, short_tmp)
-    channel = await asyncio.to_thread(keeper.channel)
-    made = await KeeperClient.connect(channel, daemon_id=keeper.daemon_id, log_dir=keeper.log_dir)
-    yield made
-    made.close()
-    await asyncio.to_thread(keeper.close)
-
-
-async def test_programs_answer_in_memory_and_leave_nothing(placement: KeeperClient) -> None:
-    async def ran(*argv: str, cwd: str = "/", seconds: float = PATIENCE) -> Completed:
-        env = {"PATH": "/usr/bin:/bin"}
-        return await Programs(placement).run(argv, unit="pipe-probe:x", timeout=seconds, cwd=Path(cwd), env=env)
-
-    answer = await ran("/bin/sh", "-c", "echo sk-secret; echo bad >&2; exit 3")
-    assert (answer, answer.last_line) == (Completed(3, None, "sk-secret\n", "bad\n"), "bad")
-    assert (await ran("/bin/sh", "-c", "kill -9 $$")).signal == 9
-    words = ("'; exit 9 #", "$HOME", "a b")
-    assert (await ran("/bin/sh", "-c", 'printf "%s|" "$@"', "x", *words)).stdout == "'; exit 9 #|$HOME|a b|"
-    long = await ran(sys.executable, "-I", "-S", "-c", "import sys; sys.stdout.write('x' * 300_000 + 'end')")
-    assert (len(long.stdout), long.stdout[-4:]) == (256 * 1024, "xend")
-    with pytest.raises(TimeoutError):
-        await ran("/bin/sh", "-c", "sleep 600 & sleep 600", seconds=0.05)
-    with pytest.raises(StartFailedError):
-        await ran("/bin/true", cwd="/nowhere")
-    assert list(await placement.list("")) == []
-    logged = [path.read_bytes() for path in Path(placement.log_dir).rglob("*") if path.is_file()]
-    assert not any(b"sk-secret" in content for content in logged)
-    left = ChildSpec("pipe-probe:ask", ("/bin/sleep", "600"), "/", {"PATH": "/bin"})
-    await placement.spawn(placement.new_key(), left)
-    await Programs(placement).open()
-    assert list(await placement.list("")) == [], "what an earlier control plane left is stopped"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisord_py.ledger.pipe_executions import ErrorType, Preset
 from supervisord_py.pipes.adapters import finding
-from supervisord_py.pipes.execution import ErrorType, Preset
 from supervisord_py.pipes.models import Fingerprint, PipeDefinition
 from supervisord_py.pipes.presets import PresetProblem, Presets, ResolvedPreset, load_presets, resolve
 from supervisord_py.pipes.schedule import Manual

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from supervisord_py.pipes.prompt import PromptFacts, api_address, render_prompt
-from supervisord_py.pipes.running.agent_shelf import machine_zone
+from supervisord_py.pipes.shelf import machine_zone
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from supervisord_py.ledger.pipe_executions import Group
 from supervisord_py.pipes.config import SlotLimits
-from supervisord_py.pipes.execution import Group
-from supervisord_py.pipes.queueing.queue import Queue, Waiting
+from supervisord_py.pipes.queue import Queue, Waiting
 
 MANY = SlotLimits(9, 9, 9)
 
@@ -159,7 +159,6 @@ class QueueMachine(RuleBasedStateMachine):
     def everybody_is_where_the_model_says(self) -> None:
         line = [it.entry for it in self.line()]
         assert list(self.queue.waiting()) == line
-        assert self.queue.last == (line[-1].id if line else None)
         assert dict(self.queue.running) == {it.entry.id: it.entry for it in self.holders()}
         for group in Group:
             ours = [entry for entry in line if entry.group is group]

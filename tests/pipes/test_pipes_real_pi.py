@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mock_provider import ANSWER, INPUT_TOKENS, MockProvider
+from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Plan, Preset, Status
 from supervisord_py.pipes.adapters import CannotRunError, load_adapters
-from supervisord_py.pipes.execution import ErrorType, Outcome, Plan, Preset, Status
 from supervisord_py.pipes.launch import LaunchContext, LaunchOrder, LaunchSpec, cleanup, prepare
 from supervisord_py.pipes.outcome import Cause, ExitInfo, judge
 from supervisord_py.pipes.preflight import Completed
@@ -41,7 +41,7 @@ class Run:
     stored: bytes
 
 
-async def run(argv: Sequence[str], *, unit: str, timeout: float, cwd: Path, env: Mapping[str, str]) -> Completed:
+async def run(argv: Sequence[str], *, name: str, timeout: float, cwd: str, env: Mapping[str, str]) -> Completed:
     """Run a small program; `Programs` has a test of its own."""
     child = await asyncio.create_subprocess_exec(
         *argv,

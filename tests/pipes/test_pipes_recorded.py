@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recordings import RECORDED, VERSION, read, recordings
+from supervisord_py.ledger.pipe_executions import ErrorType, Status
 from supervisord_py.pipes.adapters import in_range, parse_version
-from supervisord_py.pipes.execution import ErrorType, Status
 from supervisord_py.pipes.launch import command_line
 
 ANSWER = "Hello from the mock provider."

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pipe_rig import eventually, pipe_house
-from supervisord_py.pipes.execution import Status, Trigger
+from supervisord_py.ledger.pipe_executions import Status, Trigger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ async def test_a_run_by_hand_goes_from_the_queue_to_a_final_row(short_tmp: Path)
         assert [it.event for it in said] == ["execution_queued", "execution_started", "execution_completed"]
         assert [it.cause for it in said] == [None, said[0].id, said[1].id]
         await eventually(lambda: not rig.placement.children(), "the release")
-        kept = rig.room._house.folder(done.id)
+        kept = rig.room.folder(done.id)
         assert sorted(it.name for it in kept.iterdir()) == ["stderr", "stdout"]
         assert {kept.stat().st_mode & 0o777, (kept / "stdout").stat().st_mode & 0o777} == {0o700, 0o600}
 
@@ -44,7 +44,7 @@ async def test_a_reload_of_the_settings_turns_schedules_off_and_on(short_tmp: Pa
         await rig.room.refresh()
         assert not rig.room.health().scheduler_running
         assert rig.room.next("digest").sentences[0] == "no pipe runs by itself here (pipes.enabled = false)"
-        assert not list(rig.room._all.timetable._candidates())
+        assert not list(rig.room.timetable._candidates())
         rig.room.reconfigure(rig.config)
         await eventually(lambda: rig.room.get("digest").last_run is not None, "a run by schedule")
         assert rig.room.health().scheduler_running
@@ -63,7 +63,7 @@ async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_
         rig.shell("once", "echo x", at)
         await rig.room.refresh()
         rig.time.pass_by(601)
-        rig.room._all.timetable.wake()
+        rig.room.timetable.wake()
         await eventually(lambda: rig.room.get("once").queued, "it waits")
         assert not rig.room.get("once").enabled
         rig.shell("once", "echo x", f"{at}\ntitle: Changed")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipe_rig import PATIENCE, eventually, pipe_house
+from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
+from supervisord_py.pipes import retention
 from supervisord_py.pipes.config import OutputLimits, RetryLimits
-from supervisord_py.pipes.execution import ErrorType, Status, Trigger
-from supervisord_py.pipes.running import forgetting
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pipe_rig import PipeRig
-    from supervisord_py.pipes.execution import Execution
+    from supervisord_py.ledger.pipe_executions import Execution
 
 FAST = RetryLimits(initial_seconds=0.01, jitter=0.0)
 
@@ -41,7 +41,7 @@ async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
         first = await rig.run("chain")
         assert (first.preset.id, first.plan.fallbacks[0].id) == ("one", "two")
         rows = await settled(rig, "chain", 3)
-        assert [(it.preset.id, it.preset.model, it.trigger) for it in rows[:2]] == [
+        assert [(it.preset_id, it.model, it.trigger) for it in rows[:2]] == [
             ("one", "bad", Trigger.MANUAL),
             ("two", "good", Trigger.RETRY),
         ]
@@ -63,20 +63,20 @@ async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
 async def test_old_executions_are_forgotten_with_their_files_in_small_batches(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forgetting, "FIRST_SECONDS", 3600.0)  # it is counted what our own sweep does
+    monkeypatch.setattr(retention, "FIRST_SECONDS", 3600.0)  # it is counted what our own sweep does
     limits = OutputLimits(keep_executions=2)
     async with pipe_house(short_tmp, output=limits) as rig:
         folder = rig.shell("many", "echo x > $PX_OUTPUT_DIR/kept; echo y")
         numbers = [(await rig.run("many")).id for _ in range(4)]
         orphan = rig.config.executions_dir / "777"
         orphan.mkdir()
-        assert await rig.room._all.forgetting.sweep() == 2
+        assert await retention.prune(rig.room) == 2
         assert [it.id for it in await rig.rows("many")] == numbers[2:]
         assert sorted(it.name for it in rig.config.executions_dir.iterdir() if it.is_dir()) == [
             str(it) for it in numbers[2:]
         ]
         assert all((folder / "output" / str(it) / "kept").exists() for it in numbers)
-        gone = rig.room._house.folder(numbers[3]) / "stdout"
+        gone = rig.room.folder(numbers[3]) / "stdout"
         gone.unlink()
         page = await rig.room.output(numbers[3])
         assert (page.data, page.complete) == (b"y\n", True)

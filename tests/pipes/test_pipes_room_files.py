@@ -10,10 +10,10 @@ import pytest
 
 from pipe_rig import eventually, pipe_house
 from supervisord_py.errors import ConfigError
+from supervisord_py.ledger.pipe_executions import ErrorType, Status
 from supervisord_py.pipes import checks as checks_module
 from supervisord_py.pipes.checks import CheckStatus
-from supervisord_py.pipes.execution import ErrorType, Status
-from supervisord_py.pipes.room_requests import RunRequest
+from supervisord_py.pipes.models import RunRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ async def test_a_look_ends_when_what_another_one_found_is_taken_in(
 ) -> None:
     """Who refreshes after an edit finds nothing new where the watch was faster; what it means has happened."""
     async with pipe_house(short_tmp) as rig:
-        upkeep = rig.room._all.upkeep
+        upkeep = rig.room.upkeep
         take, reached, go = upkeep._take, asyncio.Event(), asyncio.Event()
 
         async def held(change: Change) -> None:
@@ -78,7 +78,7 @@ async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does
         for name in ("gone", "off", "late", "kept"):
             rig.shell(name, "echo", "schedule: every 1h")
         await rig.room.refresh()
-        rig.room._all.timetable.start()
+        rig.room.timetable.start()
         await eventually(lambda: rig.room.health().queued == 4, "four in line")
         await rig.room.detach()
         await rig.put_down()
@@ -94,7 +94,7 @@ async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does
             "kept": Status.QUEUED,
         }
         assert "folder is gone" in (rows["gone"].error_message or "")
-        assert not rig.room._house.states.knows("gone")
+        assert "gone" not in rig.room.states.names
 
 
 async def test_who_asks_straight_after_an_edit_is_answered_for_the_file_as_it_is(short_tmp: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +12,10 @@ from pipe_rig import PATIENCE, eventually, pipe_house
 from process.real_keeper import alive
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.ledger import pipe_executions
-from supervisord_py.pipes.execution import ErrorType, Status
-from supervisord_py.pipes.room_requests import OutputStream
-from supervisord_py.pipes.running.conclusion import Conclusion
-from supervisord_py.pipes.running.stopping import Stopping
-from supervisord_py.process import host
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Plan, Status
+from supervisord_py.pipes.output import OutputStream, size
+from supervisord_py.pipes.room import Pipes
+from supervisord_py.process.keeper_client import KeeperClient
 
 if TYPE_CHECKING:
     from pipe_rig import PipeRig
@@ -55,55 +52,43 @@ def _exited(rig: PipeRig) -> bool:
     return all(not alive(it.identity.pid) for it in rig.placement.children())
 
 
-async def test_a_row_that_runs_without_a_process_was_interrupted(short_tmp: Path) -> None:
-    """B1, C6: failed, its words fixed, its folder marked, a survivor killed by its identity only."""
+async def test_a_row_whose_process_nobody_holds_was_interrupted_when_it_last_wrote(short_tmp: Path) -> None:
+    """B1, C6: failed, its words fixed, its folder marked, its output kept; the time since then does not count."""
     async with pipe_house(short_tmp) as rig:
         folder = rig.shell("cut", "echo some; sleep 1000")
         number = await begun(rig, "cut")
-        await eventually(lambda: rig.room._house.folder(number).joinpath("progress.json").exists(), "a note")
-        other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        survivor = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        try:
-            stranger = await _claim_by_hand(rig, other.pid, start_time=1)
-            outlived = await _claim_by_hand(rig, survivor.pid, start_time=host.start_time(survivor.pid) or 0)
-            await rig.room.detach()
-            await _forget_child(rig)
-            await rig.put_down()
-            await rig.open()
-            rows = {it.id: it for it in await rig.rows()}
-            assert {(it.status, it.error_type) for it in rows.values()} == {(Status.FAILED, ErrorType.INTERRUPTED)}
-            assert rows[number].error_message == "interrupted by system restart"
-            assert rows[number].incomplete
-            assert (folder / "output" / str(number) / "INCOMPLETE").exists()
-            assert (await rig.room.execution(number, blobs=True)).stdout == "some\n"
-            assert survivor.wait(PATIENCE) == -signal.SIGKILL
-            assert other.poll() is None
-            assert {stranger, outlived} <= set(rows)
-            assert rig.room.get("cut").consecutive_failures == 0
-        finally:
-            for each in (other, survivor):
-                each.kill()
-                each.wait()
-
-
-async def test_a_row_whose_reader_came_to_no_note_says_what_its_files_hold(short_tmp: Path) -> None:
-    """Both were killed between the first bytes in the file and the first note of how far it was read."""
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("cut", "echo some; sleep 1000")
-        number = await begun(rig, "cut")
-        files = rig.room._house.folder(number)
-        await eventually(files.joinpath("progress.json").exists, "a note")
+        await eventually(lambda: size(rig.room.folder(number), OutputStream.STDOUT), "output")
         await rig.room.detach()
         await _forget_child(rig)
-        files.joinpath("progress.json").unlink()
-        files.joinpath("stdout").write_text("some\nmore")
+        await rig.put_down()
+        rig.time.pass_by(5000)
+        await rig.open()
+        row = await rig.room.execution(number, blobs=True)
+        assert (row.status, row.error_type, row.incomplete) == (Status.FAILED, ErrorType.INTERRUPTED, True)
+        assert (row.error_message, row.stdout, row.stdout_bytes) == ("interrupted by system restart", "some\n", 5)
+        assert (row.duration_ms or 0) < 1_000_000
+        assert (folder / "output" / str(number) / "INCOMPLETE").exists()
+        assert rig.room.get("cut").consecutive_failures == 0
+
+
+async def test_a_row_of_which_nothing_was_spawned_waits_in_line_again(short_tmp: Path) -> None:
+    """The control plane died between the claim and the spawn: nothing of it has happened."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("claimed", "echo fine")
+        await rig.room.refresh()
+        await rig.room.detach()
+        number = rig.ledger.next_number("pipe_executions")
+        row = Execution(id=number, pipe_name="claimed", status=Status.QUEUED, queued_at=1.0, plan=FINE, agent="command")
+        await rig.ledger.write(pipe_executions.EXECUTIONS.insert(row))
+        await rig.ledger.write(pipe_executions.mark_running(number, started_at=2.0, instance="gone.1"))
         await rig.put_down()
         await rig.open()
-        found = await rig.room.execution(number, blobs=True)
-        assert (found.error_type, found.stdout, found.stdout_bytes) == (ErrorType.INTERRUPTED, "some\nmore", 9)
+        done = await rig.room.wait(number)
+        assert (done.status, done.stdout) == (Status.COMPLETED, "fine\n")
+        assert (done.started_at or 0) > 2.0
 
 
-async def test_what_a_run_printed_before_its_keeper_died_is_blotted_by_the_next_start(short_tmp: Path) -> None:
+async def test_what_a_run_printed_before_its_keeper_died_is_redacted_by_the_next_start(short_tmp: Path) -> None:
     """Nobody holds its keys any more: they are looked up again, in its `.env` and behind the preset's reference."""
     async with pipe_house(short_tmp) as rig:
         rig.config.presets_file.write_text('[presets.one]\nprovider = "acme"\napi_key = "$ACME_WORD"\n')
@@ -111,8 +96,7 @@ async def test_what_a_run_printed_before_its_keeper_died_is_blotted_by_the_next_
                            "preset: one")  # fmt: skip
         (folder / ".env").write_text("SOME_API_KEY=sk-of-the-env\nACME_WORD=word-of-the-preset\n")
         number = await begun(rig, "leak")
-        files = rig.room._house.folder(number)
-        await eventually(lambda: files.joinpath("progress.json").exists(), "a note")
+        files = rig.room.folder(number)
         await rig.room.detach()
         fresh = folder / "fresh"
         fresh.write_text("keys sk-of-the-env word-of-the-preset end\n")
@@ -120,30 +104,13 @@ async def test_what_a_run_printed_before_its_keeper_died_is_blotted_by_the_next_
         await eventually((folder / "done").exists, "the print")
         await _forget_child(rig)
         await rig.put_down()
-        log = rig.keeper.log_dir
-        assert b"sk-of-the-env" in _logged(log)
         await rig.open()
         row = await rig.room.execution(number, blobs=True)
         assert (row.error_type, row.stdout) == (ErrorType.INTERRUPTED, "begun\nkeys [redacted] [redacted] end\n")
-        assert (files / "stdout").read_text() == row.stdout
-        assert _logged(log).endswith(b"begun\nkeys ************* ****************** end\n")
+        assert {it.name: it.read_text() for it in files.iterdir()} == {"stdout": row.stdout, "stderr": ""}
 
 
-def _logged(log_dir: Path | str) -> bytes:
-    return b"".join(file.read_bytes() for file in sorted(Path(log_dir).glob("pipe/leak/*.log")))
-
-
-async def _claim_by_hand(rig: PipeRig, pid: int, *, start_time: int) -> int:
-    """Write a running row of a process that no keeper holds."""
-
-    def build(number: int) -> pipe_executions.PipeExecutionRow:
-        return pipe_executions.PipeExecutionRow(number, f"p{pid}", "queued", "manual", "manual", 1.0)
-
-    row = (await pipe_executions.add(rig.ledger, build)).row
-    await pipe_executions.mark_running(rig.ledger, row.id, pipe_executions.Running(2.0))
-    facts = pipe_executions.Spawned(pid, start_time, host.boot_id(), 2.0)
-    await pipe_executions.spawned(rig.ledger, row.id, facts)
-    return row.id
+FINE = Plan("command", ("/bin/echo", "fine"))
 
 
 async def _forget_child(rig: PipeRig) -> None:
@@ -164,7 +131,7 @@ async def test_a_refusal_is_counted_whenever_the_control_plane_ends(
     async with pipe_house(short_tmp) as rig:
         rig.shell("refused", "echo", "preset: absent")
         with monkeypatch.context() as dying:
-            dying.setattr(Conclusion, "after_refusal", nothing)
+            dying.setattr(Pipes, "after", nothing)
             row = await rig.room.run("refused")
         assert row.error_type is ErrorType.PRESET_NOT_FOUND
         await rig.room.detach()
@@ -182,11 +149,11 @@ async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_w
     async with pipe_house(short_tmp) as rig:
         rig.shell("flaky", "echo 'HTTP 503: server_error' >&2; exit 1", "retries: {max: 1, delay: 1000}")
         with monkeypatch.context() as crash:
-            crash.setattr(Conclusion, "after", _nothing)
-            crash.setattr(Stopping, "release", _nothing)
+            crash.setattr(Pipes, "after", _nothing)
+            crash.setattr(KeeperClient, "release", _nothing)
             number = (await rig.room.run("flaky")).id
             async with asyncio.timeout(PATIENCE):
-                while not (await rig.room._house.ledger.flush() and await _is_final(rig, number)):
+                while not (await rig.room.ledger.flush() and await _is_final(rig, number)):
                     await asyncio.sleep(0.005)
             await rig.room.detach()
         assert len(await rig.rows("flaky")) == 1
@@ -206,8 +173,8 @@ async def _nothing(*_: object, **__: object) -> None:
 
 
 async def _is_final(rig: PipeRig, number: int) -> bool:
-    row = await pipe_executions.get(rig.ledger, number, blobs=False)
-    return row is not None and Status(row.status).is_final
+    row = await EXECUTIONS.get(rig.ledger, number)
+    return row is not None and row.status.is_final
 
 
 async def test_output_of_a_redacted_run_stays_redacted_after_a_new_control_plane(short_tmp: Path) -> None:
@@ -216,8 +183,8 @@ async def test_output_of_a_redacted_run_stays_redacted_after_a_new_control_plane
         folder = rig.shell("leaky", script)
         (folder / ".env").write_text("API_KEY=sk-very-secret-value\n")
         number = await begun(rig, "leaky")
-        notes = rig.room._house.folder(number) / "progress.json"
-        await eventually(notes.exists, "a note")
+        raw = rig.room.folder(number) / "raw.stdout"
+        await eventually(lambda: raw.read_bytes() == b"sk-v", "the first half")
         await rig.replace()
         (folder / "gate").touch()
         done = await rig.room.wait(number)

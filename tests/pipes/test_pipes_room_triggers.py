@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pipe_rig import eventually, pipe_house
-from supervisord_py.pipes.execution import Group, Status, Trigger
-from supervisord_py.pipes.room_requests import PublishedEvent
+from supervisord_py.ledger.pipe_executions import Group, Status, Trigger
+from supervisord_py.pipes.models import PublishedEvent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ async def row_of(rig: PipeRig, pipe: str, count: int = 1) -> list:
     async with asyncio.timeout(60):
         while True:
             rows = await rig.rows(pipe)
-            at_work = {live.id for live in rig.room._house.roster.of_pipe(pipe)}
+            at_work = {live.id for live in rig.room.of_pipe(pipe)}
             if len([it for it in rows if it.status.is_final and it.id not in at_work]) >= count:
                 return rows
             await asyncio.sleep(0.01)
@@ -36,7 +36,7 @@ async def test_what_was_due_and_is_taken_out_of_the_line_unrun_is_due_again(shor
         rig.shell("hold", "exec sleep 1000", "schedule: every 1h")
         await rig.room.refresh()
         await eventually(lambda: rig.room.get("hold").pid, "the start")
-        roster = rig.room._house.roster
+        roster = rig.room
         for name in ("off", "edited", "hand"):
             rig.shell(name, "echo", "schedule: every 1h")
         await rig.room.refresh()
@@ -69,8 +69,8 @@ async def test_a_run_that_is_taken_out_of_the_line_uses_up_no_occurrence(short_t
         rig.shell("few", "echo", "schedule_config: {frequency: days, at_hour: 9, max_occurrences: 1}")
         await rig.room.refresh()
         rig.time.pass_by((rig.room.get("few").next_run or 0) - rig.time.clocks.wall() + 0.5)
-        rig.room._all.timetable.wake()
-        await eventually(lambda: rig.room._house.roster.queued("few"), "its time")
+        rig.room.timetable.wake()
+        await eventually(lambda: rig.room.queued("few"), "its time")
         assert rig.room.get("few").config_error is None
         await rig.room.disable("few")
         view = await rig.room.enable("few")

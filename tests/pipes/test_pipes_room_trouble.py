@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipe_rig import PATIENCE, eventually, pipe_house
-from supervisord_py.pipes.execution import ErrorType, Status
+from supervisord_py.ledger.pipe_executions import ErrorType, Status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,11 +21,12 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "echo x; sleep 1000", "retries: 0")
 
-        def broken(_: object) -> None:
+        def broken(*_: object) -> None:
             raise RuntimeError("a defect")
 
         with monkeypatch.context() as patch:
-            patch.setattr("supervisord_py.pipes.running.transcript.Transcript.step", broken)
+            patch.setattr("supervisord_py.pipes.run.Run._look", broken)
+            patch.setattr("supervisord_py.pipes.run.LOOK_SECONDS", 0.02)
             done = await rig.run("p")
         assert (done.status, done.error_type, done.error_message) == (
             Status.FAILED,
@@ -35,10 +36,10 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
         await eventually(lambda: not rig.placement.children(), "the end of the process")
         assert rig.room.health().running == 0
         with monkeypatch.context() as patch:
-            patch.setattr("supervisord_py.pipes.running.starting.Starting._make_folder", broken)
+            patch.setattr("supervisord_py.pipes.output.make_folder", broken)
             assert (await rig.run("p")).error_message is not None
         with monkeypatch.context() as patch:
-            patch.setattr("supervisord_py.pipes.running.pipe_views.PipeViews.ended", broken)
+            patch.setattr("supervisord_py.pipes.triggers.Triggers.ended", broken)
             rig.shell("p", "echo fine")
             assert (await rig.run("p")).status is Status.COMPLETED
         assert rig.room.health().running == 0
@@ -78,19 +79,6 @@ async def test_many_runs_leave_no_descriptor_open_and_no_task_behind(short_tmp: 
         await eventually(lambda: len(asyncio.all_tasks()) <= before[1], "the end of all tasks")
         # Threads that look at folders have some open, now and then.
         await eventually(lambda: len(os.listdir("/proc/self/fd")) <= before[0], "the close of all descriptors")
-
-
-async def test_an_adopted_run_whose_terms_are_lost_is_judged_by_its_adapter(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        gate = short_tmp / "gate"
-        rig.fake("p", f"waitfile:{gate}", "answer:well")
-        queued = await rig.room.run("p")
-        await eventually(lambda: rig.running(queued.id), "the start")
-        await rig.ledger.call(lambda it: it.execute("UPDATE pipe_executions SET progress = NULL"))
-        await rig.replace()
-        gate.touch()
-        done = await rig.room.wait(queued.id)
-        assert (done.status, done.stdout) == (Status.COMPLETED, "well\n")
 
 
 async def test_who_asks_and_goes_away_leaves_no_row_that_nobody_looks_after(short_tmp: Path) -> None:

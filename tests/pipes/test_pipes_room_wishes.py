@@ -10,7 +10,7 @@ import pytest
 from pipe_rig import eventually, pipe_house
 from supervisord_py.errors import BadRequestError
 from supervisord_py.ledger import pipe_executions
-from supervisord_py.pipes.room_requests import PublishedEvent
+from supervisord_py.pipes.models import PublishedEvent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,9 +46,9 @@ async def test_a_one_time_pipe_runs_again_at_another_time_and_a_disabled_one_doe
             await rig.room.refresh()
             assert (rig.room.get("once").enabled, rig.room.get("off").enabled) == (True, False)
             rig.time.pass_by(3601)
-            rig.room._all.timetable.wake()
+            rig.room.timetable.wake()
             await eventually(lambda: not rig.room.get("once").enabled, "its time")
-            await eventually(lambda: not rig.room._house.roster.of_pipe("once"), "its end")
+            await eventually(lambda: not rig.room.of_pipe("once"), "its end")
             assert len(await rig.rows("once")) == count
         assert not await rig.rows("off")
 
@@ -60,7 +60,7 @@ async def test_a_skip_stays_the_last_decision_while_the_pipe_waits_for_its_next_
         rig.shell("later", "echo", "schedule: every 30m\nrun_on_enable: false")
         await rig.room.refresh()
         await eventually(lambda: rig.room.get("slow").pid, "the start")
-        timetable = rig.room._all.timetable
+        timetable = rig.room.timetable
         await eventually(
             lambda: type(timetable.decision_on(rig.room.definition("later"))).__name__ == "Wait", "a decision"
         )
@@ -142,10 +142,10 @@ async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(s
         for name in ("once", "few"):
             assert (rig.room.get(name).warnings, rig.room.get(name).next_run is None) == ((), False)
         rig.time.pass_by(3601)
-        rig.room._all.timetable.wake()
+        rig.room.timetable.wake()
         for name, why in (("once", "was due once, at "), ("few", "max_occurrences reached: 1; ")):
             await eventually(lambda name=name: rig.room.get(name).last_success, "its run")
-            await eventually(lambda name=name: not rig.room._house.roster.of_pipe(name), "its end")
+            await eventually(lambda name=name: not rig.room.of_pipe(name), "its end")
             view = await rig.room.enable(name)
             assert (view.enabled, view.next_run, view.config_error, len(view.warnings)) == (True, None, None, 1)
             assert view.warnings[0].startswith(f"its schedule is over: {why}")
@@ -170,7 +170,7 @@ async def test_a_new_schedule_is_told_at_once_and_not_what_the_old_one_waited_fo
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "echo", "schedule: '*/30 * * * *'")
         await rig.room.refresh()
-        await eventually(lambda: rig.room._all.timetable.decision_on(rig.room.definition("p")), "a decision")
+        await eventually(lambda: rig.room.timetable.decision_on(rig.room.definition("p")), "a decision")
         assert rig.room.next("p").summary.endswith(" (UTC)"), "the zone of the settings"
         view = await rig.room.configure("p", {"schedule": "manual"})
         assert (view.schedule, view.next_run, view.last_decision) == ("manual", None, None)
@@ -216,7 +216,7 @@ async def test_who_is_queued_has_a_place_and_a_timeout_begins_with_the_process(s
         queued = await rig.room.run("p")
         assert (queued.status.value, queued.position) == ("queued", 1)
         await eventually(lambda: rig.room.get("p").pid, "the start")
-        live, clocks = rig.room._house.roster.running("p"), rig.time.clocks
+        live, clocks = rig.room.running("p"), rig.time.clocks
         assert live is not None
         assert live.execution.started_at is not None
         over = live.deadline - clocks.boot() + clocks.wall()  # in this order: who is held up in between is late
@@ -224,6 +224,6 @@ async def test_who_is_queued_has_a_place_and_a_timeout_begins_with_the_process(s
         assert (await rig.room.execution(queued.id)).position is None
         told = live.execution.started_at
         await rig.room.cancel_pipe("p")
-        row = await pipe_executions.get(rig.ledger, queued.id, blobs=False)
+        row = await pipe_executions.EXECUTIONS.get(rig.ledger, queued.id)
         assert row is not None
         assert row.started_at == told, "the same moment to the millisecond, for whoever compares"

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import StartFailedError
+from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import CannotRunError
-from supervisord_py.pipes.execution import ErrorType
 from supervisord_py.pipes.preflight import Completed
 from supervisord_py.pipes.secrets import LINE_BYTES, MARK, OVERLAP_BYTES, Redactor, Secret, redact, resolve_key
 
@@ -116,16 +116,9 @@ def streamed(redactor: Redactor, parts: Iterable[bytes]) -> bytes:
 def test_no_value_comes_through_and_the_cuts_make_no_difference(
     values: list[str], text: str, cuts: list[int], patterns: tuple[str, ...]
 ) -> None:
-    """Nor does it that another redactor goes on from what was held."""
     whole = redact(text, values, patterns).encode()
     parts = pieces(text.encode(), cuts)
     assert streamed(Redactor(values, patterns), parts) == whole
-    out, held = b"", b""
-    for part in parts:
-        redactor = Redactor(values, patterns, held)
-        out += redactor.feed(part)
-        held = redactor.held
-    assert out + Redactor(values, patterns, held).end() == whole
     for value in values:
         assert len(value.strip()) < 6 or value.strip().encode() not in whole
 
@@ -153,5 +146,5 @@ def test_a_line_without_end_is_let_go_in_pieces_and_nothing_across_them_is_misse
     line = b"." * (where - 3) + b"x" + b"7" * 100 + b"x" + b"." * OVERLAP_BYTES * 2 + b"x7x" + b"." * 10
     out = redactor.feed(line)
     assert out == b"." * (where - 3) + MARK
-    assert len(redactor.held) <= LINE_BYTES
+    assert len(line) - len(out) <= LINE_BYTES + 100
     assert out + redactor.end() == line.replace(b"x" + b"7" * 100 + b"x", MARK).replace(b"x7x", MARK)

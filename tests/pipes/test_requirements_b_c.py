@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import shutil
 import stat
 from typing import TYPE_CHECKING
 
 from pipe_rig import eventually, pipe_house, quick_watchers
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
+from supervisord_py.ledger.pipe_executions import ErrorType, Status
+from supervisord_py.ledger.store import Durability
+from supervisord_py.pipes import output, retention, run
 from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
-from supervisord_py.pipes.execution import ErrorType, Status
-from supervisord_py.pipes.room_requests import OutputStream, RunRequest
-from supervisord_py.pipes.running import forgetting, watching
-from supervisord_py.pipes.running.spool import Spool
+from supervisord_py.pipes.models import RunRequest
+from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.schedule import Every
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ async def test_b2_a_run_that_is_silent_after_a_resume_ends(short_tmp: Path, monk
         mute, well = await begun(house, "b2-mute"), await begun(house, "b2-well")
         await eventually(lambda: len(looked) == 2, "the watch over each")
         house.time.sleep(3600)
-        live = house.room._house.roster.get(well)
+        live = house.room.runs.get(well)
         assert live is not None
         await eventually(lambda: all(it.resumed_at for it in looked), "a look at the clocks for each")
         await eventually(lambda: live.heard_at > max(it.resumed_at or 0 for it in looked), "words after the resume")
@@ -98,7 +97,7 @@ async def test_b4_a_clock_that_jumps_starts_nothing(short_tmp: Path) -> None:
         await _decided_anew(house)
         assert len(await house.rows("b4")) == 1
         house.time.pass_by(10 * 1800)
-        house.room._all.timetable.wake()
+        house.room.timetable.wake()
         await ended(house, "b4", 2)
         await _decided_anew(house)
         assert len(await house.rows("b4")) == 2
@@ -107,7 +106,7 @@ async def test_b4_a_clock_that_jumps_starts_nothing(short_tmp: Path) -> None:
 
 async def _decided_anew(house: PipeRig) -> None:
     """Wait until the scheduler has looked at the clocks as they stand now: b4 is due in half an hour."""
-    house.room._all.timetable.wake()
+    house.room.timetable.wake()
     left = lambda: (house.room.get("b4").next_run or 0.0) - house.time.clocks.wall()  # noqa: E731
     await eventually(lambda: abs(left() - 1800) < 60, "the next look")
 
@@ -121,7 +120,7 @@ async def test_b5_a_connection_that_drops_ends_with_the_timeout(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was said until then is kept (fault 2 of the original: it threw it away)."""
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(run, "LOOK_SECONDS", 0.02)
     async with pipe_house(short_tmp) as house:
         house.shell("b5", "echo half an answer; echo so far >&2; sleep 1000", "timeout: 900\nretries: 0")
         done = await house.overdue("b5", len("half an answer\nso far\n"))
@@ -143,47 +142,45 @@ async def test_c1_an_absent_folder_is_made(rig: PipeRig) -> None:
 
 
 async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither under the output nor under the ledger; health says so meanwhile, and afterwards nothing is missing."""
-    full = {"is": True}
-    append = Spool.append
-
-    def refuse(self: Spool, stream: OutputStream, data: bytes) -> None:
-        if full["is"]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        append(self, stream, data)
-
-    monkeypatch.setattr(Spool, "append", refuse)
+    """Neither under the output nor under the ledger; health says so meanwhile, and the row says so afterwards."""
+    monkeypatch.setattr(run, "LOOK_SECONDS", 0.02)
     async with pipe_house(short_tmp) as house:
-        folder = house.shell("c2", f"echo one; {UNTIL_GATE}; echo two", body="long " * 40_000)
+        fails = house.shell("c2", f"echo one; {UNTIL_GATE}; exit 1", "retries: 0", body="long " * 40_000)
+        works = house.shell("c2-well", f"echo one; {UNTIL_GATE}; echo two", "retries: 0")
         connection = house.ledger._writer._connection
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
-        queued = await house.room.run("c2")
-        live = house.room._house.roster.get(queued.id)
-        assert live is not None
-        await eventually(lambda: live.following and live.following.trouble, "the trouble")
+        monkeypatch.setattr(output, "disk_is_full", lambda _: True)
+        queued = [await house.room.run(name) for name in ("c2", "c2-well")]
+        await eventually(lambda: len(house.room.refused_output()) == 2, "the trouble")
         assert "full" in (house.room.health().ledger or "")
         connection.execute("PRAGMA max_page_count = 1000000")
-        full["is"] = False
-        (folder / "gate").touch()
-        assert (await house.room.wait(queued.id)).status is Status.COMPLETED
+        monkeypatch.setattr(output, "disk_is_full", lambda _: False)
+        await eventually(lambda: not house.room.refused_output(), "the room")
+        for folder in (fails, works):
+            (folder / "gate").touch()
+        bad, good = await asyncio.gather(*(house.room.wait(each.id) for each in queued))
         await eventually(lambda: house.room.health().ledger is None, "the recovery")
-        row = await house.room.execution(queued.id, blobs=True)
-        assert (row.status, row.stdout, row.lost_bytes) == (Status.COMPLETED, "one\ntwo\n", 0)
+        assert (bad.status, bad.error_type, bad.truncated) == (Status.FAILED, ErrorType.DISK_FULL, True)
+        assert (good.status, good.stdout, good.truncated) == (Status.COMPLETED, "one\ntwo\n", True)
+        while await house.ledger.flush() is not Durability.COMMITTED:
+            await asyncio.sleep(0.005)
+        row = await house.room.execution(bad.id, blobs=True)
+        assert (row.error_type, row.stdout) == (ErrorType.DISK_FULL, "one\n")
 
 
 async def test_c3_what_is_old_is_forgotten(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After 30 days, the row and its files together; what the agent wrote for its user stays."""
-    monkeypatch.setattr(forgetting, "FIRST_SECONDS", 3600.0)  # it is counted what our own sweep does
+    monkeypatch.setattr(retention, "FIRST_SECONDS", 3600.0)  # it is counted what our own sweep does
     async with pipe_house(short_tmp) as house:
         folder = house.shell("c3", "echo x | tee $PX_OUTPUT_DIR/report")
         first = await house.run("c3")
         house.time.pass_by(31 * DAY)
         second = await house.run("c3")
-        assert await house.room._all.forgetting.sweep() == 1
+        assert await retention.prune(house.room) == 1
         assert [it.id for it in await house.rows("c3")] == [second.id]
-        assert not house.room._house.folder(first.id).exists()
-        assert house.room._house.folder(second.id).exists()
+        assert not house.room.folder(first.id).exists()
+        assert house.room.folder(second.id).exists()
         assert (folder / "output" / str(first.id) / "report").exists()
 
 
@@ -192,7 +189,7 @@ async def test_c4_what_is_kept_is_private(rig: PipeRig) -> None:
     """Nobody else may read output and ledger; what matches a pattern is never stored."""
     rig.shell("c4", "echo card 1234-5678; echo card 1234-5678 >&2", "redact: '\\d{4}-\\d{4}'")
     done = await rig.run("c4")
-    folder = rig.room._house.folder(done.id)
+    folder = rig.room.folder(done.id)
     modes = {it.name: stat.S_IMODE(it.stat().st_mode) for it in (folder, *folder.iterdir())}
     assert modes == {folder.name: 0o700, "stdout": 0o600, "stderr": 0o600}
     ledger = list((rig.folder / "state").glob("pxd.db*"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,12 +14,13 @@ from process.real_keeper import alive
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room
 from supervisord_py.daemon.lock import AlreadyRunningError, sign_lock, take_lock
 from supervisord_py.errors import ConflictError
-from supervisord_py.ledger import pipe_executions, pipe_state
-from supervisord_py.ledger.pipe_state import StateChange
+from supervisord_py.ledger import pipe_executions
+from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Status, Trigger
+from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.ledger.store import Ledger
+from supervisord_py.ledger.table import together
 from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
-from supervisord_py.pipes.execution import ErrorType, Status, Trigger
 from supervisord_py.pipes.grammar import parse_schedule
 from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.process.backoff import BackoffPolicy
@@ -41,7 +41,7 @@ async def test_d1_the_pid_is_known_while_it_runs(rig: PipeRig) -> None:
     rig.shell("d1", "sleep 1000")
     number = await begun(rig, "d1")
     await rig.ledger.flush()
-    row = await pipe_executions.get(rig.ledger, number, blobs=False)
+    row = await pipe_executions.EXECUTIONS.get(rig.ledger, number)
     assert row is not None
     assert row.pid == rig.room.get("d1").pid == (await rig.room.execution(number)).pid
     assert row.pid is not None
@@ -79,7 +79,7 @@ async def test_d3_who_ignores_term_is_killed(rig: PipeRig, monkeypatch: pytest.M
         monkeypatch.setattr(rig.placement, "stop", stop)
         return StopReport(key, (Survivor(pid, "sleep", 1),))
 
-    monkeypatch.setattr("supervisord_py.pipes.running.stopping.TRY_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr("supervisord_py.process.supervisor.TRY_AGAIN_SECONDS", 0.02)
     monkeypatch.setattr(rig.placement, "stop", fails)
     done = await rig.room.cancel(number)
     assert (done.status, f"survived the stop: pid {pid}" in (done.error_message or "")) == (Status.CANCELLED, True)
@@ -141,11 +141,11 @@ async def test_d6_two_daemons_exclude_each_other(rig: PipeRig, tmp_path: Path) -
     other = await Ledger.open(rig.folder / "state" / "pxd.db")
     try:
         theirs = await _queued(other, "d6")
-        await pipe_executions.mark_running(other, theirs, pipe_executions.Running(2.0))
+        await other.write(pipe_executions.mark_running(theirs, started_at=2.0))
         ours = await rig.run("d6")
         assert (ours.status, ours.pid, (folder / "started").exists()) == (Status.FAILED, None, False)
         assert str(theirs) in (ours.error_message or "")
-        await pipe_executions.finish(other, theirs, pipe_executions.Finish("completed", 3.0))
+        await other.write(pipe_executions.finish(theirs, status=Status.COMPLETED, finished_at=3.0))
     finally:
         await other.close()
     assert (await rig.run("d6")).status is Status.COMPLETED
@@ -153,9 +153,10 @@ async def test_d6_two_daemons_exclude_each_other(rig: PipeRig, tmp_path: Path) -
 
 async def _queued(ledger: Ledger, pipe: str) -> int:
     """Add a row as another daemon would; return its id."""
-    row = partial(pipe_executions.PipeExecutionRow, pipe_name=pipe, status="queued", trigger="manual")
-    added = await pipe_executions.add(ledger, lambda number: row(id=number + 100, queue_group="manual", queued_at=1.0))
-    return added.row.id
+    number = ledger.next_number("pipe_executions") + 100
+    row = Execution(id=number, pipe_name=pipe, status=Status.QUEUED, queued_at=1.0)
+    await ledger.write(pipe_executions.EXECUTIONS.insert(row))
+    return number
 
 
 # -- E: schedules ------------------------------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ async def test_e1_what_waits_for_an_old_schedule_is_dequeued(short_tmp: Path) ->
         for name in ("e1-off", "e1-manual"):
             house.shell(name, "true", "schedule: every 1h")
         await house.room.refresh()
-        roster = house.room._house.roster
+        roster = house.room
         await eventually(lambda: roster.queued("e1-off") and roster.queued("e1-manual"), "both in line")
         await house.room.disable("e1-off")
         house.shell("e1-manual", "true", "schedule: manual")
@@ -207,12 +208,12 @@ async def test_e3_two_triggers_at_once_are_one_run(rig: PipeRig) -> None:
     number = (await rig.rows("e3"))[0].id
     await eventually(lambda: rig.running(number), "the start")
     await rig.ledger.flush()
-    before = (await pipe_state.everything(rig.ledger)).get("e3")
+    before = await PIPE_STATES.get(rig.ledger, "e3")
     assert before is not None
-    second, change = await _queued(rig.ledger, "e3"), StateChange(pipe_name="e3", last_run_at=9e9)
+    second, change = await _queued(rig.ledger, "e3"), PIPE_STATES.merge("e3", last_run_at=9e9)
     with pytest.raises(ConflictError):
-        await pipe_executions.mark_running(rig.ledger, second, pipe_executions.Running(9e9), change=change)
-    after = (await pipe_state.everything(rig.ledger)).get("e3")
+        await rig.ledger.write(together(pipe_executions.mark_running(second, started_at=9e9), change))
+    after = await PIPE_STATES.get(rig.ledger, "e3")
     assert after is not None
     assert before.last_run_at == after.last_run_at is not None
     await rig.room.cancel(number)
@@ -245,11 +246,11 @@ async def test_e5_slower_than_its_schedule_is_warned_about(rig: PipeRig) -> None
     folder = rig.shell("e5", UNTIL_GATE, "schedule: every 10m\nenabled: false\nallow_empty: true")
     number = await begun(rig, "e5")
     due = Due(rig.time.clocks.wall(), 0, "due")
-    assert f"still running: execution {number}; skipped" in str(await rig.room._all.triggering.due("e5", due))
+    assert f"still running: execution {number}; skipped" in str(await rig.room.triggers.due("e5", due))
     (folder / "gate").touch()
     await rig.room.wait(number)
     assert not rig.room.get("e5").slower_than_schedule
-    rig.room._all.views._seconds["e5"] = 700.0
+    rig.room.status._seconds["e5"] = 700.0
     view = rig.room.get("e5")
     assert (view.slower_than_schedule, "slower than its schedule" in view.warnings[-1]) == (True, True)
 

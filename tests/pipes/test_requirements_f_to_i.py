@@ -15,11 +15,12 @@ from process.real_keeper import alive
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
 from supervisord_py.api.units import pipe_unit
 from supervisord_py.errors import BadRequestError, ConfigError, PxError, ShuttingDownError
+from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.pipes import presets as preset_file
+from supervisord_py.pipes import run
 from supervisord_py.pipes.config import OutputLimits
-from supervisord_py.pipes.execution import ErrorType, Status, Trigger
-from supervisord_py.pipes.room_requests import OutputStream, RunRequest
-from supervisord_py.pipes.running import watching
+from supervisord_py.pipes.models import RunRequest
+from supervisord_py.pipes.output import OutputStream
 from supervisord_py.process.model import ChildSpec
 
 if TYPE_CHECKING:
@@ -157,16 +158,21 @@ async def test_g3_a_rate_limit_is_retried_when_the_provider_says(rig: PipeRig) -
 
 @in_one_room
 async def test_g4_huge_and_garbled_output_is_capped_and_flagged(rig: PipeRig) -> None:
-    """The row has its head and its tail, the file a bounded part; bytes that are no text are kept, and told."""
+    """The row has its head and its tail; bytes that are no text are kept, and told; who writes without end is ended."""
     rig.shell("g4", "printf '\\377head'; head -c 3000000 /dev/zero | tr '\\0' x; printf tail")
-    with settings(rig, output=OutputLimits(row_bytes=1000, file_bytes=1_000_000)):
+    with settings(rig, output=OutputLimits(row_bytes=1000)):
         done = await rig.run("g4")
     text = done.stdout or ""
-    assert (text[:5], text[-4:], "bytes left out" in text, len(text) < 1200) == ("\ufffdhead", "..]\n", True, True)
+    assert (text[:5], text[-4:], "bytes left out" in text, len(text) < 1200) == ("\ufffdhead", "tail", True, True)
     assert (done.status, done.stdout_bytes, done.invalid_utf8) == (Status.COMPLETED, 3_000_009, True)
-    assert (done.lost_bytes, "2000009 bytes not kept" in text) == (2_000_009, True)
     page = await rig.room.output(done.id, OutputStream.STDOUT, 0, 5)
     assert (page.data, page.total_bytes, page.complete) == (b"\xffhead", 3_000_009, False)
+    rig.shell("g4-flood", "yes", "retries: 0")
+    with settings(rig, output=OutputLimits(file_bytes=1_000_000)):
+        done = await rig.run("g4-flood")
+        assert (done.status, done.error_type, done.incomplete) == (Status.FAILED, ErrorType.RESOURCE_LIMIT, True)
+        assert "wrote more than 1000000 bytes" in (done.error_message or "")
+        assert ((done.stdout or "")[:4], done.stdout_bytes > 1_000_000) == ("y\ny\n", True)
 
 
 # -- H: chat sessions; here kernels and tools --------------------------------------------------------------------------
@@ -305,7 +311,7 @@ async def test_i3_a_store_that_is_being_written_is_read_again(tmp_path: Path, mo
 
 async def test_i4_a_blocked_agent_ends_with_the_timeout(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dialog of the system is a matter of graphical programs; its effect, a call that nobody answers, is this."""
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(run, "LOOK_SECONDS", 0.02)
     async with pipe_house(short_tmp) as house:
         folder = house.shell("i4", "echo asking; read answer < question", "timeout: 900\nretries: 0")
         os.mkfifo(folder / "question")

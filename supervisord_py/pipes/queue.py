@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.execution import Group
+import msgspec
+
+from supervisord_py.ledger.pipe_executions import Group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.config import SlotLimits
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """An execution in line. Times are on the clock that `admit` is asked with.
 
     Attributes:
@@ -125,11 +125,6 @@ class Queue:
     def waiting(self, group: Group | None = None) -> tuple[Waiting, ...]:
         """Return the line of one group, or all, in order."""
         return tuple(entry for entry in self._line if group in (None, entry.group))
-
-    @property
-    def last(self) -> int | None:
-        """Who is last of all lines; None where nobody waits."""
-        return self._line[-1].id if self._line else None
 
     @property
     def running(self) -> Mapping[int, Waiting]:

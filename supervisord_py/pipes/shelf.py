@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -16,8 +17,9 @@ import structlog
 
 from supervisord_py.pipes.adapters import load_adapters, sentence
 from supervisord_py.pipes.launch import LaunchContext
-from supervisord_py.pipes.preflight import Programs, VersionCache
+from supervisord_py.pipes.preflight import VersionCache
 from supervisord_py.pipes.presets import load_presets, read_presets
+from supervisord_py.process import program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -126,13 +128,12 @@ class AgentShelf:
         self._adapters: ReadAgain[Adapters] = ReadAgain(load_adapters)
         self._presets: ReadAgain[Presets] = ReadAgain(load_presets)
         self._versions = VersionCache()
-        self._programs = Programs(placement)
+        self._placement = placement
         self.zone = "UTC"
         """The machine's time zone, once it is open."""
 
     async def open(self) -> None:
-        """Stop what an earlier control plane left of probes."""
-        await self._programs.open()
+        """Learn the machine's time zone."""
         self.zone = await asyncio.to_thread(machine_zone, self._environ)
 
     async def adapters(self) -> Adapters:
@@ -174,7 +175,7 @@ class AgentShelf:
             adapters=self.adapters_now(),
             environ=self._environ,
             env_allow=config.env_allow,
-            run=self._programs.run,
+            run=partial(program.run, self._placement),
             presets_folder=config.presets_file.parent,
             versions=self._versions,
             preflight=config.preflight,

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.instants import to_text
+from supervisord_py.ledger.pipe_executions import Group, Status, cut_timeout
 from supervisord_py.pipes import due, events
 from supervisord_py.pipes.due import Never, Progress, Wait, decide
-from supervisord_py.pipes.execution import Execution, Group, Status
 from supervisord_py.pipes.grammar import parse_schedule
-from supervisord_py.pipes.models import BrokenPipe, problem_text
-from supervisord_py.pipes.running.freezing import timeout_doubts
+from supervisord_py.pipes.models import (
+    BrokenPipe,
+    Decision,
+    GroupView,
+    NextReport,
+    PipeDefinition,
+    PipeView,
+    QueueView,
+    problem_text,
+)
 from supervisord_py.pipes.schedule import At, Calendar, ScheduleError, describe, time_text, zone_of
-from supervisord_py.pipes.views import Decision, GroupView, NextReport, PipeView, QueueView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from supervisord_py.config.documents import Problem
     from supervisord_py.ledger.pipe_state import PipeStateRow
-    from supervisord_py.pipes.catalog import PipeCatalog
-    from supervisord_py.pipes.checks import PipeFaults
+    from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.due import Decision as Due
-    from supervisord_py.pipes.due import Now
-    from supervisord_py.pipes.execution import Outcome
-    from supervisord_py.pipes.models import Declared, PipeDefinition
-    from supervisord_py.pipes.running.admission import Admission
-    from supervisord_py.pipes.running.live_run import LiveRun
-    from supervisord_py.pipes.running.running_house import RunningHouse
+    from supervisord_py.pipes.models import Declared
+    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.pipes.run import Run
 
 _RUNS = 20
 """Durations are averaged over about so many runs."""
@@ -37,81 +39,43 @@ QUIET_SECONDS = 60.0
 """Who said nothing for so long may be delayed, and whoever looks is told."""
 
 
-class PipeViews:
-    """Makes views.
+class PipeStatus:
+    """Says how pipes stand."""
 
-    Args:
-        house: Whose pipes.
-        catalog: The files.
-        admission: The lines.
-        now: The clocks of the scheduler.
-        decision: What the scheduler last decided about a pipe's schedule.
-        faults: What keeps pipes from running whose files are good.
-    """
-
-    def __init__(
-        self,
-        house: RunningHouse,
-        catalog: PipeCatalog,
-        admission: Admission,
-        now: Callable[[], Now],
-        decision: Callable[[PipeDefinition], Due | None],
-        *,
-        faults: PipeFaults,
-    ) -> None:
-        self._house = house
-        self._catalog = catalog
-        self._admission = admission
-        self._now = now
-        self._decision = decision
-        self._faults = faults
+    def __init__(self, room: Pipes) -> None:
+        self._room = room
         self._last: dict[str, Status] = {}
         self._seconds: dict[str, float] = {}
 
     async def open(self) -> None:
         """Read how the pipes' last executions went."""
-        for pipe, row in (await pipe_history.last_of_each(self._house.ledger)).items():
-            self._last[pipe] = Status(row.status) if row.status in set(Status) else Status.FAILED
-        self._seconds = await pipe_history.average_seconds(self._house.ledger, _RUNS)
+        for pipe, row in (await pipe_history.last_of_each(self._room.ledger)).items():
+            self._last[pipe] = row.status
+        self._seconds = await pipe_history.average_seconds(self._room.ledger, _RUNS)
 
-    async def ended(self, live: LiveRun, outcome: Outcome, _goes_on: bool) -> None:
+    def ended(self, run: Run) -> None:
         """Take in how an execution ended."""
-        self._last[live.pipe] = outcome.status
-        milliseconds = live.execution.duration_ms
-        if milliseconds is not None and outcome.status in {Status.COMPLETED, Status.TIMED_OUT}:
-            before = self._seconds.get(live.pipe, milliseconds / 1000)
-            self._seconds[live.pipe] = before + (milliseconds / 1000 - before) / _RUNS
+        it = run.execution
+        self._last[run.name] = it.status
+        if it.duration_ms is not None and it.status in {Status.COMPLETED, Status.TIMED_OUT}:
+            before = self._seconds.get(run.name, it.duration_ms / 1000)
+            self._seconds[run.name] = before + (it.duration_ms / 1000 - before) / _RUNS
 
     # -- pipes -------------------------------------------------------------------------------------------------------
 
     def all(self) -> tuple[PipeView, ...]:
         """Return every pipe, by name."""
-        return tuple(self._view(declared) for declared in self._catalog.all().values())
+        return tuple(self.view(declared) for declared in self._room.catalog.all().values())
 
     def broken(self) -> int:
         """Return how many pipes cannot run: their file is broken, or something that it names is not there."""
-        declared = self._catalog.all().values()
+        declared = self._room.catalog.all().values()
         return sum(isinstance(each, BrokenPipe) or self._fault(each) is not None for each in declared)
 
-    def get(self, name: str) -> PipeView:
-        """Return one pipe.
-
-        Raises:
-            UnknownUnitError: There is none of that name.
-        """
-        return self._view(self.declared(name))
-
-    def declared(self, name: str) -> Declared:
-        """Return what a pipe's file says.
-
-        Raises:
-            UnknownUnitError: There is none of that name.
-        """
-        return self._catalog.declared(name)
-
-    def _view(self, declared: Declared) -> PipeView:
-        name, row = declared.name, self._house.states.get(declared.name)
-        running = self._house.roster.running(name)
+    def view(self, declared: Declared) -> PipeView:
+        """Return one pipe."""
+        name, row = declared.name, self._room.states.get(declared.name)
+        running = self._room.running(name)
         known = PipeView(
             name=name,
             enabled=False,
@@ -120,7 +84,7 @@ class PipeViews:
             last_success=row.last_success_at,
             last_status=running.execution.status if running else self._last.get(name),
             running=running.id if running else None,
-            queued=len(self._house.roster.queued(name)),
+            queued=len(self._room.queued(name)),
             consecutive_failures=row.consecutive_failures,
             last_decision=_last_decision(row),
             average_duration_seconds=self._seconds.get(name),
@@ -130,13 +94,15 @@ class PipeViews:
             folder=str(declared.folder),
         )
         if isinstance(declared, BrokenPipe):
-            return replace(known, config_error=problem_text(declared.problem), file=declared.problem.file)
+            return structs.replace(known, config_error=problem_text(declared.problem), file=declared.problem.file)
         return self._of_definition(known, declared, row)
 
     def _of_definition(self, known: PipeView, definition: PipeDefinition, row: PipeStateRow) -> PipeView:
-        enabled, fault = self._house.states.is_enabled(definition), self._fault(definition)
-        late = due.slower(definition.schedule, self.progress(row), self._now(), self._seconds.get(definition.name))
-        return replace(
+        enabled, fault = self._room.states.is_enabled(definition), self._fault(definition)
+        late = due.slower(
+            definition.schedule, self.progress(row), self._room.timetable.now(), self._seconds.get(definition.name)
+        )
+        return structs.replace(
             known,
             enabled=enabled,
             schedule=definition.schedule_text,
@@ -144,7 +110,7 @@ class PipeViews:
             warnings=(
                 *self._not_installed(definition),
                 *definition.warnings,
-                *timeout_doubts(definition, self._house.config),
+                *timeout_doubts(definition, self._room.config),
                 *self._over(definition),
                 *self._unheard(definition),
                 *([late] if late else ()),
@@ -161,17 +127,17 @@ class PipeViews:
         )
 
     def _not_installed(self, definition: PipeDefinition) -> tuple[str, ...]:
-        missing = self._faults.missing_agent(definition)
+        missing = self._room.faults.missing_agent(definition)
         return () if missing is None else (f"{missing.message}; {missing.hint}",)
 
     def _fault(self, definition: PipeDefinition) -> Problem | None:
         """Return why a pipe cannot run, or never will although its schedule was to start it."""
-        return self._faults.find(definition) or self.schedule_trouble(definition)
+        return self._room.faults.find(definition) or self.schedule_trouble(definition)
 
     def schedule_trouble(self, definition: PipeDefinition) -> Problem | None:
         """Return why a pipe will never run, although its schedule was to start it; None once it ran, or was due."""
-        row = self._house.states.get(definition.name)
-        if _has_begun(row) or not self._house.states.is_enabled(definition):
+        row = self._room.states.get(definition.name)
+        if _has_begun(row) or not self._room.states.is_enabled(definition):
             return None
         standing = self._standing(definition, row)
         if not (isinstance(standing, Never) and standing.over):
@@ -183,21 +149,21 @@ class PipeViews:
 
     def _over(self, definition: PipeDefinition) -> tuple[str, ...]:
         """Say that a schedule has come to its end: its file is not wrong, and no time follows all the same."""
-        row = self._house.states.get(definition.name)
-        waits = row.last_run_at is None and self._house.roster.count(definition.name)
+        row = self._room.states.get(definition.name)
+        waits = row.last_run_at is None and self._room.of_pipe(definition.name)
         if waits or not _has_begun(row):
             return ()
         standing = self._standing(definition, row)
         if not (isinstance(standing, Never) and standing.over):
             return ()
-        now = self._now()
+        now = self._room.timetable.now()
         zone = zone_of(getattr(definition.schedule, "timezone", None), now.zone)
         ran = "never ran" if row.last_run_at is None else f"last ran {time_text(row.last_run_at, zone, now.wall)}"
         return (f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule",)
 
     def _unheard(self, definition: PipeDefinition) -> tuple[str, ...]:
         """Say which of its events cannot come: ends of pipes that are not there, files that are no news to it."""
-        known, folder = self._catalog.all(), str(definition.folder)
+        known, folder = self._room.catalog.all(), str(definition.folder)
         own = "pipe.md, output and .env of its own folder do not start a pipe"
         return tuple(
             f"trigger: {each.text} cannot come: {own if is_own else f'there is no pipe {each.subject!r} here'}"
@@ -207,59 +173,62 @@ class PipeViews:
 
     def _silence(self, name: str) -> tuple[str, ...]:
         """Say that the execution that runs has long said nothing."""
-        running = self._house.roster.running(name)
-        seconds = 0.0 if running is None or not running.heard_at else self._house.clocks.boot() - running.heard_at
+        running = self._room.running(name)
+        seconds = 0.0 if running is None or not running.heard_at else self._room.clocks.boot() - running.heard_at
         if running is None or seconds < QUIET_SECONDS:
             return ()
         said = f"execution {running.id} (pid {running.execution.pid}) has said nothing for {seconds:.0f} s"
         return (f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it",)
 
     def _next_run(self, definition: PipeDefinition, row: PipeStateRow) -> float | None:
-        found = self._upcoming(definition, row, 1) if self._house.config.enabled else ()
+        found = self._upcoming(definition, row, 1) if self._room.config.enabled else ()
         return found[0] if found else None
 
     def _standing(self, definition: PipeDefinition, row: PipeStateRow) -> Due:
         """Return what holds of a pipe: what the scheduler waits for, else what it would say now."""
-        live = self._decision(definition)
+        live = self._room.timetable.decision_on(definition)
         if isinstance(live, Wait):
             return live
-        limits, run_on_enable = self._house.config.scheduler, definition.run_on_enable
-        return decide(definition.schedule, self.progress(row), self._now(), limits, run_on_enable=run_on_enable)
+        limits, run_on_enable = self._room.config.scheduler, definition.run_on_enable
+        return decide(
+            definition.schedule, self.progress(row), self._room.timetable.now(), limits, run_on_enable=run_on_enable
+        )
 
     def _upcoming(self, definition: PipeDefinition, row: PipeStateRow, count: int) -> tuple[float, ...]:
         standing = self._standing(definition, row)
-        return due.upcoming(definition.schedule, self.progress(row), self._now(), standing, count)
+        return due.upcoming(definition.schedule, self.progress(row), self._room.timetable.now(), standing, count)
 
     def progress(self, row: PipeStateRow) -> Progress:
         """Return what the scheduler is to know of a pipe."""
-        anchor = row.anchor_at if row.anchor_at is not None else self._house.clocks.wall()
+        anchor = row.anchor_at if row.anchor_at is not None else self._room.clocks.wall()
         return Progress(
             anchor_at=anchor,
             last_run_at=row.last_run_at,
             last_due=row.last_due,
             occurrences=row.occurrences,
             ever_ran=row.last_run_at is not None,
-            touched_boot=self._house.states.touched_boot(row.pipe_name),
-            anchor_boot=self._house.states.anchor_boot(row.pipe_name),
+            touched_boot=self._room.states.touched_boot(row.pipe_name),
+            anchor_boot=self._room.states.anchor_boot(row.pipe_name),
         )
 
     def interval(self, definition: PipeDefinition) -> float | None:
         """Return the seconds between two runs of a pipe, where there is such a thing."""
-        row = self._house.states.get(definition.name)
-        return due.period(definition.schedule, self.progress(row), self._now())
+        row = self._room.states.get(definition.name)
+        return due.period(definition.schedule, self.progress(row), self._room.timetable.now())
 
     def next(self, name: str, count: int) -> NextReport:
         """Return when a pipe is due, and why."""
-        view, declared = self.get(name), self.declared(name)
+        declared = self._room.definition(name)
+        view = self.view(declared)
         if isinstance(declared, BrokenPipe):
             why = (f"it cannot run: {problem_text(declared.problem)}",)
             return NextReport(name, view.enabled, None, "broken", (), why, None, view.last_decision)
-        row, is_on = self._house.states.get(name), view.enabled and self._house.config.enabled
+        row, is_on = self._room.states.get(name), view.enabled and self._room.config.enabled
         standing = self._standing(declared, row)
         sentences = due.explain(
             declared.schedule,
             self.progress(row),
-            self._now(),
+            self._room.timetable.now(),
             standing,
             count=count,
             average_seconds=self._seconds.get(name),
@@ -267,10 +236,10 @@ class PipeViews:
         )
         if declared.events:
             sentences = (*sentences, f"events: {', '.join(view.events)}")
-        fault = self._faults.find(declared) or self._faults.missing_agent(declared)
+        fault = self._room.faults.find(declared) or self._room.faults.missing_agent(declared)
         if fault is not None:
             sentences = (f"each run of it fails at once: {problem_text(fault)}", *sentences)
-        if not self._house.config.enabled:
+        if not self._room.config.enabled:
             sentences = ("no pipe runs by itself here (pipes.enabled = false)", *sentences)
         if not view.enabled:
             is_spent = isinstance(declared.schedule, At) and isinstance(standing, Never)
@@ -280,10 +249,10 @@ class PipeViews:
             name=name,
             enabled=view.enabled,
             schedule=declared.schedule_text,
-            summary=describe(declared.schedule, self._house.config.default_timezone),
+            summary=describe(declared.schedule, self._room.config.default_timezone),
             upcoming=self._upcoming(declared, row, count) if is_on else (),
             sentences=sentences,
-            timezone=declared.timezone or self._house.config.default_timezone or self._house.shelf.zone,
+            timezone=declared.timezone or self._room.config.default_timezone or self._room.shelf.zone,
             last_decision=view.last_decision,
             now=standing.why if is_on else None,
             events=view.events,
@@ -291,7 +260,7 @@ class PipeViews:
 
     def schedule_doubts(self, definition: PipeDefinition) -> tuple[str, ...]:
         """Say what is odd about a pipe's times and events: that no more will come, or that its runs take longer."""
-        row, now = self._house.states.get(definition.name), self._now()
+        row, now = self._room.states.get(definition.name), self._room.timetable.now()
         standing = self._standing(definition, row)
         is_over = isinstance(standing, Never) and standing.over and self.schedule_trouble(definition) is None
         never = (f"no run of it comes by itself: {standing.why}",) if is_over and not _has_begun(row) else ()
@@ -300,8 +269,8 @@ class PipeViews:
 
     def preview(self, text: str, timezone: str | None, count: int) -> dict[str, Any]:
         """Return what a schedule means, and when it would be due: JSON values; a bad one says why."""
-        limits, now = self._house.config.scheduler, self._now()
-        zone = timezone or self._house.config.default_timezone
+        limits, now = self._room.config.scheduler, self._room.timetable.now()
+        zone = timezone or self._room.config.default_timezone
         try:
             parsed = parse_schedule(text, timezone=zone, floor_seconds=limits.shortest_seconds)
         except ScheduleError as error:
@@ -326,15 +295,19 @@ class PipeViews:
         return QueueView(tuple(self._group(group) for group in Group))
 
     def _group(self, group: Group) -> GroupView:
-        queue, roster = self._admission.queue, self._house.roster
-        running = [number for number, it in queue.running.items() if it.group is group]
-        waiting = [it.id for it in queue.waiting(group)]
-        slots = getattr(self._house.config.slots, group.value)
-        return GroupView(group, slots, self._executions(running, roster.get), self._executions(waiting, roster.get))
+        line, runs = self._room.line, self._room.runs
+        holders = [number for number, it in line.running.items() if it.group is group]
+        found = [
+            tuple(self._room.view(runs[number]) for number in numbers if number in runs)
+            for numbers in (holders, [it.id for it in line.waiting(group)])
+        ]
+        return GroupView(group, getattr(self._room.config.slots, group.value), *found)
 
-    def _executions(self, numbers: list[int], get: Callable[[int], LiveRun | None]) -> tuple[Execution, ...]:
-        found = (get(number) for number in numbers)
-        return tuple(self._admission.view(live.execution) for live in found if live is not None)
+
+def timeout_doubts(definition: PipeDefinition, config: PipesConfig) -> tuple[str, ...]:
+    """Say that a pipe's own timeout is more than it gets."""
+    wanted, most = definition.timeout_seconds, config.timeout_max_seconds
+    return (cut_timeout(wanted, most),) if wanted is not None and wanted > most else ()
 
 
 def _has_begun(row: PipeStateRow) -> bool:

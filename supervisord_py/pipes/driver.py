@@ -1,0 +1,175 @@
+"""The driver of executions: what the supervisor spawns for one, how it is adopted, and what it must not leave."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import PxError
+from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Status
+from supervisord_py.pipes import output
+from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.launch import cleanup, prepare
+from supervisord_py.pipes.outcome import Cause
+from supervisord_py.pipes.output import BOTH
+from supervisord_py.pipes.run import Run, RunTerms
+from supervisord_py.process.instance import Phase
+from supervisord_py.process.model import ChildSpec, ResourceLimit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from supervisord_py.pipes.launch import LaunchContext, LaunchSpec
+    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.process.instance import Note
+    from supervisord_py.process.model import Child
+
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+
+
+class RunDriver:
+    """Has the supervisor run executions."""
+
+    kind = "pipe"
+
+    def __init__(self, room: Pipes) -> None:
+        self._room = room
+        self.known: dict[int, Execution] = {}
+        """Rows of executions whose processes are held, while they are adopted."""
+
+    async def prepare(self, run: Run) -> ChildSpec:
+        """Check its budget, make its files, and return what is to be spawned.
+
+        Raises:
+            CannotRunError: With the error type of the row.
+        """
+        room, plan = self._room, run.execution.plan
+        await room.intake.check_budget(run)
+        try:
+            context = await asyncio.to_thread(self._begin, run)
+            found = run.launch = await prepare(room.order_of(run), context)
+            run.terms = _terms(run, found, room)
+            run.stop_seconds = run.terms.stop_seconds
+            run.fds = await asyncio.to_thread(_open_fds, run.folder, found, run.terms)
+        except OSError as error:
+            kind = ErrorType.DISK_FULL if error.errno in _FULL else ErrorType.CONFIG_ERROR
+            message = f"cannot write {error.filename or run.folder}: {error.strerror or error}"
+            raise CannotRunError(kind, message) from error
+        run.deadline = room.clocks.boot() + plan.timeout_seconds
+        if len(run.fds) > len(BOTH):
+            await room.placement.put_fd(_stdin_name(run), run.fds[-1])
+        return ChildSpec(
+            unit=run.unit,
+            argv=found.argv,
+            cwd=found.cwd,
+            env={**found.env, **room.own},
+            limits=(ResourceLimit("core", 0, 0),),
+            max_rss_bytes=plan.memory_bytes,
+            stdin_name=_stdin_name(run) if len(run.fds) > len(BOTH) else None,
+            stdout_fd=run.fds[0],
+            stderr_fd=run.fds[1],
+        )
+
+    def _begin(self, run: Run) -> LaunchContext:
+        """Make its folder; return what it is made ready with. Blocking."""
+        output.make_folder(run.folder)
+        return self._room.shelf.context_now()
+
+    async def ready(self, run: Run) -> None:
+        """Tell that it runs: an agent is ready once it is there."""
+        it, found = run.execution, run.launch
+        warnings = list(found.warnings) if found else []
+        self._room.supervisor.say(
+            "execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=warnings
+        )
+        await self._close_fds(run)
+
+    def revive(self, child: Child, note: Note | None) -> Run:
+        """Return the run of a held child; one that nobody knows is only stopped."""
+        own = note.own if note is not None else {}
+        nobody = Execution(id=0, pipe_name=child.unit.partition(":")[2])
+        run = self._room.run_of(self.known.get(own.get("execution", 0), nobody), child)
+        if run.execution.status is Status.RUNNING:
+            self._room.hold(run)
+        run.ready_at, run.phase = child.started_at, Phase.READY
+        run.heard_at = self._room.clocks.boot()
+        run.deadline = float(own.get("deadline") or run.heard_at)
+        if note is not None and note.stopping is not None:
+            run.want_end(Cause(own.get("cause") or Cause.CANCELLED), own.get("detail"))
+        return run
+
+    async def adopt(self, run: Run, _note: Note) -> bool:
+        """Say whether it is to go on: its row says that it runs."""
+        return run.execution.status is Status.RUNNING
+
+    def interrupt(self, run: Run) -> None:
+        """Say nothing: whoever waits hears of its end when its row is final."""
+
+    async def release(self, run: Run) -> None:
+        """Remove what it must not leave, and do what follows: while the keeper holds it, a crash can be made good."""
+        await self._close_fds(run)
+        await self.tidy(run)
+        if run.id and run.execution.status.is_final and not run.done.is_set():
+            await self._room.after(run)
+
+    async def tidy(self, run: Run) -> None:
+        """Take over what is in its row now, and remove its private files."""
+        run.take_final()
+        if run.execution.status is not Status.RUNNING:  # else the keeper is lost: the next start reads what is there
+            await asyncio.to_thread(remove_private, run.folder)
+
+    def gone(self, run: Run) -> None:
+        """Leave one whose end is not recorded: the keeper is lost."""
+        if not run.execution.status.is_final:
+            run.leave()
+
+    async def _close_fds(self, run: Run) -> None:
+        fds, run.fds = run.fds, ()
+        for fd in fds:
+            os.close(fd)
+        if len(fds) > len(BOTH):
+            with suppress(PxError):
+                await self._room.placement.drop_fd(_stdin_name(run))
+
+
+def _terms(run: Run, found: LaunchSpec, room: Pipes) -> RunTerms:
+    adapter, stop, config = found.adapter, found.adapter.stop, room.config
+    patterns = (*config.output.redact, *(run.definition.redact if run.definition else ()))
+    return RunTerms(
+        parser=adapter.parser,
+        success=adapter.success,
+        errors=adapter.errors,
+        settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
+        stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
+        stop_signal=stop.number,
+        patterns=patterns,
+        copied=adapter.parser != "text" or bool(found.secrets or patterns),
+    )
+
+
+def _open_fds(folder: Path, found: LaunchSpec, terms: RunTerms) -> tuple[int, ...]:
+    """Return what will be its stdout and stderr, and its stdin where it has one. Blocking."""
+    fds = output.open_for_child(folder, copied=terms.copied)
+    if found.stdin_file is None:
+        return fds
+    try:
+        return (*fds, os.open(found.stdin_file, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        for fd in fds:
+            os.close(fd)
+        raise
+
+
+def _stdin_name(run: Run) -> str:
+    """Return under which name the keeper holds its stdin until it has it."""
+    return f"stdin:{run.key}"
+
+
+def remove_private(folder: Path) -> None:
+    """Remove what an execution must not leave: its agent's files, its raw output. Blocking; fine to do twice."""
+    with suppress(OSError):
+        cleanup(folder)
+    output.remove_raw(folder)

@@ -1,0 +1,398 @@
+"""From a trigger to a row: what is accepted is recorded, with everything that it will be run with.
+
+Laws: the row is there before anything else happens. What runs is what was decided at the trigger; later edits of pipe,
+presets or settings change later executions. What cannot run (a preset that is not there, an agent that nobody knows)
+is a row all the same, failed at once, that names what is missing; nothing of it is ever in line. Who asks twice by
+hand is told of the first instead of starting a second; who wants to wait in line says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from msgspec import structs
+
+from supervisord_py.errors import ConfigError, ConflictError, InvalidInputError, OverloadedError
+from supervisord_py.ledger import pipe_history
+from supervisord_py.ledger.pipe_executions import (
+    ErrorType,
+    Execution,
+    Group,
+    Outcome,
+    Plan,
+    Preset,
+    Status,
+    Trigger,
+    add,
+)
+from supervisord_py.ledger.pipe_history import ExecutionFilter
+from supervisord_py.pipes import outcome as outcomes
+from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.presets import PresetProblem, resolve
+from supervisord_py.pipes.prompt import PromptFacts, api_address, render_prompt
+from supervisord_py.pipes.run import Run
+from supervisord_py.pipes.scheduler import whole_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisord_py.ledger.pipe_state import Claim
+    from supervisord_py.pipes.adapters import AgentLimits
+    from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.models import PipeDefinition, RunRequest
+    from supervisord_py.pipes.outcome import NextTry
+    from supervisord_py.pipes.room import Pipes
+
+WAITING_MAX = 10_000
+"""Executions of one pipe in line: somebody asks in a loop."""
+
+
+class Order(NamedTuple):
+    """Why an execution is to be, before it has an id.
+
+    Attributes:
+        context: JSON values for the prompt, or None.
+        event, key: The event that led to it.
+        retry_of, retry_count: The execution before it.
+        not_before: Unix seconds; None = at once.
+        timeout_seconds: Of this run alone.
+        cause: Id of the event that led to it.
+    """
+
+    trigger: Trigger
+    group: Group
+    context: Mapping[str, Any] | None = None
+    event: str | None = None
+    key: str | None = None
+    retry_of: int | None = None
+    retry_count: int = 0
+    not_before: float | None = None
+    timeout_seconds: float | None = None
+    cause: int | None = None
+
+
+BY_HAND = Order(Trigger.MANUAL, Group.MANUAL)
+
+
+class Chosen(NamedTuple):
+    """With what it is to be run; `refusal`: why it cannot be; `warnings` are about presets that it does without."""
+
+    plan: Plan
+    preset: Preset
+    refusal: Outcome | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Intake:
+    """Takes executions in."""
+
+    def __init__(self, room: Pipes) -> None:
+        self._room = room
+        self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Of two that ask at the same moment, the second is to see the first."""
+
+    # -- by hand -------------------------------------------------------------------------------------------------
+
+    async def run(self, definition: PipeDefinition, request: RunRequest) -> Execution:
+        """Queue a run that somebody asks for.
+
+        Raises:
+            ConflictError: The pipe runs, or waits for a run by hand, already (unless `request.queue`).
+        """
+        seconds, name = request.timeout_seconds, definition.name
+        if seconds is not None and not seconds > 0:
+            message = f"a timeout of {seconds:g} s is no time"
+            errors = [{"pointer": "/timeout", "message": message}]
+            raise InvalidInputError(message, hint="give seconds greater than 0", unit=f"pipe:{name}", errors=errors)
+        if len(self._room.queued(name)) >= WAITING_MAX:
+            raise OverloadedError(
+                f"{WAITING_MAX} executions of pipe {name} wait already",
+                hint=f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all",
+                unit=f"pipe:{name}",
+                retry_after_seconds=60,
+            )
+        order = BY_HAND._replace(context=request.context, timeout_seconds=seconds)
+        return await self._asked(definition, order, queue=request.queue)
+
+    async def retry(self, definition: PipeDefinition, before: Execution) -> Execution:
+        """Queue an execution again, as a new row that names it, with what its pipe says now.
+
+        Raises:
+            ConflictError: It is not over, or the pipe runs already.
+        """
+        if not before.status.is_final:
+            raise ConflictError(
+                f"execution {before.id} is {before.status}; only one that is over can be retried",
+                hint=f"`pxctl pipe cancel {before.id}` ends it",
+                unit=before.unit,
+                execution=before.id,
+            )
+        return await self._asked(definition, _again(before), queue=False)
+
+    async def _asked(self, definition: PipeDefinition, order: Order, *, queue: bool) -> Execution:
+        async with self._one_at_a_time[definition.name]:
+            if not queue:
+                self._refuse_beside(definition.name)
+            run = await self.take(definition, order)
+        assert run is not None
+        return self._room.view(run)
+
+    def _refuse_beside(self, name: str) -> None:
+        """Refuse a run beside one that is at work, or that somebody asked for by hand."""
+        for run in self._room.of_pipe(name):
+            waits = self._room.line.position(run.id) is not None
+            if waits and run.execution.trigger is not Trigger.MANUAL:
+                continue
+            raise ConflictError(
+                f"pipe {name} {'is in line already' if waits else 'runs already'}: execution {run.id}",
+                hint=f"follow it: `pxctl pipe tail {run.id}`; or wait in line with --queue",
+                unit=f"pipe:{name}",
+                execution=run.id,
+                pid=run.execution.pid,
+            )
+
+    async def rendered(self, definition: PipeDefinition) -> str:
+        """Return the prompt that a run would have now; nothing is queued."""
+        newest = (await pipe_history.page(self._room.ledger, ExecutionFilter(limit=1))).executions
+        number = newest[0].id + 1 if newest else 1
+        return self.example(definition, await self.choose(definition, BY_HAND), number).rendered_prompt or ""
+
+    # -- again ---------------------------------------------------------------------------------------------------
+
+    def next_try(self, run: Run, outcome: Outcome) -> NextTry | None:
+        """Return what follows an end; None for nothing."""
+        if outcome.status in {Status.COMPLETED, Status.CANCELLED} or run.definition is None:
+            return None
+        it = run.execution
+        chance = random.random()  # noqa: S311 - spreads tries, hides nothing
+        limits, rules = self._room.config.retries, run.definition.retries
+        return outcomes.next_try(outcome, it.plan, it.preset, it.retry_count, limits=limits, rules=rules, chance=chance)
+
+    async def try_again(self, run: Run, found: NextTry) -> None:
+        """Take the next try in."""
+        if run.definition is None:
+            return
+        now, delay = self._room.clocks.moment(), found.delay_seconds
+        not_before = None if delay is None else whole_ms(now + delay)
+        order = _again(run.execution)._replace(not_before=not_before, cause=run.event)
+        follower = await self.take(run.definition, order, chosen=Chosen(found.plan, found.preset))
+        if follower is not None:
+            self._room.supervisor.say("execution_retried", follower, retry_of=run.id)
+
+    async def follow_up(self, run: Run) -> None:
+        """Prepare what follows from an end that was recorded by a control plane that ended before it came to that."""
+        it = run.execution
+        run.outcome = Outcome(it.status, it.error_type, it.error_message)
+        since = ExecutionFilter(pipe=it.pipe_name, since=it.queued_at, limit=pipe_history.MOST_PAGE)
+        later = (await pipe_history.page(self._room.ledger, since)).executions
+        if not any(each.retry_of == it.id for each in later):
+            run.following = self.next_try(run, run.outcome)
+
+    async def check_budget(self, run: Run) -> None:
+        """Refuse a run for which the day's budget is used up.
+
+        Raises:
+            CannotRunError: `budget_exceeded`.
+        """
+        config, definition = self._room.config, run.definition
+        both: list[tuple[int | None, float | None, str, str | None]] = [
+            (config.daily_tokens, config.daily_cost, "the daily budget of all pipes is", None)
+        ]
+        if definition is not None:
+            rules = definition.budget
+            both.append((rules.daily_tokens, rules.daily_cost, "the pipe's daily budget is", run.name))
+        zone = ZoneInfo((definition and definition.timezone) or config.default_timezone or self._room.shelf.zone)
+        today = datetime.fromtimestamp(self._room.clocks.wall(), zone).replace(
+            hour=0, minute=0, second=0, microsecond=0
+        )
+        for most_tokens, most_cost, whose, pipe in both:
+            if most_tokens is None and most_cost is None:
+                continue
+            tokens, cost = await pipe_history.usage_since(self._room.ledger, today.timestamp(), pipe)
+            if most_tokens is not None and tokens >= most_tokens:
+                why = f"{whose} used up: {tokens} tokens today of {most_tokens}"
+            elif most_cost is not None and cost >= most_cost:
+                why = f"{whose} used up: {cost:.4f} USD today of {most_cost:g}"
+            else:
+                continue
+            raise CannotRunError(ErrorType.BUDGET_EXCEEDED, why)
+
+    # -- taking in -----------------------------------------------------------------------------------------------
+
+    async def take(
+        self,
+        definition: PipeDefinition,
+        order: Order,
+        *,
+        chosen: Chosen | None = None,
+        claim: Claim | None = None,
+        **change: Any,
+    ) -> Run | None:
+        """Record an execution, and put it in line.
+
+        Args:
+            definition: Of which pipe.
+            order: Why.
+            chosen: With what, where that is decided already (a retry).
+            claim: On the event that leads to it.
+            change: Of what is remembered of the pipe, in the same transaction.
+
+        Returns:
+            None where the pipe has claimed that event before.
+
+        Raises:
+            LedgerDegradedError: The disk takes nothing, and there is a claim to be made.
+        """
+        chosen = chosen or await self.choose(definition, order)
+        # Whoever asked may go away in the middle; a row that nobody put in line would wait for the next start.
+        return await self._room.finish(self._taken(definition, order, chosen, claim, change))
+
+    async def _taken(
+        self, definition: PipeDefinition, order: Order, chosen: Chosen, claim: Claim | None, change: dict[str, Any]
+    ) -> Run | None:
+        room, name = self._room, definition.name
+        draft, refusal, following = self._draft(definition, order, chosen), chosen.refusal, None
+        if refusal is not None:  # what it means for its pipe is of one piece with its row
+            following = self.next_try(Run(room, draft, definition), refusal)
+            goes_on = following is not None
+            change |= room.states.change_by(draft, refusal, draft.queued_at, goes_on=goes_on)
+        also = room.states.operation(name, **change) if change else None
+        whole = await add(room.ledger, lambda number: self._whole(definition, draft, number), claim=claim, also=also)
+        if whole is None:
+            return None
+        room.states.take(name, **change)
+        run = Run(room, whole, definition)
+        run.event, run.outcome, run.following = order.cause, refusal, following
+        room.supervisor.say(
+            "execution_queued",
+            run,
+            trigger=whole.trigger.value,
+            group=whole.group.value,
+            retry_of=whole.retry_of,
+            preset=whole.preset.id,
+            warnings=list(chosen.warnings),
+        )
+        if refusal is None:
+            room.push(run)
+        else:
+            await room.after(run)
+        return run
+
+    async def choose(self, definition: PipeDefinition, order: Order) -> Chosen:
+        """Decide with what a pipe is to be run now."""
+        adapters, presets = await self._room.shelf.look()
+        refusal: Outcome | None = None
+        limits: AgentLimits | None = None
+        try:
+            limits = adapters.get(definition.agent).limits
+        except ConfigError as error:
+            refusal = Outcome(Status.FAILED, ErrorType.CONFIG_ERROR, f"{error.detail}; {error.hint}")
+        found = resolve(definition, presets)
+        if isinstance(found, PresetProblem):
+            refusal = refusal or Outcome(Status.FAILED, found.error_type, f"{found.message}; {found.hint}")
+            plan = _plan(definition, (), limits, order, self._room.config)
+            return Chosen(plan, Preset(id=next(iter(definition.presets), None)), refusal)
+        plan = _plan(definition, found.fallbacks, limits, order, self._room.config)
+        return Chosen(plan, found.preset, refusal, found.warnings)
+
+    def example(self, definition: PipeDefinition, chosen: Chosen, number: int = 0) -> Execution:
+        """Return an execution as one that is queued now would be; nothing is recorded."""
+        return self._whole(definition, self._draft(definition, BY_HAND, chosen), number)
+
+    def _draft(self, definition: PipeDefinition, order: Order, chosen: Chosen) -> Execution:
+        """Return the execution but for what its id is in."""
+        room, refusal, plan, preset = self._room, chosen.refusal, chosen.plan, chosen.preset
+        now, limits = room.clocks.moment(), room.config.scheduler
+        # Windows are chained: one begins where the last successful one ended, so that queueing loses no time.
+        start = room.states.get(definition.name).last_context_end
+        if start is None:
+            start = now - (room.status.interval(definition) or limits.window_default_seconds)
+        return Execution(
+            id=0,
+            pipe_name=definition.name,
+            status=Status.QUEUED if refusal is None else refusal.status,
+            trigger=order.trigger,
+            group=order.group,
+            queued_at=now,
+            agent=plan.agent,
+            model=preset.model,
+            provider=preset.provider,
+            preset_id=preset.id,
+            timeout_seconds=plan.timeout_seconds,
+            plan=plan,
+            preset=preset,
+            not_before=order.not_before,
+            trigger_event=order.event,
+            trigger_key=order.key,
+            retry_of=order.retry_of,
+            retry_count=order.retry_count,
+            context_start=whole_ms(min(now, max(start, now - limits.window_max_seconds))),
+            context_end=now,
+            api_port=room.config.api_port,
+            finished_at=None if refusal is None else now,
+            error_type=None if refusal is None else refusal.error_type,
+            error_message=None if refusal is None else refusal.error_message,
+        )
+
+    def _whole(self, definition: PipeDefinition, draft: Execution, number: int) -> Execution:
+        """Return the execution with what its id is in. Pure."""
+        config = self._room.config
+        facts = PromptFacts(
+            context_start=draft.context_start or draft.queued_at,
+            context_end=draft.context_end or draft.queued_at,
+            zone=definition.timezone or config.default_timezone or self._room.shelf.zone,
+            output_dir=f"./output/{number}/",
+            api=api_address(config.socket, config.api_port, config.api_host),
+            context=draft.plan.context,
+        )
+        prompt = render_prompt(facts, draft.preset.prompt, definition.body)
+        folder = str(definition.folder / "output" / str(number))
+        return structs.replace(draft, id=number, output_dir=folder, rendered_prompt=prompt)
+
+
+def _again(before: Execution) -> Order:
+    return Order(
+        Trigger.RETRY,
+        before.group,
+        context=before.plan.context,
+        event=before.trigger_event,
+        key=before.trigger_key,
+        retry_of=before.id,
+        retry_count=before.retry_count + 1,
+    )
+
+
+def _plan(
+    definition: PipeDefinition,
+    fallbacks: tuple[Preset, ...],
+    agent: AgentLimits | None,
+    order: Order,
+    config: PipesConfig,
+) -> Plan:
+    """Return how an execution of a pipe is to be run."""
+    limits, retries, most = definition.limits, definition.retries.max_retries, config.timeout_max_seconds
+    wanted = order.timeout_seconds or definition.timeout_seconds or config.timeout_seconds
+    return Plan(
+        agent=definition.agent,
+        command=definition.command,
+        timeout_seconds=min(wanted, most),
+        wanted_seconds=wanted if wanted > most else None,
+        max_turns=_first(limits.turns, agent.turns if agent else None, config.max_turns),
+        max_tokens=_first(limits.tokens, agent.tokens if agent else None, config.max_tokens),
+        max_cost=_first(limits.cost, agent.cost if agent else None, config.max_cost),
+        retries=config.retries.max_retries if retries is None else retries,
+        fallbacks=fallbacks,
+        allow_empty=definition.allow_empty,
+        history=definition.history,
+        memory_bytes=limits.memory_bytes if limits.memory_bytes is not None else config.max_memory_bytes,
+        context=order.context,
+    )
+
+
+def _first(*values: float | None) -> Any:
+    return next((value for value in values if value is not None), None)

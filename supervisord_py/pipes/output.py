@@ -1,0 +1,419 @@
+"""The output of executions: where it lies, how it is made fit to be kept, and how it is read.
+
+The file is the descriptor: a plain text agent without secrets writes straight into `stdout` and `stderr`. Where its
+format has to be read, or it knows something that must not be stored, the agent writes `raw.*`, and of that the files
+that are kept are made, from byte 0 and always the same ones; a new control plane begins at byte 0 again. `raw.*` goes
+with the end of the run. Private (0700, 0600) from the first instant; a byte is at its offset for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import itertools
+import os
+import shutil
+from collections import deque
+from contextlib import suppress
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from supervisord_py.errors import InterruptedRunError, UnknownUnitError
+from supervisord_py.ledger.pipe_executions import EXECUTIONS
+from supervisord_py.pipes.secrets import Redactor, redact
+from supervisord_py.pipes.vendor_streams import parser_for
+from supervisord_py.process.supervisor import decode_tail
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from pathlib import Path
+
+    from supervisord_py.ledger.pipe_executions import Execution
+    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.pipes.streams import Parsed, Summary
+
+PAGE_MAX = 4 * 1024 * 1024
+"""Bytes of the largest page."""
+PIECE_BYTES = 64 * 1024
+STEP_BYTES = 256 * 1024
+POLL_SECONDS = 0.05
+"""So often who follows looks whether a file has grown."""
+HEAD_SHARE = 4
+"""One fourth of a row's text is for the beginning: the end tells more."""
+_PRIVATE = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class OutputStream(StrEnum):
+    """What can be read of an execution's output: its text, its complaints, and the agent's own event lines."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+    EVENTS = "events"
+
+
+FILES = {OutputStream.STDOUT: "stdout", OutputStream.STDERR: "stderr", OutputStream.EVENTS: "events.jsonl"}
+BOTH = (OutputStream.STDOUT, OutputStream.STDERR)
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def make_folder(folder: Path) -> None:
+    """Make an execution's folder. One of a lost ledger is set aside, what an earlier try has left goes. Blocking.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if any(size(folder, stream) for stream in BOTH):
+        aside = (folder.with_name(f"{folder.name}.old{n}") for n in itertools.count())
+        folder.rename(next(each for each in aside if not each.exists()))
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o700)  # also under a umask that takes more away
+
+
+def open_for_child(folder: Path, *, copied: bool) -> tuple[int, int]:
+    """Return descriptors of the files that an agent's stdout and stderr become. Blocking.
+
+    Raises:
+        OSError: They cannot be made; nothing is left open.
+    """
+    fds: list[int] = []
+    try:
+        for stream in BOTH:
+            if copied:
+                os.close(_open(folder, FILES[stream], os.O_WRONLY))
+            fds.append(_open(folder, child_file(stream, copied=copied), os.O_WRONLY | os.O_APPEND))
+    except OSError:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return fds[0], fds[1]
+
+
+def _open(folder: Path, name: str, flags: int) -> int:
+    fd = os.open(folder / name, flags | _PRIVATE, 0o600)
+    os.fchmod(fd, 0o600)
+    return fd
+
+
+def child_file(stream: OutputStream, *, copied: bool) -> str:
+    """Return the name of the file that the agent itself writes."""
+    return f"raw.{FILES[stream]}" if copied else FILES[stream]
+
+
+def remove_raw(folder: Path) -> None:
+    """Remove what the agent wrote, once the files that are kept were made of it. Blocking."""
+    for stream in BOTH:
+        with suppress(OSError):
+            (folder / child_file(stream, copied=True)).unlink()
+
+
+def read(folder: Path, stream: OutputStream, offset: int, limit: int) -> bytes:
+    """Return bytes of a stream; empty at its end, or where there is no file. Blocking."""
+    return _read(folder / FILES[stream], offset, limit)
+
+
+def _read(file: Path, offset: int, limit: int) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return os.pread(opened.fileno(), max(0, limit), max(0, offset))
+    except OSError:
+        return b""
+
+
+def size(folder: Path, stream: OutputStream) -> int | None:
+    """Return how many bytes of a stream are there; None where there is no file. Blocking."""
+    try:
+        return (folder / FILES[stream]).stat().st_size
+    except OSError:
+        return None
+
+
+def tail(folder: Path, stream: OutputStream, limit: int) -> str:
+    """Return the last bytes of a stream as text. Blocking."""
+    whole = size(folder, stream) or 0
+    return decode_tail(read(folder, stream, max(0, whole - limit - 4), limit + 4), limit)
+
+
+def row_text(folder: Path, stream: OutputStream, limit: int) -> str:
+    """Return the text of a stream as a row keeps it: all, or head and tail around a marker. Blocking."""
+    whole = size(folder, stream) or 0
+    if whole <= limit:
+        return read(folder, stream, 0, limit).decode("utf-8", "replace")
+    head = limit // HEAD_SHARE
+    first = codecs.getincrementaldecoder("utf-8")("replace").decode(read(folder, stream, 0, head))  # no cut character
+    return f"{first}\n[... {whole - limit} bytes left out ...]\n{tail(folder, stream, limit - head)}"
+
+
+def disk_is_full(folder: Path) -> bool:
+    """Say whether the disk takes no more output. Blocking."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < os.sysconf("SC_PAGE_SIZE")
+
+
+# -- what is made of it --------------------------------------------------------------------------------------------
+
+
+class Copier:
+    """Reads what an agent wrote, and makes of it what is kept. One thread at a time; everything blocks.
+
+    Where the agent writes the kept files itself (not `copied`), they are only read: what the agent meant by them is
+    known all the same.
+
+    Args:
+        folder: Of the execution.
+        parser: Name of the output format.
+        secrets, patterns: What must not be stored: values, and expressions.
+    """
+
+    def __init__(
+        self, folder: Path, parser: str, *, copied: bool, secrets: Sequence[str] = (), patterns: Sequence[str] = ()
+    ) -> None:
+        self._folder = folder
+        self._copied = copied
+        self._hidden = (tuple(secrets), tuple(patterns))
+        self._parser = parser_for(parser)
+        self._redactors = {stream: Redactor(*self._hidden) for stream in OutputStream}
+        self._decoders = {stream: codecs.getincrementaldecoder("utf-8")() for stream in BOTH}
+        self._read = dict.fromkeys(BOTH, 0)
+        self._made = dict.fromkeys(OutputStream, 0)
+        self._waiting: deque[tuple[OutputStream, bytes]] = deque()
+        """Made, and not in the files yet: a full disk."""
+        self._ended = False
+        self.is_utf8 = True
+
+    @property
+    def summary(self) -> Summary:
+        """What the agent's stream came to so far."""
+        return self._parser.summary
+
+    def redact(self, text: str | None) -> str | None:
+        """Return a text that can be stored."""
+        return None if text is None else redact(text, *self._hidden)
+
+    def step(self) -> bool:
+        """Take the next piece of each stream; say whether there was any.
+
+        Raises:
+            OSError: The disk takes nothing; what was made waits for the next step.
+        """
+        self._write()
+        moved = False
+        for stream in BOTH:
+            data = _read(self._folder / child_file(stream, copied=self._copied), self._read[stream], STEP_BYTES)
+            if data:
+                moved = True
+                self._read[stream] += len(data)
+                self._check(stream, data)
+                if stream is OutputStream.STDOUT:
+                    self._meant(self._parser.feed(data))
+                else:
+                    self._put(stream, data)
+        self._write()
+        return moved
+
+    def finish(self) -> None:
+        """Take all that is left, and the end; nobody writes any more.
+
+        Raises:
+            OSError: The disk takes nothing; call it again.
+        """
+        while self.step():
+            pass
+        if not self._ended:
+            self._ended = True
+            self._meant(self._parser.end())
+            for stream, redactor in self._redactors.items():
+                self._waiting.append((stream, redactor.end()))
+            for stream in BOTH:
+                self._check(stream, b"", final=True)
+        self._write()
+        for stream in OutputStream if self._copied else ():
+            with suppress(FileNotFoundError):
+                os.truncate(self._folder / FILES[stream], self._made[stream])
+
+    def _check(self, stream: OutputStream, data: bytes, *, final: bool = False) -> None:
+        if self.is_utf8:
+            try:
+                self._decoders[stream].decode(data, final)
+            except UnicodeDecodeError:
+                self.is_utf8 = False
+
+    def _meant(self, parsed: Parsed) -> None:
+        self._put(OutputStream.STDOUT, parsed.text)
+        self._put(OutputStream.EVENTS, parsed.records)
+
+    def _put(self, stream: OutputStream, data: bytes) -> None:
+        if self._copied and data:
+            self._waiting.append((stream, self._redactors[stream].feed(data)))
+
+    def _write(self) -> None:
+        while self._waiting:
+            stream, data = self._waiting[0]
+            if data and self._copied:
+                fd = _open(self._folder, FILES[stream], os.O_WRONLY)
+                try:
+                    done = os.pwrite(fd, data, self._made[stream])
+                finally:
+                    os.close(fd)
+                self._made[stream] += done
+                self._waiting[0] = (stream, data[done:])
+                if done < len(data):
+                    continue
+            self._waiting.popleft()
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+class OutputPage(NamedTuple):
+    """A piece of an execution's output.
+
+    Attributes:
+        offset: Where `data` begins; not before what was asked for.
+        total_bytes: Of the stream so far.
+        complete: `data` reaches the end, no more will come, and nothing of the stream is missing.
+        truncated: Of an execution that is over: not all of the stream was kept. An empty page is the end then.
+    """
+
+    data: bytes
+    offset: int
+    total_bytes: int
+    complete: bool
+    truncated: bool = False
+
+
+class FollowStart(NamedTuple):
+    """First of a follow: the execution as it stands."""
+
+    execution: Execution
+
+
+class FollowOutput(NamedTuple):
+    """Bytes of a stream, in order, each once. `offset` is of the first byte."""
+
+    stream: OutputStream
+    offset: int
+    data: bytes
+
+
+class FollowStatus(NamedTuple):
+    """The execution's status, position or place of running changed."""
+
+    execution: Execution
+
+
+class FollowDone(NamedTuple):
+    """Last of a follow: the execution is final, what was kept of its output was given."""
+
+    execution: Execution
+
+
+FollowItem = FollowStart | FollowOutput | FollowStatus | FollowDone
+
+
+async def find_execution(room: Pipes, number: int, *, blobs: bool) -> Execution:
+    """Return an execution as it stands: memory is ahead of the ledger.
+
+    Raises:
+        UnknownUnitError: There is none of that id.
+    """
+    run = room.runs.get(number)
+    if run is not None and not blobs:
+        return room.view(run)
+    rows = await (EXECUTIONS.find if blobs else EXECUTIONS.listed)(room.ledger, "WHERE id = ?", number)
+    if run is not None:
+        return room.view(run, rows[0] if rows else None)
+    if not rows:
+        raise no_such(number)
+    return rows[0]
+
+
+async def read_page(room: Pipes, number: int, stream: OutputStream, offset: int, limit: int) -> OutputPage:
+    """Return a piece of a stream; where the files are gone (retention) the row's text stands for them.
+
+    Raises:
+        UnknownUnitError: There is no execution of that id.
+    """
+    known = await find_execution(room, number, blobs=False)  # before the file is read: a final one's is whole then
+    folder = room.folder(number)
+    total, data = await asyncio.to_thread(lambda: (size(folder, stream), read(folder, stream, offset, limit)))
+    if total is None and known.status.is_final:
+        known = await find_execution(room, number, blobs=True)
+        text: str | None = getattr(known, stream.value, None)
+        whole = (text or "").encode("utf-8", "surrogateescape")
+        total, data = len(whole), whole[offset : offset + limit]
+        said = int(getattr(known, f"{stream.value}_bytes", 0))
+        if said > total or (said != total and not known.invalid_utf8):
+            return OutputPage(data, offset, max(said, total), complete=False, truncated=True)
+    is_end = known.status.is_final and not known.truncated and offset + len(data) >= (total or 0)
+    return OutputPage(data, offset, total or 0, is_end, known.status.is_final and known.truncated)
+
+
+async def follow(
+    room: Pipes, number: int, streams: Sequence[OutputStream], begins: Sequence[int] = ()
+) -> AsyncGenerator[FollowItem, None]:
+    """Yield an execution's start, its output as it comes, its changes, and its end; see `Pipes.follow`."""
+    known = await find_execution(room, number, blobs=False)
+    yield FollowStart(known)
+    offsets = dict(zip(streams, (*begins, *[0] * len(streams)), strict=False))
+    run, folder = room.runs.get(number), room.folder(number)
+    while run is not None and not run.done.is_set():
+        news, now = run.news, room.view(run)
+        if (now.status, now.position) != (known.status, known.position) and not now.status.is_final:
+            yield FollowStatus(now)
+        known, found = now, False
+        for stream, at in offsets.items():
+            if data := await asyncio.to_thread(read, folder, stream, at, PIECE_BYTES):
+                found = True
+                offsets[stream] = at + len(data)
+                yield FollowOutput(stream, at, data)
+        if run.is_left:
+            raise cut_off(number)
+        if not found:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), None if now.position is not None else POLL_SECONDS)
+    for stream, at in offsets.items():
+        position = at
+        while (page := await read_page(room, number, stream, position, PIECE_BYTES)).data:
+            yield FollowOutput(stream, position, page.data)
+            position += len(page.data)
+    yield FollowDone(await find_execution(room, number, blobs=False) if run is None else room.view(run))
+
+
+async def wait_for_end(room: Pipes, number: int) -> Execution:
+    """Wait until an execution is final; return it with the text of its output.
+
+    Raises:
+        UnknownUnitError: There is none of that id.
+        InterruptedRunError: This control plane ends; the execution goes on.
+    """
+    run = room.runs.get(number)
+    if run is None:
+        return await find_execution(room, number, blobs=True)
+    while not run.done.is_set():
+        news = run.news
+        if run.is_left:
+            raise cut_off(number)
+        await news.wait()
+    return run.execution  # with its texts: a full disk may not show them yet
+
+
+def no_such(number: int) -> UnknownUnitError:
+    """Return the error of an id that nobody knows."""
+    return UnknownUnitError(f"there is no execution {number}", hint="see `pxctl pipe runs`", execution=number)
+
+
+def cut_off(number: int) -> InterruptedRunError:
+    """Return the error of who waits for an execution that goes on under another control plane."""
+    return InterruptedRunError(
+        f"the control plane is being replaced or stopped; execution {number} is not lost",
+        hint=f"follow it again: `pxctl pipe tail {number}`",
+        execution=number,
+    )

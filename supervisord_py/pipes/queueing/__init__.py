@@ -1,1 +1,0 @@
-"""Who runs next: groups with slots, one running execution a pipe, positions; pure."""

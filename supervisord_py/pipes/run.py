@@ -1,0 +1,493 @@
+"""One execution from its place in line to its end. The supervisor runs it, by `driver.py`.
+
+Laws:
+- The row says `running` before anything is spawned, and who it became right after. Whatever happens it becomes final
+  once, with the first reason that was given, before the keeper forgets the process.
+- Also after a normal exit the tree is stopped: what tools left in sessions of their own goes, too (pi does that with
+  every shell command). What survives is named in the row and stopped again and again; it never keeps the slot.
+- A timeout counts suspended time, and is checked by looking, not by one long sleep: the timers of the loop do not
+  count suspend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import structlog
+
+from supervisord_py.errors import ConflictError, KeeperLostError, PxError
+from supervisord_py.ledger.pipe_executions import (
+    ErrorType,
+    Execution,
+    Outcome,
+    Status,
+    change_open,
+    finish,
+    mark_running,
+)
+from supervisord_py.ledger.store import LedgerDegradedError
+from supervisord_py.ledger.table import together
+from supervisord_py.pipes import output
+from supervisord_py.pipes.ending import DISK_PAUSE_SECONDS, close, is_incomplete
+from supervisord_py.pipes.launch import recall_secrets
+from supervisord_py.pipes.outcome import Cause, ErrorPattern, SuccessRule, ceiling_exceeded
+from supervisord_py.pipes.output import BOTH, Copier
+from supervisord_py.pipes.scheduler import Resumes, whole_ms
+from supervisord_py.pipes.streams import Summary
+from supervisord_py.process.instance import Instance
+from supervisord_py.process.model import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from supervisord_py.ledger.table import Operation
+    from supervisord_py.pipes.launch import LaunchSpec
+    from supervisord_py.pipes.models import PipeDefinition
+    from supervisord_py.pipes.outcome import NextTry
+    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.process.model import Child
+
+LOOK_SECONDS = 1.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, GROWTH = 0.01, 0.25, 1.5
+"""Between two looks for more output."""
+CHARACTERS_A_SECOND = 32 * 1024
+"""So much text of a run goes into its row: a full one, at each look, would wear out the disk for hours."""
+REASONS = {
+    Cause.NOBODY: Reason.EXIT,
+    Cause.SETTLED: Reason.EXIT,
+    Cause.TIMEOUT: Reason.TIMEOUT,
+    Cause.SILENT: Reason.TIMEOUT,
+    Cause.CANCELLED: Reason.CANCELLED,
+    Cause.SHUTDOWN: Reason.SHUTDOWN,
+    Cause.INTERRUPTED: Reason.INTERRUPTED,
+    Cause.BUDGET: Reason.RUNTIME_LIMIT,
+    Cause.OUTPUT: Reason.RUNTIME_LIMIT,
+}
+_log = structlog.get_logger(__name__)
+
+
+class RunTerms(msgspec.Struct, frozen=True):
+    """How an agent that was started is to be read, judged and stopped: fixed at its start, kept in its row.
+
+    An edit of agents.toml changes what starts from now on, never how a run under way is judged. Keys are not in here:
+    who goes on with a run looks them up again.
+
+    Attributes:
+        parser: Name of its output format.
+        success, errors: When it has succeeded, and what its errors look like.
+        settle_seconds: Grace after it said that it is done.
+        stop_seconds: From TERM to KILL.
+        stop_signal: What it is asked to end with.
+        patterns: Regular expressions whose matches are never stored.
+        copied: It writes `raw.*`, of which the files that are kept are made.
+    """
+
+    parser: str = "text"
+    success: SuccessRule = SuccessRule()
+    errors: tuple[ErrorPattern, ...] = ()
+    settle_seconds: float = 2.0
+    stop_seconds: float = 5.0
+    stop_signal: int | None = None
+    patterns: tuple[str, ...] = ()
+    copied: bool = False
+
+
+def read_terms(text: str | None) -> RunTerms:
+    """Read the terms in a row; plain ones where there are none, or they are not understood."""
+    try:
+        return msgspec.json.decode(text or "", type=RunTerms)
+    except msgspec.MsgspecError:
+        return RunTerms()
+
+
+class Run(Instance):
+    """One execution that is not final, or has just become it.
+
+    Attributes:
+        execution: As it stands, without the texts of its output.
+        definition: What its pipe was when it was queued; None where that is not known any more.
+        cause, detail: Why it is to end, in words; NOBODY while it is not.
+        deadline: When its timeout is over, on the clock that counts suspend.
+        heard_at: When it was last noticed to have written something, same clock.
+        trouble: Why its output is not stored at present.
+        is_short: The disk took no output for a while: not all of it may be there.
+        outcome: How it ended, once that is decided.
+        following: The next try, where one follows.
+        done: Set when all that follows from its end is done.
+        is_left: This control plane goes; the run goes on without it.
+    """
+
+    words: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("spawned", "start_failed", "stopping", "stopped", "died"), ""
+    ) | {"adopted": "execution_adopted"}
+    logged = False
+
+    def __init__(
+        self, room: Pipes, execution: Execution, definition: PipeDefinition | None, key: str | None = None
+    ) -> None:
+        super().__init__(key or room.placement.new_key(), execution.unit)
+        self.room = room
+        self.execution = execution
+        self.definition = definition
+        self.terms = read_terms(execution.progress)
+        self.stop_seconds = self.terms.stop_seconds
+        self.cause = Cause.NOBODY
+        self.detail: str | None = None
+        self.deadline = self.heard_at = 0.0
+        self.trouble: str | None = None
+        self.is_short = False
+        self.outcome: Outcome | None = None
+        self.following: NextTry | None = None
+        self._news: asyncio.Event | None = None
+        self.done = asyncio.Event()
+        self.is_left = False
+        self.is_claimed = False
+        self.launch: LaunchSpec | None = None
+        self.fds: tuple[int, ...] = ()
+        self._turn = asyncio.Event()
+        self._copier: Copier | None = None
+        self._copying: asyncio.Task[None] | None = None
+        self._is_over = asyncio.Event()
+        self._settling: asyncio.TimerHandle | None = None
+        self._resumes = Resumes(room.clocks)
+        self._stamp: tuple[Any, ...] = ()
+        self._row_due = 0.0
+        self._is_stale = False
+        self._final: dict[str, Any] = {}
+
+    @property
+    def id(self) -> int:
+        """Of the execution."""
+        return self.execution.id
+
+    @property
+    def died(self) -> bool:
+        """Whether its end is an accident: the outcome says so, not the exit."""
+        return False
+
+    @property
+    def is_leaving_line(self) -> bool:
+        """Whether it is to end, or has ended, before it ran."""
+        return self.cause is not Cause.NOBODY and self.execution.started_at is None
+
+    @property
+    def folder(self) -> Path:
+        """Where its files lie."""
+        return self.room.folder(self.id)
+
+    @property
+    def news(self) -> asyncio.Event:
+        """Set at the next change. There while somebody waits: most changes are for nobody."""
+        self._news = self._news or asyncio.Event()
+        return self._news
+
+    def tell(self) -> None:
+        """Wake whoever follows it."""
+        if self._news is not None:
+            self._news.set()
+            self._news = None
+
+    def become(self, **changes: Any) -> None:
+        """Change what is known of the execution, and tell followers."""
+        self.execution = msgspec.structs.replace(self.execution, **changes)
+        self.tell()
+
+    def want_end(self, cause: Cause, detail: str | None = None) -> bool:
+        """Want its end; say whether this was the first to want it."""
+        if self.cause is not Cause.NOBODY:
+            return False
+        self.cause, self.detail = cause, detail
+        self._turn.set()
+        return True
+
+    def leave(self) -> None:
+        """Have it go on without this control plane."""
+        self.is_left = True
+        self.tell()
+
+    # -- what the supervisor writes of it --------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        """Name the execution in every event."""
+        return {"execution": self.id}
+
+    def own_note(self) -> dict[str, Any]:
+        """Return what the next control plane has to know, beside the row."""
+        return {"execution": self.id, "deadline": self.deadline, "cause": self.cause.value, "detail": self.detail}
+
+    def starting(self) -> Operation:
+        """Say that it runs: in its row, in what is remembered of its pipe, and in that of its process, together."""
+        now = self.room.clocks.moment()
+        wait_ms = max(0, round((now - self.execution.queued_at) * 1000))
+        known = {"started_at": now, "queue_wait_ms": wait_ms, "instance": self.key}
+        self.is_claimed = True
+        self.become(status=Status.RUNNING, **known)
+        seconds, progress = self.execution.plan.timeout_seconds, msgspec.json.encode(self.terms).decode()
+        claim = mark_running(self.id, timeout_seconds=seconds, progress=progress, **known)
+        state = self.room.states.operation(self.name, last_run_at=now)
+        return together(claim, state, super().starting())
+
+    def spawned(self, child: Child) -> Operation:
+        """Write down who it became."""
+        who, found, clocks = child.identity, self.launch, self.room.clocks
+        self.room.states.take(self.name, last_run_at=self.execution.started_at)
+        self.heard_at = clocks.boot()
+        self.deadline = self.heard_at + self.execution.plan.timeout_seconds  # not before it began
+        known = {"pid": who.pid, "start_time": who.start_time, "boot_id": who.boot_id}
+        known |= {"started_at": whole_ms(child.started_at)}
+        if found is not None:
+            known |= {"agent_version": found.version.text, "session_path": found.session_path}
+        self.become(**known)
+        return together(change_open(self.id, **known), super().spawned(child))
+
+    async def ended(self) -> Operation:
+        """Write down how it ended, and that its row is final."""
+        if self.id and self.execution.status.is_final and self.outcome is None:
+            await self.room.intake.follow_up(self)
+        return together(await self.final_row(), await super().ended())
+
+    # -- its life ---------------------------------------------------------------------------------------------------
+
+    async def go(self) -> None:
+        """Run it, from its slot to its end."""
+        starting = asyncio.ensure_future(self.room.supervisor.start(self.room.driver, self))
+        try:
+            await _first(starting, self._turn.wait())
+        finally:
+            starting.cancel()
+        await asyncio.wait([starting])
+        failed = not starting.cancelled() and starting.exception() is not None
+        if failed and not isinstance(starting.exception(), PxError):
+            _log.error("pipe_start_broke", unit=self.unit, execution=self.id, exc_info=starting.exception())
+        if self.cause is Cause.SHUTDOWN and not self.is_claimed:
+            await self.room.driver.release(self)
+            self.leave()  # it waits on, for the next start
+            return
+        if not failed and not starting.cancelled():
+            await self.see_through()
+        else:
+            await self._stop()
+
+    async def see_through(self) -> None:
+        """Follow a running one to its end."""
+        try:
+            await self._until_over()
+        except KeeperLostError:
+            _log.error("pipe_run_lost", unit=self.unit, execution=self.id)  # the next start tells of it
+            self.leave()
+            return
+        except Exception as error:
+            _log.exception("pipe_run_broke", unit=self.unit, execution=self.id)
+            self.outcome = Outcome(Status.FAILED, ErrorType.UNKNOWN, f"{type(error).__name__}: {error}")
+        await self._stop()
+
+    async def _until_over(self) -> None:
+        """Wait until it has ended by itself, or is to end; look after it meanwhile."""
+        copier = await self._open_output()
+        if self.terms.copied:
+            self._copying = self.room.task(self._copy(copier))
+        exited = asyncio.ensure_future(self.room.supervisor.wait(self))
+        turned = asyncio.ensure_future(self._turn.wait())
+        try:
+            while not exited.done() and not turned.done():
+                seconds = min(LOOK_SECONDS, max(0.0, self.deadline - self.room.clocks.boot()))
+                await asyncio.wait((exited, turned), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                if not exited.done():
+                    await self._look()
+            if exited.done():
+                exited.result()
+        finally:
+            exited.cancel()
+            turned.cancel()
+
+    async def _stop(self) -> None:
+        """End what is there of it; returns when nothing is left, or what survives is named."""
+        supervisor, driver = self.room.supervisor, self.room.driver
+        if self.cause is not Cause.NOBODY:
+            self.wanted = REASONS[self.cause]
+        await self._ask_politely()
+        stopping = supervisor.task(supervisor.stop(driver, self, self.wanted))
+        await _first(stopping, self.stopped.wait())
+        if self.report is not None and self.report.survivors and not self._final:
+            await self.room.ledger.write(together(await self.final_row()))
+            await driver.tidy(self)
+            await self.room.after(self)
+            return
+        await asyncio.wait([stopping])
+
+    async def _ask_politely(self) -> None:
+        """Send the adapter's own signal first, where it has one that is not TERM; its grace counts twice then."""
+        number, placement = self.terms.stop_signal, self.room.placement
+        if self.record or self.child is None or number in {None, signal.SIGTERM, signal.SIGKILL}:
+            return
+        with suppress(PxError):
+            await self.room.supervisor.annotate(self)
+            await placement.signal(self.key, number or signal.SIGTERM)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.terms.stop_seconds):
+                    await self.room.supervisor.wait(self)
+
+    # -- its output -------------------------------------------------------------------------------------------------
+
+    async def _open_output(self) -> Copier:
+        if self._copier is None:
+            secrets: tuple[str, ...] = ()
+            if self.terms.copied:
+                if self.launch is not None:
+                    secrets = tuple(each.reveal() for each in self.launch.secrets)
+                else:
+                    secrets = await recall_secrets(self.room.order_of(self), await self.room.shelf.context())
+            copied, patterns = self.terms.copied, self.terms.patterns
+            self._copier = Copier(self.folder, self.terms.parser, copied=copied, secrets=secrets, patterns=patterns)
+        return self._copier
+
+    async def _copy(self, copier: Copier) -> None:
+        """Make what is kept of what comes, until it is over."""
+        pause = FIRST_PAUSE_SECONDS
+        while not self._is_over.is_set():
+            try:
+                moved = await asyncio.to_thread(copier.step)
+                self.trouble = None
+            except OSError as error:
+                moved, self.trouble, pause = False, str(error), DISK_PAUSE_SECONDS
+                self.is_short = True
+            if moved:
+                pause = FIRST_PAUSE_SECONDS
+                self._heard(copier.summary)
+                self.tell()
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._is_over.wait()
+            pause = min(LONGEST_PAUSE_SECONDS, pause * GROWTH)
+
+    def _heard(self, summary: Summary) -> None:
+        """Look at what the agent has said."""
+        if summary.usage != self.execution.usage:
+            self.become(**msgspec.structs.asdict(summary.usage))
+            if sentence := ceiling_exceeded(summary.usage, self.execution.plan):
+                self.want_end(Cause.BUDGET, sentence)
+        if summary.settled and self._settling is None:
+            self.room.supervisor.say("execution_settled", self)
+            loop = asyncio.get_running_loop()
+            self._settling = loop.call_later(self.terms.settle_seconds, self.want_end, Cause.SETTLED)
+        elif not summary.settled and self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+
+    async def _look(self) -> None:
+        """Look at its time, at the size of its output and at the disk, and bring its row up to date."""
+        clocks, limits = self.room.clocks, self.room.config.output
+        self._resumes.look()
+        now = clocks.boot()
+        if now >= self.deadline:
+            self.want_end(Cause.TIMEOUT, _too_late(self.execution))
+        stamp = await asyncio.to_thread(self.measured)
+        if stamp != self._stamp:
+            self._stamp, self.heard_at, self._is_stale = stamp, clocks.boot(), True
+            self.tell()
+        if any(written > limits.file_bytes for written, _ in stamp):
+            self.want_end(
+                Cause.OUTPUT, f"wrote more than {limits.file_bytes} bytes of output (pipes.output_file_bytes)"
+            )
+        resumed_at, patience = self._resumes.resumed_at, self.room.config.scheduler.wake_silence_seconds
+        if resumed_at is not None and self.heard_at <= resumed_at and now - resumed_at >= patience:
+            self.want_end(Cause.SILENT, f"said nothing for {patience:g} s after the machine woke up")
+        if self._is_stale and clocks.awake() >= self._row_due:
+            await self._write_row(await asyncio.to_thread(self.texts))
+
+    def measured(self) -> tuple[tuple[int, int], ...]:
+        """Return how much it has written and when it last did, of each stream. Blocking."""
+        found = []
+        for stream in BOTH:
+            try:
+                status = (self.folder / output.child_file(stream, copied=self.terms.copied)).stat()
+                found.append((status.st_size, status.st_mtime_ns))
+            except OSError:
+                found.append((0, 0))
+        if output.disk_is_full(self.folder):
+            self.trouble, self.is_short = os.strerror(errno.ENOSPC), True
+        elif not self.terms.copied:
+            self.trouble = None
+        return tuple(found)
+
+    def texts(self) -> dict[str, Any]:
+        """Return what the row is to say of the output so far. Blocking."""
+        facts: dict[str, Any] = {}
+        for stream in BOTH:
+            facts[stream.value] = output.row_text(self.folder, stream, self.room.config.output.row_bytes)
+            facts[f"{stream.value}_bytes"] = output.size(self.folder, stream) or 0
+        return facts
+
+    async def _write_row(self, facts: dict[str, Any]) -> None:
+        """Say in the row what it has given so far; the more there is to write, the more seldom."""
+        self._is_stale = False
+        self._row_due = self.room.clocks.awake() + len(facts["stdout"] + facts["stderr"]) / CHARACTERS_A_SECOND
+        self.become(stdout_bytes=facts["stdout_bytes"], stderr_bytes=facts["stderr_bytes"])
+        if self._copier is not None:
+            facts |= msgspec.structs.asdict(self._copier.summary.usage)
+        with suppress(LedgerDegradedError):  # the end of the run says all of it again
+            await self.room.ledger.call(change_open(self.id, **facts))
+
+    # -- its end ----------------------------------------------------------------------------------------------------
+
+    async def final_row(self) -> Operation | None:
+        """Decide how it ended, and what follows; return what writes it down, None where that is done."""
+        if self._final or self.execution.status.is_final:
+            return None
+        self._is_over.set()
+        if self._settling is not None:
+            self._settling.cancel()
+        if self._copying is not None:
+            await asyncio.wait([self._copying])
+        began = self.execution.started_at is not None and not isinstance(self.error, ConflictError)
+        copier = await self._open_output() if self.child is not None or self.cause is Cause.INTERRUPTED else None
+        outcome, facts, now = await asyncio.to_thread(close, self, copier, began=began)
+        self.outcome = outcome
+        self.following = self.room.intake.next_try(self, outcome)
+        started = self.execution.started_at
+        facts |= {
+            "status": outcome.status,
+            "error_type": outcome.error_type,
+            "error_message": outcome.error_message,
+            "finished_at": now,
+            "duration_ms": max(0, round((now - started) * 1000)) if began and started is not None else None,
+            "exit_code": self.record.code if self.record else None,
+            "signal": self.record.signal if self.record else None,
+            "incomplete": began and is_incomplete(outcome),
+        }
+        change = self.room.states.change_by(self.execution, outcome, now, goes_on=self.following is not None)
+        if self.is_claimed and self.child is None and began:
+            self.room.states.take(self.name, last_run_at=started)
+        self.room.states.take(self.name, **change)
+        self._final = facts
+        return finish(self.id, also=self.room.states.operation(self.name, **change), **facts)
+
+    def take_final(self) -> None:
+        """Be what the row says by now."""
+        if self._final and not self.execution.status.is_final:
+            self.become(position=None, **self._final)
+
+
+def _too_late(execution: Execution) -> str:
+    """Say that a run was not over in time, and whose time that was."""
+    plan = execution.plan
+    cut, wanted = f"did not end within {plan.timeout_seconds:g} s", plan.wanted_seconds
+    return f"{cut} (timeout)" if wanted is None else f"{cut} (pipes.timeout_max_seconds; {wanted:g} s were asked for)"
+
+
+async def _first(doing: asyncio.Future[Any], other: Any) -> None:
+    """Wait for a future or for something else, whichever comes first."""
+    waiting = asyncio.ensure_future(other)
+    try:
+        await asyncio.wait((doing, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

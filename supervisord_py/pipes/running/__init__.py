@@ -1,1 +1,0 @@
-"""Executions at work: spawned, followed, stopped, written down; adopted or closed after a restart."""

@@ -1,0 +1,250 @@
+"""What is remembered of each pipe between its runs, and what a change of its file or of a wish means for its runs.
+
+Laws: decided from memory, written behind: a full disk never makes a pipe run twice. Of each instant that was noted in
+this life it is known when that was on the clock that nobody sets, however the wall clock is turned afterwards. What
+waits because of an old schedule does not run after a new one, and what was due and is taken out of the line unrun is
+owed still; what runs in a folder that is gone is ended first and forgotten then. A broken file harms nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from msgspec import structs
+
+from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
+from supervisord_py.ledger.pipe_state import PIPE_STATES, PipeStateRow, forget
+from supervisord_py.pipes.catalog import SETTLE_SECONDS, ChangeKind
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, problem_text
+from supervisord_py.pipes.schedule import At
+
+if TYPE_CHECKING:
+    from supervisord_py.ledger.pipe_executions import Execution, Outcome
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.ledger.table import Operation
+    from supervisord_py.pipes.catalog import Change
+    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.pipes.run import Run
+    from supervisord_py.pipes.scheduler import Clocks
+
+_INSTANTS = ("last_run_at", "last_due", "anchor_at")
+_NOT_ITS_OWN = frozenset((ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED))
+_WORDS = {
+    ChangeKind.ADDED: "pipe_added",
+    ChangeKind.CHANGED: "pipe_changed",
+    ChangeKind.REMOVED: "pipe_removed",
+    ChangeKind.BROKEN: "pipe_broken",
+    ChangeKind.MENDED: "pipe_mended",
+}
+_MEANS = " | "
+"""Between a schedule's text and what it was read as, in what is remembered of a pipe."""
+_log = structlog.get_logger(__name__)
+
+
+class PipeStates:
+    """One row for each pipe that was ever seen."""
+
+    def __init__(self, ledger: Ledger, clocks: Clocks) -> None:
+        self._ledger = ledger
+        self._clocks = clocks
+        self._rows: dict[str, PipeStateRow] = {}
+        self._boots: dict[tuple[str, str], float] = {}
+        """Of a pipe's instant: when it was, on the clock that counts suspend."""
+
+    async def open(self) -> None:
+        """Read what is remembered."""
+        self._rows = {row.pipe_name: row for row in await PIPE_STATES.find(self._ledger, "ORDER BY pipe_name")}
+        wall, ahead = self._clocks.wall(), self._clocks.wall() - self._clocks.boot()
+        for pipe, row in self._rows.items():
+            known = {name: getattr(row, name) for name in _INSTANTS}
+            # What lies ahead of the clock was noted when that was wrong: it counts as now (B4).
+            self._boots |= {(pipe, name): min(at, wall) - ahead for name, at in known.items() if at is not None}
+
+    def get(self, pipe: str) -> PipeStateRow:
+        """Return the row of a pipe; an empty one where nothing is remembered."""
+        return self._rows.get(pipe) or PipeStateRow(pipe)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All pipes that something is remembered of."""
+        return tuple(self._rows)
+
+    def operation(self, pipe: str, **fields: Any) -> Operation:
+        """Return what writes a change, for the transaction of somebody's row; `take` it over when that is written."""
+        return PIPE_STATES.merge(pipe, **fields)
+
+    def take(self, pipe: str, **fields: Any) -> None:
+        """Take over a change that somebody else writes."""
+        before = self.get(pipe)
+        after = self._rows[pipe] = structs.replace(before, **fields)
+        ahead = self._clocks.wall() - self._clocks.boot()
+        for name in _INSTANTS:
+            instant = getattr(after, name)
+            if instant is not None and instant != getattr(before, name):
+                self._boots[pipe, name] = instant - ahead
+
+    def change(self, pipe: str, **fields: Any) -> None:
+        """Change a row and write it behind."""
+        before = self.get(pipe)
+        wanted = {name: value for name, value in fields.items() if getattr(before, name) != value}
+        if wanted or pipe not in self._rows:
+            self.take(pipe, **wanted)
+            self._ledger.post(self.operation(pipe, **wanted))
+
+    async def forget(self, pipe: str) -> None:
+        """Drop what is remembered of a pipe that is gone."""
+        self._rows.pop(pipe, None)
+        for name in _INSTANTS:
+            self._boots.pop((pipe, name), None)
+        await self._ledger.write(forget(pipe))
+
+    def touched_boot(self, pipe: str) -> float | None:
+        """Return when it last ran or was skipped, on the clock that counts suspend; None where only the wall knows."""
+        row = self.get(pipe)
+        name = "last_run_at" if (row.last_run_at or 0.0) >= (row.last_due or 0.0) else "last_due"
+        return self._boots.get((pipe, name))
+
+    def anchor_boot(self, pipe: str) -> float | None:
+        """Return its anchor, on the same clock; None where only the wall knows."""
+        return self._boots.get((pipe, "anchor_at"))
+
+    def is_enabled(self, definition: PipeDefinition) -> bool:
+        """Say whether a pipe may run by itself: the wish of this machine, until its file says something new."""
+        row = self.get(definition.name)
+        if row.enabled is not None and row.enabled_file == definition.enabled:
+            return row.enabled
+        return definition.enabled
+
+    def change_by(self, execution: Execution, outcome: Outcome, now: float, *, goes_on: bool) -> dict[str, Any]:
+        """Return what an end means for its pipe; `goes_on`: another try follows by itself."""
+        if outcome.status is Status.COMPLETED:
+            end = execution.context_end
+            return {"last_success_at": now, "consecutive_failures": 0, "last_context_end": end}
+        if outcome.error_type in _NOT_ITS_OWN or goes_on:
+            return {}
+        return {"consecutive_failures": self.get(execution.pipe_name).consecutive_failures + 1}
+
+
+class Upkeep:
+    """Keeps what is remembered of pipes, and what waits of them, in step with their files."""
+
+    def __init__(self, room: Pipes) -> None:
+        self._room = room
+        self._was_enabled: dict[str, bool] = {}
+        self._changed_meanwhile: set[str] = set()
+        self._looking = asyncio.Lock()
+
+    async def begin(self) -> None:
+        """Look for the first time: nothing is an event, everything may have changed while we were away."""
+        await asyncio.to_thread(self._room.catalog.refresh)
+        self._changed_meanwhile = {it.name for it in self._room.usable() if self._note(it)}
+
+    async def settle_all(self) -> None:
+        """Bring the line in step with what became of the pipes while we were away, once the line is known."""
+        room = self._room
+        for definition in tuple(room.usable()):
+            why = "its schedule has changed" if definition.name in self._changed_meanwhile else None
+            await self._dequeue(definition, why)
+        if room.catalog.trouble is None:
+            waiting = {run.name for run in room.runs.values()}
+            for name in {*room.states.names, *waiting} - set(room.catalog.all()):
+                await self.gone(name, "its folder is gone")
+
+    async def look_for_ever(self) -> None:
+        """Look at the files until cancelled: each second, and soon again where one was being written."""
+        while True:
+            await self.refresh()
+            seconds = self._room.config.scheduler.look_seconds
+            await asyncio.sleep(min(seconds, SETTLE_SECONDS) if self._room.catalog.unsettled else seconds)
+
+    async def refresh(self) -> None:
+        """Look now, and take in what has changed; what another look finds meanwhile is taken in before this one."""
+        async with self._looking:
+            changes = await asyncio.to_thread(self._room.catalog.refresh)
+            for change in changes:
+                await self._take(change)
+            if changes:
+                self._room.look_again()
+
+    async def _take(self, change: Change) -> None:
+        declared = self._room.catalog.get(change.name)
+        problem = problem_text(declared.problem) if isinstance(declared, BrokenPipe) else None
+        self._room.say_of_pipe(_WORDS[change.kind], change.name, config_error=problem)
+        if isinstance(declared, PipeDefinition):
+            await self.settle(declared)
+        elif isinstance(declared, BrokenPipe):
+            _log.warning("pipe_broken", pipe=change.name, detail=problem)
+        else:
+            self._room.task(self.gone(change.name, "its folder was deleted"))
+
+    async def gone(self, pipe: str, why: str) -> None:
+        """End everything of a pipe that is not there any more, and forget it; its executions stay."""
+        self._was_enabled.pop(pipe, None)
+        await self._room.cancel_all(pipe, why)
+        if self._room.catalog.get(pipe) is None:  # it may have come back meanwhile
+            await self._room.states.forget(pipe)
+
+    async def settle(self, definition: PipeDefinition) -> None:
+        """Bring what waits in step with a definition and with what is wished of it."""
+        room, name = self._room, definition.name
+        why = "its schedule has changed" if self._note(definition) else None
+        enabled = room.states.is_enabled(definition)
+        if enabled and not self._was_enabled.get(name, enabled):
+            room.states.change(name, anchor_at=room.clocks.moment())
+        self._was_enabled[name] = enabled
+        await self._dequeue(definition, why)
+
+    async def _dequeue(self, definition: PipeDefinition, why: str | None) -> None:
+        """Take out of the line what must not run any more."""
+        is_off = not self._room.states.is_enabled(definition)
+        is_spent = isinstance(definition.schedule, At)  # its own start has disabled it: that is no wish of anybody
+        # What was due comes first: the scheduler must not find it in line once it is owed again.
+        waiting = self._room.queued(definition.name)
+        for run in sorted(waiting, key=lambda it: it.execution.trigger is not Trigger.SCHEDULED):
+            trigger, reason = run.execution.trigger, None
+            if is_off and not is_spent and trigger is not Trigger.MANUAL:
+                reason = "it was disabled"
+            elif trigger in {Trigger.SCHEDULED, Trigger.RETRY}:
+                reason = why
+            if reason is not None:
+                self._owe_again(run)
+                await self._room.end(run, f"cancelled before it ran: {reason}")
+
+    def _owe_again(self, run: Run) -> None:
+        """Have what was due and is about to leave the line count as not served.
+
+        It is told before the row is final: after a crash in between, what waits still is taken out once more. Whoever
+        cancelled it by hand did not want it; it stays served.
+        """
+        if run.execution.trigger is Trigger.SCHEDULED and not run.is_leaving_line:
+            row = self._room.states.get(run.name)
+            self._room.states.change(run.name, last_due=row.last_run_at, occurrences=max(0, row.occurrences - 1))
+
+    def _note(self, definition: PipeDefinition) -> bool:
+        """Note a pipe that is new, or whose schedule is another one; say whether it is another one."""
+        states, now = self._room.states, self._room.clocks.moment()
+        name, text = definition.name, f"{definition.schedule_text}{_MEANS}{definition.schedule!r}"
+        if _is_wish_over(states.get(name), definition, text):
+            states.change(name, enabled=None, enabled_file=None)
+        self._was_enabled.setdefault(name, states.is_enabled(definition))
+        row = states.get(name)
+        if row.schedule == text and row.anchor_at is not None:
+            return False
+        # The last decision was about the other schedule.
+        fresh: dict[str, Any] = {"occurrences": 0, "last_decision": None, "last_decision_at": None}
+        states.change(name, schedule=text, anchor_at=now, **fresh)
+        return row.schedule is not None and row.schedule != text
+
+
+def _is_wish_over(row: PipeStateRow, definition: PipeDefinition, schedule: str) -> bool:
+    """Say whether what was wished of a pipe counts no more: its file says another word, or names another time.
+
+    Where the file has said something new since, the wish is over for good: it does not come back with the old word.
+    A one-time schedule that has run was disabled by nobody but itself: with another schedule it may run again.
+    """
+    if row.enabled is None:
+        return False
+    is_spent = (row.schedule or "").rpartition(_MEANS)[2].startswith(f"{At.__name__}(") and row.occurrences > 0
+    return definition.enabled != row.enabled_file or (is_spent and not row.enabled and row.schedule != schedule)

@@ -1,0 +1,161 @@
+"""What starts pipes by itself: due times and events.
+
+Law: one due time and one event start a pipe once, whatever crashes in between: the watermark and the claim are written
+in the transaction of the row. A pipe that is at work is not started a second time by its schedule; events wait in line
+behind it, a bounded number.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from supervisord_py.errors import PxError
+from supervisord_py.ledger.pipe_executions import ErrorType, Group, Status, Trigger
+from supervisord_py.ledger.pipe_state import Claim, release_claim
+from supervisord_py.pipes import events
+from supervisord_py.pipes.definition import FILE_CHANGED
+from supervisord_py.pipes.events import PipeEvent
+from supervisord_py.pipes.intake import Order
+from supervisord_py.pipes.models import Claimed, EventClaims, PublishedEvent, Suppressed
+from supervisord_py.pipes.schedule import At
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisord_py.ledger.pipe_executions import Execution
+    from supervisord_py.pipes.due import Due
+    from supervisord_py.pipes.models import PipeDefinition
+    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.pipes.run import Run
+
+_log = structlog.get_logger(__name__)
+
+
+class Triggers:
+    """Starts pipes for the scheduler and for events."""
+
+    def __init__(self, room: Pipes) -> None:
+        self._room = room
+
+    # -- due times -----------------------------------------------------------------------------------------------
+
+    async def due(self, pipe: str, due: Due) -> str | None:
+        """Queue a pipe that is due; return why it is skipped, None when it is not."""
+        room, definition = self._room, self._room.definition_of(pipe)
+        if definition is None or room.is_ending:
+            return "it is not there any more" if definition is None else "the daemon is stopping"
+        at_work = room.of_pipe(pipe)
+        if any(run.is_leaving_line for run in at_work):  # whoever ends it says whether its time counts as served
+            return "the execution that waited is just being cancelled"
+        if at_work:
+            room.states.change(pipe, last_due=due.at)
+            word = "running" if at_work[0].execution.status is Status.RUNNING else "waiting"
+            return f"still {word}: execution {at_work[0].id}; skipped"
+        change: dict[str, Any] = {"last_due": due.at, "occurrences": room.states.get(pipe).occurrences + 1}
+        if isinstance(definition.schedule, At):
+            change |= {"enabled": False, "enabled_file": definition.enabled}
+        await room.intake.take(definition, Order(Trigger.SCHEDULED, Group.SCHEDULED), **change)
+        return None
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self, published: PublishedEvent, cause: int | None = None, source: Execution | None = None
+    ) -> EventClaims:
+        """Start every enabled pipe that waits for an event, once each; `source` is the execution that caused it."""
+        key = published.key or uuid.uuid4().hex
+        if source is None and published.source is not None:
+            running = self._room.running(published.source)
+            source = None if running is None else running.execution
+        before = (source.plan.context or {}).get("chain", ()) if source is not None and source.trigger_event else ()
+        chain = (*before, published.source) if published.source is not None else ()
+        event = PipeEvent(published.name, published.subject, key, chain)
+        claimed: list[Claimed] = []
+        suppressed: list[Suppressed] = []
+        for definition in tuple(self._room.usable()):
+            if not any(events.matches(each, event, str(definition.folder)) for each in definition.events):
+                continue
+            why = self._refusal(definition, event) or self._looping(definition.name, event, cause)
+            if why is None:
+                try:
+                    run = await self._start(definition, event, published.facts, cause)
+                except PxError as error:
+                    run, why = None, error.detail
+                else:
+                    why = "it has taken this event before"
+                if run is not None:
+                    claimed.append(Claimed(definition.name, run.id))
+                    continue
+            suppressed.append(Suppressed(definition.name, why))
+            _log.info("pipe_event_suppressed", pipe=definition.name, event_name=event.text, why=why)
+        return EventClaims(tuple(claimed), tuple(suppressed))
+
+    def _looping(self, pipe: str, event: PipeEvent, cause: int | None) -> str | None:
+        """Return why an event would go round in a loop; it is told, too, for whoever made the ring has to learn of it.
+
+        That a pipe does not start itself is nothing to tell: it is so after each run of one that waits for all ends.
+        """
+        why = events.loop(pipe, event)
+        if why is not None and event.chain[-1] != pipe:
+            self._room.say_of_pipe("pipe_event_suppressed", pipe, cause=cause, event_name=event.text, why=why)
+            self._decided(pipe, f"not started: {why}")
+        return why
+
+    def _decided(self, pipe: str, words: str) -> None:
+        self._room.states.change(pipe, last_decision=words, last_decision_at=self._room.clocks.moment())
+
+    def _refusal(self, definition: PipeDefinition, event: PipeEvent) -> str | None:
+        room = self._room
+        for is_so, why in (
+            (room.is_ending, "the daemon is stopping"),
+            (not room.config.enabled, "pipes do not start by themselves here (pipes.enabled)"),
+            (not room.states.is_enabled(definition), "it is disabled"),
+        ):
+            if is_so:
+                return why
+        waiting = room.queued(definition.name)
+        if len(waiting) >= room.config.scheduler.deferred_events:
+            return f"{len(waiting)} of its executions wait already"
+        if event.name == FILE_CHANGED and any(it.execution.trigger_event == event.text for it in waiting):
+            return f"execution {waiting[0].id} waits already, and will see the change"
+        return None
+
+    async def _start(
+        self, definition: PipeDefinition, event: PipeEvent, facts: Mapping[str, Any] | None, cause: int | None
+    ) -> Run | None:
+        name, key = definition.name, event.key
+        data = None if facts is None else dict(facts)
+        context: dict[str, Any] = {"event": event.text, "key": key, "data": data}
+        if event.chain:
+            context["chain"] = event.chain
+        order = Order(Trigger.EVENT, Group.EVENT, context=context, event=event.text, key=key, cause=cause)
+        claim = Claim(name, event.text, key, self._room.clocks.moment())
+        run = await self._room.intake.take(definition, order, claim=claim)
+        if run is not None:
+            self._decided(name, f"started by the event {event.text}: execution {run.id}")
+        return run
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    async def ended(self, run: Run) -> None:
+        """Tell other pipes of an end, and give back what it had claimed where it failed for good."""
+        it, goes_on = run.execution, run.following is not None
+        if not goes_on and it.status is not Status.CANCELLED and it.error_type is not ErrorType.SHUTDOWN:
+            name = "pipe_completed" if it.status is Status.COMPLETED else "pipe_failed"
+            facts = {
+                "execution": it.id,
+                "status": it.status.value,
+                "error_type": None if it.error_type is None else it.error_type.value,
+                "error_message": it.error_message,
+                "output_dir": it.output_dir,
+            }
+            await self.publish(PublishedEvent(name, it.pipe_name, str(it.id), facts, it.pipe_name), run.event, it)
+        if not goes_on and it.status is not Status.COMPLETED and it.trigger_event and it.trigger_key:
+            # Let the event start the pipe again, should it be told once more.
+            await self._room.ledger.write(release_claim(it.pipe_name, it.trigger_event, it.trigger_key))
+        if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:
+            # Else it would read as if what was decided (its first run, say) had come to pass.
+            self._decided(it.pipe_name, f"execution {run.id} did not run: {it.error_message or 'cancelled'}")

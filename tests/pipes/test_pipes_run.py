@@ -1,0 +1,102 @@
+"""The pure parts of a run: its plan, what an end means, and what the clocks tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Plan, Status
+from supervisord_py.pipes.adapters import AgentLimits
+from supervisord_py.pipes.config import PipesConfig
+from supervisord_py.pipes.ending import is_incomplete
+from supervisord_py.pipes.intake import BY_HAND, _plan
+from supervisord_py.pipes.models import Fingerprint, PipeDefinition, RetryRules, RunLimits
+from supervisord_py.pipes.outcome import ErrorPattern
+from supervisord_py.pipes.run import RunTerms, _too_late, read_terms
+from supervisord_py.pipes.schedule import Manual
+from supervisord_py.pipes.scheduler import Clocks, Resumes, whole_ms
+from supervisord_py.pipes.states import PipeStates
+from supervisord_py.pipes.status import timeout_doubts
+
+HERE = Path("/nowhere")
+CONFIG = PipesConfig(HERE, HERE, HERE, HERE, HERE, "/nowhere/sock")
+DEFINITION = PipeDefinition("p", HERE, HERE / "pipe.md", Fingerprint(1, 1, 1, 1, ""), Manual(), "manual", "body")
+
+
+def late(plan: Plan) -> str:
+    return _too_late(Execution(id=1, pipe_name="p", plan=plan))
+
+
+def test_a_plan_takes_the_word_of_the_run_then_of_the_pipe_then_of_the_adapter_then_of_the_daemon() -> None:
+    plain = _plan(DEFINITION, (), None, BY_HAND, CONFIG)
+    assert (plain.timeout_seconds, plain.max_turns, plain.retries, plain.max_cost) == (300.0, 200, 2, None)
+    limits = RunLimits(turns=3, memory_bytes=9)
+    pipe = structs.replace(DEFINITION, timeout_seconds=50.0, limits=limits, retries=RetryRules(0))
+    own = _plan(pipe, (), AgentLimits(7, 8, 9.0), BY_HAND, CONFIG)
+    assert (own.timeout_seconds, own.max_turns, own.max_tokens, own.max_cost) == (50.0, 3, 8, 9.0)
+    assert (own.retries, own.memory_bytes) == (0, 9)
+    hurried = _plan(pipe, (), None, BY_HAND._replace(timeout_seconds=1e9), CONFIG)
+    assert hurried.timeout_seconds == CONFIG.timeout_max_seconds
+    assert hurried.warnings == ("timeout: 1e+09 s is cut to 86400 s (pipes.timeout_max_seconds)",)
+    assert "pipes.timeout_max_seconds" in late(hurried)
+    assert (own.warnings, late(own)) == ((), "did not end within 50 s (timeout)")
+    assert timeout_doubts(pipe, CONFIG) == ()
+    assert len(timeout_doubts(pipe, replace(CONFIG, timeout_max_seconds=49.0))) == 1
+
+
+FAILED = Outcome(Status.FAILED, ErrorType.CRASH)
+DONE = Outcome(Status.COMPLETED)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "becomes", "incomplete"),
+    [
+        (FAILED, 5, True),
+        (Outcome(Status.FAILED, ErrorType.AUTH_FAILED), 5, False),
+        (Outcome(Status.TIMED_OUT, ErrorType.TIMEOUT), 5, True),
+        (DONE, 0, False),
+        (Outcome(Status.CANCELLED, ErrorType.CANCELLED), 4, True),
+        (Outcome(Status.FAILED, ErrorType.INTERRUPTED), 4, True),
+        (Outcome(Status.FAILED, ErrorType.SHUTDOWN), 4, True),
+    ],
+)
+def test_failures_in_a_row_are_counted_and_what_was_cut_off_may_be_half_done(
+    *, outcome: Outcome, becomes: int, incomplete: bool
+) -> None:
+    states = PipeStates(None, Clocks())  # type: ignore[arg-type]
+    states.take("p", consecutive_failures=4)
+    it = Execution(id=1, pipe_name="p", context_end=5.0)
+    assert "consecutive_failures" not in states.change_by(it, FAILED, 9.0, goes_on=True)
+    states.take("p", **states.change_by(it, outcome, 9.0, goes_on=False))
+    row = states.get("p")
+    assert row.consecutive_failures == becomes
+    assert (row.last_success_at, row.last_context_end) == ((9.0, 5.0) if outcome is DONE else (None, None))
+    assert is_incomplete(outcome) is incomplete
+
+
+def test_the_terms_of_a_run_come_back_from_its_row() -> None:
+    terms = RunTerms("pi-jsonl", errors=(ErrorPattern(ErrorType.NETWORK, "x"),), patterns=("y",), copied=True)
+    assert read_terms(msgspec.json.encode(terms).decode()) == terms
+    assert [read_terms(text) for text in (None, "", "{", "[]", '{"copied": 3}')] == [RunTerms()] * 5
+
+
+def test_a_resume_is_noticed_once() -> None:
+    clock = {"boot": 100.0, "awake": 50.0}
+    clocks = Clocks(lambda: 0.0, lambda: clock["boot"], lambda: clock["awake"])
+    resumes = Resumes(clocks)
+    clock.update(boot=200.0, awake=149.0)
+    assert (resumes.look(), resumes.resumed_at) == (0.0, None)
+    clock.update(boot=300.0, awake=150.0)
+    assert (resumes.look(), resumes.resumed_at) == (100.0, 300.0)
+    assert (resumes.look(), resumes.resumed_at) == (0.0, 300.0)
+
+
+@given(st.floats(0, 4e9))
+def test_times_of_rows_have_whole_milliseconds_and_are_never_later(seconds: float) -> None:
+    assert 0 <= seconds - whole_ms(seconds) < 0.001001
