@@ -18,7 +18,7 @@ PURE := backoff due grammar ladder outcome queue schedule session_set session_sl
 space := $(subst x, ,x)
 PURE_FILES := $(subst $(space),$(shell printf ,),$(foreach name,$(PURE),*/$(name).py))
 
-.PHONY: help environment peers demo test deep lint types contracts rewritten unmeasured coverage bench weight lock dist clean
+.PHONY: help environment peers demo test deep lint types contracts unmeasured coverage bench hops weight lock dist clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 24
@@ -66,6 +66,9 @@ coverage: environment peers ## all tests, measured in all processes, with two ga
 
 bench: environment ## figures: medians, and ratios within one interleaved run
 	$(BIN)/python tests/bench/run_all.py
+
+hops: environment ## what a warm call, a cell and an execution pass in the control plane: an introduction to the code
+	$(BIN)/python -m pytest -q -s -n 0 tests/repo/test_hops.py
 
 weight: ## lines, files, classes and tests of each folder
 	@python3 tests/repo/weight.py
