@@ -140,6 +140,7 @@ def _leave_output(output_dir: str, outcome: Outcome) -> None:
     """Remove an empty output folder; mark that of an execution that was cut off: what lies there may be half-done."""
     with suppress(OSError):
         if is_incomplete(outcome):
+            Path(output_dir).mkdir(exist_ok=True)  # it goes just before the row becomes final
             with Path(output_dir, "INCOMPLETE").open("x", encoding="utf-8") as file:
                 file.write(f"{outcome.error_message or outcome.status.value}\n")
         else:
