@@ -163,10 +163,13 @@ def pipe_unit(view: PipeView) -> PipeUnit:
 
 
 def second_names(units: Collection[UnitView]) -> dict[str, str]:
-    """Return the sessions' names by unit; a remembered one gives its name up to a living one."""
+    """Return the sessions' names by unit: a remembered one gives its name up to a living one, a shell to a Python."""
     sessions = [unit for unit in units if isinstance(unit, KernelUnit)]
     living = {each.session for each in sessions if each.state != "stopped"}
-    return {each.unit: each.session for each in sessions if each.state != "stopped" or each.session not in living}
+    known = [each for each in sessions if each.state != "stopped" or each.session not in living]
+    pythons = {(each.session, each.cwd) for each in known if each.backend != "bash"}
+    shells = {each.unit for each in known if each.backend == "bash" and (each.session, each.cwd) in pythons}
+    return {each.unit: each.session for each in known if each.unit not in shells}
 
 
 def unit_named(call: Call, name: str | None = None) -> UnitView:

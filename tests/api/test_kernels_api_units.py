@@ -12,7 +12,7 @@ from api.kernel_fakes import key_of
 from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.api.why import KERNEL_MEANINGS, meaning_of
 from supervisord_py.errors import AmbiguousNameError
-from supervisord_py.kernels.session import SessionState
+from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
 from supervisord_py.process.model import Reason, TreeStat
 
 if TYPE_CHECKING:
@@ -58,6 +58,13 @@ async def test_a_remembered_session_gives_its_name_up_to_a_living_one(rig: Rig) 
     another = rig.kernels.put("work", "/other")
     status, problem, _ = await rig.get("/api/units?name=kernel:work")
     assert (status, problem["candidates"]) == (400, sorted([living.unit, another.unit]))
+
+
+async def test_a_shell_gives_its_name_up_to_the_python_session_beside_it(rig: Rig) -> None:
+    python = rig.kernels.put("work", "/new")
+    shell = rig.kernels.put("work", "/new", key=SessionKey("work", "/new", "bash", BackendName.BASH))
+    assert (await rig.get("/api/units?name=work"))[1]["units"][0]["unit"] == python.unit
+    assert (await rig.get(f"/api/units?name={shell.unit}"))[1]["units"][0]["unit"] == shell.unit
 
 
 @pytest.mark.parametrize(
