@@ -204,8 +204,11 @@ class PipeRig:
         queued = await self.room.run(name)
         live, folder = self.room.runs[queued.id], self.room.folder(queued.id)
 
-        def has_spoken() -> bool:
-            return sum(output.size(folder, stream) or 0 for stream in output.BOTH) >= size
+        def has_spoken() -> bool:  # its time counts from when it is known to run; its first words may be there before
+            return (
+                live.execution.pid is not None
+                and sum(output.size(folder, stream) or 0 for stream in output.BOTH) >= size
+            )
 
         await eventually(has_spoken, f"{size} bytes of {name}")
         self.time.pass_by(live.deadline - self.time.clocks.boot())
