@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -11,37 +12,40 @@ from msgspec import Struct
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.cell import KernelStarting, Queued
-from supervisord_py.kernels.hosting.kernel_lives import KernelLives
-from supervisord_py.kernels.hosting.launching import launch_of, tag_of
-from supervisord_py.kernels.lives.kernel_life import KernelLife
-from supervisord_py.kernels.messages import KernelEnd, how_it_ended, refusal_error
+from supervisord_py.kernels.kernel_driver import KernelDriver, KernelInstance
+from supervisord_py.kernels.messages import how_it_ended, refusal_error
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.kernels.sessions.session_events import Death, Fault, StartCause, WaitsFor
 from supervisord_py.kernels.sessions.session_set import SessionSet
 from supervisord_py.process import clock
 from supervisord_py.process.host import SHORT
+from supervisord_py.process.instance import End
 from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.model import Reason
+from supervisord_py.process.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from supervisord_py.kernels.backend import KernelBackend, Launch
     from supervisord_py.kernels.backends import Backends
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.hosting.live_session import LiveSession
     from supervisord_py.kernels.hosting.session_register import SessionRegister
-    from supervisord_py.kernels.lives.kernel_chronicle import KernelChronicle
     from supervisord_py.kernels.resolver import InterpreterResolver
-    from supervisord_py.kernels.session import BackendName
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import Reason
 
 LONGEST_TIMER_SECONDS = 60.0
 """The loop's clock stands still during suspend, the set's does not: look at it again after that at the latest."""
 _WEIGHS_USE = (ev.Asked, ev.StartAsked, ev.RestartAsked, ev.TimePassed)
 """Events after which somebody may be evicted."""
+CELL_SECONDS = 5.0
+"""How long a cell whose kernel has ended may take to say so; it knows as soon as we do."""
+_ASKED_FOR = frozenset({Reason.STOPPED, Reason.SHUTDOWN})
+"""Ends that are no cause of the next start."""
 _log = structlog.get_logger(__name__)
 
 
@@ -49,7 +53,7 @@ class Granted(Struct, frozen=True):
     """A kernel that is there for whoever asked. `cold`: it was started meanwhile."""
 
     ticket: int
-    life: KernelLife
+    life: KernelInstance
     cold: bool
 
 
@@ -67,40 +71,26 @@ class KernelPool:
     def __init__(
         self,
         placement: KeeperClient,
-        chronicle: KernelChronicle,
+        ledger: Ledger,
+        events: EventStream,
+        backends: Backends,
         register: SessionRegister,
         config: KernelsConfig,
         resolver: InterpreterResolver,
     ) -> None:
         self.placement = placement
-        self.chronicle = chronicle
+        self.supervisor = Supervisor(placement, ledger, events)
         self.config = config
         self.set = SessionSet(config.sessions)
         self.register = register
-        self.backends: Backends
-        self.lives = KernelLives(self)
-        self._resolver = resolver
-        self._by_serial: dict[int, KernelLife] = {}
+        self.driver = KernelDriver(self.supervisor, backends, register, resolver, lambda: self.config, self._gone)
+        self._by_serial: dict[int, KernelInstance] = {}
         self._waiters: dict[int, Waiter] = {}
-        self._failures: dict[int, PxError] = {}
         self._tickets = 0
         self._timer: asyncio.TimerHandle | None = None
         self._let_go = False
-        self._group: asyncio.TaskGroup
-        self._owner: asyncio.Task[None] | None = None
 
     # -- beginning and end -------------------------------------------------------------------------------------------
-
-    async def open(self) -> None:
-        """Begin: tasks may run from now on."""
-        grouped = asyncio.Event()
-        self._owner = asyncio.create_task(self._hold_group(grouped), name="kernels")
-        await grouped.wait()
-
-    async def _hold_group(self, grouped: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as self._group:
-            grouped.set()
-            await asyncio.Event().wait()  # until `let_go` cancels the group with all that is in it
 
     async def stop_all(self) -> None:
         """Stop every kernel, all at once; returns when nothing is left, or what is left has survived a stop."""
@@ -113,26 +103,12 @@ class KernelPool:
         self._let_go = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._owner is not None:
-            self._owner.cancel()
-            await asyncio.wait([self._owner])
-
-    def run_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run something in the room's group; what it raises is logged. While all ends, who asks is cancelled, too."""
-        guarded = _guarded(work)
-        try:
-            task = self._group.create_task(guarded)
-        except RuntimeError:
-            guarded.close()
-            work.close()
-            raise asyncio.CancelledError from None
-        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, nobody else would
-        return task
+        await self.supervisor.close()
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: limits of the set at once, the rest for what starts from now on."""
         self.config = config
-        self.backends.reconfigure(config)
+        self.driver.backends.reconfigure(config)
         self.report(ev.Bounded(config.sessions))
 
     # -- the set -----------------------------------------------------------------------------------------------------
@@ -193,7 +169,7 @@ class KernelPool:
         return refusal_error(refuse, self.config.sessions, session.unit if session else f"kernel:{refuse.session}")
 
     def _failure(self, session_id: str, serial: int) -> PxError:
-        error = self._failures.get(serial)
+        error = self._by_serial[serial].error
         if error is None:
             return KeeperLostError(f"The start of kernel:{session_id} was given up.", unit=f"kernel:{session_id}")
         return error.fresh()
@@ -217,19 +193,19 @@ class KernelPool:
 
     def _start(self, start: ev.Start) -> int:
         session = self.register.known(start.session)
-        loop = asyncio.get_running_loop()
-        life = KernelLife(start.serial, self.placement.new_key(), session.key, loop.time(), time.time())
+        life = KernelInstance(self.placement.new_key(), session, start.serial)
         self._by_serial[start.serial] = session.life = life
         if start.cause is StartCause.RESTARTED:
             session.restarts += 1
-        event = self.chronicle.say("starting", life, why=start.cause.value)
-        life.task = self.run_task(self.lives.live(life))
+        event = self.supervisor.say("starting", life, cause=session.ended_by, why=start.cause.value)
+        session.ended_by = None
+        life.life = self.supervisor.task(self._live(life))
         return event
 
-    def _stop(self, life: KernelLife, reason: Reason | None, cause: int | None) -> None:
+    def _stop(self, life: KernelInstance, reason: Reason | None, cause: int | None) -> None:
         if reason is not None and cause is not None:
             life.event = cause
-        self.run_task(self.lives.end(life, reason))
+        self.supervisor.task(self.supervisor.stop(self.driver, life, reason))
 
     # -- who asks ----------------------------------------------------------------------------------------------------
 
@@ -257,7 +233,7 @@ class KernelPool:
         finally:
             del self._waiters[asking.ticket]
 
-    def lives_present(self) -> tuple[KernelLife, ...]:
+    def lives_present(self) -> tuple[KernelInstance, ...]:
         """Return every life of which something is left."""
         return tuple(self._by_serial.values())
 
@@ -265,100 +241,86 @@ class KernelPool:
         """Return the serial of the life that bears an instance key, None where it is none of ours."""
         return next((it.serial for it in self._by_serial.values() if instance in {it.key, *it.shells}), None)
 
-    def adopt(self, life: KernelLife, event: ev.Adopted) -> None:
-        """Count an adopted kernel in."""
+    # -- lives of kernels --------------------------------------------------------------------------------------------
+
+    def adopt(self, life: KernelInstance, *, last_used: float, ticket: int | None, per_call: bool) -> None:
+        """Count an adopted kernel in; `last_used` as `clock.now`, `ticket` of the cell that it is at."""
+        life.serial = self.set.reserve_serial()
         self._by_serial[life.serial] = life
-        self.report(event)
+        self.report(ev.Adopted(life.session.id, life.serial, last_used, ticket=ticket, per_call=per_call))
+        life.life = self.supervisor.task(self._watch(life))
 
-    # -- what lives need and tell ----------------------------------------------------------------------------------
-
-    @property
-    def start_seconds(self) -> float:
-        """Bound of one start."""
-        return self.config.start_seconds
-
-    @property
-    def stop_seconds(self) -> float:
-        """From TERM to KILL in an orderly stop."""
-        return self.config.stop_seconds
-
-    async def backend(self, name: BackendName) -> KernelBackend:
-        """Return a backend, made when it is first asked for."""
-        return await self.backends.get(name)
-
-    async def launch_of(self, life: KernelLife) -> Launch:
-        """Decide everything about a kernel that is to be started."""
-        session = self.register.known(life.session.id)
-        if session.choice is None:
-            deadline = asyncio.get_running_loop().time() + self.config.start_seconds
-            session.adopt(await self._resolver.resolve(session.choose_request(deadline), self.config))
-        return await asyncio.to_thread(launch_of, session, life, self.config)
-
-    def tag_of(self, life: KernelLife) -> str:
-        """Return the note that the keeper is to hold with a life."""
-        return tag_of(self.register.known(life.session.id), life).encode()
-
-    def life_ready(self, life: KernelLife) -> None:
-        """It may take cells."""
-        session = self.register.known(life.session.id)
+    async def _live(self, life: KernelInstance) -> None:
+        """Bring a kernel up and watch it to its end."""
+        try:
+            await self.supervisor.start(self.driver, life)
+        except PxError as error:
+            self.report(ev.StartFailed(life.session.id, life.serial, fault_of(life, error), error.problem()))
+            return
+        self.supervisor.became_ready(life, cold_start_ms=life.cold_start_ms)
+        session = life.session
         session.reason = None
         session.notices = (*(session.choice.notices if session.choice else ()), *self._phases(life))
-        self.report(ev.BecameReady(life.session.id, life.serial))
+        self.report(ev.BecameReady(session.id, life.serial))
         self.register.write(session)
+        await self._watch(life)
 
-    def _phases(self, life: KernelLife) -> tuple[str, ...]:
+    def _phases(self, life: KernelInstance) -> tuple[str, ...]:
         """Return how long each phase of the start took, where the settings ask for it."""
-        if not self.config.debug_startup or life.handle is None:
+        if not self.config.debug_startup:
             return ()
-        phases = life.handle.started.phases
-        told = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in phases.items())
-        _log.info("kernel_startup", unit=life.unit, cold_start_ms=life.cold_start_ms, phases=dict(phases))
-        return (f"The kernel started in {life.cold_start_ms} ms: {told or 'no phases known'}.",)
+        spent = {name: round(seconds * 1000, 1) for name, seconds in life.spent.items()}
+        _log.info("kernel_startup", unit=life.unit, cold_start_ms=life.cold_start_ms, phases=spent)
+        told = ", ".join(f"{name} {milliseconds:.0f} ms" for name, milliseconds in spent.items())
+        return (f"The kernel started in {life.cold_start_ms} ms: {told}.",)
 
-    def life_failed(self, life: KernelLife, error: PxError) -> None:
-        """It never became ready; what is left of it is still to be stopped."""
-        self._failures[life.serial] = error
-        session = self.register.known(life.session.id)
-        self.report(ev.StartFailed(session.id, life.serial, fault_of(life, error), error.problem()))
+    async def _watch(self, life: KernelInstance) -> None:
+        """Wait for the end of a ready kernel, and for its cell: whether the end was its wish, it alone knows."""
+        assert life.handle is not None
+        life.record = await asyncio.shield(life.handle.died) or life.record
+        if life.busy:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CELL_SECONDS):
+                    await life.judged.wait()
+        self.life_died(life)
 
-    def life_died(self, life: KernelLife) -> None:
+    def life_died(self, life: KernelInstance) -> None:
         """It ended unasked; what is left of its tree is still to be stopped."""
         if life.death_reported or life.ending:
             return
         life.death_reported = True
         if life.record is not None:
-            life.explain(KernelEnd(outcome(life.record, life.wanted, ready=True), life.record))
+            life.explain(End(outcome(life.record, life.wanted, ready=True), life.record))
         how = death_of(life)
-        if how is Death.CRASHED and self.register.known(life.session.id).owner is Owner.JUPYTER:
+        if how is Death.CRASHED and life.session.owner is Owner.JUPYTER:
             how = Death.EXITED  # its front end restarts it, and would kill ours in the middle of the next cell
         self.report(ev.Died(life.session.id, life.serial, how, life.problem))
 
-    def life_gone(self, life: KernelLife) -> None:
+    def _gone(self, life: KernelInstance) -> None:
         """Nothing of it is left, or nothing more can be done about it."""
         self._by_serial.pop(life.serial, None)
-        session = self.register.known(life.session.id)
-        if session.life is life:
+        session, end = life.session, life.end
+        if isinstance(life.error, KeeperLostError) and not self.set.is_closed:
+            self.report(ev.Closed())  # nothing can be started or stopped any more: refuse everyone
+        if session.life in {life, None} and end is not None:
             session.life = session.choice = None  # the next start looks again: what was chosen may have changed
-        if life.ended is not None:
-            session.reason = life.ended.reason
+            session.reason = end.reason
+            session.ended_by = None if end.reason in _ASKED_FOR else life.event
             if life.cell is not None and session.keeps_variables:
-                how = "was ended by exit() in a cell" if life.exiting else how_it_ended(life.ended)
+                how = "was ended by exit() in a cell" if life.exiting else how_it_ended(end)
                 session.lost = f"The session's last kernel {how}; its variables are gone."
-        self.report(ev.Gone(life.session.id, life.serial))
-        self._failures.pop(life.serial, None)
-        self.register.settle(session)
+        if life.serial:
+            self.report(ev.Gone(session.id, life.serial))
+        if self.register.get(session.id) is session:
+            self.register.settle(session)
 
-    def keeper_lost(self) -> None:
-        """Nothing can be started or stopped any more: refuse everyone, bring nothing back."""
-        if not self.set.is_closed:
-            self.report(ev.Closed())
-
-    def note(self, life: KernelLife) -> None:
-        """Have the keeper's note of a life brought up to date; nobody waits for that."""
-        self.run_task(self.lives.annotate(life))
+    def note(self, life: KernelInstance) -> None:
+        """Have the note of a kernel brought up to date; nobody waits for that."""
+        if not self._let_go:
+            self.supervisor.task(self.supervisor.annotate(life))
 
 
-def death_of(life: KernelLife) -> Death:
+def death_of(life: KernelInstance) -> Death:
     """Say how a ready kernel ended, as far as the set cares."""
     if life.wanted is not None:
         return Death.KILLED
@@ -368,7 +330,7 @@ def death_of(life: KernelLife) -> Death:
     return Death.EXITED if clean and not life.busy else Death.CRASHED
 
 
-def fault_of(life: KernelLife, error: PxError) -> Fault:
+def fault_of(life: KernelInstance, error: PxError) -> Fault:
     """Say whose fault a failed start is."""
     if error.extra.get("errno") in SHORT:
         return Fault.NO_DESCRIPTORS
@@ -377,16 +339,7 @@ def fault_of(life: KernelLife, error: PxError) -> Fault:
     return Fault.OWN
 
 
-async def _guarded(work: Coroutine[None, None, None]) -> None:
-    try:
-        await work
-    except KeeperLostError:
-        _log.warning("keeper_lost")
-    except Exception:
-        _log.exception("kernels_task_failed")
-
-
-def _foreign_news(lives: Iterable[KernelLife]) -> Iterator[ev.Event]:
+def _foreign_news(lives: Iterable[KernelInstance]) -> Iterator[ev.Event]:
     """Yield what the set has not heard yet of what other clients (JupyterLab, a console) do with kernels."""
     for life in lives:
         handle = life.handle

@@ -9,11 +9,12 @@ import msgspec
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
 from supervisord_py.kernels.hosting.live_session import LiveSession
-from supervisord_py.kernels.messages import KernelEnd, how_it_ended
+from supervisord_py.kernels.messages import how_it_ended
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
 from supervisord_py.kernels.shortened import shortened
 from supervisord_py.ledger import kernels as kernel_rows
+from supervisord_py.process.instance import End
 from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
@@ -204,9 +205,9 @@ def how_lost(newest: Newest, session_reason: str | None) -> str:
         return CUT_OFF
     ended = Reason(reason)
     if newest.code is None and newest.signal is None:
-        how = _SHORT.get(ended) or how_it_ended(KernelEnd(ended))
+        how = _SHORT.get(ended) or how_it_ended(End(ended))
     else:
-        how = how_it_ended(KernelEnd(ended, _record(newest)))
+        how = how_it_ended(End(ended, _record(newest)))
     return f"The session's last kernel {how}; its variables are gone."
 
 

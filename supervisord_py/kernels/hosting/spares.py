@@ -10,7 +10,7 @@ import structlog
 
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.backend import Launch
-from supervisord_py.kernels.hosting.launching import resource_limits
+from supervisord_py.kernels.kernel_driver import resource_limits
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.model import Reason
 
@@ -39,7 +39,7 @@ def spares_of(backends: Backends) -> tuple[SpareView, ...]:
 async def end_left_over(pool: KernelPool) -> None:
     """End the spares of an earlier control plane; they end by themselves, but their records are to be released."""
     for child in await pool.placement.list(UNITS):
-        pool.run_task(_end(pool, child.key))
+        pool.supervisor.task(_end(pool, child.key))
 
 
 async def _end(pool: KernelPool, key: str) -> None:
@@ -56,7 +56,7 @@ async def begin(pool: KernelPool, resolver: InterpreterResolver) -> None:
         return
     try:
         launch = await _launch(pool, resolver, session)
-        backend: Any = await pool.backend(BackendName.DIRECT)
+        backend: Any = await pool.driver.backends.get(BackendName.DIRECT)
         backend.expect(launch)
         await backend.preload()
     except (PxError, OSError) as error:
