@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from supervisord_py.errors import CancelledRunError, PxError, TimedOutError
 from supervisord_py.kernels import messages
+from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.call_rules import sentence
 from supervisord_py.kernels.cell import (
     CallResult,
@@ -26,7 +27,6 @@ from supervisord_py.kernels.cell import (
 from supervisord_py.kernels.execution import CellWork
 from supervisord_py.kernels.messages import Stopped
 from supervisord_py.kernels.room_requests import Owner
-from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process import clock
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.call_rules import Timeout
     from supervisord_py.kernels.cell import CallEvent, CallRequest, Cell
     from supervisord_py.kernels.execution import CellOutcome, CellRun
-    from supervisord_py.kernels.hosting.kernel_pool import Granted
-    from supervisord_py.kernels.hosting.live_session import LiveSession
     from supervisord_py.kernels.kernel_driver import KernelInstance
+    from supervisord_py.kernels.kernel_pool import Granted
+    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.room import Kernels
 
 _log = structlog.get_logger(__name__)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.call_rules import Judgement
     from supervisord_py.kernels.cell import CallEvent, CellResult, CellStarted, Step
     from supervisord_py.kernels.config import LadderTimes
-    from supervisord_py.kernels.hosting.live_session import LiveSession
     from supervisord_py.kernels.kernel_driver import KernelInstance
+    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.ledger.kernels import KernelCellRow
 

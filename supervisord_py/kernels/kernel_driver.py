@@ -19,7 +19,7 @@ from supervisord_py.errors import InvalidInputError, KeeperLostError, PxError, R
 from supervisord_py.kernels import connection_file, messages
 from supervisord_py.kernels.backend import Launch, StartMethod
 from supervisord_py.kernels.choice import SPEC_PREFIX
-from supervisord_py.kernels.hosting.live_session import LiveSession
+from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.messages import how_it_ended
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionKey
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import KernelHandle
     from supervisord_py.kernels.backends import Backends
     from supervisord_py.kernels.config import KernelsConfig, ProcessLimits
-    from supervisord_py.kernels.hosting.session_register import SessionRegister
     from supervisord_py.kernels.resolver import InterpreterResolver
+    from supervisord_py.kernels.session_register import SessionRegister
     from supervisord_py.process.instance import Note
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child, ChildSpec

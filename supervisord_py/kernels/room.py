@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
-from supervisord_py.kernels import call_rules, kernelspecs
+from supervisord_py.kernels import call_rules, kernelspecs, spares
+from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.adoption import KernelAdoption
 from supervisord_py.kernels.backends import Backends
 from supervisord_py.kernels.call import Call, CallPlan
@@ -19,15 +20,13 @@ from supervisord_py.kernels.cell import CellStatus, Notice, Step
 from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.choice import BASH, ChooseRequest
 from supervisord_py.kernels.environment import NOTHING
-from supervisord_py.kernels.hosting import spares
-from supervisord_py.kernels.hosting.kernel_pool import KernelPool
-from supervisord_py.kernels.hosting.session_register import SessionRegister
 from supervisord_py.kernels.kernel_driver import check_folder
+from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.memory_watch import MemoryWatch
 from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.kernels.room_requests import InterruptReport, Owner, StartRequest
 from supervisord_py.kernels.session import BackendName, SessionKey
-from supervisord_py.kernels.sessions import session_events as ev
+from supervisord_py.kernels.session_register import SessionRegister
 from supervisord_py.process import clock
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor, stop_report
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.exposure import CapabilityReport
-    from supervisord_py.kernels.hosting.live_session import LiveSession
+    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.session import SessionView
-    from supervisord_py.kernels.sessions.session_events import Standing
+    from supervisord_py.kernels.session_events import Standing
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream

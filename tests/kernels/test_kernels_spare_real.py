@@ -19,10 +19,9 @@ from structlog.testing import capture_logs
 from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
 from kernels.room_house import room_house
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels import spare
+from supervisord_py.kernels import spare, spares
 from supervisord_py.kernels.backend import SpareView, StartMethod
 from supervisord_py.kernels.direct import DirectBackend
-from supervisord_py.kernels.hosting import spares
 from supervisord_py.process.logs import LogReader
 from supervisord_py.process.model import Reason, ResourceLimit
 

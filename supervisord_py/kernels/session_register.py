@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
-from supervisord_py.kernels.hosting.live_session import LiveSession
+from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.messages import how_it_ended
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervisord_py.kernels.session import SessionView
-    from supervisord_py.kernels.sessions.session_events import Standing
+    from supervisord_py.kernels.session_events import Standing
     from supervisord_py.ledger.kernels import KernelSessionRow, Newest
     from supervisord_py.ledger.store import Ledger
 

@@ -17,8 +17,8 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from supervisord_py.kernels.backend import SpareView
     from supervisord_py.kernels.backends import Backends
-    from supervisord_py.kernels.hosting.kernel_pool import KernelPool
-    from supervisord_py.kernels.hosting.live_session import LiveSession
+    from supervisord_py.kernels.kernel_pool import KernelPool
+    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.resolver import InterpreterResolver
 
 UNITS = "kernel-spare:"

@@ -11,13 +11,13 @@ import structlog
 from msgspec import Struct
 
 from supervisord_py.errors import KeeperLostError, PxError
+from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.cell import KernelStarting, Queued
 from supervisord_py.kernels.kernel_driver import KernelDriver, KernelInstance
 from supervisord_py.kernels.messages import how_it_ended, refusal_error
 from supervisord_py.kernels.room_requests import Owner
-from supervisord_py.kernels.sessions import session_events as ev
-from supervisord_py.kernels.sessions.session_events import Death, Fault, StartCause, WaitsFor
-from supervisord_py.kernels.sessions.session_set import SessionSet
+from supervisord_py.kernels.session_events import Death, Fault, StartCause, WaitsFor
+from supervisord_py.kernels.session_set import SessionSet
 from supervisord_py.process import clock
 from supervisord_py.process.host import SHORT
 from supervisord_py.process.instance import End
@@ -26,14 +26,14 @@ from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
     from supervisord_py.kernels.backends import Backends
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.hosting.session_register import SessionRegister
+    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.resolver import InterpreterResolver
+    from supervisord_py.kernels.session_register import SessionRegister
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
@@ -122,11 +122,18 @@ class KernelPool:
         self._take(event)
 
     def look_at_foreign_use(self) -> None:
-        """Tell the set what clients that are not ours did meanwhile."""
-        for event in tuple(_foreign_news(self._by_serial.values())):
-            if isinstance(event, ev.Used):
-                self.register.known(event.session).last_used = time.time()
-            self._take(event)
+        """Tell the set what clients that are not ours (JupyterLab, a console) did meanwhile."""
+        for life in tuple(self._by_serial.values()):
+            handle = life.handle
+            if handle is None or life.ready_at is None or life.ending:
+                continue
+            used, busy = handle.foreign_used_at, handle.foreign_busy
+            if used is not None and used != life.foreign_used_at:
+                life.foreign_used_at, life.session.last_used = used, time.time()
+                self._take(ev.Used(life.session.id, clock.now() - max(0.0, time.time() - used)))
+            if busy != life.foreign_busy:
+                life.foreign_busy = busy
+                self._take(ev.ForeignBusy(life.session.id, busy))
 
     def _take(self, event: ev.Event) -> None:
         cause: int | None = None
@@ -149,30 +156,24 @@ class KernelPool:
 
     def _perform(self, instruction: ev.Instruction, cause: int | None) -> None:
         match instruction:
-            case ev.Start():
-                pass  # performed before the others: it is the cause of the evictions beside it
+            case ev.Start() | ev.Lose():
+                pass  # a start came before the others: it is their cause; who runs a cell hears of its end by itself
             case ev.Stop(_, serial, reason):
-                self._stop(self._by_serial[serial], reason, cause)
+                life = self._by_serial[serial]
+                if reason is not None and cause is not None:
+                    life.event = cause
+                self.supervisor.task(self.supervisor.stop(self.driver, life, reason))
             case ev.Run(ticket, _, serial, cold) | ev.Up(ticket, _, serial, cold):
                 self._settle(ticket, Granted(ticket, self._by_serial[serial], cold))
-            case ev.Refuse():
-                self._settle(instruction.ticket, self._refusal(instruction))
-            case ev.Fail(ticket, session, serial):
-                self._settle(ticket, self._failure(session, serial))
-            case ev.Lose():
-                pass  # whoever runs a cell on it hears of it from the kernel itself
-            case ev.Placed(ticket, session, position, waits_for):
-                self._placed(ticket, session, position, waits_for)
-
-    def _refusal(self, refuse: ev.Refuse) -> PxError:
-        session = self.register.get(refuse.session)
-        return refusal_error(refuse, self.config.sessions, session.unit if session else f"kernel:{refuse.session}")
-
-    def _failure(self, session_id: str, serial: int) -> PxError:
-        error = self._by_serial[serial].error
-        if error is None:
-            return KeeperLostError(f"The start of kernel:{session_id} was given up.", unit=f"kernel:{session_id}")
-        return error.fresh()
+            case ev.Refuse(ticket, session_id):
+                self._settle(ticket, refusal_error(instruction, self.config.sessions, f"kernel:{session_id}"))
+            case ev.Fail(ticket, session_id, serial):
+                given_up = KeeperLostError(f"The start of kernel:{session_id} was given up.")
+                self._settle(ticket, (self._by_serial[serial].error or given_up).fresh())
+            case ev.Placed(ticket, session_id, position, waits_for):
+                if (waiter := self._waiters.get(ticket)) is not None:
+                    starting = KernelStarting(session_id, waiter.session.key.interpreter)
+                    waiter.tell(starting if waits_for is WaitsFor.START else Queued(position))
 
     def _settle(self, ticket: int, result: Granted | PxError) -> None:
         waiter = self._waiters.get(ticket)
@@ -182,14 +183,6 @@ class KernelPool:
             waiter.granted.set_result(result)
         else:
             waiter.granted.set_exception(result)
-
-    def _placed(self, ticket: int, session_id: str, position: int, waits_for: WaitsFor) -> None:
-        if (waiter := self._waiters.get(ticket)) is None:
-            return
-        if waits_for is WaitsFor.START:
-            waiter.tell(KernelStarting(session_id, waiter.session.key.interpreter))
-        else:
-            waiter.tell(Queued(position))
 
     def _start(self, start: ev.Start) -> int:
         session = self.register.known(start.session)
@@ -201,11 +194,6 @@ class KernelPool:
         session.ended_by = None
         life.life = self.supervisor.task(self._live(life))
         return event
-
-    def _stop(self, life: KernelInstance, reason: Reason | None, cause: int | None) -> None:
-        if reason is not None and cause is not None:
-            life.event = cause
-        self.supervisor.task(self.supervisor.stop(self.driver, life, reason))
 
     # -- who asks ----------------------------------------------------------------------------------------------------
 
@@ -337,18 +325,3 @@ def fault_of(life: KernelInstance, error: PxError) -> Fault:
     if life.wanted is not None or isinstance(error, KeeperLostError):
         return Fault.FOREIGN
     return Fault.OWN
-
-
-def _foreign_news(lives: Iterable[KernelInstance]) -> Iterator[ev.Event]:
-    """Yield what the set has not heard yet of what other clients (JupyterLab, a console) do with kernels."""
-    for life in lives:
-        handle = life.handle
-        if handle is None or life.ready_at is None or life.ending:
-            continue
-        used = handle.foreign_used_at
-        if used is not None and used != life.foreign_used_at:
-            life.foreign_used_at = used
-            yield ev.Used(life.session.id, clock.now() - max(0.0, time.time() - used))
-        if handle.foreign_busy != life.foreign_busy:
-            life.foreign_busy = handle.foreign_busy
-            yield ev.ForeignBusy(life.session.id, life.foreign_busy)

@@ -10,7 +10,7 @@ from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.messages import refusal_error
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionState, SessionView
-from supervisord_py.kernels.sessions.session_events import Refusal, Refuse
+from supervisord_py.kernels.session_events import Refusal, Refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.execution import CellRun
     from supervisord_py.kernels.kernel_driver import KernelInstance
     from supervisord_py.kernels.session import SessionKey
-    from supervisord_py.kernels.sessions.session_events import Standing
+    from supervisord_py.kernels.session_events import Standing
     from supervisord_py.ledger.kernels import Newest
     from supervisord_py.process.model import Reason
 
