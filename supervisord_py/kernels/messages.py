@@ -23,7 +23,8 @@ from supervisord_py.errors import (
 )
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.session_events import FailureKind, Refusal, WaitsFor
-from supervisord_py.process.model import Reason
+from supervisord_py.process.instance import End
+from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import Step
     from supervisord_py.kernels.config import SessionLimits
     from supervisord_py.kernels.session_events import Failure, Refuse
-    from supervisord_py.process.instance import End
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
 
@@ -54,6 +54,16 @@ _WHY = {
 AT_ITS_SERVER = "ended at its server"
 """Of a kernel behind a gateway nobody tells code or signal."""
 _LIMITS = frozenset({Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT})
+
+
+def end_in_row(reason: str | None, code: int | None, signal: int | None, ended_at: float = 0.0) -> End | None:
+    """Return the end of a kernel that a row tells; None where it tells none."""
+    if reason is None or reason not in set(Reason):
+        return None
+    if code is None and signal is None:
+        return End(Reason(reason))
+    record = ExitRecord("", "", Identity(0, 0, ""), 0.0, ended_at, code, signal, 0.0, 0.0, 0, 0, 0)
+    return End(Reason(reason), record)
 
 
 def how_it_ended(end: End) -> str:

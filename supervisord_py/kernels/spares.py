@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.errors import PxError
-from supervisord_py.kernels.backend import Launch
-from supervisord_py.kernels.kernel_driver import resource_limits
+from supervisord_py.kernels.kernel_driver import KernelInstance, launch_of
+from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from supervisord_py.kernels.backend import SpareView
+    from supervisord_py.kernels.backend import Launch, SpareView
     from supervisord_py.kernels.backends import Backends
     from supervisord_py.kernels.kernel_pool import KernelPool
-    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.resolver import InterpreterResolver
 
 UNITS = "kernel-spare:"
@@ -70,18 +69,8 @@ def _last_used(pool: KernelPool) -> LiveSession | None:
 
 
 async def _launch(pool: KernelPool, resolver: InterpreterResolver, session: LiveSession) -> Launch:
-    config = pool.config
-    deadline = asyncio.get_running_loop().time() + config.start_seconds
-    choice = await resolver.resolve(session.choose_request(deadline), config, install=False)
-    return Launch(
-        session_id=session.id,
-        instance="",
-        interpreter=choice.interpreter,
-        cwd=choice.cwd,
-        env=choice.env,
-        cells_dir=config.cells_dir,
-        limits=resource_limits(config.limits),
-        max_rss_bytes=config.limits.hard_memory_bytes,
-        memory_grace_seconds=config.limits.memory_grace_seconds,
-        overlay=choice.overlay,
-    )
+    """Return what the next kernel of a session would be started from; nothing is decided for it by that."""
+    deadline = asyncio.get_running_loop().time() + pool.config.start_seconds
+    alike = LiveSession(session.key, session.language, session.created)
+    alike.adopt(await resolver.resolve(session.choose_request(deadline), pool.config, install=False))
+    return await asyncio.to_thread(launch_of, KernelInstance("", alike), pool.config)
