@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import session_laws
+from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.config import SessionLimits
-from supervisord_py.kernels.sessions import session_events as ev
-from supervisord_py.kernels.sessions.session_events import Phase, Refusal, StartCause, WaitsFor
-from supervisord_py.kernels.sessions.session_set import SessionSet
+from supervisord_py.kernels.session_events import Phase, Refusal, StartCause, WaitsFor
+from supervisord_py.kernels.session_set import SessionSet
 from supervisord_py.process.model import Reason
 
 QUEUE_MAX = 3

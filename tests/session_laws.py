@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervisord_py.kernels.sessions.session_events import Phase
-from supervisord_py.kernels.sessions.session_slot import LIVE, count, hungry, victims
+from supervisord_py.kernels.session_events import Phase
+from supervisord_py.kernels.session_slot import LIVE, count, hungry, victims
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from supervisord_py.kernels.config import SessionLimits
-    from supervisord_py.kernels.sessions.session_set import SessionSet
-    from supervisord_py.kernels.sessions.session_slot import Slot
+    from supervisord_py.kernels.session_set import SessionSet
+    from supervisord_py.kernels.session_slot import Slot
 
 
 def check(sessions: SessionSet) -> None:

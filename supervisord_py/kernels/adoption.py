@@ -1,4 +1,8 @@
-"""Taking over what an earlier control plane left: same process, same variables, and the cell that it was at."""
+"""Taking over what an earlier control plane left: same process, same variables, and the cell that it was at.
+
+Direct kernels are the supervisor's to adopt; sessions of shell cells and kernels of gateways, for which the keeper
+holds no process, are looked for here. Then every cell that was in flight is followed, or closed.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from supervisord_py.errors import KeeperLostError, PxError
-from supervisord_py.kernels.backend import StartMethod
+from supervisord_py.errors import PxError
+from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.execution import CellWork
-from supervisord_py.kernels.hosting.launching import launch_of
-from supervisord_py.kernels.lives import kernel_tags
-from supervisord_py.kernels.lives.kernel_life import KernelLife
-from supervisord_py.kernels.messages import KernelEnd, how_it_ended
+from supervisord_py.kernels.kernel_driver import own_of
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process import clock
-from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.instance import End, read_note
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CallEvent
-    from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.lives.kernel_tags import KernelTag
+    from supervisord_py.kernels.kernel_driver import KernelInstance, KernelNote
     from supervisord_py.kernels.room import Kernels
-    from supervisord_py.process.model import Child, ExitRecord
+    from supervisord_py.process.model import Child
 
-GATEWAY_UNIT = "kernel:gateway"
-"""The shared gateway's own process: its backend looks after it."""
 REMOTE_SECONDS = 10.0
 """How long a gateway may take to say what it has of ours, before the doors open without it."""
 _log = structlog.get_logger(__name__)
@@ -44,45 +41,35 @@ class KernelAdoption:
     def __init__(self, room: Kernels) -> None:
         self._room = room
         self._pool = room.pool
+        self._driver = room.pool.driver
         self._followed: set[str] = set()
-        self._unsure: set[BackendName] = set()
-        """Backends that could not say of a kernel whether it is there."""
-        self._ends: dict[str, KernelEnd] = {}
-        """Of kernels that were found dead, or are stopped because nobody can go on with them."""
 
     async def adopt_all(self) -> None:
-        """Go through everything that is held, the newest kernel of a session first; returns when all is decided."""
-        held = [it for it in await self._pool.placement.list("kernel:") if it.unit != GATEWAY_UNIT]
-        claimed: set[str] = set()
-        work = []
-        for child in sorted(held, key=lambda it: it.started_at, reverse=True):
-            tag = kernel_tags.decode(child.tag)
-            work.append(self._decide_safely(child, tag, is_first=tag is not None and tag.key.id not in claimed))
-            if tag is not None:
-                claimed.add(tag.key.id)
-        await asyncio.gather(*work)
+        """Go through everything that is held; returns when all is decided."""
+        for instance in await self._pool.supervisor.adopt(self._driver):
+            await self._go_on(instance)
+        await self._adopt_shells()
         await self._adopt_remotely()
-        await self._room.cell_store.close_cut_off(self._followed, self._ends)
+        left = [it for it in self._driver.revived if it.session.life is not it]
+        ends = {it.key: it.end or End(it.wanted or Reason.REPLACED) for it in left}
+        await self._room.cell_store.close_cut_off(self._followed, ends)
 
-    async def _decide_safely(self, child: Child, tag: KernelTag | None, *, is_first: bool) -> None:
-        try:
-            await self._decide(child, tag, is_first=is_first)
-        except KeeperLostError:
-            raise
-        except Exception:
-            _log.exception("adoption_failed", unit=child.unit, instance=child.key)
-            self._pool.run_task(self._stop_left_over(child, tag, Reason.REPLACED))
+    async def _adopt_shells(self) -> None:
+        """Go on with the newest cell of each session of shells; also with one that ended meanwhile, to close it."""
+        held = await self._pool.placement.list("kernel:")
+        for child in sorted(held, key=lambda it: it.started_at, reverse=True):
+            note = read_note(child.tag)
+            own = own_of(note)
+            if note is None or own is None or own.backend is not BackendName.BASH:
+                continue
+            lives_on = child.exit is None and note.stopping is None  # the note may be older than its cell
+            if not (own.cell or lives_on) or not await self._take_over(child, own):
+                self._pool.supervisor.task(self._stop_shell(child))
 
-    async def _decide(self, child: Child, tag: KernelTag | None, *, is_first: bool) -> None:
-        is_shell = tag is not None and tag.key.backend is BackendName.BASH
-        if tag is not None and is_shell and is_first and tag.cell is not None:
-            await self._take_over(child, tag)  # also one that ended meanwhile: its cell has still to be closed
-        elif child.exit is not None:
-            await self._bury(child, child.exit, tag)
-        elif tag is None or tag.wanted is not None or not is_first or not await self._take_over(child, tag):
-            reason = (tag.wanted if tag else None) or Reason.REPLACED
-            self._ends[child.key] = KernelEnd(reason)
-            self._pool.run_task(self._stop_left_over(child, tag, reason))
+    async def _stop_shell(self, child: Child) -> None:
+        instance = self._driver.found(child, None)
+        instance.child, instance.record = child, child.exit
+        await self._pool.supervisor.stop(self._driver, instance, None if child.exit else Reason.REPLACED)
 
     async def _adopt_remotely(self) -> None:
         """Take over kernels of gateways: nobody holds their processes for us, the backends remember them."""
@@ -96,94 +83,68 @@ class KernelAdoption:
         """Take over what one gateway has of ours; what it lost is swept, unless it could not be asked."""
         try:
             async with asyncio.timeout(REMOTE_SECONDS):
-                backend: Any = await self._pool.backend(name)
+                backend: Any = await self._driver.backends.get(name)
                 for child in await backend.held():
-                    tag = kernel_tags.decode(child.tag)
-                    if tag is not None and tag.key.backend is name and tag.wanted is None and self._is_free(tag):
-                        await self._take_over(child, tag)
+                    note = read_note(child.tag)
+                    own = own_of(note)
+                    if note and not note.stopping and own is not None and own.backend is name:
+                        await self._take_over(child, own)
         except (PxError, OSError, TimeoutError) as error:
             _log.warning("gateway_not_asked", backend=name.value, detail=str(error))
         else:
-            if name not in self._unsure:
-                self._pool.run_task(_swept(backend))
+            if name not in self._driver.unsure:
+                self._pool.supervisor.task(backend.sweep())
 
-    def _is_free(self, tag: KernelTag) -> bool:
-        session = self._room.register.get(tag.key.id)
-        return session is None or session.life is None
-
-    # -- taking over -------------------------------------------------------------------------------------------------
-
-    async def _take_over(self, child: Child, tag: KernelTag) -> bool:
-        """Attach to a kernel and go on with it; False when it does not answer or cannot be."""
-        session = self._session(tag)
-        life = KernelLife(self._pool.set.reserve_serial(), child.key, session.key, 0.0, child.started_at)
-        life.launch = await asyncio.to_thread(launch_of, session, life, self._room.config)
-        if session.key.backend is BackendName.DIRECT:
-            life.child = child
-        try:
-            backend = await self._pool.backend(session.key.backend)
-            life.handle = await backend.attach(life.launch, child)
-        except PxError as error:
-            self._unsure.add(session.key.backend)
-            _log.warning("kernel_not_attached", unit=child.unit, instance=child.key, detail=error.detail)
-        if life.handle is None:
+    async def _take_over(self, child: Child, own: KernelNote) -> bool:
+        """Go on with a kernel that is not the supervisor's, unless its session has another."""
+        session = self._room.register.get(own.key.id)
+        instance = self._driver.found(child, own)
+        if (session is not None and session.life is not None) or not await self._driver.take_over(instance, own):
             return False
-        life.ready_at = child.started_at
-        life.cold_start_ms, life.start_method = tag.cold_start_ms, StartMethod(tag.start_method)
-        life.cell, life.cell_deadline = tag.cell, tag.deadline
-        session.life = life
-        self._pool.chronicle.say("adopted", life, pid=child.identity.pid or None)
-        await self._go_on(session, life, tag)
+        self._pool.supervisor.say("adopted", instance, pid=child.identity.pid or None)
+        await self._go_on(instance)
         return True
 
-    def _session(self, tag: KernelTag) -> LiveSession:
-        session = self._room.register.ensure(tag.key, tag.language, Owner(tag.owner))
-        session.created, session.last_used = tag.created, tag.last_used
-        session.kernelspec, session.interrupt_mode = tag.kernelspec, tag.interrupt_mode
-        session.restarts = tag.restarts
-        session.has_cells = session.has_cells or tag.cell is not None
-        return session
+    # -- going on ----------------------------------------------------------------------------------------------------
 
-    async def _go_on(self, session: LiveSession, life: KernelLife, tag: KernelTag) -> None:
-        sent = await self._in_flight(session, life)
-        _settle_variables(session, life)
+    async def _go_on(self, life: KernelInstance) -> None:
+        session = life.session
+        sent = await self._in_flight(life)
+        if life.cell is None and session.newest is not None and session.newest.instance == life.key:
+            life.cell = session.newest.id  # too short for the note of a gateway
+        if life.cell is not None:
+            session.lost = None  # the variables of the session's last cells are this kernel's
         ticket = self._pool.new_ticket() if sent is not None else None
-        adopted = ev.Adopted(
-            session.id,
-            life.serial,
-            clock.now() - max(0.0, time.time() - tag.last_used),
-            ticket=ticket,
-            per_call=session.owner is Owner.PER_CALL,
-        )
-        self._pool.adopt(life, adopted)
-        life.task = self._pool.run_task(self._pool.lives.watch(life))
+        last_used = clock.now() - max(0.0, time.time() - (session.last_used or life.started_at))
+        per_call = session.owner is Owner.PER_CALL
+        self._pool.adopt(life, last_used=last_used, ticket=ticket, per_call=per_call)
         if sent is not None and ticket is not None:
             self._followed.add(sent.id)
-            self._pool.run_task(self._follow(session, life, sent, ticket))
+            self._pool.supervisor.task(self._follow(life, sent, ticket))
 
-    async def _in_flight(self, session: LiveSession, life: KernelLife) -> KernelCellRow | None:
+    async def _in_flight(self, life: KernelInstance) -> KernelCellRow | None:
         """Return the cell that the kernel was at, unless it has ended meanwhile."""
-        row = await self._last_row(session, life)
+        row = await self._last_row(life)
         if life.cell is None:
             return None
-        log = self._room.cell_store.log(session.id, life.cell)
+        log = self._room.cell_store.log(life.session.id, life.cell)
         is_kept, ended = await asyncio.to_thread(lambda: (log.exists(), log.ended() if log.exists() else None))
         if ended is not None and (row is None or row.ended_at is not None):
             return None  # nothing is left to be followed or written down
         if not is_kept and row is not None and row.ended_at is not None:
             return None  # long over, and its files were swept away since
         if row is None:
-            return KernelCellRow(life.cell, session.id, "", 0, "", RUNNING, time.time(), time.time(), life.key)
+            return KernelCellRow(life.cell, life.session.id, "", 0, "", RUNNING, time.time(), time.time(), life.key)
         return row
 
-    async def _last_row(self, session: LiveSession, life: KernelLife) -> KernelCellRow | None:
+    async def _last_row(self, life: KernelInstance) -> KernelCellRow | None:
         """Return the row of the last cell that was sent; one too young for the note of a gateway has only that.
 
         How much time its call had is not known then: it gets the most there is, so that no work is cut short.
         """
         # A shell is a process of its own for each cell: its row was written before there was one to name.
-        instance = None if session.key.backend is BackendName.BASH else life.key
-        newest = await self._room.cell_store.open_row(session.id, instance)
+        instance = None if life.session.key.backend is BackendName.BASH else life.key
+        newest = await self._room.cell_store.open_row(life.session.id, instance)
         if newest is not None and newest.id != life.cell:
             limit = self._room.config.timeout_max_seconds
             life.cell, life.cell_deadline = newest.id, clock.now() + limit - max(0.0, time.time() - newest.queued_at)
@@ -191,13 +152,12 @@ class KernelAdoption:
             return newest
         return await self._room.cell_store.row(life.cell)
 
-    async def _follow(self, session: LiveSession, life: KernelLife, sent: KernelCellRow, ticket: int) -> None:
+    async def _follow(self, life: KernelInstance, sent: KernelCellRow, ticket: int) -> None:
         """Wait for the end of a cell in flight, or make it end when the time of its call is over."""
-        if life.handle is None:
-            return
+        assert life.handle is not None
         left = (life.cell_deadline or clock.now()) - clock.now()
         deadline = asyncio.get_running_loop().time() + left
-        work = CellWork(self._room, session, life, life.handle)
+        work = CellWork(self._room, life.session, life, life.handle)
         run = work.begin(sent, deadline, _nobody)
         done = await work.perform(run, sent, deadline)
         if done.result.status is CellStatus.OK:
@@ -205,50 +165,7 @@ class KernelAdoption:
         self._pool.report(ev.Ended(ticket))
         if life.exiting:
             self._pool.life_died(life)
-        self._room.register.used(session)
-
-    # -- clearing away -----------------------------------------------------------------------------------------------
-
-    async def _bury(self, child: Child, record: ExitRecord, tag: KernelTag | None) -> None:
-        """Record an end that happened while no control plane was there."""
-        wanted = tag.wanted if tag else None
-        await self._recorded(child, record, wanted, tag, event="stopped" if wanted else "died")
-
-    async def _stop_left_over(self, child: Child, tag: KernelTag | None, reason: Reason) -> None:
-        placement = self._pool.placement
-        await placement.stop(child.key, grace_seconds=self._pool.stop_seconds, reason=reason.value)
-        await self._recorded(child, await placement.wait(child.key), reason, tag, event="stopped")
-
-    async def _recorded(
-        self, child: Child, record: ExitRecord, wanted: Reason | None, tag: KernelTag | None, *, event: str
-    ) -> None:
-        placement, chronicle = self._pool.placement, self._pool.chronicle
-        end = KernelEnd(outcome(record, wanted, ready=tag.ready if tag else False), record)
-        self._ends.setdefault(child.key, end)
-        await placement.stop(child.key, grace_seconds=0.0, reason=Reason.EXIT.value)
-        await chronicle.ended(child.key, end)
-        facts = {"instance": child.key, "pid": child.identity.pid, "code": end.code, "signal": end.signal}
-        chronicle.say_of_session(event, child.unit, end.reason, **facts)
-        session = self._room.register.get(tag.key.id) if tag else None
-        if session is not None and session.life is None:
-            session.reason = end.reason
-            if session.keeps_variables:
-                session.lost = f"The session's last kernel {how_it_ended(end)}; its variables are gone."
-            self._room.register.settle(session)
-        await placement.release(child.key)
-
-
-async def _swept(backend: Any) -> None:
-    """Have a gateway drop the kernels of ours that nobody took over."""
-    await backend.sweep()
-
-
-def _settle_variables(session: LiveSession, life: KernelLife) -> None:
-    """See whether the variables of the session's last cells are this kernel's; if not, its first call is to be told."""
-    if life.cell is None and session.newest is not None and session.newest.instance == life.key:
-        life.cell = session.newest.id  # too short for the note of a gateway
-    if life.cell is not None:
-        session.lost = None
+        self._room.register.used(life.session)
 
 
 def _nobody(_: CallEvent) -> None:

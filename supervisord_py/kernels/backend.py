@@ -8,7 +8,7 @@ does, and says so in `Reply.lossy` when it knows or must fear that something is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,11 +16,11 @@ from supervisord_py.errors import PxError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from supervisord_py.kernels.cell import CellError, CellStatus
-    from supervisord_py.process.model import Child, ExitRecord, ResourceLimit
+    from supervisord_py.process.model import Child, ChildSpec, ExitRecord, ResourceLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +129,6 @@ class StartMethod(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """What a backend knows of the process that it started: None where it has no process of ours."""
-
-    child: Child | None
-    phases: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of each phase of the start, for `debug_startup`."""
-    method: StartMethod = StartMethod.SPAWN
-
-
-@dataclass(frozen=True, slots=True)
 class SpareView:
     """A kernel that was started ahead, as it is shown.
 
@@ -157,8 +147,8 @@ class KernelHandle(Protocol):
     """One living kernel. At most one `execute` at a time; the session sees to that."""
 
     @property
-    def started(self) -> Started:
-        """Its process."""
+    def child(self) -> Child | None:
+        """Its process; None where it has none of ours."""
 
     @property
     def died(self) -> asyncio.Future[ExitRecord | None]:
@@ -205,18 +195,19 @@ class KernelHandle(Protocol):
 class KernelBackend(Protocol):
     """Somebody who runs kernels."""
 
-    async def start(
-        self, launch: Launch, *, deadline: float, on_spawned: Callable[[Started], Awaitable[None]]
-    ) -> KernelHandle:
-        """Start a kernel and return it when it answers; `on_spawned` is awaited right after the spawn.
+    async def spec(self, launch: Launch) -> ChildSpec | None:
+        """Return what is to be spawned for it; None where the backend has its process elsewhere."""
+
+    async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> KernelHandle:
+        """Start a kernel, or connect to the one that was spawned, and return it when it answers.
 
         Args:
             launch: What.
-            deadline: Loop time after which the start is given up and cleaned away.
-            on_spawned: Told which process it became, before it is ready.
+            child: What was spawned by `spec`.
+            deadline: Loop time after which the start is given up.
 
         Raises:
-            StartFailedError, ReadinessTimeoutError: with reason, exit code or signal, and the end of its log.
+            StartFailedError, ReadinessTimeoutError: with reason, and what is known of it.
         """
 
     async def attach(self, launch: Launch, child: Child) -> KernelHandle | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError, StartFailedError
-from supervisord_py.kernels.backend import KernelGoneError, Reply, Started
+from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.inside.cell_writer import CellWriter
@@ -98,14 +98,13 @@ class BashBackend(Driver[ShellInstance]):
         self.supervisor = supervisor
         self._sessions: dict[str, BashHandle] = {}
 
-    async def start(
-        self, launch: Launch, *, deadline: float, on_spawned: Callable[[Started], Awaitable[None]]
-    ) -> BashHandle:
-        """Return a session that may take cells; nothing is spawned yet. Raises StartFailedError: there is no bash."""
+    async def spec(self, launch: Launch) -> None:
+        """Nothing is spawned before its first cell."""
+
+    async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> BashHandle:
+        """Return a session that may take cells. Raises StartFailedError: there is no bash."""
         del deadline  # nothing is waited for
-        handle = self._session(launch, None)
-        await on_spawned(Started(child=None))
-        return handle
+        return self._session(launch, child)
 
     async def attach(self, launch: Launch, child: Child) -> BashHandle:
         """Take over a session whose cell was running (or ended meanwhile): `follow` sees it out."""
@@ -178,9 +177,9 @@ class BashHandle:
         self._cell: asyncio.Task[Reply] | None = None
 
     @property
-    def started(self) -> Started:
+    def child(self) -> Child | None:
         """The process of the running cell, if one runs."""
-        return Started(self._shell.child if self._shell is not None else self._found)
+        return self._shell.child if self._shell is not None else self._found
 
     async def annotate(self, tag: str) -> None:
         """Replace the room's note."""
@@ -303,7 +302,7 @@ class BashHandle:
         """Return the process of the running cell; one that is just being spawned is waited for, not missed."""
         if self._shell is not None:
             await self._spawned.wait()
-        return self.started.child
+        return self.child
 
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
         """End the running cell and the session; returns the pids of what survived."""

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from supervisord_py.errors import CancelledRunError, PxError, TimedOutError
 from supervisord_py.kernels import messages
+from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.call_rules import sentence
 from supervisord_py.kernels.cell import (
     CallResult,
@@ -26,7 +27,6 @@ from supervisord_py.kernels.cell import (
 from supervisord_py.kernels.execution import CellWork
 from supervisord_py.kernels.messages import Stopped
 from supervisord_py.kernels.room_requests import Owner
-from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process import clock
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.call_rules import Timeout
     from supervisord_py.kernels.cell import CallEvent, CallRequest, Cell
     from supervisord_py.kernels.execution import CellOutcome, CellRun
-    from supervisord_py.kernels.hosting.kernel_pool import Granted
-    from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.lives.kernel_life import KernelLife
+    from supervisord_py.kernels.kernel_driver import KernelInstance
+    from supervisord_py.kernels.kernel_pool import Granted
+    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.room import Kernels
 
 _log = structlog.get_logger(__name__)
@@ -179,7 +179,7 @@ class Call:
             session.lost = None
         return found
 
-    async def _run_cells(self, life: KernelLife, course: _Course) -> None:
+    async def _run_cells(self, life: KernelInstance, course: _Course) -> None:
         cells = self.plan.request.cells
         for index, cell in enumerate(cells):
             is_stateless = not self.plan.session.keeps_variables
@@ -212,7 +212,7 @@ class Call:
         error = CellError("TimedOut", "The call's time was over before this cell began; it was not run.")
         return CellResult(secrets.token_hex(8), cell.title, CellStatus.TIMED_OUT, error=error)
 
-    async def _run_cell(self, where: Stopped, cell: Cell, life: KernelLife, course: _Course) -> bool:
+    async def _run_cell(self, where: Stopped, cell: Cell, life: KernelInstance, course: _Course) -> bool:
         """Run one cell; return whether the next one is to be run."""
         done = await self._send(self._dispatched(where, cell, life), life, where.index)
         judged = done.judged
@@ -224,7 +224,7 @@ class Call:
         if result.status is CellStatus.OK:
             self._room.pool.report(ev.Succeeded(self._ticket))
         after = asyncio.get_running_loop().time() - self.plan.request.arrived_at
-        course.message = sentence(where, judged, done.end, life.ended, after)
+        course.message = sentence(where, judged, done.end, life.end, after)
         self._tell(CellDone(result))
         if judged.stops_the_call:
             return False
@@ -233,7 +233,7 @@ class Call:
             return False
         return True
 
-    def _dispatched(self, where: Stopped, cell: Cell, life: KernelLife) -> KernelCellRow:
+    def _dispatched(self, where: Stopped, cell: Cell, life: KernelInstance) -> KernelCellRow:
         return KernelCellRow(
             id=secrets.token_hex(8),
             session=self.plan.session.id,
@@ -247,7 +247,7 @@ class Call:
             title=cell.title,
         )
 
-    async def _send(self, sent: KernelCellRow, life: KernelLife, index: int) -> CellOutcome:
+    async def _send(self, sent: KernelCellRow, life: KernelInstance, index: int) -> CellOutcome:
         deadline = self.plan.deadline
         if life.handle is None:
             raise AssertionError(life)
@@ -260,13 +260,13 @@ class Call:
         finally:
             self._run = None
 
-    def _conclude(self, life: KernelLife, course: _Course) -> None:
+    def _conclude(self, life: KernelInstance, course: _Course) -> None:
         """Give the kernel back; one that the code left, or that is too large, is on its way out from now on."""
         pool, session = self._room.pool, self.plan.session
         session.last_used = time.time()
         if course.over_memory and course.variables is Variables.KEPT and life.wanted is None:
             pool.report(ev.RecycleAsked(session.id, life.serial))
-            pool.chronicle.say("recycled", life, rss_bytes=life.rss_bytes)
+            pool.supervisor.say("recycled", life, rss_bytes=life.rss_bytes)
             course.notices.append(messages.RECYCLED)
             course.variables = Variables.LOST
         pool.report(ev.Ended(self._ticket))

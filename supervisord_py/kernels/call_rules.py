@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import Cell
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.execution import CellEnd
-    from supervisord_py.kernels.messages import KernelEnd, Stopped
+    from supervisord_py.kernels.messages import Stopped
+    from supervisord_py.process.instance import End
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NAME_MAX = 64
@@ -148,7 +149,7 @@ class Judgement(Struct, frozen=True):
         return self.status is not CellStatus.OK or self.exited
 
 
-def judge(end: CellEnd, kernel_end: KernelEnd | None) -> Judgement:
+def judge(end: CellEnd, kernel_end: End | None) -> Judgement:
     """Say what came of a cell.
 
     Args:
@@ -172,7 +173,7 @@ def judge(end: CellEnd, kernel_end: KernelEnd | None) -> Judgement:
     return Judgement(reply.status, variables, reply.error, reply.asked_exit, notices)
 
 
-def _without_kernel(end: CellEnd, kernel_end: KernelEnd | None) -> Judgement:
+def _without_kernel(end: CellEnd, kernel_end: End | None) -> Judgement:
     if end.cut is not None:
         return Judgement(end.cut, end.variables, _cut_error(end))
     if kernel_end is None:
@@ -184,7 +185,7 @@ def _without_kernel(end: CellEnd, kernel_end: KernelEnd | None) -> Judgement:
     return Judgement(CellStatus.ERROR, end.variables, death_in_cell(kernel_end))
 
 
-def _with_kernel(reply: Reply, kernel_end: KernelEnd, is_stateless: bool) -> Judgement:
+def _with_kernel(reply: Reply, kernel_end: End, is_stateless: bool) -> Judgement:
     """Judge a cell that came to its end because its kernel did: a child of it was stopped first, say."""
     variables = Variables.KEPT if is_stateless else Variables.LOST
     if kernel_end.reason not in _OURS:
@@ -203,7 +204,7 @@ def _cut_error(end: CellEnd) -> CellError:
 
 
 def sentence(
-    where: Stopped, judged: Judgement, end: CellEnd, kernel_end: KernelEnd | None, after_seconds: float
+    where: Stopped, judged: Judgement, end: CellEnd, kernel_end: End | None, after_seconds: float
 ) -> str | None:
     """Return the sentence that a call is answered with after this cell; None when all is well.
 
@@ -219,9 +220,7 @@ def sentence(
     return None if judged.status is CellStatus.OK else _trouble(where, judged, end, kernel_end, after_seconds)
 
 
-def _trouble(
-    where: Stopped, judged: Judgement, end: CellEnd, kernel_end: KernelEnd | None, after_seconds: float
-) -> str:
+def _trouble(where: Stopped, judged: Judgement, end: CellEnd, kernel_end: End | None, after_seconds: float) -> str:
     match judged.status:
         case CellStatus.TIMED_OUT | CellStatus.CANCELLED if end.cut is not None:
             return messages.cut_off(where, judged.status, after_seconds, judged.variables, end.steps)
@@ -235,7 +234,7 @@ def _trouble(
             return messages.failed(where, judged.error.name if judged.error else None, judged.variables)
 
 
-def _how(kernel_end: KernelEnd) -> str:
+def _how(kernel_end: End) -> str:
     """Say it after `the process ended`."""
     words = how_it_ended(kernel_end)
     for verb, short in (("was killed by ", "by "), ("exited with ", "with "), ("ended at ", "at ")):

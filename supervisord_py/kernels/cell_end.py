@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog, reply_of
-from supervisord_py.kernels.messages import KernelEnd, how_it_ended
+from supervisord_py.kernels.messages import how_it_ended
+from supervisord_py.process.instance import End
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.model import Reason
 
@@ -125,7 +126,7 @@ def gone(unit: str, died: Died) -> KernelGoneError:
     record = died.result()
     if record is None:
         return KernelGoneError(f"{unit} is gone; how it ended is not known", unit=unit)
-    end = KernelEnd(outcome(record, None, True), record)
+    end = End(outcome(record, None, True), record)
     return KernelGoneError(
         f"{unit} {how_it_ended(end)} while the cell ran",
         hint="its variables are lost; the next call starts it anew",

@@ -58,7 +58,7 @@ class Record(Struct, frozen=True):
     said: dict[str, Any]
 
 
-class End(Struct, frozen=True):
+class WrittenEnd(Struct, frozen=True):
     """How a cell ended; `duration` in seconds, `time` as in Record, `size` of both streams."""
 
     status: CellStatus
@@ -173,7 +173,7 @@ class CellLog:
             found, end = self.records_from(offset)
             yield from found
 
-    def ended(self) -> End | None:
+    def ended(self) -> WrittenEnd | None:
         """Return how the cell ended, None while it has not or its writer was killed.
 
         Raises:
@@ -240,11 +240,11 @@ def error_in(said: Mapping[str, Any], name: str = "name", value: str = "value") 
     return CellError(str(said.get(name) or "Error"), str(said.get(value) or ""), traceback)
 
 
-def end_of(record: Record) -> End:
+def end_of(record: Record) -> WrittenEnd:
     said = record.said
     error = error_in(said["error"]) if isinstance(said.get("error"), dict) else None
     size, count, duration = record.at + record.err_at, said.get("execution_count"), said.get("duration")
-    return End(_status(said), size, record.time, count, duration, said.get("ask_exit") is True, error)
+    return WrittenEnd(_status(said), size, record.time, count, duration, said.get("ask_exit") is True, error)
 
 
 def reply_of(content: Mapping[str, Any]) -> Reply:

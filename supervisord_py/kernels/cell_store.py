@@ -13,7 +13,7 @@ from supervisord_py.kernels import cut_off_cells, retention
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.cut_off_cells import error_members
-from supervisord_py.kernels.hosting.launching import folder_of_cells
+from supervisord_py.kernels.kernel_driver import folder_of_cells
 from supervisord_py.kernels.render import CellOutput, cell_result, show
 from supervisord_py.ledger import kernels as kernel_rows
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.execution import CellEnd
-    from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.messages import KernelEnd
+    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
+    from supervisord_py.process.instance import End
 
 SWEEP_SECONDS = 300.0
 ROW_SECONDS = 1.0
@@ -137,7 +137,7 @@ class CellStore:
                 break
         return rows
 
-    async def close_cut_off(self, followed: Collection[str], ends: Mapping[str, KernelEnd]) -> None:
+    async def close_cut_off(self, followed: Collection[str], ends: Mapping[str, End]) -> None:
         """Close the rows that an earlier control plane left open and nobody follows; `ends` of kernels by instance."""
         await cut_off_cells.close(self._ledger, lambda row: self.log(row.session, row.id), followed, ends, time.time())
 

@@ -127,10 +127,10 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def give_back(made: Connection) -> None:
+def give_back(folder: Path, instance: str) -> None:
     """Remove the folder of an instance that is gone, unless a replacement has it by now."""
-    if _owner(made.folder) in {"", made.instance}:
-        remove(made.folder)
+    if _owner(folder) in {"", instance}:
+        remove(folder)
 
 
 def sweep(run_dir: Path, alive_instances: Collection[str]) -> tuple[str, ...]:

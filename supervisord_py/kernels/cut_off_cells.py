@@ -12,17 +12,17 @@ from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.call_rules import Judgement, judge
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.execution import CellEnd
-from supervisord_py.kernels.messages import KernelEnd, how_it_ended
+from supervisord_py.kernels.messages import end_in_row, how_it_ended
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
-from supervisord_py.process.model import ExitRecord, Identity, Reason
+from supervisord_py.process.instance import End
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from supervisord_py.kernels.cell_files import CellLog, End
-    from supervisord_py.ledger.instances import InstanceRow
+    from supervisord_py.kernels.cell_files import CellLog, WrittenEnd
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
 
@@ -31,7 +31,7 @@ class Seen(Struct, frozen=True):
     """What the files of a cell tell. `size` in bytes of stream output."""
 
     has_begun: bool = False
-    end: End | None = None
+    end: WrittenEnd | None = None
     size: int = 0
 
 
@@ -39,7 +39,7 @@ async def close(
     ledger: Ledger,
     log_of: Callable[[KernelCellRow], CellLog],
     followed: Collection[str],
-    ends: Mapping[str, KernelEnd],
+    ends: Mapping[str, End],
     now: float,
 ) -> None:
     """Close every open row of a cell that nobody follows.
@@ -56,7 +56,9 @@ async def close(
             continue
         kernel_end = ends.get(row.instance or "")
         if kernel_end is None and row.instance is not None:
-            kernel_end = _end_in(await instances.INSTANCES.get(ledger, row.instance))
+            life = await instances.INSTANCES.get(ledger, row.instance)
+            if life is not None and life.ended_at is not None:
+                kernel_end = end_in_row(life.reason, life.code, life.signal, life.ended_at)
         session = await kernel_rows.SESSIONS.get(ledger, row.session)
         is_shell = session is not None and session.backend == BackendName.BASH
         seen = await asyncio.to_thread(_look, log_of(row))
@@ -67,7 +69,7 @@ async def close(
 
 
 def closing(
-    row: KernelCellRow, seen: Seen, kernel_end: KernelEnd | None, *, is_shell: bool, now: float
+    row: KernelCellRow, seen: Seen, kernel_end: End | None, *, is_shell: bool, now: float
 ) -> kernel_rows.CellEnd:
     """Say how a cell ended of which only its traces are left.
 
@@ -95,7 +97,7 @@ def closing(
     )
 
 
-def _ended(row: KernelCellRow, seen: Seen, end: End, *, is_shell: bool) -> kernel_rows.CellEnd:
+def _ended(row: KernelCellRow, seen: Seen, end: WrittenEnd, *, is_shell: bool) -> kernel_rows.CellEnd:
     at = max(row.started_at, end.time)
     is_uncounted = end.status is CellStatus.ERROR and end.execution_count is None  # its kernel gave no reply
     kept = not (is_shell or end.asked_exit or is_uncounted)
@@ -110,24 +112,13 @@ def _ended(row: KernelCellRow, seen: Seen, end: End, *, is_shell: bool) -> kerne
     )
 
 
-def _judged(kernel_end: KernelEnd | None, *, is_shell: bool) -> Judgement:
-    end = kernel_end or KernelEnd(Reason.INTERRUPTED)
+def _judged(kernel_end: End | None, *, is_shell: bool) -> Judgement:
+    end = kernel_end or End(Reason.INTERRUPTED)
     if is_shell:
         text = f"The shell {how_it_ended(end)} while the cell ran. The cell is not run again."
         return Judgement(CellStatus.ERROR, Variables.KEPT, CellError("KernelDied", text))
     gone = KernelGoneError("The kernel is gone.")
     return judge(CellEnd(None, gone, None, Variables.LOST), end)
-
-
-def _end_in(row: InstanceRow | None) -> KernelEnd | None:
-    """Return the end that the row of an instance tells, None where it tells none."""
-    if row is None or row.ended_at is None or row.reason not in set(Reason):
-        return None
-    if row.code is None and row.signal is None:
-        return KernelEnd(Reason(row.reason))
-    who = Identity(row.pid or 0, row.start_time or 0, row.boot_id or "")
-    record = ExitRecord(row.key, row.unit, who, row.started_at, row.ended_at, row.code, row.signal, 0.0, 0.0, 0, 0, 0)
-    return KernelEnd(Reason(row.reason), record)
 
 
 def _look(log: CellLog) -> Seen:

@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
-from supervisord_py.kernels import cell_end, connection_file
-from supervisord_py.kernels.backend import Started
+from supervisord_py.kernels import cell_end, connection_file, messages
 from supervisord_py.kernels.cell_files import reply_of
-from supervisord_py.kernels.direct_start import KernelStart, open_client
+from supervisord_py.kernels.launch_command import command
 from supervisord_py.kernels.recording import Recording
 from supervisord_py.kernels.spare_pool import SparePool
-from supervisord_py.process.model import Reason
+from supervisord_py.process.model import ChildSpec, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child, ExitRecord
 
-    OnSpawned = Callable[[Started], Awaitable[None]]
-
 HELLO_SECONDS = 1.0
 """How long an attached kernel may take to say something; a running cell may keep it from answering, and that is no
 reason to give it up."""
@@ -49,7 +46,6 @@ may take."""
 LINGER_SECONDS = 2 * cell_end.UNHEARD_WORDS_SECONDS
 """How long the sockets to a dead kernel are read on: longer than anyone waits for its last words."""
 BEGIN_LOOK_SECONDS = 0.002
-TAIL_BYTES = 16 * 1024
 GONE = "gone"
 _log = structlog.get_logger(__name__)
 
@@ -76,22 +72,53 @@ class DirectBackend:
         """Import zmq and jupyter_client now, on a thread, so that the first start need not."""
         await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.kernel_client")
 
-    async def start(self, launch: Launch, *, deadline: float, on_spawned: OnSpawned) -> DirectKernel:
-        """Start a kernel and return it when it answers; see `KernelBackend`.
+    async def spec(self, launch: Launch) -> ChildSpec:
+        """Return what is to be spawned; makes the folder with the connection file.
 
         Raises:
-            StartFailedError, ReadinessTimeoutError: With reason, exit code or signal, and the end of its stderr.
-            ConfigError: A module of the user is broken; or the runtime directory's path is too long.
+            StartFailedError, ConfigError: The folder cannot be made, or the kernelspec has no command line.
+        """
+        try:
+            place = await asyncio.to_thread(
+                connection_file.make, self._config.run_dir, launch.session_id, launch.instance
+            )
+        except OSError as error:
+            raise messages.no_place(launch, error) from error
+        return ChildSpec(
+            unit=f"kernel:{launch.session_id}",
+            argv=command(launch, str(place.file)),
+            cwd=launch.cwd,
+            env=launch.env,
+            limits=launch.limits,
+            max_rss_bytes=launch.max_rss_bytes,
+            memory_grace_seconds=launch.memory_grace_seconds,
+        )
+
+    async def take_spare(self, launch: Launch, argv: tuple[str, ...]) -> Child | None:
+        """Return the child that a spare became under the launch's key; None where a fresh start is needed."""
+        return await self.spares.take(launch, argv)
+
+    async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> DirectKernel:
+        """Connect to a kernel that was spawned and return it when it answers; whoever waits sees to its death.
+
+        Raises:
+            ReadinessTimeoutError: It does not answer by then.
         """
         with self.spares.activity.waited_for():
-            started, client = await KernelStart(self._placement, self.spares, self._config, launch).run(
-                deadline, on_spawned
-            )
+            file = connection_file.folder_of(self._config.run_dir, launch.session_id) / connection_file.FILE
+            client = await open_client(connection_file.read(file), launch.instance, trace=self._config.trace)
+            begun = asyncio.get_running_loop().time()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await client.wait_ready()
+            except TimeoutError:
+                await client.close()
+                raise messages.not_ready(launch, deadline - begun, client.seen) from None
+            except BaseException:
+                await client.close()
+                raise
         self.spares.want(launch)
-        if self._config.debug_startup:
-            told = {f"{name}_ms": round(seconds * 1000, 1) for name, seconds in started.phases.items()}
-            _log.info("kernel_startup", unit=f"kernel:{launch.session_id}", instance=launch.instance, **told)
-        return self._kernel(launch, started, client)
+        return self._kernel(launch, child, client)
 
     async def attach(self, launch: Launch, child: Child) -> DirectKernel | None:
         """Take over a kernel that an earlier control plane started.
@@ -108,7 +135,7 @@ class DirectBackend:
             _log.warning("kernel_not_attached", unit=child.unit, instance=child.key, why=str(error))
             return None
         client = await open_client(connection, launch.instance, trace=self._config.trace)
-        kernel = self._kernel(launch, Started(child), client)
+        kernel = self._kernel(launch, child, client)
         try:
             asked = [client.ask(channel, "kernel_info_request") for channel in ("shell", "control")]
             signs: set[asyncio.Future[Any]] = {kernel.died, *(each.reply for each in asked)}
@@ -121,13 +148,24 @@ class DirectBackend:
             return None
         return kernel
 
-    def _kernel(self, launch: Launch, started: Started, client: KernelClient) -> DirectKernel:
+    def _kernel(self, launch: Launch, child: Child | None, client: KernelClient) -> DirectKernel:
         times, activity = self._config.ladder, self.spares.activity
-        return DirectKernel(self._placement, launch, started, client, activity, times=times)
+        return DirectKernel(self._placement, launch, child, client, activity, times=times)
 
     async def close(self, *, stop: bool) -> None:
         """End the spares; kernels are their handles' to end."""
         await self.spares.close()
+
+
+async def open_client(connection: Connection, instance: str, *, trace: bool) -> KernelClient:
+    """Open the sockets to a kernel that is there, or will be.
+
+    zmq and jupyter_client take a quarter of a second to import; a start does it beside the boot of the kernel's own
+    interpreter, which takes about as long.
+    """
+    module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.kernel_client")
+    client: KernelClient = module.KernelClient(connection, instance, trace=trace)
+    return client
 
 
 def _listening(file: Path, instance: str) -> Connection:
@@ -162,13 +200,13 @@ class DirectKernel:
         self,
         placement: KeeperClient,
         launch: Launch,
-        started: Started,
+        child: Child | None,
         client: KernelClient,
         activity: Activity,
         *,
         times: LadderTimes,
     ) -> None:
-        self.started = started
+        self.child = child
         self.died: asyncio.Future[ExitRecord | None] = asyncio.get_running_loop().create_future()
         self.connection_file: Path | None = client.connection.file
         self.client = client
@@ -274,8 +312,8 @@ class DirectKernel:
             return self.client.expect(cell.cell_id, lambda _message: wake())
         if is_new:
             self._has_begun = _no
-        child = self.started.child
-        await recording.open(cell, wake, begin=is_new, pid=child.identity.pid if child else None)
+        pid = self.child.identity.pid if self.child else None
+        await recording.open(cell, wake, begin=is_new, pid=pid)
 
         def record(message: Message) -> None:
             if is_new and message.type != "status":
@@ -355,7 +393,7 @@ class DirectKernel:
         if not report.survivors:
             await asyncio.wait({self.died}, timeout=RECORD_SECONDS)
         await self.close()
-        await asyncio.to_thread(connection_file.give_back, self.client.connection)
+        await asyncio.to_thread(connection_file.give_back, self.client.connection.folder, self._key)
         return tuple(survivor.pid for survivor in report.survivors)
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
 from supervisord_py.kernels.call_rules import judge
 from supervisord_py.kernels.cell import CellNews, CellStatus, RungClimbed, Variables
 from supervisord_py.kernels.cell_files import held_to_cap
-from supervisord_py.kernels.lives.ladder import Ladder, Over, Rung, Sight, Take, Wait
+from supervisord_py.kernels.ladder import Ladder, Over, Rung, Sight, Take, Wait
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process import clock
 from supervisord_py.process.model import Reason
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.call_rules import Judgement
     from supervisord_py.kernels.cell import CallEvent, CellResult, CellStarted, Step
     from supervisord_py.kernels.config import LadderTimes
-    from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.lives.kernel_life import KernelLife
+    from supervisord_py.kernels.kernel_driver import KernelInstance
+    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.ledger.kernels import KernelCellRow
 
@@ -63,7 +63,9 @@ class CellEnd(Struct, frozen=True):
 class CellRun:
     """One run of one cell."""
 
-    def __init__(self, life: KernelLife, handle: KernelHandle, cell_id: str, tell: Callable[[CallEvent], None]) -> None:
+    def __init__(
+        self, life: KernelInstance, handle: KernelHandle, cell_id: str, tell: Callable[[CallEvent], None]
+    ) -> None:
         self.cell_id = cell_id
         self.steps: tuple[Step, ...] = ()
         self._life = life
@@ -149,7 +151,7 @@ class CellRun:
 
     @property
     def _is_stateless(self) -> bool:
-        return self._life.session.backend is BackendName.BASH
+        return self._life.session.key.backend is BackendName.BASH
 
     async def _take(self, ladder: Ladder, rung: Rung) -> Ladder:
         at = asyncio.get_running_loop().time()
@@ -231,7 +233,7 @@ class CellOutcome(Struct, frozen=True):
 class CellWork:
     """Performs cells on one kernel of one session."""
 
-    def __init__(self, room: Kernels, session: LiveSession, life: KernelLife, handle: KernelHandle) -> None:
+    def __init__(self, room: Kernels, session: LiveSession, life: KernelInstance, handle: KernelHandle) -> None:
         self._room = room
         self._session = session
         self._life = life
@@ -266,18 +268,18 @@ class CellWork:
             if end.steps:
                 self._say_climbed(sent, end)
             await self._until_known(end)
-            judged = judge(end, self._life.ended)
+            judged = judge(end, self._life.end)
             self._life.exiting = self._life.exiting or judged.exited
         finally:
             self._life.busy = False
             self._life.judged.set()
-        is_over = self._life.is_over
+        is_over = self._life.over.is_set()
         over_memory, result = await asyncio.gather(  # the keeper measures while we read
             self._room.memory.is_over(self._life),
             self._room.cell_store.finish(sent, judged, end, duration, kernel_is_over=is_over),
         )
         if end.gone is not None and not is_over:
-            self._room.pool.run_task(self._seal_later(sent, result))
+            self._room.pool.supervisor.task(self._seal_later(sent, result))
         if judged.error is not None or result.status is not judged.status:
             judged = replace(judged, status=result.status, error=result.error)
         return CellOutcome(result, judged, end, over_memory)
@@ -318,15 +320,16 @@ class CellWork:
 
     async def _seal_later(self, sent: KernelCellRow, result: CellResult) -> None:
         """Close the files of a cell that was given up once its kernel is over, too."""
-        await self._life.told.wait()
+        await self._life.over.wait()
         await self._room.cell_store.seal(sent, result)
 
     def _say_climbed(self, sent: KernelCellRow, end: CellEnd) -> None:
         cut = end.cut.value if end.cut else None
         steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in end.steps]
-        chronicle = self._room.pool.chronicle
         kept = Variables.LOST.value if end.is_stateless else end.variables.value
-        chronicle.say("interrupted_cell", self._life, None, cell=sent.id, why=cut, steps=steps, variables=kept)
+        self._room.pool.supervisor.say(
+            "interrupted_cell", self._life, None, cell=sent.id, why=cut, steps=steps, variables=kept
+        )
 
     def _request(self, sent: KernelCellRow) -> ExecuteRequest:
         config = self._room.config
@@ -344,7 +347,7 @@ class CellWork:
             self._room.pool.life_died(self._life)
         try:
             async with asyncio.timeout(END_SECONDS):
-                await self._life.told.wait()
+                await self._life.over.wait()
         except TimeoutError:
             _log.warning("kernel_end_unknown", unit=self._life.unit, instance=self._life.key)
 

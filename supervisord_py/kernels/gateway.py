@@ -23,13 +23,12 @@ import msgspec
 import structlog
 
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError, ReadinessTimeoutError, TimedOutError
-from supervisord_py.kernels.backend import Started
 from supervisord_py.kernels.gateway_client import GatewayClient
 from supervisord_py.kernels.gateway_kernel import GatewayKernel, RemoteKernel
 from supervisord_py.process.model import Child, Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from supervisord_py.kernels.backend import Launch
@@ -81,6 +80,9 @@ class RemoteKernels:
 
     # -- up ----------------------------------------------------------------------------------------------------------
 
+    async def spec(self, launch: Launch) -> None:
+        """Nothing is spawned by us: the server does that."""
+
     async def start_at(
         self,
         client: GatewayClient,
@@ -88,32 +90,28 @@ class RemoteKernels:
         body: Mapping[str, object],
         *,
         deadline: float,
-        on_spawned: Callable[[Started], Awaitable[None]],
         wanted: str = "",
     ) -> GatewayKernel:
-        """Have a kernel started and return it when it answers; `on_spawned` is awaited before it is ready.
+        """Have a kernel started and return it when it answers.
 
         `body` is that of the POST without the id, `wanted` an id to propose to the server. What did not come up is
         deleted, as far as the server can be reached.
         """
         kernel_id = wanted = wanted or str(uuid.uuid4())
-        began, kernel, env = time.monotonic(), None, body.get("env")
+        kernel, env = None, body.get("env")
         try:
             # Each kind of server has its own place for the id that we want.
             proposed = {"env": {**env, "KERNEL_ID": wanted}} if isinstance(env, dict) and env else {}
             kernel_id = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
-            posted = time.monotonic()
             names = (launch.instance, launch.session_id, kernel_id, client.shown, uuid.uuid4().hex)
             held = RemoteKernel(*names, started_at=time.time(), tag=launch.tag)
             await asyncio.to_thread(self._write, held)
-            await on_spawned(Started(None))
             kernel = self._kernel(client, held, launch)
             await kernel.connect(remaining(deadline))
             try:
                 is_python = await kernel.is_python(remaining(deadline))
             except TimedOutError as error:
                 raise ReadinessTimeoutError(error.detail, reason="readiness_timeout") from error
-            kernel.started = Started(None, {"post": posted - began, "connect": time.monotonic() - posted})
             if is_python:
                 await self.settle(kernel, launch, deadline)
         except BaseException:
@@ -275,9 +273,7 @@ class GatewayExternal(RemoteKernels):
         super().__init__(config, daemon, "external")
         self._clients: dict[tuple[str, str | None], GatewayClient] = {}
 
-    async def start(
-        self, launch: Launch, *, deadline: float, on_spawned: Callable[[Started], Awaitable[None]]
-    ) -> GatewayKernel:
+    async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
         """Have a kernel started and return it when it answers.
 
         Raises:
@@ -302,7 +298,7 @@ class GatewayExternal(RemoteKernels):
         if server.is_enterprise:
             user = launch.env.get("USER", "") or await asyncio.to_thread(getpass.getuser)
             body["env"] = kernel_variables(launch.env, launch.cwd, user)
-        return await self.start_at(client, launch, body, deadline=deadline, on_spawned=on_spawned)
+        return await self.start_at(client, launch, body, deadline=deadline)
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
         """Give it what is harmless of its environment, and its directory; say with its first answer what it has not."""

@@ -23,7 +23,7 @@ import structlog
 
 from supervisord_py.errors import PxError, StartFailedError, TimedOutError, UnknownUnitError
 from supervisord_py.kernels import websocket_frames
-from supervisord_py.kernels.backend import KernelGoneError, Reply, Started
+from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog, CellRecorder, reply_of
 from supervisord_py.kernels.foreign_requests import ForeignRequests
@@ -139,7 +139,7 @@ class GatewayKernel:
     ) -> None:
         self.held = held
         self.notice: str | None = None  # told with the next cell
-        self.started = Started(None)
+        self.child = None
         self.connection_file: Path | None = None
         self.foreign = ForeignRequests()
         self.is_settled = False  # from then on a `starting` on iopub is another process

@@ -26,15 +26,17 @@ from supervisord_py.kernels.gateway_client import OUR_LOG, GatewayClient
 from supervisord_py.kernels.gateway_kernel import EndedEarlyError
 from supervisord_py.kernels.gateway_server import SPECS, SharedGateway
 from supervisord_py.kernels.launch_command import CONNECTION_FILE, launcher_command
-from supervisord_py.kernels.messages import KernelEnd, early_exit
+from supervisord_py.kernels.messages import early_exit
+from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-    from supervisord_py.kernels.backend import Launch, Started
+    from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.gateway_kernel import GatewayKernel, RemoteKernel
+    from supervisord_py.process.model import Child
     from supervisord_py.process.supervisor import Supervisor
 
 LEFT_SECONDS = 0.5  # how long what the gateway was ending may take to be gone by itself
@@ -70,9 +72,7 @@ class GatewayLocal(RemoteKernels):
         """Take new settings: for what is started from now on."""
         self.config = self._shared.config = config
 
-    async def start(
-        self, launch: Launch, *, deadline: float, on_spawned: Callable[[Started], Awaitable[None]]
-    ) -> GatewayKernel:
+    async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
         """Start a kernel, and the gateway if none runs, and return the kernel when it answers.
 
         Raises:
@@ -80,12 +80,12 @@ class GatewayLocal(RemoteKernels):
         """
         client, began = await self._gateway(launch, deadline), time.time()
         try:
-            return await self._start_in(client, launch, deadline, on_spawned)
+            return await self._start_in(client, launch, deadline)
         except EndedEarlyError:
             own = self._shared.own
             log = await self._supervisor.tail(own, began) if own is not None else ""
             said = "".join(line for line in log.splitlines(keepends=True) if not _GATEWAY_LINE.match(line))
-            raise early_exit(launch, KernelEnd(Reason.EARLY_EXIT, None, said)) from None
+            raise early_exit(launch, End(Reason.EARLY_EXIT, None, said)) from None
         except StartFailedError as error:
             if error.extra.get("gateway_status", 500) >= 500:
                 await self._shared.give_up_if_silent(client)
@@ -108,9 +108,7 @@ class GatewayLocal(RemoteKernels):
                 reason="readiness_timeout",
             ) from None
 
-    async def _start_in(
-        self, client: GatewayClient, launch: Launch, deadline: float, on_spawned: Callable[[Started], Awaitable[None]]
-    ) -> GatewayKernel:
+    async def _start_in(self, client: GatewayClient, launch: Launch, deadline: float) -> GatewayKernel:
         name = f"px-{hashlib.sha256(launch.instance.encode()).hexdigest()[:16]}"
         folder = self._shared.folder / SPECS / "kernels" / name
         await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
@@ -119,7 +117,7 @@ class GatewayLocal(RemoteKernels):
         body = {"name": name, "path": launch.cwd, "env": {}}
         try:
             await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch))
-            return await self.start_at(client, launch, body, deadline=deadline, on_spawned=on_spawned, wanted=wanted)
+            return await self.start_at(client, launch, body, deadline=deadline, wanted=wanted)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 

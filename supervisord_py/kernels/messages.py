@@ -22,8 +22,9 @@ from supervisord_py.errors import (
     TimedOutError,
 )
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
-from supervisord_py.kernels.sessions.session_events import FailureKind, Refusal, WaitsFor
-from supervisord_py.process.model import Reason
+from supervisord_py.kernels.session_events import FailureKind, Refusal, WaitsFor
+from supervisord_py.process.instance import End
+from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.cell import Step
     from supervisord_py.kernels.config import SessionLimits
-    from supervisord_py.kernels.sessions.session_events import Failure, Refuse
-    from supervisord_py.process.model import ExitRecord
+    from supervisord_py.kernels.session_events import Failure, Refuse
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
 
@@ -56,50 +56,17 @@ AT_ITS_SERVER = "ended at its server"
 _LIMITS = frozenset({Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT})
 
 
-class KernelEnd(Struct, frozen=True):
-    """How a kernel ended, with what it had to say.
-
-    Attributes:
-        reason: From the closed list.
-        record: The exit record; None where there is no process of ours.
-        tail: The end of its log, decoded.
-    """
-
-    reason: Reason
-    record: ExitRecord | None = None
-    tail: str = ""
-
-    @property
-    def code(self) -> int | None:
-        """The exit code, if it exited."""
-        return self.record.code if self.record else None
-
-    @property
-    def signal(self) -> int | None:
-        """The signal, if one ended it."""
-        return self.record.signal if self.record else None
-
-    def verdict(self) -> dict[str, Any] | None:
-        """Return what the killer wrote down, as JSON values."""
-        verdict = self.record.verdict if self.record else None
-        if verdict is None:
-            return None
-        return {
-            "by": verdict.by,
-            "rss_bytes": verdict.rss_bytes,
-            "limit_bytes": verdict.limit_bytes,
-            "signal": verdict.signal,
-            "time": verdict.time,
-        }
-
-    def facts(self) -> dict[str, Any]:
-        """Return the members of a problem document that describe this end."""
-        told = {"reason": self.reason.value, "code": self.code, "signal": self.signal, "stderr_tail": self.tail}
-        verdict = self.verdict()
-        return told if verdict is None else {**told, "verdict": verdict}
+def end_in_row(reason: str | None, code: int | None, signal: int | None, ended_at: float = 0.0) -> End | None:
+    """Return the end of a kernel that a row tells; None where it tells none."""
+    if reason is None or reason not in set(Reason):
+        return None
+    if code is None and signal is None:
+        return End(Reason(reason))
+    record = ExitRecord("", "", Identity(0, 0, ""), 0.0, ended_at, code, signal, 0.0, 0.0, 0, 0, 0)
+    return End(Reason(reason), record)
 
 
-def how_it_ended(end: KernelEnd) -> str:
+def how_it_ended(end: End) -> str:
     """Say it as a verb phrase: `exited with code 3`, `was killed by SIGSEGV`, `was ended: it was stopped`."""
     if end.reason in {Reason.MEMORY_LIMIT, Reason.OOM_KILL}:
         return _memory(end)
@@ -123,11 +90,11 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def death_in_cell(end: KernelEnd) -> CellError:
+def death_in_cell(end: End) -> CellError:
     """Return the error of the cell in which a kernel died."""
     text = f"The kernel {how_it_ended(end)} while the cell ran. The cell is not run again; all variables are lost."
-    if end.tail:
-        text += "\nLast words of the kernel:\n" + last_lines(end.tail)
+    if end.stderr_tail:
+        text += "\nLast words of the kernel:\n" + last_lines(end.stderr_tail)
     return CellError("ResourceLimitExceeded" if end.reason in _LIMITS else "KernelDied", text)
 
 
@@ -138,16 +105,7 @@ def last_lines(text: str, count: int = TAIL_LINES) -> str:
     return "\n".join(lines[-count:] if fatal is None else lines[fatal : fatal + count])
 
 
-def decode_tail(raw: bytes, limit: int) -> str:
-    """Decode the last `limit` bytes; what is no UTF-8 is shown as U+FFFD, a first character that was cut is dropped."""
-    tail = raw[-limit:] if limit else b""
-    if len(raw) > limit:
-        while tail and tail[0] & 0xC0 == 0x80:
-            tail = tail[1:]
-    return tail.decode(errors="replace")
-
-
-def _memory(end: KernelEnd) -> str:
+def _memory(end: End) -> str:
     verdict = end.record.verdict if end.record else None
     figures = ""
     if verdict is not None and verdict.limit_bytes is not None:
@@ -164,13 +122,13 @@ SAID = "px-launch: "
 _TAIL_LINES_SHOWN = 1
 
 
-def early_exit(launch: Launch, end: KernelEnd) -> PxError:
+def early_exit(launch: Launch, end: End) -> PxError:
     """Return the error of a start whose process ended before it answered."""
-    said = launcher_said(end.tail)
+    said = launcher_said(end.stderr_tail)
     facts = {**end.facts(), "interpreter": launch.interpreter, "kernelspec": launch.kernelspec}
     if str(said.get("error")) in _KINDS:
         return _as_it_said(launch, said, facts)
-    words = last_lines(end.tail, _TAIL_LINES_SHOWN).strip()[:300]
+    words = last_lines(end.stderr_tail, _TAIL_LINES_SHOWN).strip()[:300]
     return StartFailedError(
         f"{_unit(launch)} {how_it_ended(end)} before it was ready: {words or 'it wrote nothing to stderr'}",
         hint=f"see `pxctl logs {_unit(launch)}`",
@@ -179,14 +137,13 @@ def early_exit(launch: Launch, end: KernelEnd) -> PxError:
     )
 
 
-def not_ready(launch: Launch, seconds: float, seen: str, tail: str) -> PxError:
+def not_ready(launch: Launch, seconds: float, seen: str) -> PxError:
     """Return the error of a start that lives but did not answer in time.
 
     Args:
         launch: What was started.
         seconds: How long it had.
         seen: What was heard of it, as a clause.
-        tail: The end of its stderr.
     """
     return ReadinessTimeoutError(
         f"{_unit(launch)} was not ready within {seconds:.1f} s: {seen}",
@@ -195,7 +152,6 @@ def not_ready(launch: Launch, seconds: float, seen: str, tail: str) -> PxError:
         reason=Reason.READINESS_TIMEOUT.value,
         interpreter=launch.interpreter,
         kernelspec=launch.kernelspec,
-        stderr_tail=tail,
     )
 
 

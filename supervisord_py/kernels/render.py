@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from supervisord_py.kernels.cell import CellError, Step
-    from supervisord_py.kernels.cell_files import CellLog, End, Record
+    from supervisord_py.kernels.cell_files import CellLog, Record, WrittenEnd
     from supervisord_py.kernels.config import OutputLimits
 
 Output = dict[str, Any]
@@ -52,7 +52,7 @@ class CellOutput(Struct, frozen=True):
     total_lines: int = 0
     shown_bytes: int = 0
     error: CellError | None = None  # what was raised
-    end: End | None = None  # None where it runs, or its writer was killed
+    end: WrittenEnd | None = None  # None where it runs, or its writer was killed
     unkept: str | None = None  # that something which was printed is not on disk, for another reason than the cap
     notices: tuple[str, ...] = ()  # output beyond the cap, outputs that are not listed
 
@@ -120,7 +120,7 @@ class _Survey(Struct):
     latest: dict[str, Record] = field(default_factory=dict)  # display id → its last update
     displayed: set[str] = field(default_factory=set)  # ids, cleared ones included
     error: CellError | None = None  # what was raised last
-    end: End | None = None
+    end: WrittenEnd | None = None
     capped: Record | None = None
 
     def displays(self, record: Record) -> Mapping[str, Any] | None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
-from supervisord_py.kernels import call_rules, kernelspecs
+from supervisord_py.kernels import call_rules, kernelspecs, spares
+from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.adoption import KernelAdoption
 from supervisord_py.kernels.backends import Backends
 from supervisord_py.kernels.call import Call, CallPlan
@@ -19,19 +20,16 @@ from supervisord_py.kernels.cell import CellStatus, Notice, Step
 from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.choice import BASH, ChooseRequest
 from supervisord_py.kernels.environment import NOTHING
-from supervisord_py.kernels.hosting import spares
-from supervisord_py.kernels.hosting.kernel_pool import KernelPool
-from supervisord_py.kernels.hosting.launching import check_folder
-from supervisord_py.kernels.hosting.session_register import SessionRegister
-from supervisord_py.kernels.lives.kernel_chronicle import KernelChronicle
-from supervisord_py.kernels.lives.memory_watch import MemoryWatch
+from supervisord_py.kernels.kernel_driver import check_folder
+from supervisord_py.kernels.kernel_pool import KernelPool
+from supervisord_py.kernels.memory_watch import MemoryWatch
 from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.kernels.room_requests import InterruptReport, Owner, StartRequest
 from supervisord_py.kernels.session import BackendName, SessionKey
-from supervisord_py.kernels.sessions import session_events as ev
+from supervisord_py.kernels.session_register import SessionRegister
 from supervisord_py.process import clock
 from supervisord_py.process.model import Reason
-from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.process.supervisor import Supervisor, stop_report
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -41,9 +39,9 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.exposure import CapabilityReport
-    from supervisord_py.kernels.hosting.live_session import LiveSession
+    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.session import SessionView
-    from supervisord_py.kernels.sessions.session_events import Standing
+    from supervisord_py.kernels.session_events import Standing
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
@@ -84,12 +82,12 @@ class Kernels:
         make_backend: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,
     ) -> None:
         environ = os.environ if environ is None else environ
-        chronicle = KernelChronicle(ledger, events)
         self.resolver = InterpreterResolver(placement, environ=environ, own=own)
         self.register = SessionRegister(ledger, self._standing)
-        self.pool = KernelPool(placement, chronicle, self.register, config, self.resolver)
         self.supervisor = Supervisor(placement, ledger, events)
-        self.pool.backends = Backends(self.supervisor, config, make_backend)
+        """Of what backends run for themselves: it ends behind the kernels."""
+        backends = Backends(self.supervisor, config, make_backend)
+        self.pool = KernelPool(placement, ledger, events, backends, self.register, config, self.resolver)
         self.cell_store = CellStore(ledger, lambda: self.config)
         self.memory = MemoryWatch(placement, self.pool.lives_present, lambda: self.config)
         self._calls: set[Call] = set()
@@ -109,15 +107,15 @@ class Kernels:
     async def open(self) -> None:
         """Take over what the keeper holds and follow cells in flight; begin to look after time and memory."""
         await self.supervisor.open()
-        await self.pool.open()
+        await self.pool.supervisor.open()
         await self.register.open()
         await self.resolver.open()
         await KernelAdoption(self).adopt_all()
         await spares.end_left_over(self.pool)
         self.register.settle_the_rest()
-        self.pool.run_task(self.memory.keep_watch(self.pool.look_at_foreign_use))
-        self.pool.run_task(self.cell_store.sweep(self._running, self.register.ids))
-        self.pool.run_task(spares.begin(self.pool, self.resolver))
+        self.pool.supervisor.task(self.memory.keep_watch(self.pool.look_at_foreign_use))
+        self.pool.supervisor.task(self.cell_store.sweep(self._running, self.register.ids))
+        self.pool.supervisor.task(spares.begin(self.pool, self.resolver))
 
     def _running(self) -> list[tuple[str, str]]:
         found = ((it.id, it.run) for it in self.register.everything())
@@ -151,7 +149,7 @@ class Kernels:
         await self.pool.let_go()
         handles = [it.handle for it in lives if it.handle is not None]
         await asyncio.gather(*(it.close() for it in handles), return_exceptions=True)
-        await self.pool.backends.close(stop=stop)
+        await self.pool.driver.backends.close(stop=stop)
         await self.supervisor.close()
         await self.resolver.close()
 
@@ -172,7 +170,7 @@ class Kernels:
 
     def spares(self) -> tuple[SpareView, ...]:
         """Return the kernels that wait for a session to come; they are nobody's, and no sessions."""
-        return spares.spares_of(self.pool.backends)
+        return spares.spares_of(self.pool.driver.backends)
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
         """Return the session that a user means by an id, a Jupyter id or a name.
@@ -205,7 +203,7 @@ class Kernels:
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs that can be asked for."""
         if self.config.backend is BackendName.GATEWAY_EXTERNAL:
-            gateway: Any = await self.pool.backends.get(BackendName.GATEWAY_EXTERNAL)
+            gateway: Any = await self.pool.driver.backends.get(BackendName.GATEWAY_EXTERNAL)
             return dict(await gateway.specs())
         return await kernelspecs.documents()
 
@@ -213,7 +211,7 @@ class Kernels:
         """Say which kinds of cells are offered, and why not."""
 
         async def ask_gateway() -> str | None:
-            gateway: Any = await self.pool.backends.get(BackendName.GATEWAY_EXTERNAL)
+            gateway: Any = await self.pool.driver.backends.get(BackendName.GATEWAY_EXTERNAL)
             return str(told) if (told := await gateway.health()) is not None else None
 
         asked = ChooseRequest(cwd=cwd, environ=environ or {})
@@ -275,7 +273,7 @@ class Kernels:
         if life is None:
             return ()
         await life.stopped.wait()
-        return life.survivors
+        return tuple(each.pid for each in stop_report(life).survivors)
 
     async def restart(self, session_id: str) -> SessionView:
         """Have a fresh kernel in a session, busy or not; clears a hard failure.
@@ -336,10 +334,11 @@ class Kernels:
         """
         self._refuse_at_the_end()
         plan = await self._plan(request, tell)
+        self._refuse_at_the_end()
         call = Call(self, plan, tell)
         self._calls.add(call)
         call.answer.add_done_callback(lambda _: self._calls.discard(call))
-        call.task = self.pool.run_task(call.work())
+        call.task = self.pool.supervisor.task(call.work())
         try:
             return await asyncio.shield(call.answer)
         except asyncio.CancelledError:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from supervisord_py.errors import PxError
     from supervisord_py.ledger.table import Operation
-    from supervisord_py.process.model import Child, ExitRecord, StopReport
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child, ChildSpec, ExitRecord, StopReport
 
 
 class Phase(StrEnum):
@@ -119,6 +120,7 @@ class Instance:
         error: Why it never became ready.
         report: What the last stop left.
         port: Where it listens on 127.0.0.1, 0 for nowhere.
+        is_ours: The keeper has its process. One that another server runs has no row, and ends as its driver says.
         over: Set once `end` is known.
         stopped: Set once nothing is left of it, or something has survived a stop.
     """
@@ -146,6 +148,7 @@ class Instance:
         self.ready_at: float | None = None
         self.start_method = "spawn"
         self.port = 0
+        self.is_ours = True
         self.event: int | None = None
         self.child: Child | None = None
         self.wanted: Reason | None = None
@@ -205,6 +208,23 @@ class Instance:
         """Return what is told with every event about it; JSON values."""
         return {}
 
+    # -- how its process is reached: by the keeper, where its driver knows nothing better ----------------------
+
+    async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
+        """Have its process."""
+        return await placement.spawn(self.key, spec)
+
+    async def annotate(self, placement: KeeperClient) -> None:
+        """Have what holds it remember `note`."""
+        await placement.annotate(self.key, self.note())
+
+    async def shut_down(self, placement: KeeperClient) -> StopReport:
+        """End its whole tree; says what survived."""
+        word = (self.wanted or Reason.EXIT).value
+        return await placement.stop(self.key, grace_seconds=self.stop_seconds, reason=word)
+
+    # -- its end -----------------------------------------------------------------------------------------------
+
     def decide_end(self, stderr_tail: str) -> End:
         """Decide how it ended, once: what made the start fail, else what the record and the wish say."""
         if self.end is None:
@@ -212,7 +232,7 @@ class Instance:
                 reason = reason_of(self.error)
                 stderr_tail = stderr_tail or str(self.error.extra.get("stderr_tail", ""))
             elif self.record is None:
-                reason = self.wanted or Reason.INTERRUPTED
+                reason = self.wanted or (Reason.INTERRUPTED if self.is_ours else Reason.EXIT)
             else:
                 reason = outcome(self.record, self.wanted, self.ready_at is not None, self.cpu_limit_seconds)
             self.end = End(reason, self.record, stderr_tail)

@@ -50,14 +50,20 @@ class Driver(Protocol[Kind_contra]):
 
     kind: str
 
-    async def prepare(self, instance: Kind_contra) -> ChildSpec:
-        """Return what is to be spawned; takes what the instance needs (`release` gives it back). May raise PxError."""
+    async def prepare(self, instance: Kind_contra) -> ChildSpec | None:
+        """Return what is to be spawned; takes what the instance needs (`release` gives it back). May raise PxError.
+
+        None where another server has its process: then `ready` starts it.
+        """
 
     async def ready(self, instance: Kind_contra) -> None:
         """Return when it may take work; raise the error that every waiter of the start is to see."""
 
     def revive(self, child: Child, note: Note | None) -> Any:
-        """Return the instance of a child that the keeper holds, also of one that is not wanted any more."""
+        """Return the instance of a child that the keeper holds, also of one that is not wanted any more.
+
+        None for one of which somebody else takes care.
+        """
 
     async def adopt(self, instance: Kind_contra, note: Note) -> bool:
         """Say whether to go on with a living child: its unit still exists, and is reachable."""
@@ -127,12 +133,10 @@ class Supervisor:
         """
         try:
             check_room(instance.unit)
-            spec = msgspec.structs.replace(await driver.prepare(instance), tag=instance.note())
-            await self._ledger.write(instance.starting())
-            instance.child = child = await self.placement.spawn(instance.key, spec)
-            instance.started_at = child.started_at
-            self.say("spawned", instance, pid=instance.pid, port=instance.port)
-            await self._ledger.write(instance.spawned(child))
+            spec = await driver.prepare(instance)
+            instance.is_ours = spec is not None
+            if spec is not None:
+                await self._spawn(instance, spec)
             await self._until_ready(driver, instance)
         except (PxError, OSError) as error:
             raise self._failed(instance, _as_error(instance, error)) from error
@@ -140,6 +144,14 @@ class Supervisor:
             _log.exception("start_broke", unit=instance.unit)
             broken = StartFailedError(f"pxd failed: {error!r}", unit=instance.unit)
             raise self._failed(instance, broken) from error
+
+    async def _spawn(self, instance: Instance, spec: ChildSpec) -> None:
+        await self._ledger.write(instance.starting())
+        spec = msgspec.structs.replace(spec, tag=instance.note())
+        instance.child = child = await instance.spawn(self.placement, spec)
+        instance.started_at = child.started_at
+        self.say("spawned", instance, **_where(instance))
+        await self._ledger.write(instance.spawned(child))
 
     async def resume(self, driver: Driver[Kind_contra], instance: Kind_contra) -> None:
         """Go on with an adopted instance that was not ready yet; raises as `start`."""
@@ -155,15 +167,15 @@ class Supervisor:
 
     def became_ready(self, instance: Instance, **facts: Any) -> None:
         """Tell everybody that an instance takes work."""
-        self.say("ready", instance, pid=instance.pid, port=instance.port, **facts)
-        if instance.ready_at is not None:
+        self.say("ready", instance, **_where(instance), **facts)
+        if instance.ready_at is not None and instance.is_ours:
             self._ledger.post(became_ready(instance.key, instance.ready_at))
         self.task(self.annotate(instance))
 
     async def annotate(self, instance: Instance) -> None:
         """Have the keeper remember what is known now."""
         try:
-            await self.placement.annotate(instance.key, instance.note())
+            await instance.annotate(self.placement)
         except KeeperLostError:
             raise
         except PxError as error:  # it has ended meanwhile: nobody will adopt it
@@ -184,25 +196,29 @@ class Supervisor:
         Returns:
             The living instances that go on, the newest of a unit first; ready ones and ones to `resume`.
         """
-        found = []
         children = await self.placement.list(f"{driver.kind}:")
-        for child in sorted(children, key=lambda each: each.started_at, reverse=True):
-            note = read_note(child.tag)
-            instance = driver.revive(child, note)
-            instance.child, instance.started_at, instance.wanted = child, child.started_at, note and note.stopping
-            instance.asked_at -= max(0.0, time.time() - child.started_at)
-            row = await INSTANCES.get(self._ledger, child.key) if not (note and note.ready) else None
-            if (note and note.ready) or (row and row.ready_at):
-                instance.ready_at, instance.phase = child.started_at, Phase.READY
-            if child.exit is not None:
-                instance.record = child.exit
-                await self.stop(driver, instance, None)
-            elif note is not None and note.stopping is None and await driver.adopt(instance, note):
-                self.say("adopted", instance, pid=instance.pid, port=instance.port)
-                found.append(instance)
-            else:
-                self.task(self.stop(driver, instance, instance.wanted or Reason.REPLACED))
-        return found
+        held = sorted(children, key=lambda each: each.started_at, reverse=True)
+        notes = [read_note(child.tag) for child in held]
+        revived = [driver.revive(child, note) for child, note in zip(held, notes, strict=True)]
+        going = [self._adopt(driver, *each) for each in zip(revived, held, notes, strict=True) if each[0] is not None]
+        goes_on = await asyncio.gather(*going)
+        return [instance for instance in goes_on if instance is not None]
+
+    async def _adopt(self, driver: Driver[Any], instance: Any, child: Child, note: Note | None) -> Any:
+        instance.child, instance.started_at, instance.wanted = child, child.started_at, note and note.stopping
+        instance.asked_at -= max(0.0, time.time() - child.started_at)
+        row = await INSTANCES.get(self._ledger, child.key) if not (note and note.ready) else None
+        if (note and note.ready) or (row and row.ready_at):
+            instance.ready_at, instance.phase = child.started_at, Phase.READY
+        if child.exit is not None:
+            instance.record = child.exit
+            await self.stop(driver, instance, None)
+        elif note is not None and note.stopping is None and await driver.adopt(instance, note):
+            self.say("adopted", instance, **_where(instance))
+            return instance
+        else:
+            self.task(self.stop(driver, instance, instance.wanted or Reason.REPLACED))
+        return None
 
     # -- down --------------------------------------------------------------------------------------------------
 
@@ -223,6 +239,9 @@ class Supervisor:
             await self._stop(driver, instance, reason)
         except KeeperLostError as error:
             await self._cut_off(driver, instance, error)
+        except Exception as error:
+            _log.exception("stop_broke", unit=instance.unit, instance=instance.key)
+            await self._cut_off(driver, instance, PxError(f"pxd failed: {error!r}", reason=Reason.INTERRUPTED.value))
         await self._ledger.flush()  # whoever hears that it is gone may kill us: the event and its reason are kept
         instance.stopped.set()
 
@@ -236,34 +255,36 @@ class Supervisor:
             self.say("stopping", instance, instance.wanted)
             driver.interrupt(instance)
             await self.annotate(instance)
-        elif instance.error is None:
+        elif instance.error is None and (instance.record is not None or not instance.is_ours):
             instance.decide_end(await self.last_words(instance))
             driver.interrupt(instance)
         await self._clear(instance)
-        if instance.record is None:
+        if instance.record is None and instance.is_ours:
             held = await self.placement.attach(instance.key)
             instance.record = await self.placement.wait(instance.key) if held is not None else None
         if instance.end is None:
             instance.decide_end("")
             driver.interrupt(instance)
-        instance.decide_end("")
-        await self._ledger.write(await instance.ended())
+        if instance.is_ours:
+            instance.decide_end("")
+            await self._ledger.write(await instance.ended())
         await driver.release(instance)
-        try:
-            await self.placement.release(instance.key)
-        except ConflictError as error:
-            _log.warning("release_refused", instance=instance.key, detail=error.detail)
+        if instance.is_ours:
+            await self._release(instance)
         self._say_ended(instance)
         instance.phase = Phase.COLD
         driver.gone(instance)  # no await since the event: who hears it reads the state after this
 
+    async def _release(self, instance: Instance) -> None:
+        try:
+            await self.placement.release(instance.key)
+        except ConflictError as error:
+            _log.warning("release_refused", instance=instance.key, detail=error.detail)
+
     async def _clear(self, instance: Instance) -> None:
         """Stop the tree, again and again while something survives."""
-        word = (instance.wanted or Reason.EXIT).value
         while True:
-            instance.report = report = await self.placement.stop(
-                instance.key, grace_seconds=instance.stop_seconds, reason=word
-            )
+            instance.report = report = await instance.shut_down(self.placement)
             if not report.survivors:
                 return
             pids = [each.pid for each in report.survivors]
@@ -280,7 +301,7 @@ class Supervisor:
             _log.warning("died", unit=instance.unit, reason=end.reason.value, code=end.code, signal=end.signal)
 
     async def _cut_off(self, driver: Driver[Kind_contra], instance: Kind_contra, error: PxError) -> None:
-        """The keeper is gone: nothing can be known or done any more; whoever waits hears of it."""
+        """The keeper is gone, or we are broken: nothing can be known or done any more; whoever waits hears of it."""
         instance.error, instance.phase = instance.error or error, Phase.COLD
         instance.decide_end("")
         driver.interrupt(instance)
@@ -313,6 +334,8 @@ class Supervisor:
 
     async def last_words(self, instance: Instance) -> str:
         """Return the tail of an instance whose leader has ended, after its pipes are drained if that is quick."""
+        if instance.child is None:
+            return ""
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self.placement.stop(instance.key, grace_seconds=instance.stop_seconds, reason="exit")
@@ -333,6 +356,10 @@ def decode_tail(raw: bytes, limit: int) -> str:
         while tail and tail[0] & 0xC0 == 0x80:
             tail = tail[1:]
     return tail.decode(errors="replace")
+
+
+def _where(instance: Instance) -> dict[str, Any]:
+    return {"pid": instance.pid, "port": instance.port} if instance.port else {"pid": instance.pid}
 
 
 def _as_error(instance: Instance, error: PxError | OSError) -> PxError:

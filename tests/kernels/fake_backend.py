@@ -12,13 +12,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels.backend import KernelGoneError, Reply, Started
+from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.process.model import ExitRecord, Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from supervisord_py.kernels.backend import ExecuteRequest, Launch
@@ -40,7 +40,7 @@ class FakeHandle:
     def __init__(self, backend: FakeBackend, launch: Launch) -> None:
         self.backend = backend
         self.launch = launch
-        self.started = Started(None)
+        self.child: Child | None = None
         self.died: asyncio.Future[ExitRecord | None] = asyncio.get_running_loop().create_future()
         self.foreign_busy = False
         self.foreign_used_at: float | None = None
@@ -169,15 +169,11 @@ class FakeBackend:
         """The newest kernel."""
         return self.handles[-1]
 
-    async def start(
-        self,
-        launch: Launch,
-        *,
-        deadline: float,
-        on_spawned: Callable[[Started], Awaitable[None]],
-    ) -> FakeHandle:
+    async def spec(self, launch: Launch) -> None:
+        """Nothing is spawned."""
+
+    async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> FakeHandle:
         self.starts.append(launch)
-        await on_spawned(Started(None))
         await self.gate.wait()
         if self.fail_next:
             raise self.fail_next.pop(0)

@@ -10,22 +10,27 @@ import time
 import uuid
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels.backend import ExecuteRequest, Launch
+from supervisord_py.kernels.backends import Backends
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
+from supervisord_py.kernels.kernel_driver import KernelDriver, KernelInstance
+from supervisord_py.kernels.live_session import LiveSession
+from supervisord_py.kernels.session import BackendName, SessionKey
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from supervisord_py.kernels.backend import KernelBackend, KernelHandle, Started
+    from supervisord_py.kernels.backend import KernelBackend, KernelHandle
 
 PATIENCE = 60.0
 STOCK = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")
@@ -60,7 +65,7 @@ class KernelRig:
             gateway=GatewayConfig(dir=folder / "gateway"),
             spares=0,  # processes are counted here
         )
-        self.spawned: list[Started] = []
+        self.started: list[KernelInstance] = []
         self._handles: list[KernelHandle] = []
         self.ledger: Ledger | None = None
         self._supervisor: Supervisor | None = None
@@ -111,14 +116,27 @@ class KernelRig:
         return asyncio.get_running_loop().time() + seconds
 
     async def start(self, backend: KernelBackend, launch: Launch) -> Any:
-        """Start a kernel; its connections are closed with the rig."""
+        """Start a kernel as the room does, and stop it if it does not come up; its connections end with the rig."""
 
-        async def note(started: Started) -> None:
-            self.spawned.append(started)
+        async def make(_name: BackendName, _config: KernelsConfig) -> KernelBackend:
+            return backend
 
-        handle = await backend.start(launch, deadline=self.deadline(), on_spawned=note)
-        self._handles.append(handle)
-        return handle
+        supervisor, nobody = await self.supervise(), cast("Any", None)
+        backends = Backends(supervisor, self.config, make)
+        driver = KernelDriver(supervisor, backends, nobody, nobody, lambda: self.config, lambda _: None)
+        session = LiveSession(SessionKey("rig", launch.cwd, "", BackendName.DIRECT), "python", 0.0)
+        kernel = KernelInstance(launch.instance, session, unit=f"kernel:{launch.session_id}")
+        kernel.launch = launch
+        self.started.append(kernel)
+        try:
+            await supervisor.start(driver, kernel)
+        except BaseException:
+            reason = Reason.CANCELLED if kernel.error is None else None
+            await asyncio.shield(supervisor.stop(driver, kernel, reason))
+            raise
+        assert kernel.handle is not None
+        self._handles.append(kernel.handle)
+        return kernel.handle
 
     async def attach(self, backend: KernelBackend, launch: Launch) -> Any:
         """Take a kernel over; its connections are closed with the rig."""

@@ -61,7 +61,7 @@ class Shell:
         """Begin a cell that prints `up`; returns when it has."""
         request = self.rig.request(self.launch, f"echo up; {code}")
         running = asyncio.ensure_future(self.handle.execute(request, no_news))
-        await eventually(lambda: self.rig.out(request) and self.handle.started.child)
+        await eventually(lambda: self.rig.out(request) and self.handle.child)
         return request, running
 
     def fifo(self) -> None:
@@ -129,8 +129,8 @@ async def test_how_a_cell_failed_is_told_by_exit_code_or_signal(shell: Shell, co
 
 async def test_code_is_in_no_argv_and_its_file_is_private_and_gone_afterwards(shell: Shell) -> None:
     request, running = await shell.begin("secret=hunter2; while :; do :; done")
-    assert shell.handle.started.child is not None
-    assert "hunter2" not in " ".join(psutil.Process(shell.handle.started.child.identity.pid).cmdline())
+    assert shell.handle.child is not None
+    assert "hunter2" not in " ".join(psutil.Process(shell.handle.child.identity.pid).cmdline())
     code, out = (request.cells_dir / f"{request.cell_id}{ending}" for ending in (".sh", ".out"))
     assert {stat.S_IMODE(path.stat().st_mode) for path in (code, out)} == {0o600}
     assert await shell.handle.kill() == "sigkill"
@@ -205,7 +205,7 @@ async def test_a_later_control_plane_sees_a_running_cell_out(shell: Shell, ends_
         await placement.wait(child.key)
     (child,) = await placement.list("kernel:sh-000000")
     handle = await (await shell.backend()).attach(shell.launch, child)
-    assert handle.started.child == child
+    assert handle.child == child
     if not ends_first:
         await shell.go()
     async with asyncio.timeout(PATIENCE):
@@ -330,7 +330,7 @@ async def test_each_process_has_a_row_and_is_forgotten_by_the_keeper_when_it_end
     (row,) = await INSTANCES.find(shell.rig.ledger, "WHERE unit = ?", "kernel:sh-000000")
     assert (row.start_method, row.reason, row.code) == ("bash", "exit", 9)
     assert row.pid is not None
-    assert shell.handle.started.child is None
+    assert shell.handle.child is None
     assert await shell.rig.placement.list("kernel:") == ()
 
 

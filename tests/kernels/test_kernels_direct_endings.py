@@ -48,7 +48,7 @@ class Kernel:
 
     async def works(self) -> None:
         """Return when the cell has used a moment of CPU: whatever came before its loop is over."""
-        child = self.handle.started.child
+        child = self.handle.child
         assert child is not None
         process = psutil.Process(child.identity.pid)
         before = process.cpu_times().user
@@ -146,7 +146,7 @@ async def test_an_interrupt_that_comes_before_its_cell_has_begun_ends_it(kernel:
 
 @pytest.mark.usefixtures("only_rung")
 async def test_an_interrupt_waits_for_a_kernel_that_is_slow_to_begin(kernel: Kernel) -> None:
-    child = kernel.handle.started.child
+    child = kernel.handle.child
     assert child is not None
     os.kill(child.identity.pid, signal.SIGSTOP)
     request = kernel.rig.request(kernel.launch, "import time; time.sleep(600)")

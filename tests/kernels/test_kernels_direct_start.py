@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from kernels.kernel_rig import KernelRig
-    from supervisord_py.kernels.backend import Launch, Started
+    from supervisord_py.kernels.backend import Launch
+    from supervisord_py.kernels.direct import DirectKernel
+    from supervisord_py.process.model import Child
 
 
 @pytest.fixture
@@ -50,26 +53,23 @@ async def failing(
         until: What is to be so before it is found that it took too long.
     """
 
-    async def note(started: Started) -> None:
-        rig.spawned.append(started)
-        if until is not None:
-            await eventually(until)
+    class Late(DirectBackend):
+        async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> DirectKernel:
+            if until is not None:
+                await eventually(until)
+            return await super().start(launch, child, deadline=deadline)
 
-    backend = DirectBackend(rig.placement, rig.config)
+    rig.config = replace(rig.config, start_seconds=seconds)
     with pytest.raises(PxError) as caught:
-        await backend.start(launch, deadline=rig.deadline(seconds), on_spawned=note)
+        await rig.start(Late(rig.placement, rig.config), launch)
     await nothing_left(rig, launch)
     return caught.value
 
 
 async def nothing_left(rig: KernelRig, launch: Launch) -> None:
     assert not place.folder_of(rig.config.run_dir, launch.session_id).exists()
-    child = await rig.placement.attach(launch.instance)
-    if child is not None:
-        async with asyncio.timeout(PATIENCE):
-            await rig.placement.wait(launch.instance)
-        assert not alive(child.identity.pid)
-        await rig.placement.release(launch.instance)
+    assert await rig.placement.attach(launch.instance) is None
+    assert not any(alive(it.pid) for it in rig.started if it.pid is not None)
 
 
 async def test_an_interpreter_without_ipykernel_gets_the_exact_command(rig: KernelRig) -> None:
@@ -112,15 +112,8 @@ async def test_a_program_that_never_answers_is_ended_with_all_that_it_started(ri
 
 async def test_a_start_that_is_given_up_leaves_nothing(rig: KernelRig) -> None:
     launch = rig.stock(kernelspec_argv=(program(rig, "hangs", "sleep 600"), "{connection_file}"))
-    spawned = asyncio.Event()
-
-    async def note(_started: Started) -> None:
-        spawned.set()
-
-    backend = DirectBackend(rig.placement, rig.config)
-    starting = asyncio.ensure_future(backend.start(launch, deadline=rig.deadline(), on_spawned=note))
-    async with asyncio.timeout(PATIENCE):
-        await spawned.wait()
+    starting = asyncio.ensure_future(rig.start(DirectBackend(rig.placement, rig.config), launch))
+    await eventually(lambda: rig.started and rig.started[0].pid, "its process")
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -128,8 +121,6 @@ async def test_a_start_that_is_given_up_leaves_nothing(rig: KernelRig) -> None:
 
 
 async def test_a_runtime_directory_that_is_too_long_is_told_with_its_bound(rig: KernelRig) -> None:
-    from dataclasses import replace
-
     deep = rig.folder / ("d" * 90)
     rig.config = replace(rig.config, run_dir=deep)
     error = await failing(rig, rig.launch())
@@ -190,18 +181,14 @@ async def test_folders_that_nobody_owns_are_swept(rig: KernelRig) -> None:
 
 
 async def test_what_is_asked_for_reaches_the_log_of_the_daemon(rig: KernelRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`debug_startup` tells phases, `trace` types and sizes, and neither tells what was said."""
-    from dataclasses import replace
-
+    """`trace` tells types and sizes, and not what was said."""
     import structlog
 
-    rig.config = replace(rig.config, debug_startup=True, trace=True)
+    rig.config = replace(rig.config, trace=True)
     with structlog.testing.capture_logs() as logs:
         launch = rig.launch()
         handle = await rig.start(DirectBackend(rig.placement, rig.config), launch)
         await handle.execute(rig.request(launch, "secret = 1"), lambda: None)
-    phases = next(it for it in logs if it["event"] == "kernel_startup")
-    assert phases["ready_ms"] > 0
     sent = next(it for it in logs if it["event"] == "kernel_message" and it["type"] == "execute_request")
     assert (sent["way"], sent["channel"]) == ("sent", "shell")
     assert "secret" not in str(logs)

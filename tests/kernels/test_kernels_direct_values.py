@@ -21,7 +21,7 @@ from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.cell_files import CellLog, reply_of
 from supervisord_py.kernels.channels import Gap, Letter, Mailbox
 from supervisord_py.kernels.kernel_client import Message
-from supervisord_py.kernels.messages import KernelEnd
+from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 
 LAUNCH = Launch("s-abcdef", "daemon.key", "/opt/my env/bin/python", "/", {}, Path("/cells"))
@@ -124,7 +124,7 @@ def tail(**said: Any) -> str:
 def test_each_trouble_of_the_launcher_has_its_words_and_its_step(
     said: dict[str, Any], kind: type, words: str, hint: str
 ) -> None:
-    error = messages.early_exit(LAUNCH, KernelEnd(Reason.EARLY_EXIT, None, tail(**said)))
+    error = messages.early_exit(LAUNCH, End(Reason.EARLY_EXIT, None, tail(**said)))
     assert type(error) is kind
     assert error.hint is not None
     assert hint in error.hint

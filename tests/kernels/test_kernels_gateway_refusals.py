@@ -150,12 +150,8 @@ async def test_a_kernel_that_does_not_answer_in_time_is_deleted_again(short_tmp:
         backend = external(rig, server.url)
         launch = rig.launch()
         with pytest.raises(StartFailedError, match="not reachable"):
-            await backend.start(launch, deadline=rig.deadline(3.0), on_spawned=_ignore)
+            await backend.start(launch, None, deadline=rig.deadline(3.0))
         await backend.close(stop=True)
         assert any(each.endswith("/channels") for each in server.asked)
         assert server.state is None, "it was deleted"
         assert await backend.held() == ()
-
-
-async def _ignore(_: object) -> None:
-    pass

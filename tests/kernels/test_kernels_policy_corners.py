@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.config import SessionLimits
-from supervisord_py.kernels.sessions import session_events as ev
-from supervisord_py.kernels.sessions.session_events import Refusal
-from supervisord_py.kernels.sessions.session_set import SessionSet
+from supervisord_py.kernels.session_events import Refusal
+from supervisord_py.kernels.session_set import SessionSet
 
 NOW = 1000.0
 

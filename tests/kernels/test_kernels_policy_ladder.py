@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from supervisord_py.kernels.cell import Step, Variables
 from supervisord_py.kernels.config import LadderTimes
-from supervisord_py.kernels.lives.ladder import ABANDON_SECONDS, Ladder, Over, Rung, Sight, Take, Wait
+from supervisord_py.kernels.ladder import ABANDON_SECONDS, Ladder, Over, Rung, Sight, Take, Wait
 
 NOW = 100.0
 TIMES = LadderTimes()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from policy_world import IDLE_SECONDS, QUEUE_MAX, WINDOW_SECONDS, Life, PolicyWorld
-from supervisord_py.kernels.sessions import session_events as ev
-from supervisord_py.kernels.sessions.session_events import Death, Fault, Phase
+from supervisord_py.kernels import session_events as ev
+from supervisord_py.kernels.session_events import Death, Fault, Phase
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:

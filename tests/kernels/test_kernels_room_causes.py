@@ -8,7 +8,6 @@ import pytest
 
 from kernels.fake_backend import FakeBackend
 from kernels.room_house import eventually, room_house
-from supervisord_py.kernels.lives import kernel_chronicle
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -56,13 +55,3 @@ async def test_an_eviction_is_the_cause_of_the_next_start_and_a_stop_on_request_
     await house.run("ok", session=session)
     evicted, _ = await _events(house, unit, "stopped")
     assert [row.cause for row in await _events(house, unit, "starting")] == [None, evicted.id, None]
-
-
-async def test_ends_of_sessions_that_never_come_back_do_not_pile_up(
-    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernel_chronicle, "ENDS_KEPT", 2)
-    chronicle = house.room.pool.chronicle
-    for number in range(5):
-        chronicle.say_of_session("died", f"kernel:s-{number}", Reason.SIGNAL)
-    assert list(chronicle._ends) == ["kernel:s-3", "kernel:s-4"]

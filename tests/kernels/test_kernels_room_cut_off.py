@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from kernels.cell_folder import log_of, writer_of
 from supervisord_py.kernels import cut_off_cells
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.cell_files import End
+from supervisord_py.kernels.cell_files import WrittenEnd
 from supervisord_py.kernels.cut_off_cells import Seen, closing
-from supervisord_py.kernels.messages import KernelEnd
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.kernels import KernelCellRow, KernelSessionRow
 from supervisord_py.ledger.store import Ledger
+from supervisord_py.process.instance import End
 from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROW = KernelCellRow("c0", "s-1", "call", 0, "1+1", "running", 90.0, 100.0, instance="k1")
-END = End(CellStatus.OK, 5, 103.0, 4, 2.5)
+END = WrittenEnd(CellStatus.OK, 5, 103.0, 4, 2.5)
 RECORD = ExitRecord("k1", "kernel:s-1", Identity(7, 1, "b"), 50.0, 104.0, None, 11, 0.0, 0.0, 0, 0, 0)
-CRASH = KernelEnd(Reason.SIGNAL, RECORD)
+CRASH = End(Reason.SIGNAL, RECORD)
 
 
-def closed(seen: Seen, end: KernelEnd | None, *, is_shell: bool = False) -> kernel_rows.CellEnd:
+def closed(seen: Seen, end: End | None, *, is_shell: bool = False) -> kernel_rows.CellEnd:
     return closing(ROW, seen, end, is_shell=is_shell, now=200.0)
 
 
@@ -57,14 +57,14 @@ def test_a_cell_that_never_began_was_not_run() -> None:
     ("end", "status", "name", "words", "ended_at"),
     [
         (CRASH, "error", "KernelDied", "SIGSEGV", 104.0),
-        (KernelEnd(Reason.MEMORY_LIMIT, RECORD), "error", "ResourceLimitExceeded", "memory limit", 104.0),
-        (KernelEnd(Reason.INTERRUPTED), "error", "KernelDied", "the daemon was cut off", 200.0),
-        (KernelEnd(Reason.STOPPED), "cancelled", "KernelStopped", "stopped on request", 200.0),
+        (End(Reason.MEMORY_LIMIT, RECORD), "error", "ResourceLimitExceeded", "memory limit", 104.0),
+        (End(Reason.INTERRUPTED), "error", "KernelDied", "the daemon was cut off", 200.0),
+        (End(Reason.STOPPED), "cancelled", "KernelStopped", "stopped on request", 200.0),
         (None, "error", "KernelDied", "the daemon was cut off", 200.0),
     ],
 )
 def test_a_cell_that_had_begun_ended_with_its_kernel(
-    end: KernelEnd | None, status: str, name: str, words: str, ended_at: float
+    end: End | None, status: str, name: str, words: str, ended_at: float
 ) -> None:
     found = closed(Seen(has_begun=True, size=9), end)
     assert (found.status, found.variables, found.total_bytes) == (status, "lost", 9)
@@ -108,7 +108,7 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp
     await sent("shell", "life", "sh-1")
     (tmp_path / "living.jsonl").unlink()
     await ledger.flush()
-    found: dict[str, Any] = {"k2": KernelEnd(Reason.REPLACED)}
+    found: dict[str, Any] = {"k2": End(Reason.REPLACED)}
     await cut_off_cells.close(ledger, lambda row: log_of(tmp_path, row.id), {"followed"}, found, 200.0)
     await ledger.flush()
     rows = {row.id: row for row in await kernel_rows.of_session(ledger, "s-1")}

@@ -17,7 +17,7 @@ from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.hosting.launching import folder_of_cells
+from supervisord_py.kernels.kernel_driver import folder_of_cells
 from supervisord_py.kernels.render import show
 from supervisord_py.kernels.room_requests import StartRequest
 

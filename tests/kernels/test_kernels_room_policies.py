@@ -203,7 +203,7 @@ async def test_a_start_tells_its_phases_where_the_settings_ask_for_it(house: Roo
 async def test_what_survives_a_stop_is_named_and_tried_again(
     house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisord_py.kernels.hosting.kernel_lives.TRY_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("supervisord_py.process.supervisor.TRY_AGAIN_SECONDS", 0.01)
     session = (await house.run("ok")).session_id
     backend.handle.survivors = (4711,)
     assert await house.room.stop(session) == (4711,)
@@ -334,19 +334,6 @@ async def test_each_cell_has_a_row_with_how_it_ended(house: RoomHouse) -> None:
     assert rows[1].error["name"] == "ValueError"
     assert {row.instance for row in rows} == {result.instance}
     assert len({row.call for row in rows}) == 1
-
-
-async def test_the_row_of_a_life_is_there_before_and_closed_after(house: RoomHouse, backend: FakeBackend) -> None:
-    result = await house.run("ok")
-    assert result.instance is not None
-    row = await house.row(result.instance)
-    assert row.ready_at is not None
-    assert row.ended_at is None
-    await house.room.stop(result.session_id)
-    row = await house.row(result.instance)
-    assert row.reason == "stopped"
-    assert await house.words(f"kernel:{result.session_id}") == ["starting", "ready", "stopping", "stopped"]
-    assert backend.starts[0].instance == result.instance
 
 
 async def test_stopped_sessions_are_known_to_the_next_control_plane(house: RoomHouse, backend: FakeBackend) -> None:

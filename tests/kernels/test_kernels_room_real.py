@@ -15,9 +15,9 @@ from kernels.room_house import eventually, room_house
 from supervisord_py.kernels import execution
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
 from supervisord_py.kernels.config import MIB, LadderTimes, ProcessLimits
-from supervisord_py.kernels.hosting import kernel_lives
-from supervisord_py.kernels.lives import kernel_tags
+from supervisord_py.kernels.kernel_driver import own_of
 from supervisord_py.kernels.session import SessionState
+from supervisord_py.process.instance import read_note
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kernels.room_house import RoomHouse
     from supervisord_py.kernels.backend import ExecuteRequest, Reply
     from supervisord_py.kernels.cell import CallResult
-    from supervisord_py.kernels.lives.kernel_life import KernelLife
+    from supervisord_py.kernels.kernel_driver import KernelInstance
 
 HOLDS_THE_GIL = """import itertools, os
 sum(itertools.chain(map(os.open, ["on"], [os.O_CREAT | os.O_WRONLY]), range(10**12)))"""
@@ -84,15 +84,17 @@ async def test_a_session_keeps_its_variables_from_call_to_call(house: RoomHouse)
     assert second.variables is Variables.KEPT
     assert second.cold_start_ms is None
     assert second.instance == first.instance
+    row = await house.row(str(first.instance))
+    assert (row.ready_at is not None, row.ended_at) == (True, None)
     assert await house.room.stop(second.session_id) == ()
     row = await house.ended_row(str(first.instance))
     assert (row.reason, row.start_method) == ("stopped", "direct")
+    assert await house.words(f"kernel:{first.session_id}") == ["starting", "spawned", "ready", "stopping", "stopped"]
 
 
 async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_lives, "EXIT_SECONDS", 0.0)
     async with room_house(short_tmp, stop_seconds=60.0) as house:
         await house.run("1")
         life = life_of(house)
@@ -168,25 +170,6 @@ async def test_over_the_hard_limit_it_is_asked_to_end_first(short_tmp: Path) -> 
         assert (short_tmp / "saved").exists()
         row = await house.ended_row(str(result.instance))
         assert (row.reason, row.code) == ("memory_limit", 9)
-
-
-async def test_what_is_asked_for_while_everything_ends_is_dropped(house: RoomHouse) -> None:
-    """A task that is cancelled wants to clear up behind itself, when nothing can be begun any more."""
-    began, ended = asyncio.Event(), asyncio.Event()
-
-    async def last() -> None:
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            with pytest.raises(asyncio.CancelledError):
-                house.room.pool.run_task(asyncio.sleep(0))
-            ended.set()
-
-    house.room.pool.run_task(last())
-    await began.wait()
-    await house.room.pool.let_go()
-    assert ended.is_set()
 
 
 async def test_memory_is_shown_after_a_cell(house: RoomHouse) -> None:
@@ -283,7 +266,7 @@ async def test_the_deadline_of_a_lost_call_still_holds(house: RoomHouse, passing
     assert [step["action"] for step in rows[1].steps][:1] == ["sigint"]
 
 
-def life_of(house: RoomHouse) -> KernelLife:
+def life_of(house: RoomHouse) -> KernelInstance:
     """Return the life of the only kernel."""
     life = house.room.register.known(house.room.snapshot()[0].id).life
     assert life is not None
@@ -302,9 +285,9 @@ async def test_the_keeper_knows_until_when_a_cell_may_run_before_the_cell_is_sen
 
     async def looking(request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
         (held,) = await house.rig.placement.list("kernel:")
-        tag = kernel_tags.decode(held.tag)
-        assert tag is not None
-        told.append((tag.cell, tag.deadline))
+        note = own_of(read_note(held.tag))
+        assert note is not None
+        told.append((note.cell, note.deadline))
         return cast("Reply", await execute(request, wake))
 
     monkeypatch.setattr(kernel, "execute", looking)

@@ -80,7 +80,7 @@ async def test_whoever_follows_hears_of_a_cell_when_its_row_is_there(house: Room
 async def test_work_that_is_cancelled_before_it_begins_is_closed(house: RoomHouse) -> None:
     """Else Python tells of a coroutine that was never awaited, whenever it is collected."""
     work = asyncio.sleep(600)
-    task = house.room.pool.run_task(work)
+    task = house.room.pool.supervisor.task(work)
     task.cancel()
     await asyncio.wait({task})
     assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED

@@ -69,7 +69,7 @@ async def test_a_cell_that_was_given_up_is_complete_once_its_kernel_is_over(
     house: RoomHouse, backend: FakeBackend, passing: PassingTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("supervisord_py.kernels.execution.END_SECONDS", 0.1)
-    monkeypatch.setattr("supervisord_py.kernels.hosting.kernel_lives.TRY_AGAIN_SECONDS", 600.0)
+    monkeypatch.setattr("supervisord_py.process.supervisor.TRY_AGAIN_SECONDS", 600.0)
     call = asyncio.ensure_future(house.run("immortal"))
     await backend.held.wait()
     backend.handle.survivors = (4711,)

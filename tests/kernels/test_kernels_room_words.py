@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import signal
-from dataclasses import replace
 
+import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisord_py.kernels import call_rules, messages
 from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
 from supervisord_py.kernels.execution import CellEnd
-from supervisord_py.kernels.lives import kernel_tags
-from supervisord_py.kernels.lives.kernel_tags import KernelTag
-from supervisord_py.kernels.messages import KernelEnd, Stopped
+from supervisord_py.kernels.kernel_driver import own_of
+from supervisord_py.kernels.messages import Stopped
 from supervisord_py.kernels.session import BackendName, SessionKey
+from supervisord_py.process.instance import NOTE_VERSION, End, Note
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 
 WHERE = Stopped(1, 3, "load")
@@ -30,9 +27,9 @@ def record(code: int | None = None, signum: int | None = None, verdict: Verdict 
     return ExitRecord("k", "kernel:x", Identity(1, 1, "b"), 1.0, 2.0, code, signum, 0.0, 0.0, 0, 0, 0, verdict)
 
 
-def memory(reason: Reason, rss: int | None, limit: int | None) -> KernelEnd:
+def memory(reason: Reason, rss: int | None, limit: int | None) -> End:
     verdict = Verdict(reason, "watchdog", 1.0, signal.SIGKILL, rss, limit)
-    return KernelEnd(reason, record(None, signal.SIGKILL, verdict))
+    return End(reason, record(None, signal.SIGKILL, verdict))
 
 
 # -- ends of kernels ---------------------------------------------------------------------------------------------------
@@ -41,29 +38,29 @@ def memory(reason: Reason, rss: int | None, limit: int | None) -> KernelEnd:
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (KernelEnd(Reason.EXIT, record(3)), "exited with code 3"),
-        (KernelEnd(Reason.SIGNAL, record(None, signal.SIGSEGV)), "was killed by SIGSEGV"),
-        (KernelEnd(Reason.SIGNAL, record(None, signal.SIGKILL)), "possibly the kernel's OOM killer"),
-        (KernelEnd(Reason.SIGNAL, record(None, 222)), "was killed by signal 222"),
-        (KernelEnd(Reason.EXIT), "ended at its server"),
-        (KernelEnd(Reason.STOPPED, record(None, 15)), "was ended: it was stopped on request"),
-        (KernelEnd(Reason.TIMEOUT, record(None, 15)), "did not yield"),
-        (KernelEnd(Reason.CPU_LIMIT, record(None, 24)), "CPU seconds"),
+        (End(Reason.EXIT, record(3)), "exited with code 3"),
+        (End(Reason.SIGNAL, record(None, signal.SIGSEGV)), "was killed by SIGSEGV"),
+        (End(Reason.SIGNAL, record(None, signal.SIGKILL)), "possibly the kernel's OOM killer"),
+        (End(Reason.SIGNAL, record(None, 222)), "was killed by signal 222"),
+        (End(Reason.EXIT), "ended at its server"),
+        (End(Reason.STOPPED, record(None, 15)), "was ended: it was stopped on request"),
+        (End(Reason.TIMEOUT, record(None, 15)), "did not yield"),
+        (End(Reason.CPU_LIMIT, record(None, 24)), "CPU seconds"),
         (memory(Reason.MEMORY_LIMIT, 300 << 20, 200 << 20), "over its memory limit (300 MiB resident, limit 200 MiB)"),
         (memory(Reason.MEMORY_LIMIT, None, 200 << 20), "over its memory limit (limit 200 MiB)"),
         (memory(Reason.OOM_KILL, None, None), "out of memory"),
-        (KernelEnd(Reason.MEMORY_LIMIT), "was killed: it was over its memory limit"),
+        (End(Reason.MEMORY_LIMIT), "was killed: it was over its memory limit"),
     ],
 )
-def test_an_end_is_said_with_what_is_known_of_it(end: KernelEnd, words: str) -> None:
+def test_an_end_is_said_with_what_is_known_of_it(end: End, words: str) -> None:
     assert words in messages.how_it_ended(end)
 
 
 def test_a_death_in_a_cell_brings_the_last_words_and_says_what_is_lost() -> None:
-    error = messages.death_in_cell(KernelEnd(Reason.SIGNAL, record(None, 11), "one\ntwo\n"))
+    error = messages.death_in_cell(End(Reason.SIGNAL, record(None, 11), "one\ntwo\n"))
     assert error.value.endswith("Last words of the kernel:\none\ntwo")
     assert "not run again" in error.value
-    assert "Last words" not in messages.death_in_cell(KernelEnd(Reason.SIGNAL, record(None, 11))).value
+    assert "Last words" not in messages.death_in_cell(End(Reason.SIGNAL, record(None, 11))).value
 
 
 def test_of_a_crash_report_the_beginning_is_told_and_of_other_words_the_end() -> None:
@@ -72,17 +69,11 @@ def test_of_a_crash_report_the_beginning_is_told_and_of_other_words_the_end() ->
     assert messages.last_lines("a\nb\nc\n", 2) == "b\nc"
 
 
-@given(st.text(max_size=60), st.integers(min_value=0, max_value=80))
-def test_a_tail_never_begins_in_the_middle_of_a_character(text: str, limit: int) -> None:
-    tail = messages.decode_tail(text.encode(errors="replace"), limit)
-    assert text.encode(errors="replace").decode().endswith(tail)
-
-
 def test_the_facts_of_an_end_name_the_verdict_where_there_is_one() -> None:
     facts = memory(Reason.MEMORY_LIMIT, 5, 4).facts()
     assert facts["verdict"]["limit_bytes"] == 4
-    assert "verdict" not in KernelEnd(Reason.EXIT, record(1)).facts()
-    assert KernelEnd(Reason.EXIT).facts() == {"reason": "exit", "code": None, "signal": None, "stderr_tail": ""}
+    assert "verdict" not in End(Reason.EXIT, record(1)).facts()
+    assert End(Reason.EXIT).facts() == {"reason": "exit", "code": None, "signal": None, "stderr_tail": ""}
 
 
 # -- ends of cells -----------------------------------------------------------------------------------------------------
@@ -117,7 +108,7 @@ CASES = [
     ((None, GONE, None, LOST, ()), None, (CellStatus.ERROR, LOST, "KernelDied", "cut off")),
     (
         (None, GONE, None, LOST, ()),
-        KernelEnd(Reason.SIGNAL, record(None, 11)),
+        End(Reason.SIGNAL, record(None, 11)),
         (CellStatus.ERROR, LOST, "KernelDied", "ended by SIGSEGV"),
     ),
     (
@@ -127,20 +118,20 @@ CASES = [
     ),
     (
         (None, GONE, None, LOST, ()),
-        KernelEnd(Reason.STOPPED, record(None, 15)),
+        End(Reason.STOPPED, record(None, 15)),
         (CellStatus.CANCELLED, LOST, "KernelStopped", "stopped on request"),
     ),
     (
         (OK, None, None, KEPT, ()),
-        KernelEnd(Reason.STOPPED, record(None, 15)),
+        End(Reason.STOPPED, record(None, 15)),
         (CellStatus.CANCELLED, LOST, "KernelStopped", "stopped on request"),
     ),
-    ((OK, None, None, KEPT, ()), KernelEnd(Reason.SIGNAL, record(None, 11)), (CellStatus.OK, LOST, None, None)),
+    ((OK, None, None, KEPT, ()), End(Reason.SIGNAL, record(None, 11)), (CellStatus.OK, LOST, None, None)),
 ]
 
 
 @pytest.mark.parametrize(("told", "kernel_end", "expected"), CASES)
-def test_a_cell_is_judged_by_what_happened_to_it(told: tuple, kernel_end: KernelEnd | None, expected: tuple) -> None:
+def test_a_cell_is_judged_by_what_happened_to_it(told: tuple, kernel_end: End | None, expected: tuple) -> None:
     end = CellEnd(*told)
     judged = call_rules.judge(end, kernel_end)
     status, variables, name, part = expected
@@ -158,7 +149,7 @@ def test_a_cell_is_judged_by_what_happened_to_it(told: tuple, kernel_end: Kernel
 
 def test_a_shell_cell_that_was_stopped_has_no_variables_to_lose() -> None:
     end = CellEnd(OK, None, None, KEPT, (), is_stateless=True)
-    assert call_rules.judge(end, KernelEnd(Reason.STOPPED, record(None, 15))).variables is KEPT
+    assert call_rules.judge(end, End(Reason.STOPPED, record(None, 15))).variables is KEPT
 
 
 @pytest.mark.parametrize("variables", [KEPT, LOST])
@@ -183,52 +174,25 @@ def test_an_end_without_a_word_is_a_defect() -> None:
 
 # -- notes -------------------------------------------------------------------------------------------------------------
 
-TAG = KernelTag("n", "/w", "/p", "direct", "session", "python", None, "signal", 1.0, 2.0)
-tags = st.builds(
-    KernelTag,
-    name=st.text(),
-    cwd=st.text(),
-    interpreter=st.text(),
-    backend=st.sampled_from([each.value for each in BackendName]),
-    owner=st.text(),
-    language=st.text(),
-    kernelspec=st.none() | st.text(),
-    interrupt_mode=st.sampled_from(["signal", "message"]),
-    created=st.floats(0, 1e10),
-    last_used=st.floats(0, 1e10),
-    ready=st.booleans(),
-    cold_start_ms=st.integers(0, 10**6),
-    restarts=st.integers(0, 9),
-    cell=st.none() | st.text(),
-    deadline=st.none() | st.floats(0, 1e10),
-    stopping=st.none() | st.sampled_from([each.value for each in Reason]),
-)
+OWN = {
+    "name": "n", "cwd": "/w", "interpreter": "/p", "backend": "direct", "owner": "session", "language": "python",
+    "kernelspec": None, "interrupt_mode": "signal", "created": 1.0, "last_used": 2.0,
+}  # fmt: skip
 
 
-@given(tags)
-def test_a_note_is_read_as_it_was_written(tag: KernelTag) -> None:
-    assert kernel_tags.decode(tag.encode()) == tag
+def test_a_note_names_its_session() -> None:
+    own = own_of(Note(NOTE_VERSION, own=OWN))
+    assert own is not None
+    assert own.key == SessionKey("n", "/w", "/p", BackendName.DIRECT)
+    assert own_of(Note(NOTE_VERSION, own=msgspec.to_builtins(own))) == own
 
 
-@given(st.text() | st.from_type(dict).map(repr))
-def test_what_is_no_note_of_ours_is_not_understood(text: str) -> None:
-    assert kernel_tags.decode(text) is None
-
-
-@pytest.mark.parametrize(
-    "change", [{"backend": "other"}, {"stopping": "no reason"}], ids=["unknown backend", "unknown reason"]
-)
-def test_a_note_with_words_of_another_version_is_not_understood(change: dict[str, str]) -> None:
-    assert kernel_tags.decode(replace(TAG, **change).encode()) is None
-    assert kernel_tags.decode(json.dumps({**json.loads(TAG.encode()), "v": 2})) is None
-
-
-def test_a_note_names_its_session_and_why_it_stops() -> None:
-    assert TAG.key == SessionKey("n", "/w", "/p", BackendName.DIRECT)
-    assert TAG.wanted is None
-    assert replace(TAG, stopping="stopped").wanted is Reason.STOPPED
+@pytest.mark.parametrize("change", [{"backend": "other"}, {"owner": "nobody"}, {"later": 1}, {"cwd": None}])
+def test_a_note_with_words_of_another_version_is_not_understood(change: dict[str, object]) -> None:
+    assert own_of(Note(NOTE_VERSION, own={**OWN, **change})) is None
+    assert own_of(None) is None
 
 
 def test_an_end_at_a_server_makes_a_sentence() -> None:
-    text = messages.death_in_cell(messages.KernelEnd(Reason.EXIT)).value
+    text = messages.death_in_cell(End(Reason.EXIT)).value
     assert text.startswith("The kernel ended at its server while the cell ran.")

@@ -19,12 +19,11 @@ from structlog.testing import capture_logs
 from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
 from kernels.room_house import room_house
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels import spare
+from supervisord_py.kernels import spare, spares
 from supervisord_py.kernels.backend import SpareView, StartMethod
 from supervisord_py.kernels.direct import DirectBackend
-from supervisord_py.kernels.hosting import spares
 from supervisord_py.process.logs import LogReader
-from supervisord_py.process.model import ResourceLimit
+from supervisord_py.process.model import Reason, ResourceLimit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -123,8 +122,8 @@ async def test_nothing_but_its_age_tells_it_from_a_fresh_start(short_tmp: Path) 
         for name, method in (("a-000000", StartMethod.SPAWN), ("b-000000", StartMethod.SPARE)):
             launch = different(rig, name)
             handle = await rig.start(backend, launch)
-            assert handle.started.method is method
-            assert handle.started.child.unit == f"kernel:{name}"
+            assert rig.started[-1].method is method
+            assert handle.child.unit == f"kernel:{name}"
             found.append(await felt(rig, launch, handle))
             pid = await spare_of(backend)
             where = json.dumps({launch.cwd: "CWD", str(handle.connection_file): "FILE", launch.instance: "KEY"})
@@ -151,7 +150,7 @@ async def test_what_acts_at_the_start_of_python_gets_a_start(short_tmp: Path) ->
         env = {**rig.launch().env, "PYTHONHASHSEED": "7"}
         launch = rig.launch(env=env)
         handle = await rig.start(backend, launch)
-        assert handle.started.method is StartMethod.SPAWN
+        assert rig.started[-1].method is StartMethod.SPAWN
         asked = (sys.executable, "-c", HASH)
         told = await asyncio.to_thread(subprocess.run, asked, capture_output=True, check=True, env=env)
         assert await felt(rig, launch, handle, HASH) == int(told.stdout)
@@ -163,11 +162,11 @@ async def test_a_start_that_fails_says_why_as_ever(short_tmp: Path) -> None:
         launch = replace(different(rig, "b-000000"), arguments=("--px-nonsense",))
         with pytest.raises(StartFailedError, match="px-nonsense"):
             await rig.start(backend, launch)
-        (spawned,) = rig.spawned
-        assert spawned.method is StartMethod.SPARE
+        (kernel,) = rig.started
+        assert kernel.method is StartMethod.SPARE
         reader = LogReader.of(rig.placement.log_dir, "kernel:b-000000")
         assert b"px-launch" in b"".join(getattr(it, "data", b"") for it in reader.read(0).items)
-        assert await rig.placement.attach(launch.instance) is not None, "its end is for whoever writes it down"
+        assert kernel.end is not None and kernel.end.reason is Reason.EARLY_EXIT
 
 
 @pytest.mark.parametrize("trouble", ["deaf", "dies", "old", "changed", "conflict"])
@@ -195,8 +194,8 @@ async def test_one_that_will_not_do_is_replaced_by_a_fresh_start(
                 backend.spares._spares[1]._born["NEW"] = "set by nobody"
                 launch = replace(launch, env={**launch.env, "NEW": "the session's own"})
         with capture_logs() as logs:
-            handle = await rig.start(backend, launch)
-        assert handle.started.method is StartMethod.SPAWN
+            await rig.start(backend, launch)
+        assert rig.started[-1].method is StartMethod.SPAWN
         assert [it["log_level"] for it in logs if it["event"] == "kernel_spare_not_taken"] == ["warning"]
         await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of the unfit one")
 
@@ -205,7 +204,8 @@ async def test_a_spare_that_died_before_is_not_missed(short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
         os.kill(await spare_of(backend, rig.launch()), signal.SIGKILL)
         await eventually(lambda: not backend.spares.views(), "the news of its death")
-        assert (await rig.start(backend, rig.launch())).started.method is StartMethod.SPAWN
+        await rig.start(backend, rig.launch())
+        assert rig.started[-1].method is StartMethod.SPAWN
 
 
 async def test_one_that_nobody_takes_is_ended_and_settings_end_it_too(short_tmp: Path) -> None:
@@ -237,7 +237,7 @@ async def test_with_its_control_plane_a_spare_ends_and_the_kernel_it_became_live
         await spare_of(backend, rig.launch())
         launch = rig.launch()
         handle = await rig.start(backend, launch)
-        assert handle.started.method is StartMethod.SPARE
+        assert rig.started[-1].method is StartMethod.SPARE
         await handle.execute(rig.request(launch, "kept = 42"), no_news)
         pid = await spare_of(backend)
         for task in backend.spares._tasks:

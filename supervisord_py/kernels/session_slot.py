@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.kernels.sessions.session_events import (
+from supervisord_py.kernels.session_events import (
     Asked,
     Failure,
     FailureKind,
@@ -25,8 +25,8 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from supervisord_py.kernels import session_events as ev
     from supervisord_py.kernels.config import SessionLimits
-    from supervisord_py.kernels.sessions import session_events as ev
 
 LIVE = (Phase.STARTING, Phase.READY)
 _BY_ITSELF = frozenset({StartCause.RESTARTED, StartCause.RECYCLED})

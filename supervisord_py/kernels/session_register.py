@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
-from supervisord_py.kernels.hosting.live_session import LiveSession
-from supervisord_py.kernels.messages import KernelEnd, how_it_ended
+from supervisord_py.kernels.live_session import LiveSession
+from supervisord_py.kernels.messages import end_in_row, how_it_ended
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
 from supervisord_py.kernels.shortened import shortened
 from supervisord_py.ledger import kernels as kernel_rows
-from supervisord_py.process.model import ExitRecord, Identity, Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervisord_py.kernels.session import SessionView
-    from supervisord_py.kernels.sessions.session_events import Standing
+    from supervisord_py.kernels.session_events import Standing
     from supervisord_py.ledger.kernels import KernelSessionRow, Newest
     from supervisord_py.ledger.store import Ledger
 
@@ -199,21 +199,11 @@ def unknown(name: str) -> UnknownUnitError:
 
 def how_lost(newest: Newest, session_reason: str | None) -> str:
     """Say where the variables of a session's last cells went, from how their kernel or else its session ended."""
-    reason = newest.reason or session_reason
-    if reason is None or reason == Reason.INTERRUPTED or reason not in set(Reason):
+    end = end_in_row(newest.reason or session_reason, newest.code, newest.signal)
+    if end is None or end.reason is Reason.INTERRUPTED:
         return CUT_OFF
-    ended = Reason(reason)
-    if newest.code is None and newest.signal is None:
-        how = _SHORT.get(ended) or how_it_ended(KernelEnd(ended))
-    else:
-        how = how_it_ended(KernelEnd(ended, _record(newest)))
-    return f"The session's last kernel {how}; its variables are gone."
-
-
-def _record(newest: Newest) -> ExitRecord:
-    """Return what is left of the exit record of a kernel."""
-    nobody = Identity(0, 0, "")
-    return ExitRecord(newest.instance or "", "", nobody, 0.0, 0.0, newest.code, newest.signal, 0.0, 0.0, 0, 0, 0)
+    how = _SHORT.get(end.reason) if end.record is None else None
+    return f"The session's last kernel {how or how_it_ended(end)}; its variables are gone."
 
 
 def _row(session: LiveSession, view: SessionView) -> KernelSessionRow:

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.errors import PxError
-from supervisord_py.kernels.backend import Launch
-from supervisord_py.kernels.hosting.launching import resource_limits
+from supervisord_py.kernels.kernel_driver import KernelInstance, launch_of
+from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from supervisord_py.kernels.backend import SpareView
+    from supervisord_py.kernels.backend import Launch, SpareView
     from supervisord_py.kernels.backends import Backends
-    from supervisord_py.kernels.hosting.kernel_pool import KernelPool
-    from supervisord_py.kernels.hosting.live_session import LiveSession
+    from supervisord_py.kernels.kernel_pool import KernelPool
     from supervisord_py.kernels.resolver import InterpreterResolver
 
 UNITS = "kernel-spare:"
@@ -39,7 +38,7 @@ def spares_of(backends: Backends) -> tuple[SpareView, ...]:
 async def end_left_over(pool: KernelPool) -> None:
     """End the spares of an earlier control plane; they end by themselves, but their records are to be released."""
     for child in await pool.placement.list(UNITS):
-        pool.run_task(_end(pool, child.key))
+        pool.supervisor.task(_end(pool, child.key))
 
 
 async def _end(pool: KernelPool, key: str) -> None:
@@ -56,7 +55,7 @@ async def begin(pool: KernelPool, resolver: InterpreterResolver) -> None:
         return
     try:
         launch = await _launch(pool, resolver, session)
-        backend: Any = await pool.backend(BackendName.DIRECT)
+        backend: Any = await pool.driver.backends.get(BackendName.DIRECT)
         backend.expect(launch)
         await backend.preload()
     except (PxError, OSError) as error:
@@ -70,18 +69,8 @@ def _last_used(pool: KernelPool) -> LiveSession | None:
 
 
 async def _launch(pool: KernelPool, resolver: InterpreterResolver, session: LiveSession) -> Launch:
-    config = pool.config
-    deadline = asyncio.get_running_loop().time() + config.start_seconds
-    choice = await resolver.resolve(session.choose_request(deadline), config, install=False)
-    return Launch(
-        session_id=session.id,
-        instance="",
-        interpreter=choice.interpreter,
-        cwd=choice.cwd,
-        env=choice.env,
-        cells_dir=config.cells_dir,
-        limits=resource_limits(config.limits),
-        max_rss_bytes=config.limits.hard_memory_bytes,
-        memory_grace_seconds=config.limits.memory_grace_seconds,
-        overlay=choice.overlay,
-    )
+    """Return what the next kernel of a session would be started from; nothing is decided for it by that."""
+    deadline = asyncio.get_running_loop().time() + pool.config.start_seconds
+    alike = LiveSession(session.key, session.language, session.created)
+    alike.adopt(await resolver.resolve(session.choose_request(deadline), pool.config, install=False))
+    return await asyncio.to_thread(launch_of, KernelInstance("", alike), pool.config)

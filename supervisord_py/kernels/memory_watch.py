@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.lives.kernel_life import KernelLife
+    from supervisord_py.kernels.kernel_driver import KernelInstance
     from supervisord_py.process.keeper_client import KeeperClient
 
 PERIOD_SECONDS = 1.0
@@ -25,13 +25,16 @@ class MemoryWatch:
     """Measures kernels; `lives` are those that are there."""
 
     def __init__(
-        self, placement: KeeperClient, lives: Callable[[], Collection[KernelLife]], config: Callable[[], KernelsConfig]
+        self,
+        placement: KeeperClient,
+        lives: Callable[[], Collection[KernelInstance]],
+        config: Callable[[], KernelsConfig],
     ) -> None:
         self._placement = placement
         self._lives = lives
         self._config = config
 
-    async def is_over(self, life: KernelLife) -> bool:
+    async def is_over(self, life: KernelInstance) -> bool:
         """Measure a kernel after a cell; say whether it is over the soft limit.
 
         Forked workers share pages with the kernel: before any verdict these are counted once, which takes longer.
@@ -43,7 +46,7 @@ class MemoryWatch:
         largest = await self.measure(life, shared_once=True)
         return largest is not None and largest > limit
 
-    async def measure(self, *lives: KernelLife, shared_once: bool = False) -> int | None:
+    async def measure(self, *lives: KernelInstance, shared_once: bool = False) -> int | None:
         """Measure kernels; return the largest, in bytes, None where nothing of them is ours to measure."""
         keys = {it.key: it for it in lives if it.is_ours} | {shell: it for it in lives for shell in it.shells}
         if not keys:

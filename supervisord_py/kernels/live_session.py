@@ -10,16 +10,16 @@ from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.messages import refusal_error
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionState, SessionView
-from supervisord_py.kernels.sessions.session_events import Refusal, Refuse
+from supervisord_py.kernels.session_events import Refusal, Refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.execution import CellRun
-    from supervisord_py.kernels.lives.kernel_life import KernelLife
+    from supervisord_py.kernels.kernel_driver import KernelInstance
     from supervisord_py.kernels.session import SessionKey
-    from supervisord_py.kernels.sessions.session_events import Standing
+    from supervisord_py.kernels.session_events import Standing
     from supervisord_py.ledger.kernels import Newest
     from supervisord_py.process.model import Reason
 
@@ -42,6 +42,7 @@ class LiveSession:
         life: The kernel that is there.
         run: The cell that is under way.
         has_cells: A cell of ours was run in it.
+        ended_by: Id of the event of its last kernel's end, where nobody asked for that: the cause of the next start.
         rested_at: Unix seconds of the end of its last kernel; 0 before the first end that we saw.
     """
 
@@ -60,10 +61,11 @@ class LiveSession:
     notices: tuple[str, ...] = ()
     newest: Newest | None = None
     lost: str | None = None
-    life: KernelLife | None = None
+    life: KernelInstance | None = None
     run: CellRun | None = None
     restarts: int = 0
     has_cells: bool = False
+    ended_by: int | None = None
     rested_at: float = 0.0
 
     @property
@@ -125,7 +127,7 @@ class LiveSession:
             kernelspec=self.kernelspec,
             language=self.language,
             notices=self.notices,
-            start_method=life.start_method.value if life and life.child else None,
+            start_method=life.method.value if life and life.child else None,
             cold_start_ms=life.cold_start_ms if life and life.ready_at is not None else None,
         )
 

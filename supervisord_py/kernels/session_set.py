@@ -22,9 +22,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, assert_never
 
-from supervisord_py.kernels.sessions import session_events as ev
-from supervisord_py.kernels.sessions.session_events import Death, Fault, Phase, Refusal, StartCause, WaitsFor
-from supervisord_py.kernels.sessions.session_slot import LIVE, Slot, is_place_free, next_start, places, surplus, victims
+from supervisord_py.kernels import session_events as ev
+from supervisord_py.kernels.session_events import Death, Fault, Phase, Refusal, StartCause, WaitsFor
+from supervisord_py.kernels.session_slot import LIVE, Slot, is_place_free, next_start, places, surplus, victims
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:

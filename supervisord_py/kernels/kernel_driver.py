@@ -1,0 +1,449 @@
+"""How a kernel comes up, is taken over, and goes: what kernels add to the one mechanism of `process`.
+
+A kernel is an instance of the supervisor's, whoever runs it. A direct one is the keeper's child, with a row. One behind
+a gateway has no process of ours, and a session of shell cells has one for each cell only: for these the backend alone
+starts and ends what there is. The note that is kept with each is enough for a later control plane to go on with it; the
+cell in it is the last one that was sent, and whether that has ended meanwhile stands in the cell's own files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from supervisord_py.errors import InvalidInputError, KeeperLostError, PxError, ReadinessTimeoutError
+from supervisord_py.kernels import connection_file, messages
+from supervisord_py.kernels.backend import Launch, StartMethod
+from supervisord_py.kernels.choice import SPEC_PREFIX
+from supervisord_py.kernels.live_session import LiveSession
+from supervisord_py.kernels.messages import how_it_ended
+from supervisord_py.kernels.room_requests import Owner
+from supervisord_py.kernels.session import BackendName, SessionKey
+from supervisord_py.process.instance import End, Instance, Phase
+from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.model import Reason, ResourceLimit, StopReport, Survivor
+from supervisord_py.process.supervisor import Driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from supervisord_py.kernels.backend import KernelHandle
+    from supervisord_py.kernels.backends import Backends
+    from supervisord_py.kernels.config import KernelsConfig, ProcessLimits
+    from supervisord_py.kernels.resolver import InterpreterResolver
+    from supervisord_py.kernels.session_register import SessionRegister
+    from supervisord_py.process.instance import Note
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child, ChildSpec
+    from supervisord_py.process.supervisor import Supervisor
+
+GATEWAY_UNIT = "kernel:gateway"
+"""The shared gateway's own process: its backend looks after it."""
+_CPU_SLACK_SECONDS = 2
+_log = structlog.get_logger(__name__)
+
+
+class KernelNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept with a kernel beside what is kept with every instance.
+
+    Attributes:
+        name, cwd, interpreter, backend: The session's key.
+        owner, language, kernelspec: As in SessionView.
+        interrupt_mode: As in Launch.
+        created, last_used: Unix seconds.
+        restarts: How often the session came back by itself.
+        cell: Id of the last cell that was sent, None before the first.
+        deadline: When the call of that cell is over, in seconds of the clock that counts suspend: it is the same for
+            every process of one boot.
+    """
+
+    name: str
+    cwd: str
+    interpreter: str
+    backend: BackendName
+    owner: Owner
+    language: str
+    kernelspec: str | None
+    interrupt_mode: str
+    created: float
+    last_used: float
+    cold_start_ms: int = 0
+    method: StartMethod = StartMethod.SPAWN
+    restarts: int = 0
+    cell: str | None = None
+    deadline: float | None = None
+
+    @property
+    def key(self) -> SessionKey:
+        """Whose kernel it is."""
+        return SessionKey(self.name, self.cwd, self.interpreter, self.backend)
+
+
+def own_of(note: Note | None) -> KernelNote | None:
+    """Return what a note says of a kernel; None when it is none of ours, or of another version."""
+    try:
+        return None if note is None else msgspec.convert(note.own, KernelNote)
+    except msgspec.ValidationError:
+        return None
+
+
+class KernelInstance(Instance):
+    """One kernel of a session.
+
+    Attributes:
+        serial: The session set's number for it; 0 for one that is only cleared away.
+        launch, backend, handle: What was asked of whom, and what came of it.
+        give_up_at: Loop time by which it must answer.
+        spent: Seconds of each phase of its start, in order.
+        cold_start_ms: From the decision to readiness.
+        method: How its process came about.
+        cell, cell_deadline: The last cell that was sent to it, and the end of its call as in its note.
+        busy: A cell of ours runs on it, or has ended and it is not known yet how. `judged`: set when that is known.
+        foreign_busy, foreign_used_at: What the set has heard of clients that are not ours.
+        exiting: A cell said exit(): it ends by its own wish.
+        death_reported: The set has heard that it died.
+        problem: Problem document of its end, filled as more becomes known: the set keeps it with a hard failure.
+    """
+
+    def __init__(self, key: str, session: LiveSession, serial: int = 0, unit: str | None = None) -> None:
+        super().__init__(key, unit or session.unit)
+        self.session = session
+        self.serial = serial
+        self.start_method = session.key.backend.value
+        self.launch: Launch | None = None
+        self.backend: Any = None
+        self.handle: KernelHandle | None = None
+        self.give_up_at = 0.0
+        self.spent: dict[str, float] = {}
+        self.cold_start_ms = 0
+        self.method = StartMethod.SPAWN
+        self.cell: str | None = None
+        self.cell_deadline: float | None = None
+        self.busy = False
+        self.judged = asyncio.Event()
+        self.foreign_busy = False
+        self.foreign_used_at: float | None = None
+        self.exiting = False
+        self.death_reported = False
+        self.rss_bytes: int | None = None
+        self.problem: dict[str, object] = {}
+
+    @property
+    def died(self) -> bool:
+        """Whether it ended unasked: not by a stop, not by exit() in a cell."""
+        return super().died and not self.exiting
+
+    @property
+    def ending(self) -> bool:
+        """Whether its clearing up has begun."""
+        return self.phase in {Phase.STOPPING, Phase.COLD}
+
+    @property
+    def shells(self) -> tuple[str, ...]:
+        """Instance key of the process of its shell cell, where one runs."""
+        is_bash = self.handle is not None and self.session.key.backend is BackendName.BASH
+        shell = self.handle.child if is_bash and self.handle is not None else None
+        return (shell.key,) if shell is not None else ()
+
+    def explain(self, end: End) -> None:
+        """Note what is known of its end so far, for whoever is refused because of it."""
+        self.problem.update(end.facts(), detail=f"The kernel {how_it_ended(end)}.")
+
+    def phase_over(self, name: str) -> None:
+        """Note that a phase of the start is over."""
+        now = asyncio.get_running_loop().time()
+        self.spent[name] = now - self.asked_at - sum(self.spent.values())
+
+    def own_note(self) -> dict[str, Any]:
+        """Return what is kept with it."""
+        session, key = self.session, self.session.key
+        note = KernelNote(
+            name=key.name,
+            cwd=key.cwd,
+            interpreter=key.interpreter,
+            backend=key.backend,
+            owner=session.owner,
+            language=session.language,
+            kernelspec=session.kernelspec,
+            interrupt_mode=session.interrupt_mode,
+            created=session.created,
+            last_used=session.last_used or self.started_at,
+            cold_start_ms=self.cold_start_ms,
+            method=self.method,
+            restarts=session.restarts,
+            cell=self.cell,
+            deadline=self.cell_deadline,
+        )
+        return dict(msgspec.to_builtins(note))
+
+    async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
+        """Have its process: a spare, where one fits."""
+        child: Child | None = await self.backend.take_spare(self.launch, spec.argv)
+        if child is None:
+            return await super().spawn(placement, spec)
+        self.method = StartMethod.SPARE
+        return child
+
+    async def annotate(self, placement: KeeperClient) -> None:
+        """Have the keeper remember the note, or the backend."""
+        if self.is_ours:
+            await super().annotate(placement)
+        elif self.backend is not None:
+            await self.backend.annotate(self.key, self.note())
+
+    async def shut_down(self, placement: KeeperClient) -> StopReport:
+        """End it, as politely as it can be spoken to."""
+        reason = (self.wanted or Reason.EXIT).value
+        if self.handle is not None:
+            pids = await self.handle.shutdown(self.stop_seconds, reason)
+            return StopReport(self.key, tuple(Survivor(pid, "", 0) for pid in pids))
+        if not self.is_ours:
+            return StopReport(self.key)
+        grace = 0.0 if self.ready_at is None else self.stop_seconds
+        return await placement.stop(self.key, grace_seconds=grace, reason=reason)
+
+
+class KernelDriver(Driver[KernelInstance]):
+    """The driver of all kernels. `on_gone` is told of each that has ended."""
+
+    kind = "kernel"
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        backends: Backends,
+        register: SessionRegister,
+        resolver: InterpreterResolver,
+        config: Callable[[], KernelsConfig],
+        on_gone: Callable[[KernelInstance], None],
+    ) -> None:
+        self.backends = backends
+        self.revived: list[KernelInstance] = []
+        """What the keeper held when we began."""
+        self.unsure: set[BackendName] = set()
+        """Backends that could not say of a kernel whether it is there."""
+        self._supervisor = supervisor
+        self._register = register
+        self._resolver = resolver
+        self._config = config
+        self._on_gone = on_gone
+
+    # -- up ----------------------------------------------------------------------------------------------------------
+
+    async def prepare(self, instance: KernelInstance) -> ChildSpec | None:
+        """Decide everything about a kernel; return what is to be spawned, None where the backend starts it.
+
+        Raises:
+            PxError: There is no interpreter for it, or no place.
+        """
+        config = self._config()
+        instance.stop_seconds, instance.cpu_limit_seconds = config.stop_seconds, config.limits.cpu_seconds
+        if instance.launch is None:
+            instance.launch = await self._launch(instance, config)
+        instance.backend = await self.backends.get(instance.session.key.backend)
+        spec: ChildSpec | None = await instance.backend.spec(instance.launch)
+        instance.give_up_at = asyncio.get_running_loop().time() + config.start_seconds
+        instance.phase_over("prepare")
+        return spec
+
+    async def _launch(self, instance: KernelInstance, config: KernelsConfig) -> Launch:
+        session = instance.session
+        if session.choice is None:
+            deadline = asyncio.get_running_loop().time() + config.start_seconds
+            session.adopt(await self._resolver.resolve(session.choose_request(deadline), config))
+        return await asyncio.to_thread(launch_of, instance, config)
+
+    async def ready(self, instance: KernelInstance) -> None:
+        """Return when it answers.
+
+        Raises:
+            StartFailedError, ReadinessTimeoutError, ConfigError: Why it does not, with evidence.
+        """
+        assert instance.launch is not None
+        if instance.child is not None:
+            instance.phase_over(instance.method.value)
+        starting = asyncio.ensure_future(
+            instance.backend.start(instance.launch, instance.child, deadline=instance.give_up_at)
+        )
+        signs: list[asyncio.Future[Any]] = [starting]
+        if instance.child is not None:
+            signs.append(asyncio.ensure_future(self._supervisor.wait(instance)))
+        try:
+            await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in signs:
+                each.cancel()
+            await asyncio.gather(*signs, return_exceptions=True)
+            if not starting.cancelled() and starting.exception() is None:
+                instance.handle = starting.result()
+        if instance.child is not None and not signs[1].cancelled():
+            await self._ended_early(instance, instance.launch, signs[1])
+        try:
+            starting.result()
+        except ReadinessTimeoutError as error:
+            error.extra.setdefault("stderr_tail", await self._supervisor.tail(instance))
+            raise
+        instance.phase_over("ready")
+        instance.cold_start_ms = max(1, round((asyncio.get_running_loop().time() - instance.asked_at) * 1000))
+
+    async def _ended_early(self, instance: KernelInstance, launch: Launch, ended: asyncio.Future[Any]) -> None:
+        record = ended.result()
+        words = await self._supervisor.last_words(instance)
+        reason = outcome(record, None, ready=False, cpu_limit_seconds=instance.cpu_limit_seconds)
+        raise messages.early_exit(launch, End(reason, record, words))
+
+    # -- adoption ----------------------------------------------------------------------------------------------------
+
+    def revive(self, child: Child, note: Note | None) -> KernelInstance | None:
+        """Return the instance of a held kernel; None for gateways and shell cells, which are looked after elsewhere."""
+        own = own_of(note)
+        if child.unit == GATEWAY_UNIT or (own is not None and own.backend is BackendName.BASH):
+            return None
+        instance = self.found(child, own)
+        self.revived.append(instance)
+        return instance
+
+    def found(self, child: Child, own: KernelNote | None) -> KernelInstance:
+        """Return the instance of a kernel of an earlier control plane."""
+        if own is None:  # nobody's: it is only stopped
+            nobody = SessionKey(child.unit.partition(":")[2], "", "", BackendName.DIRECT)
+            return KernelInstance(child.key, LiveSession(nobody, "", child.started_at), unit=child.unit)
+        known = self._register.get(own.key.id)
+        session = known or LiveSession(own.key, own.language, own.created, own.owner)
+        instance = KernelInstance(child.key, session, unit=child.unit)
+        instance.child, instance.started_at = child, child.started_at
+        config = self._config()
+        instance.stop_seconds, instance.cpu_limit_seconds = config.stop_seconds, config.limits.cpu_seconds
+        instance.cold_start_ms, instance.method = own.cold_start_ms, own.method
+        instance.cell, instance.cell_deadline = own.cell, own.deadline
+        return instance
+
+    async def adopt(self, instance: KernelInstance, note: Note) -> bool:
+        """Say whether to go on with a kernel: the newest of its session, if it answers."""
+        own = own_of(note)
+        newest = next(it for it in self.revived if it.session.id == instance.session.id)
+        return own is not None and newest is instance and await self.take_over(instance, own)
+
+    async def take_over(self, instance: KernelInstance, own: KernelNote) -> bool:
+        """Attach to a kernel and give it its session; False when it does not answer or cannot be."""
+        session = instance.session = self._register.ensure(own.key, own.language, own.owner)
+        session.created, session.last_used, session.restarts = own.created, own.last_used, own.restarts
+        session.kernelspec, session.interrupt_mode = own.kernelspec, own.interrupt_mode
+        session.has_cells = session.has_cells or own.cell is not None
+        child, instance.is_ours = instance.child, own.backend is BackendName.DIRECT
+        try:
+            instance.launch = await asyncio.to_thread(launch_of, instance, self._config())
+            instance.backend = await self.backends.get(own.backend)
+            instance.handle = await instance.backend.attach(instance.launch, child)
+        except KeeperLostError:
+            raise
+        except PxError as error:
+            self.unsure.add(own.backend)
+            _log.warning("kernel_not_attached", unit=instance.unit, instance=instance.key, detail=error.detail)
+        except Exception:
+            _log.exception("adoption_failed", unit=instance.unit, instance=instance.key)
+        if instance.handle is None:
+            return False
+        if not instance.is_ours:
+            instance.child = None
+        instance.ready_at, instance.phase = instance.started_at, Phase.READY
+        session.life = instance
+        return True
+
+    # -- down --------------------------------------------------------------------------------------------------------
+
+    def interrupt(self, instance: KernelInstance) -> None:
+        """Keep how it ended; whoever waits for a cell on it hears of it by `instance.over`."""
+        if instance.end is not None:
+            instance.explain(instance.end)
+
+    async def release(self, instance: KernelInstance) -> None:
+        """Close the connections to it, and remove its folder unless a replacement has it by now."""
+        if instance.handle is not None:
+            await instance.handle.close()
+        if instance.is_ours:
+            folder = connection_file.folder_of(self._config().run_dir, instance.name)
+            await asyncio.to_thread(connection_file.give_back, folder, instance.key)
+
+    def gone(self, instance: KernelInstance) -> None:
+        """Pass it on."""
+        self._on_gone(instance)
+
+
+# -- from a session and what was chosen for it to the launch of a kernel -----------------------------------------------
+
+
+def resource_limits(limits: ProcessLimits) -> tuple[ResourceLimit, ...]:
+    """Return the rlimits of a kernel; a core dump is never written."""
+    asked = (
+        ("nofile", limits.open_files, 0),
+        ("nproc", limits.processes, 0),
+        ("cpu", limits.cpu_seconds, _CPU_SLACK_SECONDS),  # SIGXCPU first, SIGKILL to who ignores it: getrlimit(2)
+    )
+    named = [ResourceLimit(name, value, value + slack) for name, value, slack in asked if value is not None]
+    return (ResourceLimit("core", 0, 0), *named)
+
+
+def folder_of_cells(cells_dir: Path, session_id: str) -> Path:
+    """Return the folder of a session's cell files, made where it is not there, private with all above it. Blocking."""
+    folder = cells_dir / session_id
+    missing: list[Path] = []
+    at = folder
+    while not at.is_dir():
+        missing.append(at)
+        at = at.parent
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+        each.chmod(0o700)  # also under a umask that takes more away
+    return folder
+
+
+def check_folder(session: LiveSession) -> None:
+    """Check that a kernel can be started where the session lives. Blocking.
+
+    Raises:
+        InvalidInputError: Its working directory is gone; whatever runs there goes on.
+    """
+    cwd = session.key.cwd
+    if os.path.isdir(cwd) and os.access(cwd, os.X_OK):
+        return
+    gone = "is not there any more" if not os.path.isdir(cwd) else "cannot be entered any more"
+    message = f"The session's working directory {gone}: {cwd}"
+    raise InvalidInputError(
+        message,
+        hint=f"Put it back, or take a session of another folder with `--cwd` (`pxctl kernel stop {session.id}` "
+        "ends this one).",
+        unit=session.unit,
+        errors=[{"pointer": "/cwd", "message": message}],
+    )
+
+
+def launch_of(instance: KernelInstance, config: KernelsConfig) -> Launch:
+    """Return the launch of a kernel, by what was chosen for its session; makes its folder of cells. Blocking."""
+    session = instance.session
+    choice, key = session.choice, session.key
+    fallback = None if key.interpreter.startswith(SPEC_PREFIX) else key.interpreter
+    return Launch(
+        session_id=session.id,
+        instance=instance.key,
+        interpreter=choice.interpreter if choice else fallback,
+        cwd=key.cwd,
+        env=dict(choice.env) if choice else {},
+        cells_dir=folder_of_cells(config.cells_dir, session.id),
+        kernelspec=choice.kernelspec if choice else session.kernelspec,
+        kernelspec_argv=choice.kernelspec_argv if choice else None,
+        limits=resource_limits(config.limits),
+        max_rss_bytes=config.limits.hard_memory_bytes,
+        memory_grace_seconds=config.limits.memory_grace_seconds,
+        overlay=choice.overlay if choice else None,
+        modules=choice.modules if choice else (),
+        prelude=config.prelude,
+        tag=instance.note(),
+        interrupt_mode=session.interrupt_mode,
+        arguments=session.arguments,
+    )

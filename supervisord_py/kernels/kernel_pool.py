@@ -1,0 +1,327 @@
+"""The set of sessions at work: takes events to it and performs what it decides. One per daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+from msgspec import Struct
+
+from supervisord_py.errors import KeeperLostError, PxError
+from supervisord_py.kernels import session_events as ev
+from supervisord_py.kernels.cell import KernelStarting, Queued
+from supervisord_py.kernels.kernel_driver import KernelDriver, KernelInstance
+from supervisord_py.kernels.messages import how_it_ended, refusal_error
+from supervisord_py.kernels.room_requests import Owner
+from supervisord_py.kernels.session_events import Death, Fault, StartCause, WaitsFor
+from supervisord_py.kernels.session_set import SessionSet
+from supervisord_py.process import clock
+from supervisord_py.process.host import SHORT
+from supervisord_py.process.instance import End
+from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.model import Reason
+from supervisord_py.process.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisord_py.kernels.backends import Backends
+    from supervisord_py.kernels.cell import CallEvent
+    from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.live_session import LiveSession
+    from supervisord_py.kernels.resolver import InterpreterResolver
+    from supervisord_py.kernels.session_register import SessionRegister
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.process.events import EventStream
+    from supervisord_py.process.keeper_client import KeeperClient
+
+LONGEST_TIMER_SECONDS = 60.0
+"""The loop's clock stands still during suspend, the set's does not: look at it again after that at the latest."""
+_WEIGHS_USE = (ev.Asked, ev.StartAsked, ev.RestartAsked, ev.TimePassed)
+"""Events after which somebody may be evicted."""
+CELL_SECONDS = 5.0
+"""How long a cell whose kernel has ended may take to say so; it knows as soon as we do."""
+_ASKED_FOR = frozenset({Reason.STOPPED, Reason.SHUTDOWN})
+"""Ends that are no cause of the next start."""
+_log = structlog.get_logger(__name__)
+
+
+class Granted(Struct, frozen=True):
+    """A kernel that is there for whoever asked. `cold`: it was started meanwhile."""
+
+    ticket: int
+    life: KernelInstance
+    cold: bool
+
+
+class Waiter(Struct, frozen=True):
+    """One who waits for a kernel."""
+
+    session: LiveSession
+    granted: asyncio.Future[Granted]
+    tell: Callable[[CallEvent], None]
+
+
+class KernelPool:
+    """Starts, keeps and stops kernels. `open` it where the loop runs."""
+
+    def __init__(
+        self,
+        placement: KeeperClient,
+        ledger: Ledger,
+        events: EventStream,
+        backends: Backends,
+        register: SessionRegister,
+        config: KernelsConfig,
+        resolver: InterpreterResolver,
+    ) -> None:
+        self.placement = placement
+        self.supervisor = Supervisor(placement, ledger, events)
+        self.config = config
+        self.set = SessionSet(config.sessions)
+        self.register = register
+        self.driver = KernelDriver(self.supervisor, backends, register, resolver, lambda: self.config, self._gone)
+        self._by_serial: dict[int, KernelInstance] = {}
+        self._waiters: dict[int, Waiter] = {}
+        self._tickets = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._let_go = False
+
+    # -- beginning and end -------------------------------------------------------------------------------------------
+
+    async def stop_all(self) -> None:
+        """Stop every kernel, all at once; returns when nothing is left, or what is left has survived a stop."""
+        self.report(ev.Closed())
+        for life in self.lives_present():
+            await life.stopped.wait()
+
+    async def let_go(self) -> None:
+        """End every task; nothing is stopped by that."""
+        self._let_go = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.supervisor.close()
+
+    def reconfigure(self, config: KernelsConfig) -> None:
+        """Take new settings: limits of the set at once, the rest for what starts from now on."""
+        self.config = config
+        self.driver.backends.reconfigure(config)
+        self.report(ev.Bounded(config.sessions))
+
+    # -- the set -----------------------------------------------------------------------------------------------------
+
+    def report(self, event: ev.Event) -> None:
+        """Take an event to the set and perform what it decides."""
+        if self._let_go:
+            return
+        if isinstance(event, _WEIGHS_USE):
+            self.look_at_foreign_use()
+        self._take(event)
+
+    def look_at_foreign_use(self) -> None:
+        """Tell the set what clients that are not ours (JupyterLab, a console) did meanwhile."""
+        for life in tuple(self._by_serial.values()):
+            handle = life.handle
+            if handle is None or life.ready_at is None or life.ending:
+                continue
+            used, busy = handle.foreign_used_at, handle.foreign_busy
+            if used is not None and used != life.foreign_used_at:
+                life.foreign_used_at, life.session.last_used = used, time.time()
+                self._take(ev.Used(life.session.id, clock.now() - max(0.0, time.time() - used)))
+            if busy != life.foreign_busy:
+                life.foreign_busy = busy
+                self._take(ev.ForeignBusy(life.session.id, busy))
+
+    def _take(self, event: ev.Event) -> None:
+        cause: int | None = None
+        instructions = self.set.apply(event, clock.now())
+        for instruction in instructions:
+            if isinstance(instruction, ev.Start):
+                cause = self._start(instruction)
+        for instruction in instructions:
+            self._perform(instruction, cause)
+        self._arm()
+
+    def _arm(self) -> None:
+        deadline = self.set.next_deadline()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None:
+            delay = min(max(0.0, deadline - clock.now()), LONGEST_TIMER_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(delay, self.report, ev.TimePassed())
+
+    def _perform(self, instruction: ev.Instruction, cause: int | None) -> None:
+        match instruction:
+            case ev.Start() | ev.Lose():
+                pass  # a start came before the others: it is their cause; who runs a cell hears of its end by itself
+            case ev.Stop(_, serial, reason):
+                life = self._by_serial[serial]
+                if reason is not None and cause is not None:
+                    life.event = cause
+                self.supervisor.task(self.supervisor.stop(self.driver, life, reason))
+            case ev.Run(ticket, _, serial, cold) | ev.Up(ticket, _, serial, cold):
+                self._settle(ticket, Granted(ticket, self._by_serial[serial], cold))
+            case ev.Refuse(ticket, session_id):
+                self._settle(ticket, refusal_error(instruction, self.config.sessions, f"kernel:{session_id}"))
+            case ev.Fail(ticket, session_id, serial):
+                given_up = KeeperLostError(f"The start of kernel:{session_id} was given up.")
+                self._settle(ticket, (self._by_serial[serial].error or given_up).fresh())
+            case ev.Placed(ticket, session_id, position, waits_for):
+                if (waiter := self._waiters.get(ticket)) is not None:
+                    starting = KernelStarting(session_id, waiter.session.key.interpreter)
+                    waiter.tell(starting if waits_for is WaitsFor.START else Queued(position))
+
+    def _settle(self, ticket: int, result: Granted | PxError) -> None:
+        waiter = self._waiters.get(ticket)
+        if waiter is None or waiter.granted.done():
+            return  # it gave up in this very moment, and says so itself
+        if isinstance(result, Granted):
+            waiter.granted.set_result(result)
+        else:
+            waiter.granted.set_exception(result)
+
+    def _start(self, start: ev.Start) -> int:
+        session = self.register.known(start.session)
+        life = KernelInstance(self.placement.new_key(), session, start.serial)
+        self._by_serial[start.serial] = session.life = life
+        if start.cause is StartCause.RESTARTED:
+            session.restarts += 1
+        event = self.supervisor.say("starting", life, cause=session.ended_by, why=start.cause.value)
+        session.ended_by = None
+        life.life = self.supervisor.task(self._live(life))
+        return event
+
+    # -- who asks ----------------------------------------------------------------------------------------------------
+
+    def new_ticket(self) -> int:
+        """Return a fresh ticket."""
+        self._tickets += 1
+        return self._tickets
+
+    async def acquire(
+        self, asking: ev.Asking, session: LiveSession, tell: Callable[[CallEvent], None] = lambda _: None
+    ) -> Granted:
+        """Wait for a session's kernel.
+
+        Raises:
+            PxError: refused, or the start failed.
+        """
+        waiter = Waiter(session, asyncio.get_running_loop().create_future(), tell)
+        self._waiters[asking.ticket] = waiter
+        try:
+            self.report(asking)
+            return await waiter.granted
+        except BaseException:
+            self.report(ev.GaveUp(asking.ticket))
+            raise
+        finally:
+            del self._waiters[asking.ticket]
+
+    def lives_present(self) -> tuple[KernelInstance, ...]:
+        """Return every life of which something is left."""
+        return tuple(self._by_serial.values())
+
+    def serial_of_instance(self, instance: str | None) -> int | None:
+        """Return the serial of the life that bears an instance key, None where it is none of ours."""
+        return next((it.serial for it in self._by_serial.values() if instance in {it.key, *it.shells}), None)
+
+    # -- lives of kernels --------------------------------------------------------------------------------------------
+
+    def adopt(self, life: KernelInstance, *, last_used: float, ticket: int | None, per_call: bool) -> None:
+        """Count an adopted kernel in; `last_used` as `clock.now`, `ticket` of the cell that it is at."""
+        life.serial = self.set.reserve_serial()
+        self._by_serial[life.serial] = life
+        self.report(ev.Adopted(life.session.id, life.serial, last_used, ticket=ticket, per_call=per_call))
+        life.life = self.supervisor.task(self._watch(life))
+
+    async def _live(self, life: KernelInstance) -> None:
+        """Bring a kernel up and watch it to its end."""
+        try:
+            await self.supervisor.start(self.driver, life)
+        except PxError as error:
+            self.report(ev.StartFailed(life.session.id, life.serial, fault_of(life, error), error.problem()))
+            return
+        self.supervisor.became_ready(life, cold_start_ms=life.cold_start_ms)
+        session = life.session
+        session.reason = None
+        session.notices = (*(session.choice.notices if session.choice else ()), *self._phases(life))
+        self.report(ev.BecameReady(session.id, life.serial))
+        self.register.write(session)
+        await self._watch(life)
+
+    def _phases(self, life: KernelInstance) -> tuple[str, ...]:
+        """Return how long each phase of the start took, where the settings ask for it."""
+        if not self.config.debug_startup:
+            return ()
+        spent = {name: round(seconds * 1000, 1) for name, seconds in life.spent.items()}
+        _log.info("kernel_startup", unit=life.unit, cold_start_ms=life.cold_start_ms, phases=spent)
+        told = ", ".join(f"{name} {milliseconds:.0f} ms" for name, milliseconds in spent.items())
+        return (f"The kernel started in {life.cold_start_ms} ms: {told}.",)
+
+    async def _watch(self, life: KernelInstance) -> None:
+        """Wait for the end of a ready kernel, and for its cell: whether the end was its wish, it alone knows."""
+        assert life.handle is not None
+        life.record = await asyncio.shield(life.handle.died) or life.record
+        if life.busy:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CELL_SECONDS):
+                    await life.judged.wait()
+        self.life_died(life)
+
+    def life_died(self, life: KernelInstance) -> None:
+        """It ended unasked; what is left of its tree is still to be stopped."""
+        if life.death_reported or life.ending:
+            return
+        life.death_reported = True
+        if life.record is not None:
+            life.explain(End(outcome(life.record, life.wanted, ready=True), life.record))
+        how = death_of(life)
+        if how is Death.CRASHED and life.session.owner is Owner.JUPYTER:
+            how = Death.EXITED  # its front end restarts it, and would kill ours in the middle of the next cell
+        self.report(ev.Died(life.session.id, life.serial, how, life.problem))
+
+    def _gone(self, life: KernelInstance) -> None:
+        """Nothing of it is left, or nothing more can be done about it."""
+        self._by_serial.pop(life.serial, None)
+        session, end = life.session, life.end
+        if isinstance(life.error, KeeperLostError) and not self.set.is_closed:
+            self.report(ev.Closed())  # nothing can be started or stopped any more: refuse everyone
+        if session.life in {life, None} and end is not None:
+            session.life = session.choice = None  # the next start looks again: what was chosen may have changed
+            session.reason = end.reason
+            session.ended_by = None if end.reason in _ASKED_FOR else life.event
+            if life.cell is not None and session.keeps_variables:
+                how = "was ended by exit() in a cell" if life.exiting else how_it_ended(end)
+                session.lost = f"The session's last kernel {how}; its variables are gone."
+        if life.serial:
+            self.report(ev.Gone(session.id, life.serial))
+        if self.register.get(session.id) is session:
+            self.register.settle(session)
+
+    def note(self, life: KernelInstance) -> None:
+        """Have the note of a kernel brought up to date; nobody waits for that."""
+        if not self._let_go:
+            self.supervisor.task(self.supervisor.annotate(life))
+
+
+def death_of(life: KernelInstance) -> Death:
+    """Say how a ready kernel ended, as far as the set cares."""
+    if life.wanted is not None:
+        return Death.KILLED
+    if life.exiting:
+        return Death.EXITED
+    clean = life.record is not None and life.record.code == 0
+    return Death.EXITED if clean and not life.busy else Death.CRASHED
+
+
+def fault_of(life: KernelInstance, error: PxError) -> Fault:
+    """Say whose fault a failed start is."""
+    if error.extra.get("errno") in SHORT:
+        return Fault.NO_DESCRIPTORS
+    if life.wanted is not None or isinstance(error, KeeperLostError):
+        return Fault.FOREIGN
+    return Fault.OWN

@@ -1,1 +1,0 @@
-"""The set of sessions, which decides: who has a place, whose turn it is, who must go. Pure throughout."""
