@@ -36,6 +36,7 @@ from supervisord_py.errors import (
     ToolFailedError,
 )
 from supervisord_py.process.host import SHORT, liveness
+from supervisord_py.process.instance import End
 from supervisord_py.process.model import Liveness, Reason
 from supervisord_py.tools import failures
 from supervisord_py.tools.pixie import pixie_call
@@ -352,7 +353,7 @@ class Run:
             return
         tail = await self._stderr()
         # From now on whatever the run brings counts for nothing; it may still end in order.
-        self._error = failures.limit_exceeded(instance.spec, failures.runtime_end(tail))
+        self._error = failures.limit_exceeded(instance.spec, End(Reason.RUNTIME_LIMIT, None, tail))
         self._tools.exceeded_runtime(instance, self.id)
         if instance.upstream is not None and await instance.upstream.cancel(self.id):
             try:
@@ -362,7 +363,7 @@ class Run:
                 pass  # it was asked, and did not end: its tree is stopped
         for other in tuple(instance.runs):
             if other is not self:
-                other.interrupt(failures.collateral(instance.spec, Reason.RUNTIME_LIMIT.value))
+                other.interrupt(failures.collateral(instance.spec))
         self._break_off()
         self._tools.died(instance)
 

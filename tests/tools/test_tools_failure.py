@@ -159,7 +159,7 @@ def test_a_run_under_which_the_tool_ended_is_told_why(spec: ToolSpec, reason: Re
 
 
 def test_other_runs_are_told_that_they_are_collateral(spec: ToolSpec) -> None:
-    error = failures.collateral(spec, "runtime_limit")
+    error = failures.collateral(spec)
     assert isinstance(error, InterruptedRunError)
     assert error.extra["collateral"] is True
 
