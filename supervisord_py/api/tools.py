@@ -18,7 +18,7 @@ from supervisord_py.errors import BadRequestError, ConflictError, PxError, Timed
 from supervisord_py.process import program
 from supervisord_py.process.model import Reason
 from supervisord_py.tools.debug import diagnose
-from supervisord_py.tools.install import EXAMPLE, RemovalScope, Template, add_tool, new_tool, remove_tool
+from supervisord_py.tools.install import EXAMPLE, Template, add_tool, new_tool, remove_tool
 from supervisord_py.tools.proxy import forward
 from supervisord_py.tools.sync import Builder
 from supervisord_py.tools.validate import validate_tool
@@ -282,8 +282,8 @@ async def remove(call: Call, query: ForceQuery) -> web.StreamResponse:
                 unit=f"tool:{name}",
             )
         await context.launcher.stop(name, Reason.STOPPED)
-    scope = RemovalScope.ANYWHERE if query.force else RemovalScope.OWN
-    folder = await asyncio.to_thread(remove_tool, context.catalog, name, context.config.tools_dir, scope)
+    tools_dir = context.config.tools_dir
+    folder = await asyncio.to_thread(remove_tool, context.catalog, name, tools_dir, anywhere=query.force)
     await context.launcher.refresh()
     return json_answer({"schema": "px.removed/1", "unit": f"tool:{name}", "name": name, "folder": str(folder)})
 

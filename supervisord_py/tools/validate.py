@@ -33,6 +33,7 @@ from supervisord_py.tools.pixie import incoherences, pixie_call
 from supervisord_py.tools.proxy import is_json
 from supervisord_py.tools.sample import Sample, sample_input
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
+from supervisord_py.tools.sync import read_project
 from supervisord_py.tools.upstream import Call, read_up_to
 
 if TYPE_CHECKING:
@@ -166,12 +167,12 @@ def check_pyproject(spec: ToolSpec) -> Check:
     if not path.exists():
         return Check(PYPROJECT, Status.SKIP, "there is no pyproject.toml")
     try:
-        project = read_document(path).value.get("project")
+        project, problems = read_project(read_document(path), "project")
     except DocumentError as error:
-        return Check(PYPROJECT, Status.FAIL, f"pyproject.toml: {error.problem.message}", error.problem.where())
-    listed = project.get("dependencies", []) if isinstance(project, dict) else []
-    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-        return Check(PYPROJECT, Status.FAIL, "pyproject.toml: [project] dependencies must be an array of strings")
+        problems = [error.problem]
+    if problems:
+        return Check(PYPROJECT, Status.FAIL, f"pyproject.toml: {problems[0].message}", problems[0].where())
+    listed = project.dependencies
     names = (_DISTRIBUTION.fullmatch(each) for each in listed)
     found = {re.sub(r"[-_.]+", "-", each[1]).lower() for each in names if each}
     missing = [each for each in PIXIE_NEEDS if each not in found] if spec.pixie is not None else []

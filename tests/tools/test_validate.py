@@ -166,7 +166,7 @@ def test_what_a_tool_is_started_with_is_looked_for(tmp_path: Path) -> None:
     ("content", "status", "words"),
     [
         ("[[", "fail", "pyproject.toml"),
-        ("[project]\ndependencies = 5", "fail", "array of strings"),
+        ("[project]\ndependencies = 5", "fail", "must be an array"),
         ("[project]\ndependencies = ['FastAPI>=0.1']", "warn", "uvicorn, pydantic, python-dotenv"),
         ("[project]\ndependencies = ['fastapi', 'uvicorn[x]', 'pydantic', 'python_dotenv']", "pass", "4 dependencies"),
         (
