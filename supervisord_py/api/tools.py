@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 from contextlib import aclosing, suppress
@@ -114,24 +113,22 @@ def _tool_document(entry: Entry, state: ToolState | None) -> dict[str, Any]:
     }
 
 
-async def run(call: Call, _: RunQuery) -> web.StreamResponse:
+async def run(call: Call, query: RunQuery) -> web.StreamResponse:
     """Run a tool once; the answer is the tool's own."""
-    return await _forward(call, streaming=False)
+    return await forward(
+        call.context.launcher,
+        call.request,
+        tool_name(call),
+        streaming=call.request.path.endswith("/stream"),
+        timeout_seconds=query.timeout,
+        keep_alive=query.keep_alive,
+        tee=call.copy,
+    )
 
 
-async def stream(call: Call, _: RunQuery) -> web.StreamResponse:
+async def stream(call: Call, query: RunQuery) -> web.StreamResponse:
     """Run a tool once; its items are passed on as they come."""
-    return await _forward(call, streaming=True)
-
-
-async def _forward(call: Call, *, streaming: bool) -> web.StreamResponse:
-    name = tool_name(call)
-    try:
-        return await forward(call.context.launcher, call.request, name, streaming=streaming, tee=call.copy)
-    except BadRequestError as error:
-        if isinstance(error.__cause__, json.JSONDecodeError):
-            error.extra.update(line=error.__cause__.lineno, column=error.__cause__.colno)
-        raise
+    return await run(call, query)
 
 
 async def lease(call: Call, query: TimeoutQuery) -> web.StreamResponse:

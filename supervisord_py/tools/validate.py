@@ -30,7 +30,7 @@ from supervisord_py.tools.driver import ToolInstance
 from supervisord_py.tools.environment import find_interpreter
 from supervisord_py.tools.manifest import MANIFEST, load_tool
 from supervisord_py.tools.pixie import incoherences, pixie_call
-from supervisord_py.tools.proxy import is_json
+from supervisord_py.tools.proxy import media_type
 from supervisord_py.tools.sample import Sample, sample_input
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
 from supervisord_py.tools.sync import read_project
@@ -316,7 +316,7 @@ class _Trial:
         answer = await self._post(self.sample.value)
         if not 200 <= answer.status < 300:
             return Check(SAMPLE_RUN, Status.FAIL, f"POST /run answers {answer.status}", answer.excerpt())
-        self.answer, self._is_json = answer.value(), is_json(answer.content_type)
+        self.answer, self._is_json = answer.value(), media_type(answer.content_type).endswith(("/json", "+json"))
         if not self._is_json or (self.answer is None and answer.body.strip() != b"null"):
             self.answer, self._is_json = f"{answer.content_type}, {len(answer.body)} bytes", False
         return Check(SAMPLE_RUN, Status.PASS, f"POST /run answers {answer.status} to {self.sample.origin}")

@@ -91,32 +91,26 @@ async def test_a_run_goes_through_with_its_headers(front: Front) -> None:
     assert document["echo"] == {"number": 1}
     assert document["headers"]["X-Request-Id"] == "r1"
     assert not {"Authorization", "Cookie"} & document["headers"].keys()
-    assert front.tee.heard[0] == (200, "application/json")
-    assert json.loads(front.tee.heard[1]) == document
     async with front.client.post("/shapes/run", data=b"") as answer:
         assert "X-Px-Cold-Start" not in answer.headers
         assert (await answer.json())["echo"] == {}
 
 
-NO_SENSE: list[tuple[str, bytes, int, str]] = [
-    ("", b"{not json", 400, "bad_request"),
-    ("", b"[" * 100000, 400, "bad_request"),
-    ("", b'{"number": NaN}', 400, "bad_request"),
-    ("", b"[]", 422, "invalid_input"),
-    ("", b'{"number": "x"}', 422, "invalid_input"),
-    ("?timeout=soon", b"{}", 400, "bad_request"),
-    ("?timeout=0", b"{}", 400, "bad_request"),
-    ("?timeout=nan", b"{}", 400, "bad_request"),
-    ("?keep_alive=-2", b"{}", 400, "bad_request"),
+NO_SENSE: list[tuple[bytes, int, str]] = [
+    (b"{not json", 400, "bad_request"),
+    (b"[" * 100000, 400, "bad_request"),
+    (b'{"number": NaN}', 400, "bad_request"),
+    (b"[]", 422, "invalid_input"),
+    (b'{"number": "x"}', 422, "invalid_input"),
 ]
 
 
 async def test_what_cannot_be_meant_starts_nothing(front: Front) -> None:
     headers = {"Content-Type": "application/json"}
-    for query, body, status, kind in NO_SENSE:
-        async with front.client.post(f"/shapes/run{query}", data=body, headers=headers) as answer:
+    for body, status, kind in NO_SENSE:
+        async with front.client.post("/shapes/run", data=body, headers=headers) as answer:
             problem = await answer.json()
-        assert (answer.status, problem["kind"]) == (status, kind), (query, body[:20])
+        assert (answer.status, problem["kind"]) == (status, kind), body[:20]
     for kind in ("application/x-www-form-urlencoded", "application/octet-stream"):  # as JSON, when nothing was said
         async with front.client.post("/shapes/run", data=b'{"number": "x"}', headers={"Content-Type": kind}) as answer:
             assert answer.status == 422
