@@ -172,7 +172,7 @@ class ToolDriver:
             instance.port,
             owns_port=spec.listen is ListenMode.PORT,
             notify=instance.notify,
-            exited=lambda: supervisor.wait(instance),
+            exited=supervisor.wait(instance),
             run_task=supervisor.task,
         )
         try:

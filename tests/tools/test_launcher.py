@@ -9,10 +9,10 @@ import asyncio
 import os
 import signal
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from supervisord_py.errors import (
     InterruptedRunError,
