@@ -137,11 +137,12 @@ async def lease(call: Call, query: TimeoutQuery) -> web.StreamResponse:
     The answer ends when the instance does.
     """
     name = tool_name(call)
-    async with call.context.launcher.lease(name, timeout_seconds=query.timeout) as held:
-        response = await open_stream(call, NDJSON)
-        known = pick(held, "address", "port", "pid", "instance", "cold_start_ms")
+    async with call.context.launcher.lease(name, query.timeout) as held:
+        instance, response = held.instance, await open_stream(call, NDJSON)
+        known = {"address": "127.0.0.1", "instance": instance.key, "cold_start_ms": held.cold_start_ms}
+        known |= pick(instance, "port", "pid")
         await response.write(frame(NDJSON, {"schema": "px.lease/1", "unit": f"tool:{name}", **known}))
-        await first_of([held.over, call.live.closing])
+        await first_of([instance.over, call.live.closing])
         await response.write_eof()
     return response
 

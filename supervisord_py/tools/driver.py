@@ -102,7 +102,6 @@ class ToolDriver:
         config: ToolsConfig,
         environ: Mapping[str, str],
         on_gone: Callable[[ToolInstance], None],
-        *,
         stored_prefix: str = "listen:tool:",
     ) -> None:
         self.config = config

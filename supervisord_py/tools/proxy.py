@@ -261,7 +261,7 @@ class Run:
     async def on(self, granted: Granted) -> AsyncIterator[None]:
         """Be on the instance under its limits; ask the tool to cancel when the run is given up."""
         self.instance = instance = granted.instance
-        self.cold_start_ms = instance.cold_start_ms if granted.cold else None
+        self.cold_start_ms = granted.cold_start_ms
         loop, timers = asyncio.get_running_loop(), []
         if instance.spec.max_runtime_seconds > 0:
             timers.append(loop.call_later(instance.spec.max_runtime_seconds, self.exceed_runtime))
