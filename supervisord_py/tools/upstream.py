@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 1.0
 _CANCEL_SECONDS = 1.0
 _LARGE_BYTES = 256 * 1024
-_NOT_OFFERED = frozenset({404, 405, 501})
+NOT_OFFERED = frozenset({404, 405, 501})
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Upstream:
         )
         try:
             async with call as answer:
-                return answer.status not in _NOT_OFFERED
+                return answer.status not in NOT_OFFERED
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
 
@@ -94,8 +94,6 @@ async def read_up_to(response: aiohttp.ClientResponse, limit: int) -> tuple[byte
 SHOWN = 20
 _SECONDS = 10.0
 _MAX_BYTES = 4 * 1024 * 1024
-_OK = 200
-_MISSING = 404
 _QUESTION = Call("GET", "/schema", headers={"Accept": "application/json"})
 
 
@@ -107,9 +105,9 @@ async def schema_drift(upstream: Upstream, manifest: Any) -> tuple[str, ...]:
     """
     try:
         async with asyncio.timeout(_SECONDS), await upstream.send(_QUESTION) as answer:
-            if answer.status == _MISSING:
+            if answer.status == 404:
                 return ()
-            if answer.status != _OK:
+            if answer.status != 200:
                 return (f"/: GET /schema answered {answer.status}",)
             raw, _ = await read_up_to(answer, _MAX_BYTES)
         served = json.loads(raw)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.tools import schema as schema_module
 from supervisord_py.tools.schema import (
     MAX_VIOLATIONS,
     check_input,
@@ -80,15 +79,6 @@ def test_odd_values_are_no_crash() -> None:
     for each in (value, "\ud800", 10**400, -(2**70), 1e300):
         found(each, endless)
         assert found(each, False)
-
-
-def test_compiled_schemas_are_kept_by_digest_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_module, "MAX_COMPILED", 2)
-    monkeypatch.setattr(schema_module, "_compiled", type(schema_module._compiled)())
-    specs = [plain(tmp_path, f"tool{index}", input={"type": "object"}) for index in range(3)]
-    for spec in specs:
-        check_input(spec, {})
-    assert list(schema_module._compiled) == [specs[1].digest, specs[2].digest]
 
 
 @pytest.mark.parametrize(
