@@ -15,7 +15,6 @@ import pytest
 from msgspec.structs import replace
 
 from supervisord_py.errors import (
-    InterruptedRunError,
     PxError,
     ShuttingDownError,
     StartFailedError,
@@ -113,16 +112,6 @@ async def test_a_start_under_way_is_watched_on(house: ToolHouse) -> None:
     assert 0 < (house.state("shapes").cold_start_ms or 0) <= (time.monotonic() - began) * 1000 + 100
 
 
-async def test_a_run_in_flight_hears_that_it_may_ask_again(house: ToolHouse) -> None:
-    house.add("shapes")
-    await house.ask("shapes")
-    running = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
-    await eventually(lambda: house.state("shapes").in_flight == 1)
-    await house.new_control_plane()
-    with pytest.raises(InterruptedRunError):
-        await running
-
-
 async def test_a_tool_whose_folder_has_gone_is_stopped(house: ToolHouse) -> None:
     house.add("shapes")
     pid = (await house.ask("shapes"))["pid"]
@@ -178,19 +167,6 @@ async def test_who_hears_of_an_end_finds_the_final_state_and_the_record(
         await asked
     assert row is not None
     assert row.reason == item.reason
-
-
-async def test_an_end_is_told_before_the_next_beginning(house: ToolHouse) -> None:
-    house.add("shapes")
-    pid = (await house.ask("shapes"))["pid"]
-    stopping = asyncio.create_task(house.launcher.stop("shapes"))
-    await asyncio.sleep(0)  # it has begun
-    assert house.state("shapes").state == "stopping"
-    assert (await house.ask("shapes"))["pid"] != pid
-    await stopping
-    await house.ledger.flush()
-    told = [each.event for each in await house.events.history(unit="tool:shapes")]
-    assert told.index("stopped") + 1 == len(told) - 1 - told[::-1].index("starting")
 
 
 async def test_a_stop_while_starting_ends_the_start(house: ToolHouse) -> None:

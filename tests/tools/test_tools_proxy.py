@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
-import json
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -130,19 +127,6 @@ async def test_what_is_no_json_goes_to_the_tool_as_it_came(front: Front) -> None
         assert document["echo"]["number"] == "not checked"
 
 
-async def test_large_bodies_go_through(front: Front) -> None:
-    text = "x" * (3 << 20)
-    body = io.BytesIO(json.dumps({"text": text}).encode())
-    async with front.client.post("/shapes/run", data=body, headers={"Content-Type": "application/json"}) as answer:
-        assert (await answer.json())["echo"] == {"text": text}
-
-
-async def test_a_tools_error_keeps_its_status(front: Front) -> None:
-    async with front.client.post("/shapes/run", json={"do": "status", "number": 409}) as answer:
-        problem = await answer.json()
-    assert (answer.status, problem["kind"], problem["tool_status"]) == (409, "tool_failed", 409)
-
-
 async def test_a_broken_answer_is_a_problem_or_breaks_the_clients_connection(front: Front) -> None:
     """A small one is held back until it is whole; of a stream it is never said that it ended well."""
     async with front.client.post("/shapes/run", json={"do": "half"}) as answer:
@@ -176,11 +160,3 @@ async def test_a_client_that_hangs_up_on_a_stream_frees_its_place(front: Front) 
         assert front.house.state("shapes").in_flight == 1
         answer.close()
     await eventually(lambda: front.house.state("shapes").in_flight == 0)
-
-
-async def test_many_runs_over_pooled_connections_are_all_answered(front: Front) -> None:
-    async def one(number: int) -> int:
-        async with front.client.post("/shapes/run", json={"number": number}) as answer:
-            return (await answer.json())["echo"]["number"]  # type: ignore[no-any-return]
-
-    assert await asyncio.gather(*(one(number) for number in range(100))) == list(range(100))
