@@ -229,7 +229,7 @@ def order_of(
         spec: Name, command and language as written.
         cwd: Absolute folder.
         env: Environment that Jupyter made for the kernel.
-        environ: The front end's own: it goes as the caller's, through the daemon's filter; what `env` adds goes as that.
+        environ: The front end's own: it goes through the daemon's filter as the caller's; what `env` adds does not.
         interpreter: Python to take in the place of the kernelspec's; "" for none.
         arguments: What the front end wants behind the command.
     """
@@ -257,8 +257,5 @@ def session_name(kernel_id: str) -> str:
 
 def _sendable(variables: Mapping[str, str]) -> dict[str, str]:
     """Return those that are text: bytes of no encoding cannot be told in JSON."""
-    return {
-        name: value
-        for name, value in variables.items()
-        if not any("\ud800" <= each <= "\udfff" for each in name + value)
-    }
+    lone = re.compile(r"[\ud800-\udfff]")
+    return {name: value for name, value in variables.items() if not lone.search(name + value)}

@@ -360,8 +360,8 @@ class Run:
     async def _calls(self) -> list[Call]:
         """Return the requests to make, in order; the answer to the last one is the answer of the run."""
         request, spec = self.request, self.spec
-        headers = {**request.headers, "Accept-Encoding": "identity", "X-Px-Run-Id": self.id}
-        headers["Content-Type"] = "application/json" if request.content_type is None else request.content_type
+        asked = {**request.headers, "Accept-Encoding": "identity"}
+        headers = {**asked, "X-Px-Run-Id": self.id, "Content-Type": request.content_type or "application/json"}
         if request.size is not None:
             headers["Content-Length"] = str(request.size)
         body = request.body
@@ -374,8 +374,7 @@ class Run:
         await asyncio.to_thread(make_room, root / spec.name, self.id, spec.pixie.retain_runs)
         calls = [Call("POST", "/run", body, headers)]
         if request.streaming:
-            streamed = {**request.headers, "Accept-Encoding": "identity", "X-Pixie-Run-Id": self.id}
-            calls.append(Call("GET", f"/stream?run_id={self.id}", None, streamed))
+            calls.append(Call("GET", f"/stream?run_id={self.id}", None, {**asked, "X-Pixie-Run-Id": self.id}))
         return calls
 
     async def _take(self) -> Answer:
@@ -443,11 +442,9 @@ class Run:
         instance = self.instance
         assert instance is not None
         for seconds in (EXIT_RECORD_SECONDS, LATE_RECORD_SECONDS):
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await instance.over.wait()
-            except TimeoutError:
-                pass
             if instance.over.is_set() or not instance.child or liveness(instance.child.identity) is not Liveness.DEAD:
                 break
         if self._error is not None:
@@ -463,17 +460,15 @@ class Run:
 
 
 def _what_broke(error: Exception) -> str:
-    match error:
-        case NotJsonError():
-            return f"answered with a JSON content type, but not with JSON ({error})"
-        case aiohttp.ClientPayloadError() | aiohttp.ClientOSError() | ConnectionError():
-            return "closed the connection in the middle of its answer"
-        case aiohttp.ServerDisconnectedError():
-            return "closed the connection without an answer"
-        case aiohttp.ClientResponseError():
-            return f"answered with something that is not HTTP ({str(error.message)[:200]})"
-        case _:
-            return f"gave no answer ({type(error).__name__}: {str(error)[:200]})"
+    if isinstance(error, NotJsonError):
+        return f"answered with a JSON content type, but not with JSON ({error})"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "closed the connection without an answer"
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientOSError | ConnectionError):
+        return "closed the connection in the middle of its answer"
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"answered with something that is not HTTP ({str(error.message)[:200]})"
+    return f"gave no answer ({type(error).__name__}: {str(error)[:200]})"
 
 
 def media_type(content_type: str) -> str:

@@ -246,7 +246,8 @@ class Tools:
                         instance.event = cause
                     self.supervisor.task(self.supervisor.stop(self.driver, instance, reason))
                 case Grant(ticket, _, serial, cold):
-                    self._answer(ticket, self._granted(ticket, serial, cold=cold))
+                    instance = self._instances[serial]
+                    self._answer(ticket, Granted(ticket, instance, instance.cold_start_ms if cold else None))
                 case Refuse():
                     last = self.last_state(action.unit).failure
                     self._answer(action.ticket, failures.refusal_error(action, self.config.pool, last))
@@ -270,10 +271,6 @@ class Tools:
     def _tick(self) -> None:
         self._timer = None
         self._perform(self.pool.tick(clock.now()))
-
-    def _granted(self, ticket: int, serial: int, *, cold: bool) -> Granted:
-        instance = self._instances[serial]
-        return Granted(ticket, instance, instance.cold_start_ms if cold else None)
 
     def _answer(self, ticket: int, result: Granted | PxError) -> None:
         waiter = self._waiters.get(ticket)
@@ -418,8 +415,8 @@ class Tools:
         ticket, now = self._tickets, clock.now()
         actions = self.pool.ask(Request(ticket, spec.name, known[1], now + patience, keep_alive), now)
         match actions:
-            case [Grant(granted, _, serial, cold)] if granted == ticket:
-                return self._granted(ticket, serial, cold=cold)
+            case [Grant(granted, _, serial, cold)] if granted == ticket and not cold:
+                return Granted(ticket, self._instances[serial], None)
         waiter: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
         self._waiters[ticket] = waiter
         try:
@@ -558,7 +555,7 @@ class Tools:
             if self._instances:
                 await self.refresh()
                 if self.pool.bounds.memory_budget_bytes is not None:
-                    keys = {instance.key: instance.name for instance in self.instances()}
+                    keys = {instance.key: instance.name for instance in self._instances.values()}
                     stats = await self._placement.stat(tuple(keys))
                     sizes = {keys[key]: stat.rss_bytes for key, stat in stats.items()}
                     self._perform(self.pool.measured(sizes, clock.now()))
@@ -596,10 +593,6 @@ class Tools:
         """Return the present instance of a tool, in whichever phase."""
         slot = self.pool.slot(name)
         return self._instances.get(slot.serial) if slot is not None else None
-
-    def instances(self) -> tuple[ToolInstance, ...]:
-        """Return every present instance."""
-        return tuple(self._instances.values())
 
     def snapshot(self, name: str | None = None) -> tuple[ToolState, ...]:
         """Return the state of every tool, or of one; of tools that have gone, too, while something of them lives.

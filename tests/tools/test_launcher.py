@@ -119,7 +119,7 @@ async def test_a_tool_whose_folder_has_gone_is_stopped(house: ToolHouse) -> None
     (house.tools / "shapes" / "tool.json").unlink()
     await house._control_plane()
     await eventually(lambda: not alive(pid))
-    assert not house.launcher.instances()
+    assert not house.launcher._instances
 
 
 # -- capacity and ends ----------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse
     house.catalog.refresh()
     await house.launcher.refresh()
     await eventually(lambda: not alive(pid))
-    await eventually(lambda: not house.launcher.instances())
+    await eventually(lambda: not house.launcher._instances)
     await house.launcher.refresh()
     assert house.launcher.driver.listeners.tools() == ()
     assert await house.placement.take_fd("listen:tool:shapes") is None
