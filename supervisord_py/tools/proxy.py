@@ -40,7 +40,7 @@ from supervisord_py.process.model import Liveness, Reason
 from supervisord_py.tools import failures
 from supervisord_py.tools.pixie import pixie_call
 from supervisord_py.tools.schema import check_input
-from supervisord_py.tools.upstream import Call, read_up_to
+from supervisord_py.tools.upstream import read_up_to
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Mapping
@@ -350,15 +350,15 @@ class Run:
                     self._response.close()
                 if instance.upstream is None:
                     raise ConnectionResetError("the instance is gone")
-                self._response = await instance.upstream.send(call)
+                self._response = await instance.upstream.send(*call)
                 if self._response.status >= 400:
                     raise await self._tool_error(self._response)
             return await self._take()
         except (aiohttp.ClientError, OSError, NotJsonError, EOFError) as error:
             raise self._error or await self._broken(error) from error
 
-    async def _calls(self) -> list[Call]:
-        """Return the requests to make, in order; the answer to the last one is the answer of the run."""
+    async def _calls(self) -> list[tuple[str, str, bytes | AsyncIterable[bytes] | None, Mapping[str, str]]]:
+        """Return the requests to make, as `Upstream.send` takes them; the answer to the last is that of the run."""
         request, spec = self.request, self.spec
         asked = {**request.headers, "Accept-Encoding": "identity"}
         headers = {**asked, "X-Px-Run-Id": self.id, "Content-Type": request.content_type or "application/json"}
@@ -366,16 +366,14 @@ class Run:
             headers["Content-Length"] = str(request.size)
         body = request.body
         if spec.pixie is None:
-            return [Call("POST", "/stream" if request.streaming else "/run", body, headers)]
+            return [("POST", "/stream" if request.streaming else "/run", body, headers)]
         root = self._tools.config.data_dir
         if request.content_type is None:
             pixie = pixie_call(spec, request.value, self.id, root)
             body, headers = pixie.body, {**headers, **pixie.headers}
         await asyncio.to_thread(make_room, root / spec.name, self.id, spec.pixie.retain_runs)
-        calls = [Call("POST", "/run", body, headers)]
-        if request.streaming:
-            calls.append(Call("GET", f"/stream?run_id={self.id}", None, {**asked, "X-Pixie-Run-Id": self.id}))
-        return calls
+        streamed = ("GET", f"/stream?run_id={self.id}", None, {**asked, "X-Pixie-Run-Id": self.id})
+        return [("POST", "/run", body, headers), *([streamed] if request.streaming else [])]
 
     async def _take(self) -> Answer:
         """Hold a small answer until it is known to be sound; let large and streamed ones pass."""

@@ -33,7 +33,7 @@ from supervisord_py.tools.proxy import media_type
 from supervisord_py.tools.sample import Sample, sample_input
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
 from supervisord_py.tools.sync import read_project
-from supervisord_py.tools.upstream import NOT_OFFERED, Call, read_up_to, schema_drift
+from supervisord_py.tools.upstream import NOT_OFFERED, read_up_to, schema_drift
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -242,26 +242,26 @@ class _Trial:
         if checks["tool_spawns"].status != FAIL:
             checks["clean_shutdown"] = stopped
 
-    async def _ask(self, call: Call, seconds: float, limit: int = _MAX_ANSWER) -> _Answer:
+    async def _ask(self, seconds: float, method: str, path: str, *sent: Any, limit: int = _MAX_ANSWER) -> _Answer:
         upstream = self._instance.upstream
         if upstream is None:
             raise failures.bad_answer(self.spec, "is not running", self.stderr)
         try:
-            async with asyncio.timeout(seconds), await upstream.send(call) as answer:
+            async with asyncio.timeout(seconds), await upstream.send(method, path, *sent) as answer:
                 body, _ = await read_up_to(answer, limit)
                 return _Answer(answer.status, answer.headers.get("Content-Type", "application/json"), body)
         except TimeoutError as error:
-            detail = f"{self.spec.unit} did not answer {call.method} {call.path} within {seconds:g} s."
+            detail = f"{self.spec.unit} did not answer {method} {path} within {seconds:g} s."
             raise TimedOutError(detail, unit=self.spec.unit) from error
         except (aiohttp.ClientError, OSError) as error:
-            what = f"broke off its answer to {call.method} {call.path} ({type(error).__name__})"
+            what = f"broke off its answer to {method} {path} ({type(error).__name__})"
             raise failures.bad_answer(self.spec, what, await self.supervisor.tail(self._instance)) from error
 
     async def _spawns(self) -> Check:
         begun = time.monotonic()
         await self.supervisor.start(self.driver, self._instance)
         milliseconds = (time.monotonic() - begun) * 1000
-        health = await self._ask(Call("GET", "/healthz"), self._seconds)
+        health = await self._ask(self._seconds, "GET", "/healthz")
         if health.status != 200:
             return health.refused("GET /healthz does not answer 200 but")
         said = health.value()
@@ -290,7 +290,7 @@ class _Trial:
 
     async def _post(self, value: Any) -> _Answer:
         body, headers, _ = self._request(value)
-        return await self._ask(Call("POST", "/run", body, headers), self.spec.max_runtime_seconds + RUN_MARGIN_SECONDS)
+        return await self._ask(self.spec.max_runtime_seconds + RUN_MARGIN_SECONDS, "POST", "/run", body, headers)
 
     def _request(self, value: Any) -> tuple[bytes, Mapping[str, str], str]:
         """Return body, headers and run id of a run."""
@@ -318,11 +318,11 @@ class _Trial:
         if self.spec.pixie is not None and not self.spec.pixie.streams:
             return Check(SKIP, "no output streams")
         body, headers, run_id = self._request(self.sample.value)
-        call = Call("POST", "/stream", body, headers)
+        call: tuple[Any, ...] = ("POST", "/stream", body, headers)
         if self.spec.pixie is not None:
-            await self._ask(Call("POST", "/run", body, headers), STREAM_SECONDS)
-            call = Call("GET", f"/stream?run_id={run_id}")
-        first = await self._ask(call, STREAM_SECONDS, limit=0)
+            await self._ask(STREAM_SECONDS, "POST", "/run", body, headers)
+            call = ("GET", f"/stream?run_id={run_id}")
+        first = await self._ask(STREAM_SECONDS, *call, limit=0)
         if self.spec.pixie is None and first.status in NOT_OFFERED:
             return Check(SKIP, "the tool has no /stream")
         if first.status != 200 or not first.body.strip():

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from supervisord_py.tools import upstream as upstream_module
-from supervisord_py.tools.upstream import Call, Upstream, schema_drift
+from supervisord_py.tools.upstream import Upstream, schema_drift
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -72,27 +72,24 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[...
         await server.wait_closed()
 
 
-async def ask(upstream: Upstream, call: Call) -> bytes:
-    async with await upstream.send(call) as answer:
+async def post(upstream: Upstream) -> bytes:
+    async with await upstream.send("POST", "/run", b"{}") as answer:
         return await answer.read()
-
-
-POST = Call("POST", "/run", b"{}")
 
 
 async def test_connections_are_used_again(serving: Callable[..., object]) -> None:
     scripted, upstream = await serving(lambda _, __: OK)  # type: ignore[misc]
     for _ in range(3):
-        assert await ask(upstream, POST) == b"ok"
+        assert await post(upstream) == b"ok"
     assert (scripted.connections, len(scripted.requests)) == (1, 3)
 
 
 async def test_a_request_whose_pooled_connection_breaks_is_not_sent_again(serving: Callable[..., object]) -> None:
     """The tool may have worked on it, or died of it."""
     scripted, upstream = await serving(lambda _, n: OK if n == 1 else None)  # type: ignore[misc]
-    assert await ask(upstream, POST) == b"ok"
+    assert await post(upstream) == b"ok"
     with pytest.raises(aiohttp.ServerDisconnectedError):
-        await ask(upstream, POST)
+        await post(upstream)
     assert (scripted.connections, len(scripted.requests)) == (1, 2)
 
 
