@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 from contextlib import aclosing, suppress
@@ -18,7 +17,7 @@ from supervisord_py.errors import BadRequestError, ConflictError, PxError, Timed
 from supervisord_py.process import program
 from supervisord_py.process.model import Reason
 from supervisord_py.tools.debug import diagnose
-from supervisord_py.tools.install import EXAMPLE, RemovalScope, Template, add_tool, new_tool, remove_tool
+from supervisord_py.tools.install import EXAMPLE, Template, add_tool, new_tool, remove_tool
 from supervisord_py.tools.proxy import forward
 from supervisord_py.tools.sync import Builder
 from supervisord_py.tools.validate import validate_tool
@@ -114,24 +113,22 @@ def _tool_document(entry: Entry, state: ToolState | None) -> dict[str, Any]:
     }
 
 
-async def run(call: Call, _: RunQuery) -> web.StreamResponse:
+async def run(call: Call, query: RunQuery) -> web.StreamResponse:
     """Run a tool once; the answer is the tool's own."""
-    return await _forward(call, streaming=False)
+    return await forward(
+        call.context.launcher,
+        call.request,
+        tool_name(call),
+        streaming=call.request.path.endswith("/stream"),
+        timeout_seconds=query.timeout,
+        keep_alive=query.keep_alive,
+        tee=call.copy,
+    )
 
 
-async def stream(call: Call, _: RunQuery) -> web.StreamResponse:
+async def stream(call: Call, query: RunQuery) -> web.StreamResponse:
     """Run a tool once; its items are passed on as they come."""
-    return await _forward(call, streaming=True)
-
-
-async def _forward(call: Call, *, streaming: bool) -> web.StreamResponse:
-    name = tool_name(call)
-    try:
-        return await forward(call.context.launcher, call.request, name, streaming=streaming, tee=call.copy)
-    except BadRequestError as error:
-        if isinstance(error.__cause__, json.JSONDecodeError):
-            error.extra.update(line=error.__cause__.lineno, column=error.__cause__.colno)
-        raise
+    return await run(call, query)
 
 
 async def lease(call: Call, query: TimeoutQuery) -> web.StreamResponse:
@@ -140,11 +137,12 @@ async def lease(call: Call, query: TimeoutQuery) -> web.StreamResponse:
     The answer ends when the instance does.
     """
     name = tool_name(call)
-    async with call.context.launcher.lease(name, timeout_seconds=query.timeout) as held:
-        response = await open_stream(call, NDJSON)
-        known = pick(held, "address", "port", "pid", "instance", "cold_start_ms")
+    async with call.context.launcher.lease(name, query.timeout) as held:
+        instance, response = held.instance, await open_stream(call, NDJSON)
+        known = {"address": "127.0.0.1", "instance": instance.key, "cold_start_ms": held.cold_start_ms}
+        known |= pick(instance, "port", "pid")
         await response.write(frame(NDJSON, {"schema": "px.lease/1", "unit": f"tool:{name}", **known}))
-        await first_of([held.over, call.live.closing])
+        await first_of([instance.over, call.live.closing])
         await response.write_eof()
     return response
 
@@ -282,8 +280,8 @@ async def remove(call: Call, query: ForceQuery) -> web.StreamResponse:
                 unit=f"tool:{name}",
             )
         await context.launcher.stop(name, Reason.STOPPED)
-    scope = RemovalScope.ANYWHERE if query.force else RemovalScope.OWN
-    folder = await asyncio.to_thread(remove_tool, context.catalog, name, context.config.tools_dir, scope)
+    tools_dir = context.config.tools_dir
+    folder = await asyncio.to_thread(remove_tool, context.catalog, name, tools_dir, anywhere=query.force)
     await context.launcher.refresh()
     return json_answer({"schema": "px.removed/1", "unit": f"tool:{name}", "name": name, "folder": str(folder)})
 

@@ -1,34 +1,28 @@
 """Asking the daemon over its Unix socket, from a process that is not ours and may have any event loop.
 
 Law: an answer that does not come is no answer: only a socket behind which nobody listens says that the daemon is gone.
-While the control plane is replaced the keeper holds the socket, and who asks waits. HTTP is read by the standard
-library: a web client's import would cost a front end more than the start of its kernel.
+While the control plane is replaced the keeper holds the socket, and who asks waits. HTTP is read here: a web client's
+import would cost a front end more than the start of its kernel.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from supervisord_py.daemon.paths import resolve_paths
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Mapping
 
 ASK_SECONDS = 60.0
 START_SECONDS = 30.0
-NO_AUTOSTART = "0"
-_REFUSED = 400
-_UNAVAILABLE = 503
 _NOT_OURS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY", "CACHE_DIRECTORY")
 """What a service manager grants belongs to Jupyter's service here, not to the daemon."""
 
@@ -81,7 +75,7 @@ class ControlSocket:
                 status, document = await self._exchange(_request(method, route, body))
         except TimeoutError as error:
             raise DaemonError(f"pxd did not answer {method} {route} within {seconds:g} s", kind="late") from error
-        if status >= _REFUSED or not isinstance(document, dict):
+        if status >= 400 or not isinstance(document, dict):
             raise _refusal(status, document)
         return document
 
@@ -97,7 +91,7 @@ class ControlSocket:
             writer.write(request)
             await writer.drain()
             return _read(await reader.read())
-        except (OSError, HTTPException, ValueError) as error:
+        except (OSError, IndexError, ValueError) as error:
             raise DaemonError(f"pxd broke off its answer at {self.path}: {error!r}", kind="broken") from error
         finally:
             writer.close()
@@ -122,7 +116,7 @@ class ControlSocket:
         try:
             await self.ask_surely("GET", "/api/health", seconds=START_SECONDS)
         except DaemonError as error:
-            if not error.is_gone or os.environ.get("PX_AUTOSTART") == NO_AUTOSTART:
+            if not error.is_gone or os.environ.get("PX_AUTOSTART") == "0":
                 raise
             await asyncio.to_thread(self._start)
 
@@ -151,29 +145,14 @@ def _request(method: str, route: str, body: Mapping[str, Any] | None) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("ascii") + content
 
 
-class _Heard:
-    """Bytes that came, in the form in which the standard library reads an answer."""
-
-    def __init__(self, heard: bytes) -> None:
-        self._heard = heard
-
-    def makefile(self, _mode: str) -> io.BytesIO:
-        return io.BytesIO(self._heard)
-
-
 def _read(heard: bytes) -> tuple[int, Any]:
-    """Return status and document of a whole answer.
-
-    Raises:
-        HTTPException, ValueError: It is none, or not whole.
-    """
-    answer = HTTPResponse(cast("socket.socket", _Heard(heard)))
-    answer.begin()
-    return answer.status, json.loads(answer.read())
+    """Return status and document of a whole answer; raises ValueError where it is none, or not whole."""
+    head, _, body = heard.partition(b"\r\n\r\n")
+    return int(head.split(maxsplit=2)[1]), json.loads(body)
 
 
 def _refusal(status: int, problem: Any) -> DaemonError:
-    if not isinstance(problem, dict) or status < _REFUSED:
+    if not isinstance(problem, dict) or status < 400:
         return DaemonError("pxd answered with something that is no document of its API", status)
     detail = str(problem.get("detail") or problem.get("title"))
     hint = problem.get("hint")
@@ -190,4 +169,4 @@ def shown_by(error: DaemonError, program: str = "jupyter_server") -> Exception:
         return error
     from tornado.web import HTTPError
 
-    return HTTPError(error.status or _UNAVAILABLE, str(error))
+    return HTTPError(error.status or 503, str(error))

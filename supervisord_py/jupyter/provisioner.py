@@ -12,8 +12,10 @@ end shuts down is gone with all its processes when the call returns.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,9 +25,11 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Unicode
 
 from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError, shown_by
-from supervisord_py.jupyter.launch_order import FrontEnd, order_of
+from supervisord_py.kernels.kernelspecs import Kernelspec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from jupyter_client.connect import KernelConnectionInfo
 
 ENDED = 1
@@ -33,8 +37,7 @@ ENDED = 1
 _POLL_SECONDS = 0.1
 _START_SECONDS = 600.0
 """Longer than any bound that the daemon has for a start: it is the one who gives up, and says why."""
-_NOT_FOUND = 404
-_INVALID = 422
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _LIVING = frozenset({"starting", "idle", "busy", "stopping"})
 
 
@@ -78,7 +81,17 @@ class SupervisedProvisioner(KernelProvisionerBase):
         self._cwd = os.path.realpath(kwargs.get("cwd") or ".")  # noqa: ASYNC240 - a local path, once
         try:
             await self._daemon.ensure_running()
-            kernel = await self._begin(order_of(self._wish(cmd, kwargs.get("env") or {})))
+            kernel = await self._begin(
+                order_of(
+                    str(self.kernel_id),
+                    Kernelspec(self._spec_name(), tuple(cmd), self.kernel_spec.language),
+                    cwd=self._cwd,
+                    env=kwargs.get("env") or {},
+                    environ=os.environ,
+                    interpreter=self.interpreter,
+                    arguments=self._arguments,
+                )
+            )
         except DaemonError as error:
             raise shown_by(error) from error
         self._session, self._instance = str(kernel["id"]), str(kernel["instance"])
@@ -86,20 +99,6 @@ class SupervisedProvisioner(KernelProvisionerBase):
         info["key"] = info["key"].encode()
         self.connection_info = info
         return cast("KernelConnectionInfo", info)
-
-    def _wish(self, cmd: list[str], env: dict[str, str]) -> FrontEnd:
-        spec = self.kernel_spec
-        return FrontEnd(
-            kernel_id=str(self.kernel_id),
-            spec=self._spec_name(),
-            argv=cmd,
-            language=spec.language,
-            cwd=str(self._cwd),
-            env=env,
-            environ=dict(os.environ),
-            interpreter=self.interpreter,
-            arguments=self._arguments,
-        )
 
     def _spec_name(self) -> str:
         """Return the name of the kernelspec, which it does not know itself: its folder is called so."""
@@ -110,7 +109,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
         try:
             return await self._daemon.ask_surely("POST", "/api/kernels", order, _START_SECONDS)
         except DaemonError as error:
-            if error.status != _INVALID or "kernelspec" not in order:
+            if error.status != 422 or "kernelspec" not in order:
                 raise
             where = f"This front end has it in {self.kernel_spec.resource_dir}; pxd looks on its own JUPYTER_PATH."
             raise DaemonError(f"{error} {where}", error.status, error.kind) from error
@@ -129,7 +128,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
         try:
             kernel = await self._daemon.ask("POST", self._route("/use"))
         except DaemonError as error:
-            return ENDED if error.is_gone or error.status == _NOT_FOUND else None
+            return ENDED if error.is_gone or error.status == 404 else None
         is_ours = kernel["instance"] == self._instance and kernel["state"] in _LIVING
         return None if is_ours else ENDED
 
@@ -183,7 +182,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
         try:
             await self._daemon.ask_surely("POST", self._route(verb))
         except DaemonError as error:
-            if not error.is_gone and error.status != _NOT_FOUND:
+            if not error.is_gone and error.status != 404:
                 raise
 
     # -- carried over to another process -----------------------------------------------------------------------------
@@ -204,3 +203,59 @@ class SupervisedProvisioner(KernelProvisionerBase):
         """Return a path as the kernel sees it, where there is something."""
         found = Path(self._cwd or ".", Path(path).expanduser())
         return found.resolve().as_posix() if found.exists() else None
+
+
+# -- what the daemon is asked for ------------------------------------------------------------------------------------
+
+
+def order_of(
+    kernel_id: str,
+    spec: Kernelspec,
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    environ: Mapping[str, str],
+    interpreter: str = "",
+    arguments: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the body of `POST /api/kernels`.
+
+    A spec that only means "some Python with ipykernel" is left to the daemon's choice; one that names its interpreter
+    gets that, by our launcher; any other is run as it is written.
+
+    Args:
+        kernel_id: Jupyter's: mostly a UUID, but any text is allowed. The same gives the same session, on the same
+            sockets, after a restart.
+        spec: Name, command and language as written.
+        cwd: Absolute folder.
+        env: Environment that Jupyter made for the kernel.
+        environ: The front end's own: it goes through the daemon's filter as the caller's; what `env` adds does not.
+        interpreter: Python to take in the place of the kernelspec's; "" for none.
+        arguments: What the front end wants behind the command.
+    """
+    program = {"interpreter": interpreter or spec.python or ""}
+    if not spec.native and not (spec.python or "").startswith("/"):
+        program = {"kernelspec": spec.name}
+    return {
+        "name": session_name(kernel_id),
+        "cwd": cwd,
+        "owner": "jupyter",
+        "backend": "direct",  # the only one whose channels a front end of this machine can join
+        "arguments": list(arguments),
+        "env": _sendable({name: value for name, value in env.items() if environ.get(name) != value}),
+        "environ": _sendable(environ),
+        **{key: value for key, value in program.items() if value},
+    }
+
+
+def session_name(kernel_id: str) -> str:
+    """Return the name of a kernel's session: the beginning of a UUID, by which people know it, else a digest."""
+    if _UUID.fullmatch(kernel_id.lower()):
+        return f"jupyter-{kernel_id[:8].lower()}"
+    return f"jupyter-{hashlib.sha256(kernel_id.encode(errors='surrogateescape')).hexdigest()[:8]}"
+
+
+def _sendable(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those that are text: bytes of no encoding cannot be told in JSON."""
+    lone = re.compile(r"[\ud800-\udfff]")
+    return {name: value for name, value in variables.items() if not lone.search(name + value)}

@@ -29,8 +29,6 @@ FRESH_SECONDS = 0.2
 """How long a look at the directories serves `get` of a known name whose tool is not broken."""
 RETRY_BROKEN_SECONDS = 1.0
 """A broken tool is read again after that even if nothing seems to have changed: its error may lie anywhere."""
-RACY_SECONDS = 0.1
-"""A file that young may change again without a new time stamp."""
 
 
 class Entry(NamedTuple):
@@ -50,7 +48,6 @@ class _Reading(NamedTuple):
     sources: tuple[str, ...]
     signature: tuple[Stamp, ...]
     read_at: float
-    trusted: bool
 
 
 class Catalog:
@@ -135,21 +132,23 @@ class Catalog:
         return sorted([*self._by_name.values(), *self._hidden], key=lambda entry: entry.name)
 
     def _reading(self, folder: Path) -> _Reading:
-        """Return what is known of a folder; what changed, or may yet have changed unseen, is read again."""
-        known = self._readings.get(folder)
-        now = self._clock()
-        if known is not None and known.trusted:
+        """Return what is known of a folder; what changed is read again, and what is broken every now and then."""
+        known, now = self._readings.get(folder), self._clock()
+        if known is not None:
             aged = known.entry.spec is None and now - known.read_at >= RETRY_BROKEN_SECONDS
             if not aged and known.signature == signature(folder, known.sources):
                 return known
         before = signature(folder, ())
-        entry = _load(folder, self.defaults)
-        spec = entry.spec
-        sources = sources_of(spec.folder, spec.entrypoint, spec.command) if spec is not None else ("main.py",)
-        stamps = signature(folder, sources)
-        newest = max((each[0] for each in stamps if each is not None), default=0) / 1e9
-        settled = abs(time.time() - newest) > RACY_SECONDS
-        return _Reading(entry, sources, stamps, now, trusted=settled and stamps[: len(before)] == before)
+        try:
+            spec = load_tool(folder, self.defaults)
+        except (PxError, OSError) as error:
+            found = error if isinstance(error, ConfigError) else _folder_error(folder.name, folder, str(error))
+            entry = Entry((found.unit or "").removeprefix("tool:") or folder.name, folder, None, found)
+            sources: tuple[str, ...] = ("main.py",)
+        else:
+            entry = Entry(spec.name, folder, spec, None, spec.warnings)
+            sources = sources_of(spec.folder, spec.entrypoint, spec.command)
+        return _Reading(entry, sources, before + signature(folder, sources)[len(before) :], now)
 
     def _unknown(self, name: str) -> UnknownUnitError:
         trouble = name_trouble(name)
@@ -187,16 +186,6 @@ def _folders(path: Path) -> Iterator[Path]:
         except (OSError, ValueError):
             continue
         yield folder
-
-
-def _load(folder: Path, defaults: ToolDefaults) -> Entry:
-    try:
-        spec = load_tool(folder, defaults)
-    except ConfigError as error:
-        return Entry((error.unit or "").removeprefix("tool:") or folder.name, folder, None, error)
-    except (PxError, OSError) as error:
-        return Entry(folder.name, folder, None, _folder_error(folder.name, folder, str(error)))
-    return Entry(spec.name, folder, spec, None, spec.warnings)
 
 
 def _folder_error(name: str, folder: Path, message: str) -> ConfigError:

@@ -102,7 +102,6 @@ class ToolDriver:
         config: ToolsConfig,
         environ: Mapping[str, str],
         on_gone: Callable[[ToolInstance], None],
-        *,
         stored_prefix: str = "listen:tool:",
     ) -> None:
         self.config = config
@@ -172,7 +171,7 @@ class ToolDriver:
             instance.port,
             owns_port=spec.listen is ListenMode.PORT,
             notify=instance.notify,
-            exited=lambda: supervisor.wait(instance),
+            exited=supervisor.wait(instance),
             run_task=supervisor.task,
         )
         try:
@@ -196,28 +195,24 @@ class ToolDriver:
 
     def revive(self, child: Child, note: Note | None) -> ToolInstance:
         """Return the instance of a held child, also of one whose tool is not declared any more."""
-        spec = self._declared(child.unit.partition(":")[2])
-        instance = ToolInstance(child.key, spec) if spec else _UndeclaredInstance(child.key, child.unit)
+        try:
+            instance = ToolInstance(child.key, self._catalog.get(child.unit.partition(":")[2]))
+        except PxError:
+            instance = _UndeclaredInstance(child.key, child.unit)
         if note is not None:
             instance.digest = note.digest
             instance.port = int(note.own.get("port") or 0)
             instance.cold_start_ms = int(note.own.get("cold_start_ms") or 0)
         return instance
 
-    def _declared(self, name: str) -> ToolSpec | None:
-        try:
-            return self._catalog.get(name)
-        except PxError:
-            return None
-
     async def adopt(self, instance: ToolInstance, note: Note) -> bool:
         """Say whether the tool is still declared and its socket still the one that the instance listens on."""
-        name = instance.name
-        if self._declared(name) is None:
+        if isinstance(instance, _UndeclaredInstance):
             return False
-        listener = None if note.own.get("listen") == ListenMode.PORT else await self.listeners.get(name)
-        if listener is not None and listener.getsockname()[1] != instance.port:
-            return False
+        if note.own.get("listen") != ListenMode.PORT:
+            listener = await self.listeners.get(instance.name)
+            if listener.getsockname()[1] != instance.port:
+                return False
         fd = await self._placement.take_fd(_notify_name(instance.key))
         if fd is not None:
             os.set_inheritable(fd, False)
@@ -240,10 +235,7 @@ class ToolDriver:
 
     async def release(self, instance: ToolInstance) -> None:
         """Give its sockets back."""
-        if instance.upstream is not None:
-            await instance.upstream.close()
-        if instance.notify is not None:
-            instance.notify.close()
+        await self.let_go(instance)
         notify_path(self.config.run_dir, instance.key).unlink(missing_ok=True)
         if instance.wanted not in _LET_GO_IDLE:  # else what waits there would start it again at once
             self.listeners.refuse_waiting(instance.name)
@@ -335,16 +327,25 @@ class Listeners:
             StartFailedError: No socket is to be had (stage "listen", errno).
             KeeperLostError: The keeper is gone.
         """
+        await self.recall(tool)
         if tool not in self._held:
-            listening = await self._take_back(tool) or await self._make(tool)
-            if self._held.setdefault(tool, listening) is not listening:
-                listening.close()  # somebody else was faster while the keeper answered
+            self._keep(tool, await self._make(tool))
         return self._held[tool]
 
     async def recall(self, tool: str) -> None:
         """Take the tool's socket back if the keeper has one."""
-        if tool not in self._held and (listening := await self._take_back(tool)) is not None:
-            self._held[tool] = listening
+        fd = None if tool in self._held else await self._placement.take_fd(self.stored_name(tool))
+        if fd is not None:
+            os.set_inheritable(fd, False)
+            listening = socket.socket(fileno=fd)
+            if listening.family == socket.AF_INET and listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                self._keep(tool, listening)
+            else:
+                listening.close()
+
+    def _keep(self, tool: str, listening: socket.socket) -> None:
+        if self._held.setdefault(tool, listening) is not listening:
+            listening.close()  # somebody else was faster while the keeper answered
 
     def watch(self, tool: str, on_connection: Callable[[], None]) -> None:
         """Call back when somebody connects while no instance is there to accept."""
@@ -367,17 +368,6 @@ class Listeners:
             listening.close()
             raise
         return listening
-
-    async def _take_back(self, tool: str) -> socket.socket | None:
-        fd = await self._placement.take_fd(self.stored_name(tool))
-        if fd is None:
-            return None
-        os.set_inheritable(fd, False)
-        listening = socket.socket(fileno=fd)
-        if listening.family == socket.AF_INET and listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            return listening
-        listening.close()
-        return None
 
     def listen_again(self, tool: str) -> None:
         """Undo what an instance did to the shared socket: a smaller backlog, or a shutdown(2) of it."""

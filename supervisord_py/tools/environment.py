@@ -91,15 +91,22 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path
     Raises:
         StartFailedError: It is missing or cannot be executed (reason spawn_failed, stage interpreter).
     """
+
+    def written(python: str) -> Path:  # by a person: `~`, relative to the tool's folder, or a name on PATH
+        expanded = str(Path(python).expanduser()) if python.startswith("~") else python
+        if "/" in expanded:
+            return Path(os.path.normpath(spec.folder / expanded))
+        return Path(shutil.which(expanded, path=path) or expanded)
+
     venv = spec.folder / VENV
     if spec.python is not None:
-        found, origin = _resolve(spec, spec.python, path), "`python` of the tool"
+        found, origin = written(spec.python), "`python` of the tool"
     elif os.path.lexists(venv / "bin" / "python"):
         found, origin = venv / "bin" / "python", "its .venv"
     elif (venv / "pyvenv.cfg").is_file():
         raise _failed(spec, f"the virtual environment {venv} of {spec.unit} has no bin/python")
     elif settings_python is not None:
-        found, origin = _resolve(spec, settings_python, path), "`tools.python` of the settings"
+        found, origin = written(settings_python), "`tools.python` of the settings"
     else:
         found, origin = Path(sys.executable), "the daemon's"
     if found.is_file() and os.access(found, os.X_OK):
@@ -109,14 +116,6 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path
     else:
         why = "is not executable" if found.exists() else "is not there"
     raise _failed(spec, f"the interpreter {found} of {spec.unit} ({origin}) {why}")
-
-
-def _resolve(spec: ToolSpec, python: str, path: str | None) -> Path:
-    """Turn what a person wrote into a path: `~`, relative to the tool's folder, or a name on PATH."""
-    expanded = str(Path(python).expanduser()) if python.startswith("~") else python
-    if "/" in expanded:
-        return Path(os.path.normpath(spec.folder / expanded))
-    return Path(shutil.which(expanded, path=path) or expanded)
 
 
 def argv_for(spec: ToolSpec, port: int, interpreter: Path | None) -> tuple[str, ...]:

@@ -28,10 +28,10 @@ from supervisord_py.errors import (
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 from supervisord_py.process.pool import Refusal
-from supervisord_py.tools.manifest import ListenMode
+from supervisord_py.tools.manifest import MEBIBYTE, ListenMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from supervisord_py.process.pool import Refuse
     from supervisord_py.tools.config import PoolLimits
@@ -39,18 +39,63 @@ if TYPE_CHECKING:
     from supervisord_py.tools.readiness import NotInTime
 
 
-_MEBIBYTE = 1024 * 1024
-_SERVER_ERROR = 500
 _LIMIT_WORDS = {
     Reason.MEMORY_LIMIT: "memory",
     Reason.OOM_KILL: "memory",
     Reason.CPU_LIMIT: "cpu",
     Reason.RUNTIME_LIMIT: "runtime",
 }
-_MEMORY_SIGNS = re.compile(
+MEMORY_SIGNS = re.compile(
     r"MemoryError|_ArrayMemoryError|std::bad_alloc|Memory allocation still failed|can't start new thread"
     r"|Cannot allocate memory|JavaScript heap out of memory"
 )
+_SYNC = "Module {1} is missing from the tool's interpreter: run `pxctl tools sync {spec.name}`."
+_HINTS = (
+    (re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)"), _SYNC),
+    (re.compile(r"Cannot find module '([^']+)'"), _SYNC),
+    (
+        re.compile(r"(?i)address already in use|EADDRINUSE"),
+        "The tool binds a port that is taken: let it bind 127.0.0.1 on the port of --port{or_listen}.",
+    ),
+    (
+        re.compile(
+            r'File "([^"]+)", line (\d+)\n(?:(?!File ")[^\n]*\n){0,4}(?:SyntaxError|IndentationError|TabError):'
+        ),
+        "Correct the syntax error in {1}:{2}.",
+    ),
+    (
+        re.compile(r"(?:PermissionError|EACCES)[^\n]*?'([^'\n]+)'"),
+        "Give the tool access to {1}, or let it use another place.",
+    ),
+    (
+        MEMORY_SIGNS,
+        "memory (suspected): it ran out of memory by its own account; raise max_memory_mb ({spec.max_memory_mb}).",
+    ),
+    (
+        re.compile(r"error: (?:unrecognized arguments|the following arguments are required)[^\n]*port"),
+        "The tool does not accept its arguments: {spec.entrypoint} must take `--port N`.",
+    ),
+)
+"""What stderr says, and the next step; {1} is the pattern's first group."""
+_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
+
+
+def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
+    """Return the next step that stderr suggests, or None."""
+    for pattern, step in _HINTS:
+        if match := pattern.search(stderr_tail):
+            or_listen = ', or set "listen": "port"' if spec.listen is ListenMode.HANDOVER else ""
+            return step.format(match[0], *match.groups(), spec=spec, or_listen=or_listen)
+    # Else, when the last words are a traceback, its innermost line that is the tool's own.
+    _, begin, trace = stderr_tail.rpartition("Traceback (most recent call last):\n")
+    folder = f"{spec.folder}/"
+    files = (found for found in _FRAME.finditer(trace) if "/.venv/" not in found[1])
+    own = [found for found in files if found[1].startswith(folder) or found[1][0] not in "/<"]
+    last = trace.rstrip().rpartition("\n")[2]
+    if not begin or not own or _ERROR.match(last) is None:
+        return None
+    return f"Mend {own[-1][1]}:{own[-1][2]}, which raised {last.partition(':')[0]}."
 
 
 def how_it_ended(ended: End) -> str:
@@ -63,79 +108,6 @@ def how_it_ended(ended: End) -> str:
         unknown = ended.signal == signals.SIGKILL and ended.reason is Reason.SIGNAL
         return f"was killed by {name}" + (" (not by pxd; possibly out of memory)" if unknown else "")
     return f"exited with code {ended.code}" if ended.code is not None else "ended"
-
-
-# -- hints -------------------------------------------------------------------------------------------------------
-
-
-def _missing_module(match: re.Match[str], spec: ToolSpec) -> str:
-    return f"Module {match[1]} is missing from the tool's interpreter: run `pxctl tools sync {spec.name}`."
-
-
-def _address_in_use(_: re.Match[str], spec: ToolSpec) -> str:
-    if spec.listen is ListenMode.HANDOVER:
-        return (
-            "The tool binds in a way that the listener handover cannot reach, or binds a fixed port: "
-            'let it bind 127.0.0.1 on the port of --port, or set "listen": "port".'
-        )
-    return "The tool binds a port that is taken: let it bind 127.0.0.1 on the port that it is given."
-
-
-def _syntax_error(match: re.Match[str], _: ToolSpec) -> str:
-    return f"Correct the syntax error in {match[1]}:{match[2]}."
-
-
-def _permission(match: re.Match[str], _: ToolSpec) -> str:
-    return f"Give the tool access to {match[1]}, or let it use another place."
-
-
-def _memory(_: re.Match[str], spec: ToolSpec) -> str:
-    return f"memory (suspected): it ran out of memory by its own account; raise max_memory_mb ({spec.max_memory_mb})."
-
-
-def _usage(_: re.Match[str], spec: ToolSpec) -> str:
-    return f"The tool does not accept its arguments: {spec.entrypoint} must take `--port N`."
-
-
-_HINTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], ToolSpec], str]], ...] = (
-    (re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)"), _missing_module),
-    (re.compile(r"Cannot find module '([^']+)'"), _missing_module),
-    (re.compile(r"(?i)address already in use|EADDRINUSE"), _address_in_use),
-    (
-        re.compile(
-            r'File "([^"]+)", line (\d+)\n(?:(?!File ")[^\n]*\n){0,4}(?:SyntaxError|IndentationError|TabError):'
-        ),
-        _syntax_error,
-    ),
-    (re.compile(r"(?:PermissionError|EACCES)[^\n]*?'([^'\n]+)'"), _permission),
-    (_MEMORY_SIGNS, _memory),
-    (re.compile(r"error: (?:unrecognized arguments|the following arguments are required)[^\n]*port"), _usage),
-)
-
-
-_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
-_ERROR = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
-
-
-def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
-    """Return the next step that stderr suggests, or None."""
-    for pattern, step in _HINTS:
-        match = pattern.search(stderr_tail)
-        if match is not None:
-            return step(match, spec)
-    return _last_own_line(spec, stderr_tail)
-
-
-def _last_own_line(spec: ToolSpec, stderr_tail: str) -> str | None:
-    """Return where to look when the last words are a traceback: its innermost line that is the tool's own."""
-    _, begin, trace = stderr_tail.rpartition("Traceback (most recent call last):\n")
-    folder = f"{spec.folder}/"
-    files = (found for found in _FRAME.finditer(trace) if "/.venv/" not in found[1])
-    own = [found for found in files if found[1].startswith(folder) or found[1][0] not in "/<"]
-    last = trace.rstrip().rpartition("\n")[2]
-    if not begin or not own or _ERROR.match(last) is None:
-        return None
-    return f"Mend {own[-1][1]}:{own[-1][2]}, which raised {last.partition(':')[0]}."
 
 
 def _look(spec: ToolSpec) -> str:
@@ -151,7 +123,7 @@ def is_the_tools(error: PxError) -> bool:
     A start that failed is not a run; it is told by an event of its own.
     """
     if isinstance(error, ToolFailedError):
-        return error.status >= _SERVER_ERROR
+        return error.status >= 500
     return isinstance(error, ResourceLimitError | TimedOutError)
 
 
@@ -213,39 +185,33 @@ def port_taken(spec: ToolSpec, port: int) -> StartFailedError:
 def limit_exceeded(spec: ToolSpec, ended: End) -> ResourceLimitError:
     """Describe an end by a limit; `limit` is memory, runtime or cpu."""
     word = _LIMIT_WORDS[ended.reason]
-    facts = {**ended.facts(), "limit": word}
+    facts: dict[str, Any] = {"limit_seconds": spec.max_runtime_seconds}
+    detail = f"the run took longer than {spec.max_runtime_seconds:g} s"
+    hint = "Raise max_runtime_seconds, or ask for less work at a time."
     if word == "memory":
         verdict = ended.record.verdict if ended.record else None
         limit = verdict.limit_bytes if verdict and verdict.limit_bytes else spec.max_rss_bytes
-        rss = verdict.rss_bytes if verdict else None
-        facts.update(limit_bytes=limit, rss_bytes=rss)
-        detail = f"{_mib(rss)} resident, {_mib(limit)} allowed"
-        hint = "Raise max_memory_mb, or let the tool use less."
-    elif word == "runtime":
-        facts["limit_seconds"] = spec.max_runtime_seconds
-        detail = f"the run took longer than {spec.max_runtime_seconds:g} s"
-        hint = "Raise max_runtime_seconds, or ask for less work at a time."
-    else:
-        facts["limit_seconds"] = spec.limits.cpu_seconds
+        facts = {"limit_bytes": limit, "rss_bytes": verdict.rss_bytes if verdict else None}
+        sizes = (facts["rss_bytes"], limit)
+        used, allowed = ("an unknown amount" if each is None else f"{each / MEBIBYTE:.0f} MiB" for each in sizes)
+        detail, hint = f"{used} resident, {allowed} allowed", "Raise max_memory_mb, or let the tool use less."
+    elif word == "cpu":
+        facts = {"limit_seconds": spec.limits.cpu_seconds}
         detail = f"{spec.limits.cpu_seconds} s of CPU time were used up"
         hint = "Raise limits.cpu_seconds; it counts over the whole life of a process."
-    return ResourceLimitError(
-        f"ResourceLimitExceeded: {word}: {spec.unit}: {detail}.", hint=hint, unit=spec.unit, **facts
-    )
+    said = f"ResourceLimitExceeded: {word}: {spec.unit}: {detail}."
+    return ResourceLimitError(said, hint=hint, unit=spec.unit, **ended.facts(), limit=word, **facts)
 
 
-def _mib(count: int | None) -> str:
-    return "an unknown amount" if count is None else f"{count / _MEBIBYTE:.0f} MiB"
-
-
-def collateral(spec: ToolSpec, ended_by: str) -> InterruptedRunError:
-    """Describe a run that was lost because another run on the same instance broke a limit."""
+def collateral(spec: ToolSpec) -> InterruptedRunError:
+    """Describe a run that was lost because another run on the same instance took too long."""
+    why = Reason.RUNTIME_LIMIT.value
     return InterruptedRunError(
-        f"{spec.unit} was stopped because another run on it broke a limit ({ended_by}); this run is collateral.",
+        f"{spec.unit} was stopped because another run on it broke a limit ({why}); this run is collateral.",
         hint="Ask again: a new instance is started.",
         unit=spec.unit,
         collateral=True,
-        reason=ended_by,
+        reason=why,
     )
 
 
@@ -258,11 +224,6 @@ def stopped_during_run(spec: ToolSpec, reason: Reason) -> PxError:
     return CancelledRunError(
         f"{spec.unit} was stopped during the run.", hint="Ask again.", unit=spec.unit, reason=reason.value
     )
-
-
-def runtime_end(stderr_tail: str) -> End:
-    """Return the end of an instance whose run took too long."""
-    return End(Reason.RUNTIME_LIMIT, None, stderr_tail)
 
 
 def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) -> PxError:
@@ -291,9 +252,7 @@ def bad_answer(spec: ToolSpec, what: str, stderr_tail: str) -> ToolFailedError:
     )
 
 
-_EVIDENCE = frozenset({"reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit"})
-
-
+_EVIDENCE = ("reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit")
 _REFUSED: dict[Refusal, tuple[type[PxError], str, str | None]] = {
     Refusal.QUEUE_FULL: (
         OverloadedError,
@@ -315,6 +274,11 @@ _REFUSED: dict[Refusal, tuple[type[PxError], str, str | None]] = {
         "No place for {unit}: all {pool.warm_keep_max} are held by pinned tools.",
         "Unpin one (`pxctl unpin TOOL`), or raise tools.warm_keep_max.",
     ),
+    Refusal.FAILING: (
+        StartFailedError,
+        "{unit} failed to start; the next try is due in {after} s, later than the request can wait.",
+        "See `pxctl why {unit}`.",
+    ),
     Refusal.STOPPED: (CancelledRunError, "{unit} was stopped while the request waited.", "Ask again."),
     Refusal.REMOVED: (UnknownUnitError, "{unit} was removed while the request waited.", None),
     Refusal.CLOSING: (ShuttingDownError, "The daemon is stopping.", "Ask again once it runs."),
@@ -324,20 +288,12 @@ _REFUSED: dict[Refusal, tuple[type[PxError], str, str | None]] = {
 def refusal_error(refuse: Refuse, pool: PoolLimits, last_failure: Mapping[str, Any] | None) -> PxError:
     """Return the error of a request that gets no instance; `retry_after_seconds` is a whole number."""
     unit, after = f"tool:{refuse.unit}", max(1, math.ceil(refuse.retry_after))
-    if refuse.refusal is Refusal.FAILING:
-        return _failing(unit, after, last_failure)
     kind, said, hint = _REFUSED[refuse.refusal]
-    extra = {"retry_after_seconds": after} if kind in (OverloadedError, TimedOutError) else {}
-    return kind(said.format(unit=unit, pool=pool), hint=hint, unit=unit, **extra)
-
-
-def _failing(unit: str, after: int, last: Mapping[str, Any] | None) -> PxError:
-    extra = {key: value for key, value in (last or {}).items() if key in _EVIDENCE}
-    return StartFailedError(
-        f"{unit} failed to start; the next try is due in {after} s, later than the request can wait."
-        + (f" Last: {last.get('detail')}" if last else ""),
-        hint=(last or {}).get("hint") or f"See `pxctl why {unit}`.",
-        unit=unit,
-        retry_after_seconds=after,
-        **extra,
-    )
+    said, hint = said.format(unit=unit, pool=pool, after=after), hint and hint.format(unit=unit)
+    extra: dict[str, Any] = {}
+    if kind in (OverloadedError, TimedOutError, StartFailedError):
+        extra["retry_after_seconds"] = after
+    if refuse.refusal is Refusal.FAILING and last_failure:
+        said, hint = f"{said} Last: {last_failure.get('detail')}", last_failure.get("hint") or hint
+        extra |= {key: last_failure[key] for key in _EVIDENCE if key in last_failure}
+    return kind(said, hint=hint, unit=unit, **extra)

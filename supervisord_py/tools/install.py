@@ -1,9 +1,8 @@
 """`pxctl tools new`, `add` and `remove`: write a tool to start from, copy a folder in, or take one away.
 
 What is new or added appears under its name whole or not at all, never over something that is there, and was checked
-before. Given another name, the copy declares that one. A `.venv` comes along: `bin/python` in it finds its base from
-wherever it lies; only its other scripts know their old path. What is removed goes at once by a rename and is deleted
-then; links are never followed, so a tool that is a link loses the link only. All of it blocks: call it in a thread.
+before. Given another name, the copy declares that one. What is removed goes at once by a rename and is deleted then; of
+a tool that is a link goes the link. All of it blocks: call it in a thread.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ import stat
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from supervisord_py.config.documents import DocumentError, did_you_mean, read_document
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
@@ -36,7 +37,6 @@ EXAMPLE = "example:"
 PREFIX = ".adding-"
 """Begins the name of a folder that is being prepared; the catalog passes over every name with a dot in front."""
 TEMPLATES = EXAMPLES.with_name("templates")
-REQUEST = {"text": "hello", "times": 3}
 _LEFT_BEHIND = (".venv.*", "__pycache__", ".git")
 """Not copied from the top of the folder: these are not the tool."""
 
@@ -56,21 +56,8 @@ class Template(StrEnum):
     NODE = "node"
 
 
-class RemovalScope(StrEnum):
-    """How far `remove_tool` may reach."""
-
-    OWN = "own"
-    ANYWHERE = "anywhere"
-
-
 class Added(NamedTuple):
-    """A tool that was added.
-
-    Attributes:
-        spec: The tool as it now is.
-        needs_sync: It asks for packages and has no `.venv`.
-        needs_compile: Its `.venv` holds packages without bytecode; `Builder.compile_bytecode` makes it.
-    """
+    """A tool that was added: it asks for packages and has no `.venv`, or its `.venv` has no bytecode."""
 
     spec: ToolSpec
     needs_sync: bool
@@ -113,44 +100,27 @@ def new_tool(tools_dir: Path, name: str, template: Template = Template.STDLIB) -
         ConflictError: There is something of that name already.
         DiskError: It cannot be written.
     """
-    if trouble := name_trouble(name):
-        raise BadRequestError(f"{name[:80]!r} {trouble}", hint="pxctl tools new my-tool")
+    _check_name(name)
     folder = tools_dir / name
     with placed(folder) as draft:
         shutil.copytree(TEMPLATES / template.value, draft, ignore=shutil.ignore_patterns("__pycache__"))
         draft.chmod(0o700)
-        words = {
-            MANIFEST: json.dumps(_manifest(name, template), indent=2) + "\n",
-            "test-request.json": json.dumps(REQUEST) + "\n",
-            "README.md": f"# {name}\n\nRepeats a text. Try it: `pxctl run {name} text=hello times=3`\n",
-        }
-        for file, content in words.items():
-            (draft / file).write_text(content, encoding="utf-8")
+        shutil.copy(TEMPLATES / "test-request.json", draft)
+        command = {"command": ["node", "main.js", "--port", "{port}"]} if template is Template.NODE else {}
+        _declare(draft, read_document(TEMPLATES / MANIFEST).value | {"name": name} | command)
+        readme = f"# {name}\n\nRepeats a text. Try it: `pxctl run {name} text=hello times=3`\n"
+        (draft / "README.md").write_text(readme, encoding="utf-8")
     return folder
 
 
-def _manifest(name: str, template: Template) -> dict[str, Any]:
-    command = {"command": ["node", "main.js", "--port", "{port}"]} if template is Template.NODE else {}
-    return {
-        "name": name,
-        "version": "0.1.0",
-        "description": "Repeats a text",
-        **command,
-        "input": {
-            "type": "object",
-            "properties": {
-                "text": {"description": "What to repeat", "type": "string", "maxLength": 10000},
-                "times": {"description": "How often", "type": "integer", "minimum": 1, "maximum": 100, "default": 2},
-            },
-            "required": ["text"],
-            "additionalProperties": False,
-        },
-        "output": {
-            "type": "object",
-            "properties": {"result": {"type": "string"}, "length": {"type": "integer"}},
-            "required": ["result", "length"],
-        },
-    }
+def _check_name(name: str) -> None:
+    if trouble := name_trouble(name):
+        raise BadRequestError(f"{name[:80]!r} {trouble}", hint="choose another: pxctl tools add PATH --name my-tool")
+
+
+def _declare(draft: Path, manifest: dict[str, Any]) -> None:
+    (draft / MANIFEST).unlink(missing_ok=True)  # the copy may be a link to the original, and read-only
+    (draft / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def add_tool(
@@ -173,42 +143,29 @@ def add_tool(
         DiskError: The copy failed; nothing was added.
     """
     origin = _origin(source, examples_dir)
-    declared, key = _declared(origin)
+    try:
+        declared = read_document(origin / MANIFEST).value
+    except DocumentError:
+        declared = None
+    declared = declared if isinstance(declared, dict) else {}  # what is broken is for `_check` to refuse
+    key = "id" if dialect_of(declared) is Dialect.PIXIE else "name"
     own = declared.get(key) if key == "id" else None
     wanted = name or (own if isinstance(own, str) and not name_trouble(own) else origin.name)
-    if trouble := name_trouble(wanted):
-        raise BadRequestError(f"{wanted[:80]!r} {trouble}", hint="name the tool: pxctl tools add PATH --name my-tool")
+    _check_name(wanted)
     folder = tools_dir.absolute() / wanted
     if folder.parent.resolve().is_relative_to(origin.resolve()):
         raise BadRequestError(f"{origin} contains the tools directory and cannot be copied into it")
     with placed(folder) as draft:
         _copy(origin, draft)
         if name is not None and isinstance(declared.get(key), str) and declared[key] != name:
-            (draft / MANIFEST).unlink()  # a file of its own: the copy may be a link to the original, and read-only
-            text = json.dumps(declared | {key: name}, indent=2, ensure_ascii=False) + "\n"
-            (draft / MANIFEST).write_text(text, encoding="utf-8")
+            _declare(draft, declared | {key: name})
         _check(draft, folder, defaults)
     spec = load_tool(folder, defaults)
-    return Added(spec, needs_sync=_needs_sync(spec), needs_compile=lacks_bytecode(folder / VENV))
-
-
-def _declared(folder: Path) -> tuple[dict[str, Any], str]:
-    """Return a declaration and the key of its name; one that cannot be read is for `_check` to refuse."""
-    try:
-        value = read_document(folder / MANIFEST).value
-    except DocumentError:
-        value = {}
-    value = value if isinstance(value, dict) else {}
-    return value, "id" if dialect_of(value) is Dialect.PIXIE else "name"
-
-
-def _needs_sync(spec: ToolSpec) -> bool:
-    if spec.python is not None or os.path.lexists(spec.folder / VENV):
-        return False
-    try:
-        return needs_of(spec) is not None
-    except ConfigError:
-        return True
+    needs_sync = spec.python is None and not os.path.lexists(folder / VENV)
+    if needs_sync:
+        with contextlib.suppress(ConfigError):  # a broken pyproject.toml is for `sync` to refuse
+            needs_sync = needs_of(spec) is not None
+    return Added(spec, needs_sync, lacks_bytecode(folder / VENV))
 
 
 def _origin(source: str, examples_dir: Path) -> Path:
@@ -236,11 +193,8 @@ def _copy(origin: Path, draft: Path) -> None:
 
     def ignore(folder: str, names: list[str]) -> set[str]:
         left = set(matching(folder, names)) if folder == str(origin) else set()
-        modes = {name: (Path(folder) / name).lstat().st_mode for name in names}
-        odd = {
-            name for name, mode in modes.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
-        }
-        return left | odd
+        modes = {name: stat.S_IFMT((Path(folder) / name).lstat().st_mode) for name in names}
+        return left | {name for name, mode in modes.items() if mode not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}}
 
     try:
         shutil.copytree(origin, draft, symlinks=True, ignore=ignore)
@@ -252,29 +206,26 @@ def _copy(origin: Path, draft: Path) -> None:
 
 def _check(draft: Path, folder: Path, defaults: ToolDefaults | None) -> None:
     """Load the copy; its errors name the place where it would have been."""
-
-    def moved(text: str) -> str:
-        return text.replace(str(draft), str(folder))
-
     try:
         load_tool(draft, defaults)
     except ConfigError as error:
-        errors = [each | {"file": moved(each["file"])} for each in error.extra["errors"]]
-        extra = {**error.extra, "file": moved(error.extra["file"]), "errors": errors}
-        hint = "mend the tool where it is, then add it again"
-        raise ConfigError(moved(error.detail), hint=hint, unit=error.unit, **extra) from None
+        moved = msgspec.json.encode([error.detail, error.extra]).replace(str(draft).encode(), str(folder).encode())
+        detail, extra = msgspec.json.decode(moved)
+        raise ConfigError(
+            detail, hint="mend the tool where it is, then add it again", unit=error.unit, **extra
+        ) from None
 
 
-def remove_tool(catalog: Catalog, name: str, tools_dir: Path, scope: RemovalScope = RemovalScope.OWN) -> Path:
+def remove_tool(catalog: Catalog, name: str, tools_dir: Path, *, anywhere: bool = False) -> Path:
     """Delete a tool's folder and return where it was. The caller has made sure that it does not run.
 
     Raises:
         UnknownUnitError: There is no such tool.
-        ConflictError: It lies outside `tools_dir` and the scope is its own.
+        ConflictError: It lies outside `tools_dir`, and that is all it may lie in.
         DiskError: It cannot be deleted.
     """
     folder, unit = catalog.entry(name).folder, f"tool:{name}"
-    if scope is RemovalScope.OWN and folder.parent != tools_dir.absolute():
+    if not anywhere and folder.parent != tools_dir.absolute():
         detail = f"{folder} lies outside the tools directory {tools_dir}"
         raise ConflictError(detail, hint=f"pxctl tools remove --force {name}", unit=unit)
     try:

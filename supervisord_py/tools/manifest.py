@@ -43,7 +43,7 @@ from supervisord_py.tools.pixie import (
     read_traits,
     without_nulls,
 )
-from supervisord_py.tools.schema import schema_problems
+from supervisord_py.tools.schema import compile_schema, schema_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -150,15 +150,12 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The unit is `tool:<name>`: the plain `name`, Pixie's `id`.
-        title: For people; the name where the manifest gives none.
         folder: Absolute path; the working directory of an instance.
         manifest: `tool.json` as parsed: what the tool's `GET /schema` must give.
-        input_schema: Of the input of a run; derived from `inputs` for Pixie tools. `{}` accepts everything.
+        input_schema, validator: Of the input of a run; derived from `inputs` for Pixie tools. `{}` accepts everything.
         digest: SHA-256 (hex) over everything that makes a running instance stale when it changes.
-        command: None for Python tools; `{port}` is to be replaced.
-        python: None leaves it to `environment.find_interpreter`.
+        command, python: None for Python tools; for what `environment.find_interpreter` finds.
         concurrency: 1 for a Pixie tool with `concurrent: false`.
-        forkable: False when the tool must never be forked from a zygote (`preload: false`).
         pixie: What only Pixie's dialect has; None for plain tools.
         warnings: Sentences about what is doubtful but no error.
     """
@@ -172,6 +169,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     manifest_path: Path
     manifest: Mapping[str, Any]
     input_schema: Mapping[str, Any]
+    validator: Any
     output_schema: Mapping[str, Any]
     digest: str
     warm_keep_seconds: float
@@ -185,8 +183,6 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     start_timeout_seconds: float
     stop_timeout_seconds: float
     concurrency: int
-    preload: tuple[str, ...]
-    forkable: bool
     env: Mapping[str, str]
     pinned: bool
     limits: ToolLimits
@@ -260,6 +256,7 @@ def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
         manifest_path=folder / MANIFEST,
         manifest=manifest.value,
         digest=digest(folder, (raw, beside), sources),
+        validator=compile_schema(fields["input_schema"]),
         **{"title": name, **fields},
     )
 
@@ -354,9 +351,9 @@ def _read_pixie(
 
 def _fields(read: PlainManifest | PixieManifest, own: Settings) -> dict[str, Any]:
     """Return what both dialects say in the same words."""
-    fields = {key: getattr(own, key) for key in OWN_KEYS} | {key: getattr(read, key) for key in COMMON_KEYS}
-    fields |= {"version": read.version, "description": read.description, "forkable": own.preload is not False}
-    return fields | {"command": own.command or None, "python": own.python or None, "preload": own.preload or ()}
+    fields = {key: getattr(own, key) for key in OWN_KEYS if key != "preload"}
+    fields |= {key: getattr(read, key) for key in (*COMMON_KEYS, "version", "description")}
+    return fields | {"command": own.command or None, "python": own.python or None}
 
 
 def _name_rules(value: Mapping[str, Any], key: str, folder: Path) -> Iterator[tuple[Pointer, str]]:

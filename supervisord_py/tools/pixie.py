@@ -279,8 +279,7 @@ def input_schema(traits: PixieTraits) -> dict[str, Any]:
     """Return the schema that the filled-in inputs of a run must fit.
 
     An input is required unless it says `required: false`, has a default, is hidden by its `show_if`, or is a file,
-    image or audio, which its own fixtures leave out. The
-    default of an input always fits, even where its own bounds say otherwise: Pixie would send it.
+    image or audio, which its own fixtures leave out. Its default always fits, as Pixie would send it.
     """
     schema: dict[str, Any] = {"type": "object", "properties": {each.key: _member(each) for each in traits.inputs}}
     if traits.layout is Layout.CHAT:
@@ -299,14 +298,11 @@ def input_schema(traits: PixieTraits) -> dict[str, Any]:
 
 
 def _member(declared: PixieInput) -> dict[str, Any]:
-    notes: dict[str, Any] = {"title": declared.label or declared.key}
-    if declared.description:
-        notes["description"] = declared.description
+    notes = _bounded({"title": declared.label or declared.key}, description=declared.description or None)
     schema = value_schema(declared)
     if declared.default is not None:
         notes["default"] = declared.default
-        fits = default_fits(declared)
-        return notes | (schema if fits else {"anyOf": [schema, {"const": declared.default}]})
+        return notes | (schema if default_fits(declared) else {"anyOf": [schema, {"const": declared.default}]})
     if declared.required and declared.type not in FILE_TYPES:
         return notes | schema
     if "type" not in schema:
@@ -395,10 +391,7 @@ def incoherences(traits: PixieTraits) -> list[str]:
 
 
 class PixieCall(NamedTuple):
-    """One request to a Pixie tool: bytes to POST to `/run`, its headers, and where its artefacts may go.
-
-    The directory is not made here.
-    """
+    """One request to a Pixie tool: bytes to POST to `/run`, its headers, and where its artefacts may go (not made)."""
 
     body: bytes
     headers: Mapping[str, str]

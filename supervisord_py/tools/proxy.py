@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import shutil
 import time
 import uuid
@@ -36,11 +35,12 @@ from supervisord_py.errors import (
     ToolFailedError,
 )
 from supervisord_py.process.host import SHORT, liveness
+from supervisord_py.process.instance import End
 from supervisord_py.process.model import Liveness, Reason
 from supervisord_py.tools import failures
 from supervisord_py.tools.pixie import pixie_call
 from supervisord_py.tools.schema import check_input
-from supervisord_py.tools.upstream import Call, read_up_to
+from supervisord_py.tools.upstream import read_up_to
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Mapping
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from supervisord_py.tools.service import Granted, Tools
 
 LARGE_BYTES = 256 * 1024
-MAX_SECONDS = 1e9
 EXIT_RECORD_SECONDS = 1.0
 LATE_RECORD_SECONDS = 10.0
 """The same once the leader is seen dead: its record is sure to come, the keeper only has not got to it yet."""
@@ -124,29 +123,40 @@ class NotJsonError(ValueError):
 
 
 async def forward(
-    tools: Tools, request: web.Request, name: str, *, streaming: bool, tee: AnswerTee | None = None
+    tools: Tools,
+    request: web.Request,
+    name: str,
+    *,
+    streaming: bool,
+    timeout_seconds: float | None = None,
+    keep_alive: float | None = None,
+    tee: AnswerTee | None = None,
 ) -> web.StreamResponse:
-    """Run a tool for an HTTP request and answer it.
+    """Run a tool for an HTTP request and answer it; the bounds are those of `RunRequest`.
 
     Raises:
         PxError: Before the answer has begun; afterwards where a stream broke off.
     """
     spec = tools.catalog.get(name)  # an unknown tool is 404 whatever else is wrong
-    asked = await read_request(tools, request, name, streaming=streaming)
-    async with start_run(tools, spec, asked) as run:
+    asked = RunRequest(
+        b"",
+        streaming=streaming,
+        timeout_seconds=timeout_seconds,
+        keep_alive=keep_alive,
+        headers={key: request.headers[key] for key in _FORWARDED if key in request.headers},
+        request_id=request.headers.get("X-Request-Id"),
+    )
+    async with start_run(tools, spec, await _with_body(tools, spec, request, asked)) as run:
         answer = run.answer
         headers = {**answer.headers, "X-Px-Run-Id": run.id}
         if run.cold_start_ms is not None:
             headers["X-Px-Cold-Start"] = str(run.cold_start_ms)
+        if answer.chunks is None:
+            return web.Response(status=answer.status, headers=headers, body=answer.body)
         if tee is not None:
             tee.begin(answer.status, headers.get("Content-Type", ""))
-            if answer.body is not None:
-                tee.chunk(answer.body)
-        if answer.body is not None:
-            return web.Response(status=answer.status, headers=headers, body=answer.body)
         response = web.StreamResponse(status=answer.status, headers=headers)
         await response.prepare(request)
-        assert answer.chunks is not None
         async for chunk in answer.chunks:
             await response.write(chunk)
             if tee is not None:
@@ -155,73 +165,40 @@ async def forward(
         return response
 
 
-async def read_request(tools: Tools, request: web.Request, name: str, *, streaming: bool) -> RunRequest:
-    """Read what a client asks of a tool: its parameters, and its body as far as it must be looked at.
-
-    Raises:
-        BadRequestError, TooLargeError: It cannot be understood, or is too large.
-    """
-    limit, size = tools.config.max_body_bytes, request.content_length
-    if (size or 0) > limit:
-        raise _too_large(name, limit)
-    given = request.headers.get("Content-Type", "")
+async def _with_body(tools: Tools, spec: ToolSpec, request: web.Request, asked: RunRequest) -> RunRequest:
+    """Read the body of a request as far as it must be looked at: JSON is parsed, anything else goes on as it comes."""
+    limit, size, given = tools.config.max_body_bytes, request.content_length, request.headers.get("Content-Type", "")
     kind = media_type(given)
-    asked = RunRequest(
-        b"",
-        content_type=given,
-        streaming=streaming,
-        timeout_seconds=_seconds(request, "timeout") if "timeout" in request.query else None,
-        keep_alive=_seconds(request, "keep_alive") if "keep_alive" in request.query else None,
-        headers={key: request.headers[key] for key in _FORWARDED if key in request.headers},
-        request_id=request.headers.get("X-Request-Id"),
-    )
     plain = not kind or kind.endswith(_JSON) or kind in _UNSAID
-    if not plain and size is not None and not request.content.at_eof():
-        return replace(asked, body=request.content.iter_any(), size=size)
+    if not plain and 0 < (size or 0) <= limit and not request.content.at_eof():
+        return replace(asked, content_type=given, body=request.content.iter_any(), size=size)
     try:
-        raw = await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise _too_large(name, limit) from error
-    if len(raw) > limit:
-        raise _too_large(name, limit)
+        raw = await request.read() if (size or 0) <= limit else None
+    except web.HTTPRequestEntityTooLarge:
+        raw = None
+    if raw is None or len(raw) > limit:
+        raise TooLargeError(
+            f"The body for {spec.unit} is larger than {limit} bytes.",
+            hint="Raise the setting tools.max_body_bytes, or give the tool a path instead.",
+            unit=spec.unit,
+            limit_bytes=limit,
+            setting="tools.max_body_bytes",
+        )
     if not plain or (kind in _UNSAID and raw.lstrip()[:1] not in {b"{", b"["}):
-        return replace(asked, body=raw)
+        return replace(asked, content_type=given, body=raw)
     if not raw.strip():
-        return replace(asked, body=b"{}", value={}, content_type=None)
+        return replace(asked, body=b"{}", value={})
     try:
-        value = json.loads(raw, parse_constant=_refuse_constant)
+        return replace(asked, body=raw, value=json.loads(raw, parse_constant=_refuse_constant))
     except (ValueError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
-        detail, hint = f"The input for tool:{name} is not JSON: {why}.", "Send one JSON document, encoded in UTF-8."
-        raise BadRequestError(detail, hint=hint, unit=f"tool:{name}") from error
-    return replace(asked, body=raw, value=value, content_type=None)
+        place = {"line": error.lineno, "column": error.colno} if isinstance(error, json.JSONDecodeError) else {}
+        detail, hint = f"The input for {spec.unit} is not JSON: {why}.", "Send one JSON document, encoded in UTF-8."
+        raise BadRequestError(detail, hint=hint, unit=spec.unit, **place) from error
 
 
 def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is no number in JSON")
-
-
-def _seconds(request: web.Request, name: str) -> float:
-    text = request.query[name]
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    keep = name == "keep_alive"
-    if (0 <= value <= MAX_SECONDS and (value > 0 or keep)) or (keep and value == -1):
-        return value
-    allowed = "0, a number of seconds, or -1 for ever" if keep else "a positive number of seconds"
-    raise BadRequestError(f"The parameter {name}={text!r} is not {allowed}.", hint=f"Ask with ?{name}=30, for example.")
-
-
-def _too_large(name: str, limit: int) -> TooLargeError:
-    return TooLargeError(
-        f"The body for tool:{name} is larger than {limit} bytes.",
-        hint="Raise the setting tools.max_body_bytes, or give the tool a path instead.",
-        unit=f"tool:{name}",
-        limit_bytes=limit,
-        setting="tools.max_body_bytes",
-    )
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -284,10 +261,10 @@ class Run:
     async def on(self, granted: Granted) -> AsyncIterator[None]:
         """Be on the instance under its limits; ask the tool to cancel when the run is given up."""
         self.instance = instance = granted.instance
-        self.cold_start_ms = instance.cold_start_ms if granted.cold else None
+        self.cold_start_ms = granted.cold_start_ms
         loop, timers = asyncio.get_running_loop(), []
         if instance.spec.max_runtime_seconds > 0:
-            timers.append(loop.call_later(instance.spec.max_runtime_seconds, self._exceed_runtime))
+            timers.append(loop.call_later(instance.spec.max_runtime_seconds, self.exceed_runtime))
         if self.request.timeout_seconds is not None:
             timers.append(loop.call_at(self.begun + self.request.timeout_seconds, self._time_out))
         instance.runs.add(self)
@@ -328,21 +305,17 @@ class Run:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     def _time_out(self) -> None:
-        self.interrupt(
-            TimedOutError(
-                f"{self.spec.unit} did not answer within the {self.request.timeout_seconds:g} s that the request "
-                "allowed.",
-                hint="Ask with a longer --timeout.",
-                unit=self.spec.unit,
-            )
-        )
+        seconds = self.request.timeout_seconds
+        detail = f"{self.spec.unit} did not answer within the {seconds:g} s that the request allowed."
+        self.interrupt(TimedOutError(detail, hint="Ask with a longer --timeout.", unit=self.spec.unit))
 
     def _ask_to_cancel(self) -> None:
         instance = self.instance
         if instance and instance.upstream and not instance.over.is_set() and instance.wanted is None:
             self._tools.supervisor.task(instance.upstream.cancel(self.id))
 
-    def _exceed_runtime(self) -> None:
+    def exceed_runtime(self) -> None:
+        """Its time is over."""
         self._tools.supervisor.task(self._enforce_runtime())
 
     async def _enforce_runtime(self) -> None:
@@ -352,7 +325,7 @@ class Run:
             return
         tail = await self._stderr()
         # From now on whatever the run brings counts for nothing; it may still end in order.
-        self._error = failures.limit_exceeded(instance.spec, failures.runtime_end(tail))
+        self._error = failures.limit_exceeded(instance.spec, End(Reason.RUNTIME_LIMIT, None, tail))
         self._tools.exceeded_runtime(instance, self.id)
         if instance.upstream is not None and await instance.upstream.cancel(self.id):
             try:
@@ -362,14 +335,9 @@ class Run:
                 pass  # it was asked, and did not end: its tree is stopped
         for other in tuple(instance.runs):
             if other is not self:
-                other.interrupt(failures.collateral(instance.spec, Reason.RUNTIME_LIMIT.value))
+                other.interrupt(failures.collateral(instance.spec))
         self._break_off()
         self._tools.died(instance)
-
-    def check(self) -> None:
-        """Raise the error that the run is to end with, if there is one."""
-        if self._error is not None:
-            raise self._error
 
     # -- the conversation with the tool ------------------------------------------------------------------------
 
@@ -382,34 +350,30 @@ class Run:
                     self._response.close()
                 if instance.upstream is None:
                     raise ConnectionResetError("the instance is gone")
-                self._response = await instance.upstream.send(call)
+                self._response = await instance.upstream.send(*call)
                 if self._response.status >= 400:
                     raise await self._tool_error(self._response)
             return await self._take()
         except (aiohttp.ClientError, OSError, NotJsonError, EOFError) as error:
-            self.check()
-            raise await self._broken(error) from error
+            raise self._error or await self._broken(error) from error
 
-    async def _calls(self) -> list[Call]:
-        """Return the requests to make, in order; the answer to the last one is the answer of the run."""
+    async def _calls(self) -> list[tuple[str, str, bytes | AsyncIterable[bytes] | None, Mapping[str, str]]]:
+        """Return the requests to make, as `Upstream.send` takes them; the answer to the last is that of the run."""
         request, spec = self.request, self.spec
-        headers = {**request.headers, "Accept-Encoding": "identity", "X-Px-Run-Id": self.id}
-        headers["Content-Type"] = "application/json" if request.content_type is None else request.content_type
+        asked = {**request.headers, "Accept-Encoding": "identity"}
+        headers = {**asked, "X-Px-Run-Id": self.id, "Content-Type": request.content_type or "application/json"}
         if request.size is not None:
             headers["Content-Length"] = str(request.size)
         body = request.body
         if spec.pixie is None:
-            return [Call("POST", "/stream" if request.streaming else "/run", body, headers)]
+            return [("POST", "/stream" if request.streaming else "/run", body, headers)]
         root = self._tools.config.data_dir
         if request.content_type is None:
             pixie = pixie_call(spec, request.value, self.id, root)
             body, headers = pixie.body, {**headers, **pixie.headers}
         await asyncio.to_thread(make_room, root / spec.name, self.id, spec.pixie.retain_runs)
-        calls = [Call("POST", "/run", body, headers)]
-        if request.streaming:
-            streamed = {**request.headers, "Accept-Encoding": "identity", "X-Pixie-Run-Id": self.id}
-            calls.append(Call("GET", f"/stream?run_id={self.id}", None, streamed))
-        return calls
+        streamed = ("GET", f"/stream?run_id={self.id}", None, {**asked, "X-Pixie-Run-Id": self.id})
+        return [("POST", "/run", body, headers), *([streamed] if request.streaming else [])]
 
     async def _take(self) -> Answer:
         """Hold a small answer until it is known to be sound; let large and streamed ones pass."""
@@ -423,7 +387,8 @@ class Run:
         body, complete = await read_up_to(response, self._tools.config.answer_buffer_bytes)
         if not complete:
             return Answer(response.status, headers, None, self._chunks(response, body))
-        self.check()
+        if self._error is not None:
+            raise self._error
         if "Content-Encoding" not in response.headers and kind.endswith(_JSON):
             try:
                 json.loads(body)
@@ -438,15 +403,15 @@ class Run:
             async for chunk in response.content.iter_any():
                 yield chunk
         except (aiohttp.ClientError, OSError) as error:
-            self.check()
-            raise await self._broken(error) from error
-        self.check()
+            raise self._error or await self._broken(error) from error
+        if self._error is not None:
+            raise self._error
 
     async def _tool_error(self, response: aiohttp.ClientResponse) -> ToolFailedError:
         """Turn an error answer of the tool into an error that carries its status and its words."""
         body = (await read_up_to(response, _TOOL_WORDS_BYTES))[0][:_TOOL_WORDS_BYTES]
         said: Any = body.decode(errors="replace")
-        if is_json(response.headers.get("Content-Type", "")):
+        if media_type(response.headers.get("Content-Type", "")).endswith(_JSON):
             with contextlib.suppress(ValueError):
                 said = json.loads(body)
         words = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
@@ -475,14 +440,13 @@ class Run:
         instance = self.instance
         assert instance is not None
         for seconds in (EXIT_RECORD_SECONDS, LATE_RECORD_SECONDS):
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await instance.over.wait()
-            except TimeoutError:
-                pass
             if instance.over.is_set() or not instance.child or liveness(instance.child.identity) is not Liveness.DEAD:
                 break
-        self.check()
+        if self._error is not None:
+            return self._error
         if instance.end is not None:
             return failures.died_during_run(self.spec, instance.end, instance.error)
         return failures.bad_answer(self.spec, _what_broke(error), await self._stderr())
@@ -494,17 +458,15 @@ class Run:
 
 
 def _what_broke(error: Exception) -> str:
-    match error:
-        case NotJsonError():
-            return f"answered with a JSON content type, but not with JSON ({error})"
-        case aiohttp.ClientPayloadError() | aiohttp.ClientOSError() | ConnectionError():
-            return "closed the connection in the middle of its answer"
-        case aiohttp.ServerDisconnectedError():
-            return "closed the connection without an answer"
-        case aiohttp.ClientResponseError():
-            return f"answered with something that is not HTTP ({str(error.message)[:200]})"
-        case _:
-            return f"gave no answer ({type(error).__name__}: {str(error)[:200]})"
+    if isinstance(error, NotJsonError):
+        return f"answered with a JSON content type, but not with JSON ({error})"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "closed the connection without an answer"
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientOSError | ConnectionError):
+        return "closed the connection in the middle of its answer"
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"answered with something that is not HTTP ({str(error.message)[:200]})"
+    return f"gave no answer ({type(error).__name__}: {str(error)[:200]})"
 
 
 def media_type(content_type: str) -> str:
@@ -512,23 +474,15 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def is_json(content_type: str) -> bool:
-    """Say whether a content type is JSON in the sense of RFC 6839."""
-    return media_type(content_type).endswith(_JSON)
-
-
 def make_room(folder: Path, run_id: str, retain: int) -> Path:
     """Make the directory of a run below its tool's folder, and remove the oldest beyond `retain`."""
     directory = folder / run_id
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    others = [(_age(each), each) for each in folder.iterdir() if each != directory and each.is_dir()]
-    for _, old in sorted(others, reverse=True)[max(0, retain - 1) :]:
+    ages: dict[Path, float] = {}
+    for each in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if each != directory and each.is_dir():
+                ages[each] = each.stat().st_mtime
+    for old in sorted(ages, key=ages.__getitem__, reverse=True)[max(0, retain - 1) :]:
         shutil.rmtree(old, ignore_errors=True)
     return directory
-
-
-def _age(directory: Path) -> float:
-    try:
-        return directory.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
     from typing import Any
 
@@ -48,18 +48,12 @@ class NotifySocket:
         self.path = path
         self.status = ""
         self.is_ready = asyncio.Event()
-        self.on_extend: Callable[[float], None] | None = None
-        """Gets the seconds of EXTEND_TIMEOUT_USEC."""
         self._socket = receiving
         asyncio.get_running_loop().add_reader(receiving.fileno(), self._receive)
 
     @classmethod
     def create(cls, run_dir: Path, key: str) -> NotifySocket:
-        """Bind a new one.
-
-        Raises:
-            OSError: The path cannot be bound.
-        """
+        """Bind a new one; raises OSError where the path cannot be bound."""
         path = notify_path(run_dir, key)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         receiving = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -88,8 +82,6 @@ class NotifySocket:
                     self.is_ready.set()
                 elif name == "STATUS":
                     self.status = value
-                elif name == "EXTEND_TIMEOUT_USEC" and value.isdigit() and self.on_extend is not None:
-                    self.on_extend(int(value) / 1e6)
 
     def close(self) -> None:
         """Stop listening and close our end; the file stays for a later control plane."""
@@ -144,7 +136,7 @@ class ReadinessWatch:
         *,
         owns_port: bool,
         notify: NotifySocket,
-        exited: Callable[[], Awaitable[ExitRecord]],
+        exited: Coroutine[Any, Any, ExitRecord],
         run_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self.leader = leader
@@ -154,14 +146,7 @@ class ReadinessWatch:
         self._exited = exited
         self._run_task = run_task
         self._last_answer: int | None = None
-        self._scope: asyncio.Timeout | None = None
         self._question: asyncio.Task[None] | None = None
-        notify.on_extend = self.extend
-
-    def extend(self, seconds: float) -> None:
-        """Move the end of the wait to `seconds` from now."""
-        if self._scope is not None and not self._scope.expired():
-            self._scope.reschedule(asyncio.get_running_loop().time() + seconds)
 
     async def wait(self, timeout_seconds: float) -> None:
         """Return when the tool is ready.
@@ -169,27 +154,23 @@ class ReadinessWatch:
         Raises:
             ExitedEarly, NotInTime, PortTaken: It is not.
         """
-        contestants = [asyncio.ensure_future(each) for each in (self._exit(), self._notified(), self._healthy())]
+        exited, healthy = asyncio.ensure_future(self._exited), asyncio.ensure_future(self._healthy())
+        contestants = [exited, healthy, asyncio.ensure_future(self._notify.is_ready.wait())]
         try:
-            async with asyncio.timeout(timeout_seconds) as self._scope:
-                done, _ = await asyncio.wait(contestants, return_when=asyncio.FIRST_COMPLETED)
-            next(each for each in contestants if each in done).result()
-        except TimeoutError:
-            listening = await asyncio.to_thread(listening_of, self.leader)
-            raise NotInTime(listening, self._last_answer, self._notify.status) from None
+            done, _ = await asyncio.wait(contestants, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if exited in done:
+                raise ExitedEarly(exited.result())
+            if not done:
+                listening = await asyncio.to_thread(listening_of, self.leader)
+                raise NotInTime(listening, self._last_answer, self._notify.status)
+            if healthy in done:
+                healthy.result()
         finally:
-            self._scope = None
             for each in contestants:
                 each.cancel()
             await asyncio.gather(*contestants, return_exceptions=True)
             if self._question is not None:
                 asyncio.get_running_loop().call_later(HEARING_SECONDS, self._question.cancel)
-
-    async def _exit(self) -> None:
-        raise ExitedEarly(await self._exited())
-
-    async def _notified(self) -> None:
-        await self._notify.is_ready.wait()
 
     async def _healthy(self) -> None:
         delay, is_ours = FIRST_DELAY, not self._owns_port
@@ -197,7 +178,9 @@ class ReadinessWatch:
             try:
                 # In a backlog of ours a question may wait for as long as the tool loads.
                 async with asyncio.timeout(_QUESTION_SECONDS if self._owns_port else None):
-                    answer = await self._ask()
+                    answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+                    self._question = self._run_task(ask_healthz(self.port, answered))
+                    answer = await answered
             except (OSError, TimeoutError):
                 pass  # nobody listens yet, or the tool has shut the shared socket down; its exit will tell
             else:
@@ -210,11 +193,6 @@ class ReadinessWatch:
                     return
             await asyncio.sleep(delay)
             delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
-
-    async def _ask(self) -> int | None:
-        answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        self._question = self._run_task(ask_healthz(self.port, answered))
-        return await answered
 
 
 async def ask_healthz(port: int, answered: asyncio.Future[int | None]) -> None:

@@ -7,7 +7,6 @@ which takes a microsecond; why it does not is asked afterwards.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,12 +26,9 @@ if TYPE_CHECKING:
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_VIOLATIONS = 100
 MAX_MESSAGE = 400
-MAX_COMPILED = 256
 _KEPT_HEAD, _KEPT_TAIL = 120, 240
 _ALTERNATIVES = (ValidationErrorKind.AnyOf, ValidationErrorKind.OneOfNotValid)
 _META = Draft202012Validator({"$ref": DIALECT})
-
-_compiled: OrderedDict[str, Draft202012Validator] = OrderedDict()
 
 
 class Violation(NamedTuple):
@@ -99,14 +95,8 @@ def check_input(spec: ToolSpec, value: Any) -> None:
     Raises:
         InvalidInputError: With `errors=[{pointer, message}]`, one for each place that does not fit.
     """
-    validator = _compiled.get(spec.digest)
-    if validator is None:
-        validator = _compiled[spec.digest] = compile_schema(spec.input_schema)
-        while len(_compiled) > MAX_COMPILED:
-            _compiled.popitem(last=False)
     value = value if spec.pixie is None else fill_defaults(spec, value)
-    found = violations(validator, value, spec.input_schema)
-    if found:
+    if found := violations(spec.validator, value, spec.input_schema):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise InvalidInputError(
             f"input of {spec.unit}: {found[0].pointer or 'the input'} {found[0].message}{more}",

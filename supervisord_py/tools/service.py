@@ -10,7 +10,7 @@ import asyncio
 import math
 import os
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -33,6 +33,7 @@ from supervisord_py.process.pool import Bounds, Fail, Grant, Pin, Pool, Refuse, 
 from supervisord_py.process.supervisor import Supervisor
 from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolDriver, ToolInstance
+from supervisord_py.tools.manifest import MEBIBYTE
 from supervisord_py.tools.upstream import schema_drift
 
 if TYPE_CHECKING:
@@ -58,22 +59,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """A request's hold on an instance; `cold` when it waited for the start."""
+    """A request's hold on an instance; `cold_start_ms` is None unless it waited for the start."""
 
     ticket: int
     instance: ToolInstance
-    cold: bool
-
-
-class Lease(NamedTuple):
-    """A held warm instance, for a client that talks to it directly. `over` is set when the instance ends."""
-
-    address: str
-    port: int
-    pid: int | None
-    instance: str
     cold_start_ms: int | None
-    over: asyncio.Event
 
 
 class LastState(msgspec.Struct):
@@ -127,7 +117,7 @@ class ToolState(NamedTuple):
 
 def bounds_of(limits: PoolLimits) -> Bounds:
     """Return the bounds of the pool that the settings ask for."""
-    budget = None if limits.memory_budget_mb is None else limits.memory_budget_mb * 1024 * 1024
+    budget = limits.memory_budget_mb and limits.memory_budget_mb * MEBIBYTE
     return Bounds(max(1, limits.warm_keep_max), budget, limits.queue_max)
 
 
@@ -188,11 +178,12 @@ class Tools:
         self.supervisor.task(self._keep_up())
 
     async def read_last_states(self) -> None:
-        """Read what an earlier control plane remembered of tools."""
+        """Read what an earlier control plane remembered of tools; what is not understood counts for nothing."""
         for row in await UNIT_STATES.find(self._ledger):
-            if row.unit.startswith("tool:"):
-                known = {"state": row.state, "last_used": row.last_used, "restarts": row.restarts}
-                self._states[row.unit.removeprefix("tool:")] = _last_state({**row.facts, **known})
+            known = {**row.facts, "state": row.state, "last_used": row.last_used, "restarts": row.restarts}
+            with suppress(msgspec.ValidationError):
+                if row.unit.startswith("tool:"):
+                    self._states[row.unit.removeprefix("tool:")] = msgspec.convert(known, LastState)
 
     def _adopted(self, instance: ToolInstance) -> None:
         """Count an adopted instance in and go on with it; a second one of its tool is stopped."""
@@ -255,7 +246,8 @@ class Tools:
                         instance.event = cause
                     self.supervisor.task(self.supervisor.stop(self.driver, instance, reason))
                 case Grant(ticket, _, serial, cold):
-                    self._answer(ticket, Granted(ticket, self._instances[serial], cold))
+                    instance = self._instances[serial]
+                    self._answer(ticket, Granted(ticket, instance, instance.cold_start_ms if cold else None))
                 case Refuse():
                     last = self.last_state(action.unit).failure
                     self._answer(action.ticket, failures.refusal_error(action, self.config.pool, last))
@@ -368,23 +360,23 @@ class Tools:
     def _watch_port(self, name: str) -> None:
         """Start a cold tool for whoever connects to its port without asking us (as socket activation does)."""
 
+        async def start() -> None:
+            try:
+                await self.warm(name)
+            except PxError as error:  # of a start that failed the waiters are refused already
+                _log.warning("not_started_for_its_port", unit=f"tool:{name}", detail=error.detail)
+                if self.instance_of(name) is None:
+                    self.driver.listeners.refuse_waiting(name)
+                    self.driver.listeners.listen_again(name)
+                    # Where waiters cannot be refused (macOS) they are there still: no faster than this.
+                    asyncio.get_running_loop().call_later(PERIOD_SECONDS, self._watch_port, name)
+
         def connected() -> None:
             self.driver.listeners.unwatch(name)
-            self.supervisor.task(self._start_for_port(name))
+            self.supervisor.task(start())
 
         if not self.pool.is_closed:
             self.driver.listeners.watch(name, connected)
-
-    async def _start_for_port(self, name: str) -> None:
-        try:
-            await self.warm(name)
-        except PxError as error:  # of a start that failed the waiters are refused already
-            _log.warning("not_started_for_its_port", unit=f"tool:{name}", detail=error.detail)
-            if self.instance_of(name) is None:
-                self.driver.listeners.refuse_waiting(name)
-                self.driver.listeners.listen_again(name)
-                # Where waiters cannot be refused (macOS) they are there still: no faster than this.
-                asyncio.get_running_loop().call_later(PERIOD_SECONDS, self._watch_port, name)
 
     async def _compare_schema(self, instance: ToolInstance) -> None:
         if instance.upstream is None:
@@ -423,8 +415,8 @@ class Tools:
         ticket, now = self._tickets, clock.now()
         actions = self.pool.ask(Request(ticket, spec.name, known[1], now + patience, keep_alive), now)
         match actions:
-            case [Grant(granted, _, serial, cold)] if granted == ticket:
-                return Granted(ticket, self._instances[serial], cold)
+            case [Grant(granted, _, serial, cold)] if granted == ticket and not cold:
+                return Granted(ticket, self._instances[serial], None)
         waiter: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
         self._waiters[ticket] = waiter
         try:
@@ -452,19 +444,15 @@ class Tools:
             self._arm()  # this tool is the next one to become too old
 
     @asynccontextmanager
-    async def lease(
-        self, name: str, *, timeout_seconds: float | None = None, keep_alive: float | None = None
-    ) -> AsyncIterator[Lease]:
-        """Hold a warm instance of a tool for as long as the context is open.
+    async def lease(self, name: str, timeout_seconds: float | None = None) -> AsyncIterator[Granted]:
+        """Hold a warm instance of a tool for as long as the context is open, for a client that talks to it directly.
 
         Raises:
             PxError: As `acquire`; UnknownUnitError, ConfigError for the name.
         """
-        granted = await self.acquire(self.catalog.get(name), timeout_seconds, keep_alive)
-        instance = granted.instance
-        cold = instance.cold_start_ms if granted.cold else None
+        granted = await self.acquire(self.catalog.get(name), timeout_seconds, None)
         try:
-            yield Lease("127.0.0.1", instance.port, instance.pid, instance.key, cold, instance.over)
+            yield granted
         finally:
             self.release(granted)
 
@@ -477,29 +465,17 @@ class Tools:
     def run_ended(self, run: Run, error: BaseException | None) -> None:
         """Close the row of a run and publish its end; that it failed by its tool's fault is an event of its own."""
         outcome, kind, status = "completed", None, run.status
-        if isinstance(error, TimedOutError):
-            outcome, kind, status = Reason.TIMEOUT.value, error.kind, error.status
-        elif isinstance(error, PxError):
+        if isinstance(error, PxError):
             outcome, kind, status = str(error.extra.get("reason") or "failed"), error.kind, error.status
+            outcome = Reason.TIMEOUT.value if isinstance(error, TimedOutError) else outcome
         elif error is not None:
             outcome, kind = Reason.CANCELLED.value, "cancelled"
         seconds = asyncio.get_running_loop().time() - run.begun
-        key = run.instance.key if run.instance else None
-        end = RUNS.update(
-            run.row,
-            "ended_at IS NULL",
-            ended_at=time.time(),
-            outcome=outcome,
-            status=status,
-            error_kind=kind,
-            cold_start_ms=run.cold_start_ms,
-            duration_seconds=seconds,
-            instance=key,
-        )
-        self._ledger.post(end)
-        facts: dict[str, Any] = {"duration_seconds": round(seconds, 6), "cold_start_ms": run.cold_start_ms}
-        unit = run.spec.unit
-        self._events.publish("run", unit, instance=key, run=run.row, outcome=outcome, error_kind=kind, **facts)
+        key, unit = run.instance.key if run.instance else None, run.spec.unit
+        facts: dict[str, Any] = {"outcome": outcome, "error_kind": kind, "cold_start_ms": run.cold_start_ms}
+        kept = {**facts, "ended_at": time.time(), "status": status, "duration_seconds": seconds, "instance": key}
+        self._ledger.post(RUNS.update(run.row, "ended_at IS NULL", **kept))
+        self._events.publish("run", unit, instance=key, run=run.row, duration_seconds=round(seconds, 6), **facts)
         now = time.monotonic()
         lately = now - self._failed.get(unit, -math.inf) < FAILED_SECONDS
         if isinstance(error, PxError) and failures.is_the_tools(error) and not lately:
@@ -512,8 +488,7 @@ class Tools:
 
     async def warm(self, name: str, *, timeout_seconds: float | None = None) -> None:
         """Have a warm instance of a tool; returns when it is ready."""
-        async with self.lease(name, timeout_seconds=timeout_seconds):
-            pass
+        self.release(await self.acquire(self.catalog.get(name), timeout_seconds, None))
 
     async def stop(self, name: str, reason: Reason = Reason.STOPPED) -> StopReport:
         """Stop a tool, busy or not, and return when nothing of it is left.
@@ -532,12 +507,10 @@ class Tools:
         report = instance.report or StopReport(instance.key)
         if report.survivors:
             names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
-            raise SurvivorsError(
-                f"Of tool:{name} this survived the stop: {names}.",
-                hint="It is stopped again every few seconds; a process in uninterruptible sleep ends with its I/O.",
-                unit=f"tool:{name}",
-                survivors=[{"pid": s.pid, "name": s.name, "start_time": s.start_time} for s in report.survivors],
-            )
+            hint = "It is stopped again every few seconds; a process in uninterruptible sleep ends with its I/O."
+            left = [{"pid": s.pid, "name": s.name, "start_time": s.start_time} for s in report.survivors]
+            detail = f"Of tool:{name} this survived the stop: {names}."
+            raise SurvivorsError(detail, hint=hint, unit=f"tool:{name}", survivors=left)
         return report
 
     async def pin(self, name: str, *, forever: bool = False) -> None:
@@ -582,7 +555,7 @@ class Tools:
             if self._instances:
                 await self.refresh()
                 if self.pool.bounds.memory_budget_bytes is not None:
-                    keys = {instance.key: instance.name for instance in self.instances()}
+                    keys = {instance.key: instance.name for instance in self._instances.values()}
                     stats = await self._placement.stat(tuple(keys))
                     sizes = {keys[key]: stat.rss_bytes for key, stat in stats.items()}
                     self._perform(self.pool.measured(sizes, clock.now()))
@@ -594,9 +567,8 @@ class Tools:
 
     def trial_driver(self, method: str) -> ToolDriver:
         """Return a driver for instances that are tried out beside the pool, with listening sockets of their own."""
-        prefix = f"listen:{method}:"
         return ToolDriver(
-            self.supervisor, self.catalog, self.config, self._environ, lambda _: None, stored_prefix=prefix
+            self.supervisor, self.catalog, self.config, self._environ, lambda _: None, f"listen:{method}:"
         )
 
     # -- what is remembered --------------------------------------------------------------------------------------
@@ -621,10 +593,6 @@ class Tools:
         """Return the present instance of a tool, in whichever phase."""
         slot = self.pool.slot(name)
         return self._instances.get(slot.serial) if slot is not None else None
-
-    def instances(self) -> tuple[ToolInstance, ...]:
-        """Return every present instance."""
-        return tuple(self._instances.values())
 
     def snapshot(self, name: str | None = None) -> tuple[ToolState, ...]:
         """Return the state of every tool, or of one; of tools that have gone, too, while something of them lives.
@@ -674,11 +642,3 @@ class Tools:
             survivors=tuple(each.pid for each in live.report.survivors) if live and live.report else (),
             rss_bytes=slot.rss_bytes or None if slot else None,
         )
-
-
-def _last_state(facts: Mapping[str, Any]) -> LastState:
-    """Read what an earlier control plane wrote; what is not understood counts for nothing."""
-    try:
-        return msgspec.convert({name: value for name, value in facts.items() if value is not None}, LastState)
-    except msgspec.ValidationError:
-        return LastState()

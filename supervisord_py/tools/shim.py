@@ -29,56 +29,31 @@ MYPY = False
 if MYPY:  # typing is not imported in a tool's process
     from typing import Any
 
-_USAGE = 64
-_PAIR = 2
 _PROGRAM = 5
 
 
-class _Handover:
-    """The listening socket of the tool."""
-
-    def __init__(self, fd: int, port: int) -> None:
-        self.fd = fd
-        self.port = port
-        with socket.socket(fileno=os.dup(fd)) as listening:
-            self.address: object = listening.getsockname()
-
-    def is_ours(self, sock: socket.socket) -> bool:
-        """Say whether `sock` is the handed-over one: same family and same local address, and listening there."""
-        if sock.family != socket.AF_INET:
-            return False
-        try:
-            return bool(sock.getsockname() == self.address)
-        except OSError:
-            return False
-
-
-def _wants(sock: socket.socket, address: object, port: int) -> bool:
-    """Say whether this `bind` is the one that the tool was told to make."""
-    return (
-        sock.family == socket.AF_INET
-        and sock.type == socket.SOCK_STREAM
-        and isinstance(address, tuple)
-        and len(address) == _PAIR
-        and bool(address[1] == port)
-    )
-
-
-def _substitute(handover: _Handover) -> None:
+def _substitute(fd: int, port: int) -> None:
     """Patch `socket.socket`. Every pure-Python server goes through it; natively binding ones see EADDRINUSE."""
     real_bind, real_listen = socket.socket.bind, socket.socket.listen
+    with socket.socket(fileno=os.dup(fd)) as listening:
+        ours = listening.getsockname()
 
     def bind(self: socket.socket, address: Any) -> None:
-        if not _wants(self, address, handover.port):
+        told = isinstance(address, tuple) and len(address) == 2 and address[1] == port
+        if not (told and self.family == socket.AF_INET and self.type == socket.SOCK_STREAM):
             real_bind(self, address)
             return
         timeout = self.gettimeout()
-        os.dup2(handover.fd, self.fileno(), inheritable=os.get_inheritable(self.fileno()))
+        os.dup2(fd, self.fileno(), inheritable=os.get_inheritable(self.fileno()))
         self.settimeout(timeout)
 
     def listen(self: socket.socket, *backlog: int) -> None:
+        try:
+            handed_over = self.family == socket.AF_INET and self.getsockname() == ours
+        except OSError:
+            handed_over = False
         # A small backlog (http.server asks for 5) would throw away the room that the daemon made for waiting requests.
-        if not handover.is_ours(self):
+        if not handed_over:
             real_listen(self, *backlog)
 
     for name, patched in (("bind", bind), ("listen", listen)):
@@ -107,7 +82,7 @@ def _take(arguments: list[str]) -> tuple[int, int, str, list[str]]:
         if all(number.isdigit() for number in numbers):
             return int(numbers[0]), int(numbers[1]), arguments[_PROGRAM], arguments[_PROGRAM + 1 :]
     sys.stderr.write("usage: shim.py --px-fd N --px-port P -- PROGRAM [ARGUMENT…]\n")
-    raise SystemExit(_USAGE)
+    raise SystemExit(64)
 
 
 def _excepthook(kind: Any, error: Any, trace: Any) -> None:
@@ -122,7 +97,7 @@ def _main() -> None:
     sys.excepthook = _excepthook
     fd, port, program, arguments = _take(sys.argv[1:])
     os.set_inheritable(fd, False)
-    _substitute(_Handover(fd, port))
+    _substitute(fd, port)
     _run(program, arguments)
 
 

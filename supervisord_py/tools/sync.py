@@ -22,10 +22,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from supervisord_py.config.documents import (
     DocumentError,
     Problem,
     config_error,
+    convert,
     parse_toml,
     read_bounded,
     read_document,
@@ -36,6 +39,7 @@ from supervisord_py.process.program import Completed
 from supervisord_py.tools.manifest import VENV
 
 if TYPE_CHECKING:
+    from supervisord_py.config.documents import Document
     from supervisord_py.tools.config import ToolDefaults
     from supervisord_py.tools.manifest import ToolSpec
 
@@ -46,11 +50,16 @@ GRACE_SECONDS = 5.0
 MAX_PACKAGES = 500
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _SCRIPT_BLOCK = re.compile(r"^# /// script$\n(?P<content>(?:^#(?: .*)?$\n)*?)^# ///$", re.MULTILINE)
-_BOUND = re.compile(r"\s*(>=|<=|==|!=|~=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?\s*")
 _INSTALLER_SETTINGS = ("UV_*", "PIP_*", "NETRC")
 """A person's own settings of the installers (indexes, caches, certificates) pass to the build, not to the tool."""
 _NEEDS_FILE = ".px-requirements.txt"
-_NOTHING: dict[str, Any] = {}
+_CHECK_PYTHON = """import platform, sys
+from pip._vendor.packaging.specifiers import SpecifierSet
+found, wanted = platform.python_version(), sys.argv[1]
+if found not in SpecifierSet(wanted):
+    sys.exit(f"this is Python {found}, the tool requires {wanted}: install uv, which finds one, or set tools.python")
+"""
+"""Told by the pip that a new environment has; uv finds an interpreter that fits by itself."""
 _under_way: set[Path] = set()
 
 
@@ -72,67 +81,51 @@ class Needs(NamedTuple):
     python: str = ""
 
 
+class Project(msgspec.Struct, frozen=True, rename="kebab"):
+    """What counts of `[project]` in a pyproject.toml, and of PEP 723 metadata."""
+
+    dependencies: list[str] = []
+    requires_python: str = ""
+
+
+def read_project(document: Document, *at: str) -> tuple[Project, list[Problem]]:
+    """Read a table of the document, empty where there is none, or say what is wrong."""
+    value = document.value if not at else document.value.get(at[0], {})
+    read, problems = convert(document, Project, at, value=value)
+    for index, each in enumerate(read.dependencies if read else ()):
+        if not each.strip() or each.lstrip().startswith("-") or "\n" in each or "\r" in each:  # no option of installers
+            problems.append(document.problem((*at, "dependencies", index), f"{each[:100]!r} is no dependency"))
+    return read or Project(), problems
+
+
 def needs_of(spec: ToolSpec) -> Needs | None:
     """Return what the tool asks for, or None when it asks for nothing at all.
 
     Raises:
         ConfigError: The file that should say so is broken.
     """
-    requirements, path = spec.folder / REQUIREMENTS, spec.folder / PYPROJECT
-    source, table = "", _NOTHING
+    path, source = spec.folder / PYPROJECT, ""
+    project, problems = Project(), list[Problem]()
     try:
         if path.is_file():
             source = LOCK if (spec.folder / LOCK).is_file() else PYPROJECT
-            table = read_document(path).value.get("project", _NOTHING)
+            project, problems = read_project(read_document(path), "project")
         elif spec.command is None:
             path = spec.folder / spec.entrypoint
             text = read_bounded(path).decode("utf-8", "replace").replace("\r\n", "\n")
-            table = _script_table(f"{text}\n", path)
-            source = "" if table is _NOTHING else SCRIPT
+            if block := _SCRIPT_BLOCK.search(f"{text}\n"):
+                source = SCRIPT
+                lines = "".join(f"{line[2:]}\n" for line in block["content"].splitlines())
+                project, problems = read_project(parse_toml(lines, str(path)))
     except DocumentError as error:
-        raise _broken(spec, error.problem) from None
+        problems = [error.problem]
     except OSError as error:
-        raise _broken(spec, Problem(message=error.strerror or str(error), file=str(path))) from None
-    if not isinstance(table, dict):
-        raise _broken(spec, Problem(message="[project] must be a table", file=str(path)))
-    wanted, python = table.get("dependencies", []), table.get("requires-python", "")
-    if not isinstance(wanted, list) or not isinstance(python, str) or not all(isinstance(each, str) for each in wanted):
-        message = "dependencies must be an array of strings, requires-python a string"
-        raise _broken(spec, Problem(message=message, file=str(path)))
-    for each in wanted:  # what an installer would take for an option is refused
-        if not each.strip() or each.lstrip().startswith("-") or "\n" in each or "\r" in each:
-            raise _broken(spec, Problem(message=f"{each[:100]!r} is no dependency", file=str(path)))
-    if requirements.is_file():
-        return Needs(REQUIREMENTS, (), python)
-    return Needs(source, tuple(wanted), python) if source else None
-
-
-def _script_table(text: str, path: Path) -> Any:
-    """Return the PEP 723 metadata of a script; `_NOTHING` when there is none that is closed."""
-    found = _SCRIPT_BLOCK.search(text)
-    if found is None:
-        return _NOTHING
-    return parse_toml("".join(f"{line[2:]}\n" for line in found["content"].splitlines()), str(path)).value
-
-
-def _broken(spec: ToolSpec, problem: Problem) -> PxError:
-    return config_error([problem], spec.unit, f"mend the file, then: pxctl tools sync {spec.name}")
-
-
-def python_fits(version: tuple[int, ...], wanted: str) -> bool:
-    """Say whether a version of three numbers is one that `requires-python` allows; what cannot be read allows all."""
-    for each in wanted.split(","):
-        bound = _BOUND.fullmatch(each)
-        if bound is None:
-            continue
-        digits = tuple(int(part) for part in bound[2].split("."))[:3]
-        least = digits + (0,) * (3 - len(digits))
-        equal = version[: len(digits)] == digits if bound[3] else version == least
-        compatible = version >= least and version[: len(digits) - 1] == digits[:-1]
-        fits = {"==": equal, "!=": not equal, "~=": compatible, ">=": version >= least, "<": version < least}
-        if not (fits | {">": version > least, "<=": version <= least})[bound[1]]:
-            return False
-    return True
+        problems = [Problem(message=error.strerror or str(error), file=str(path))]
+    if problems:
+        raise config_error(problems, spec.unit, f"mend the file, then: pxctl tools sync {spec.name}")
+    if (spec.folder / REQUIREMENTS).is_file():
+        return Needs(REQUIREMENTS, (), project.requires_python)
+    return Needs(source, tuple(project.dependencies), project.requires_python) if source else None
 
 
 def lacks_bytecode(venv: Path) -> bool:
@@ -206,10 +199,9 @@ class Builder:
 
         try:
             say(f"building {final} from {needs.source} with {'uv' if self._uv else 'venv and pip'}")
-            base = await self._base(spec, needs, say)
             await asyncio.to_thread(_clear, spec.folder)
             venv.mkdir(mode=0o700)
-            for argv in self._steps(venv, needs, base):
+            for argv in self._steps(venv, needs):
                 ended = await self._step(spec, venv, argv, on_line)
                 if ended.code != 0 and argv != _compilation(venv):
                     raise _failure(spec, needs, argv, ended.words, tail)
@@ -219,33 +211,19 @@ class Builder:
             _under_way.discard(spec.folder)
         say(f"built {final} in {time.monotonic() - started:.1f} s")
 
-    async def _base(self, spec: ToolSpec, needs: Needs, say: Callable[[str], None]) -> str:
-        """Return what to build with: the settings' interpreter or the daemon's, where the tool allows its version."""
-        base = self._defaults.python or sys.executable
-        if not needs.python:
-            return base
-        said: list[str] = []
-        await self._step(spec, None, (base, "-c", "import sys; print(*sys.version_info[:3])"), said.append)
-        version = tuple(int(each) for each in "".join(said[-1:]).split() if each.isdigit())
-        if python_fits(version, needs.python):
-            return base
-        found = f"{base} is Python {'.'.join(map(str, version))}, and {spec.unit} requires {needs.python}"
-        if self._uv is None:
-            message = f"{found}; install uv, which finds one that fits, or name one in `tools.python` of the settings"
-            raise _broken(spec, Problem(message=message, file=str(spec.folder)))
-        say(f"{found}: uv looks for one that fits")
-        return needs.python
-
-    def _steps(self, venv: Path, needs: Needs, base: str) -> list[tuple[str, ...]]:
-        python, uv = str(venv / "bin" / "python"), self._uv
+    def _steps(self, venv: Path, needs: Needs) -> list[tuple[str, ...]]:
+        python, uv, base = str(venv / "bin" / "python"), self._uv, self._defaults.python or sys.executable
         if uv is not None:
-            steps: list[tuple[str, ...]] = [(uv, "venv", "--allow-existing", "--python", base, str(venv))]
+            steps: list[tuple[str, ...]] = [
+                (uv, "venv", "--allow-existing", "--python", needs.python or base, str(venv))
+            ]
             if needs.source == LOCK:
                 frozen = ("--frozen", "--no-dev", "--no-install-project", "--compile-bytecode", "--python", python)
                 return [*steps, (uv, "sync", *frozen)]
             install: tuple[str, ...] = (uv, "pip", "install", "--compile-bytecode", "--python", python, "-r")
         else:
-            steps = [(base, "-m", "venv", str(venv))]
+            check = [(python, "-c", _CHECK_PYTHON, needs.python)] if needs.python else []
+            steps = [(base, "-m", "venv", str(venv)), *check]
             install = (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "-r")
         if needs.source == REQUIREMENTS:
             steps.append((*install, REQUIREMENTS))
@@ -256,13 +234,11 @@ class Builder:
         return steps if uv is not None else [*steps, _compilation(venv)]
 
     async def _step(
-        self, spec: ToolSpec, venv: Path | None, argv: Sequence[str], on_line: Callable[[str], None] | None = None
+        self, spec: ToolSpec, venv: Path, argv: Sequence[str], on_line: Callable[[str], None] | None = None
     ) -> Completed:
         values = passed(self._source, (*self._defaults.env_allow, *_INSTALLER_SETTINGS))
         values.setdefault("PATH", DEFAULT_PATH)
-        values["PYTHONUNBUFFERED"] = "1"
-        if venv is not None:
-            values |= {"VIRTUAL_ENV": str(venv), "UV_PROJECT_ENVIRONMENT": str(venv)}
+        values |= {"PYTHONUNBUFFERED": "1", "VIRTUAL_ENV": str(venv), "UV_PROJECT_ENVIRONMENT": str(venv)}
         name, env = f"sync-{spec.name}", Environment(values)
         return await self._run(argv, name=name, timeout=None, on_line=on_line, cwd=str(spec.folder), env=env)
 
@@ -306,7 +282,7 @@ def _take_place(venv: Path, final: Path) -> None:
 
 
 def _failure(spec: ToolSpec, needs: Needs, argv: Sequence[str], words: str, tail: Sequence[str]) -> SyncFailedError:
-    shown = " ".join([Path(argv[0]).name, *argv[1:4]])
+    shown = " ".join([Path(argv[0]).name, *(each.partition("\n")[0] for each in argv[1:4])])
     last = next((line for line in reversed(tail) if line.strip()), "it printed nothing")
     return SyncFailedError(
         f"cannot build {spec.folder / VENV} from {needs.source}: {shown} … {words}: {last[:300]}",

@@ -14,7 +14,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
-import msgspec
 
 from supervisord_py.tools.schema import differences
 
@@ -25,16 +24,7 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 1.0
 _CANCEL_SECONDS = 1.0
 _LARGE_BYTES = 256 * 1024
-_NOT_OFFERED = frozenset({404, 405, 501})
-
-
-class Call(msgspec.Struct, frozen=True):
-    """One HTTP request to a tool; `body` is bytes, or chunks that can be sent only once."""
-
-    method: str
-    path: str
-    body: bytes | AsyncIterable[bytes] | None = None
-    headers: Mapping[str, str] = {}
+NOT_OFFERED = frozenset({404, 405, 501})
 
 
 class Upstream:
@@ -50,18 +40,24 @@ class Upstream:
             skip_auto_headers=("User-Agent", "Accept-Encoding", "Content-Type"),
         )
 
-    async def send(self, call: Call) -> aiohttp.ClientResponse:
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | AsyncIterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> aiohttp.ClientResponse:
         """Send a request and return the answer with its head read; close it, or read it to its end.
+
+        `body` is bytes, or chunks that can be sent only once.
 
         Raises:
             aiohttp.ClientError, OSError: no answer, or one that is not HTTP.
         """
-        body: Any = call.body
+        data: Any = body
         if isinstance(body, bytes) and len(body) > _LARGE_BYTES:
-            body = io.BytesIO(body)  # goes out in pieces, not at one stroke that holds up the loop
-        return await self._session.request(
-            call.method, call.path, data=body, headers=call.headers, allow_redirects=False
-        )
+            data = io.BytesIO(body)  # goes out in pieces, not at one stroke that holds up the loop
+        return await self._session.request(method, path, data=data, headers=headers, allow_redirects=False)
 
     async def cancel(self, run_id: str) -> bool:
         """Ask the tool to give up a run. False when it does not offer that, or does not answer within a second."""
@@ -70,7 +66,7 @@ class Upstream:
         )
         try:
             async with call as answer:
-                return answer.status not in _NOT_OFFERED
+                return answer.status not in NOT_OFFERED
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
 
@@ -94,9 +90,6 @@ async def read_up_to(response: aiohttp.ClientResponse, limit: int) -> tuple[byte
 SHOWN = 20
 _SECONDS = 10.0
 _MAX_BYTES = 4 * 1024 * 1024
-_OK = 200
-_MISSING = 404
-_QUESTION = Call("GET", "/schema", headers={"Accept": "application/json"})
 
 
 async def schema_drift(upstream: Upstream, manifest: Any) -> tuple[str, ...]:
@@ -106,10 +99,10 @@ async def schema_drift(upstream: Upstream, manifest: Any) -> tuple[str, ...]:
     compare, and neither has one that could not be asked.
     """
     try:
-        async with asyncio.timeout(_SECONDS), await upstream.send(_QUESTION) as answer:
-            if answer.status == _MISSING:
+        async with asyncio.timeout(_SECONDS), await upstream.send("GET", "/schema") as answer:
+            if answer.status == 404:
                 return ()
-            if answer.status != _OK:
+            if answer.status != 200:
                 return (f"/: GET /schema answered {answer.status}",)
             raw, _ = await read_up_to(answer, _MAX_BYTES)
         served = json.loads(raw)

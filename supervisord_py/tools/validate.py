@@ -14,7 +14,6 @@ import re
 import shutil
 import time
 import uuid
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,10 +29,11 @@ from supervisord_py.tools.driver import ToolInstance
 from supervisord_py.tools.environment import find_interpreter
 from supervisord_py.tools.manifest import MANIFEST, load_tool
 from supervisord_py.tools.pixie import incoherences, pixie_call
-from supervisord_py.tools.proxy import is_json
+from supervisord_py.tools.proxy import media_type
 from supervisord_py.tools.sample import Sample, sample_input
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
-from supervisord_py.tools.upstream import Call, read_up_to
+from supervisord_py.tools.sync import read_project
+from supervisord_py.tools.upstream import NOT_OFFERED, read_up_to, schema_drift
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -44,20 +44,12 @@ if TYPE_CHECKING:
     from supervisord_py.tools.service import Tools
 
 NAMES = (
-    STRUCTURE := "folder_structure",
-    PARSES := "tool_json_parses",
-    COHERENT := "schemas_coherent",
-    PYPROJECT := "pyproject_ok",
-    VENV_WORKS := "venv_functional",
-    SPAWNS := "tool_spawns",
-    SCHEMA := "schema_matches_disk",
-    SAMPLE_RUN := "sample_input_run",
-    CONFORMS := "output_conforms",
-    STREAMS := "streaming_check",
-    SHUTDOWN := "clean_shutdown",
-    FIXTURES := "reference_fixtures_match",
-)
+    "folder_structure", "tool_json_parses", "schemas_coherent", "pyproject_ok", "venv_functional", "tool_spawns",
+    "schema_matches_disk", "sample_input_run", "output_conforms", "streaming_check", "clean_shutdown",
+    "reference_fixtures_match",
+)  # fmt: skip
 """The twelve checks in their order."""
+PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"
 METHOD = "probe"
 PIXIE_NEEDS = ("fastapi", "uvicorn", "pydantic", "python-dotenv")
 STREAM_SECONDS = 10.0
@@ -65,55 +57,43 @@ RUN_MARGIN_SECONDS = 5.0
 VALIDATING = {"PIXIE_VALIDATE": "true"}
 """Tells a Pixie tool that this run is a validation."""
 _MAX_ANSWER = 64 * 1024 * 1024
-_NO_STREAM = frozenset({404, 405, 501})
 _DISTRIBUTION = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(.*)", re.DOTALL)
 _COHERENCE = re.compile(r"/(inputs?|outputs?|secrets)(/.*)?", re.DOTALL)
 
 
-class Status(StrEnum):
-    """How a check came out."""
+class Check(NamedTuple):
+    """How a check came out: a line for people, and details of several lines where there are any."""
 
-    PASS = "pass"  # noqa: S105 - the word of the report, no password
-    WARN = "warn"
-    FAIL = "fail"
-    SKIP = "skip"
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One check: a line for people, and details of several lines where there are any."""
-
-    name: str
-    status: Status
+    status: str
     message: str
     details: str | None = None
 
 
-async def validate_tool(launcher: Tools, folder: Path, now: datetime) -> dict[str, Any]:
+async def validate_tool(tools: Tools, folder: Path, now: datetime) -> dict[str, Any]:
     """Run the twelve checks on the tool in `folder` and return the report, JSON document px.validation/1.
 
     Args:
-        launcher: The tool is tried beside what it holds.
+        tools: The tool is tried beside what they hold.
         folder: The tool's folder.
         now: Aware UTC time of the report.
     """
-    spec, checks = await asyncio.to_thread(check_files, folder, launcher.config.defaults)
+    spec, checks = await asyncio.to_thread(check_files, folder, tools.config.defaults)
     trial, why = None, "not reached: an earlier check failed"
     if spec is None:
         why = "not reached: the tool cannot be loaded"
-    elif all(check.status is not Status.FAIL for check in checks):
-        trial = _Trial(launcher, spec, now)
-        checks += await trial.run()
-    known = {check.name: check for check in checks}
-    ordered = [known.get(name, Check(name, Status.SKIP, why)) for name in NAMES]
-    found = {check.status for check in ordered}
+    elif all(check.status != FAIL for check in checks.values()):
+        trial = _Trial(tools, spec, now)
+        await trial.run(checks)
+    ordered = {name: checks.get(name, Check(SKIP, why)) for name in NAMES}
+    found = {check.status for check in ordered.values()}
     return {
         "schema": "px.validation/1",
         "tool_id": folder.name if spec is None else spec.name,
         "tool_path": str(folder),
         "timestamp": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "overall": next((each for each in (Status.FAIL, Status.WARN) if each in found), Status.PASS).value,
-        "checks": msgspec.to_builtins(ordered),
-        "sample_inputs": trial.sample.value if trial and trial.sample else None,
+        "overall": next((each for each in (FAIL, WARN) if each in found), PASS),
+        "checks": [{"name": name, **check._asdict()} for name, check in ordered.items()],
+        "sample_inputs": trial.sample.value if trial else None,
         "sample_output": trial.answer if trial else None,
         "spawn_log": (trial.stderr if trial else "") or None,
         "warnings": list(spec.warnings) if spec else [],
@@ -123,81 +103,77 @@ async def validate_tool(launcher: Tools, folder: Path, now: datetime) -> dict[st
 # -- checks 1 to 5: what can be said without starting anything ---------------------------------------------------
 
 
-def check_files(folder: Path, defaults: ToolDefaults) -> tuple[ToolSpec | None, list[Check]]:
+def check_files(folder: Path, defaults: ToolDefaults) -> tuple[ToolSpec | None, dict[str, Check]]:
     """Run checks 1 to 5; the spec is None when the tool cannot be loaded."""
     try:
         spec = load_tool(folder, defaults)
     except ConfigError as error:
         return None, _broken(error.extra.get("errors", []))
+    started = " ".join(spec.command) if spec.command else spec.entrypoint
+    checks = {
+        "folder_structure": Check(PASS, f"tool.json and what it starts ({started}) are there"),
+        "tool_json_parses": Check(PASS, f"tool.json is sound, dialect {spec.dialect.value}"),
+        "schemas_coherent": Check(PASS, "input and output are sound schemas"),
+        "pyproject_ok": check_pyproject(spec),
+        "venv_functional": check_start(spec, defaults.python),
+    }
     if spec.pixie is not None and not (folder / "pyproject.toml").is_file():
-        message = "there is no pyproject.toml; Pixie itself would refuse the tool"
-        structure = Check(STRUCTURE, Status.WARN, message)
-    else:
-        started = " ".join(spec.command) if spec.command else spec.entrypoint
-        structure = Check(STRUCTURE, Status.PASS, f"tool.json and what it starts ({started}) are there")
-    parses = Check(PARSES, Status.PASS, f"tool.json is sound, dialect {spec.dialect.value}")
+        checks["folder_structure"] = Check(WARN, "there is no pyproject.toml; Pixie itself would refuse the tool")
     found = incoherences(spec.pixie) if spec.pixie is not None else []
-    if found or spec.warnings:
-        said = found or spec.warnings
-        coherent = Check(COHERENT, Status.FAIL if found else Status.WARN, said[0], "\n".join(said))
-    else:
-        coherent = Check(COHERENT, Status.PASS, "input and output are sound schemas")
-    return spec, [structure, parses, coherent, check_pyproject(spec), check_start(spec, defaults.python)]
+    if said := found or spec.warnings:
+        checks["schemas_coherent"] = Check(FAIL if found else WARN, said[0], "\n".join(said))
+    return spec, checks
 
 
-def _broken(errors: list[dict[str, Any]]) -> list[Check]:
+def _broken(errors: list[dict[str, Any]]) -> dict[str, Check]:
     """Sort the problems of a tool that cannot be loaded to the checks that they belong to."""
-    sorted_to: dict[str, list[str]] = {STRUCTURE: [], PARSES: [], COHERENT: []}
+    structure, parses, coherent = NAMES[:3]
+    sorted_to: dict[str, list[str]] = {structure: [], parses: [], coherent: []}
     for error in errors:
         pointer, file = error["pointer"], Path(error["file"]).name
-        name = COHERENT if _COHERENCE.fullmatch(pointer) else PARSES
+        name = coherent if _COHERENCE.fullmatch(pointer) else parses
         if pointer == "/entrypoint" or (error["line"] is None and file == MANIFEST):
-            name = STRUCTURE
-        where = Problem(**{**error, "file": file}).where()
-        sorted_to[name].append(f"{where}: {error['message']}")
-    checks = [Check(name, Status.FAIL, said[0], "\n".join(said)) for name, said in sorted_to.items() if said]
-    sound = [name for name in (STRUCTURE, PARSES) if not sorted_to[name] and (name == STRUCTURE or sorted_to[COHERENT])]
-    return checks + [Check(name, Status.PASS, "nothing to complain of") for name in sound]
+            name = structure
+        sorted_to[name].append(f"{Problem(**{**error, 'file': file}).where()}: {error['message']}")
+    checks = {name: Check(FAIL, said[0], "\n".join(said)) for name, said in sorted_to.items() if said}
+    for name in (structure, *((parses,) if sorted_to[coherent] else ())):
+        checks.setdefault(name, Check(PASS, "nothing to complain of"))
+    return checks
 
 
 def check_pyproject(spec: ToolSpec) -> Check:
     """Check 4: pyproject.toml parses and names what a tool of its dialect imports."""
     path = spec.folder / "pyproject.toml"
     if not path.exists():
-        return Check(PYPROJECT, Status.SKIP, "there is no pyproject.toml")
+        return Check(SKIP, "there is no pyproject.toml")
     try:
-        project = read_document(path).value.get("project")
+        project, problems = read_project(read_document(path), "project")
     except DocumentError as error:
-        return Check(PYPROJECT, Status.FAIL, f"pyproject.toml: {error.problem.message}", error.problem.where())
-    listed = project.get("dependencies", []) if isinstance(project, dict) else []
-    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-        return Check(PYPROJECT, Status.FAIL, "pyproject.toml: [project] dependencies must be an array of strings")
+        problems = [error.problem]
+    if problems:
+        return Check(FAIL, f"pyproject.toml: {problems[0].message}", problems[0].where())
+    listed = project.dependencies
     names = (_DISTRIBUTION.fullmatch(each) for each in listed)
     found = {re.sub(r"[-_.]+", "-", each[1]).lower() for each in names if each}
-    missing = [each for each in PIXIE_NEEDS if each not in found] if spec.pixie is not None else []
-    foreign = [each for each in listed if "@" in each or "://" in each]
-    if missing:
-        message = f"dependencies do not name {', '.join(missing)}"
-        return Check(PYPROJECT, Status.WARN, message, "\n".join(listed) or None)
-    if foreign:
-        message = f"not from the package index: {foreign[0][:200]}"
-        return Check(PYPROJECT, Status.WARN, message, "\n".join(foreign))
-    return Check(PYPROJECT, Status.PASS, f"{len(listed)} dependencies")
+    if missing := [each for each in PIXIE_NEEDS if each not in found and spec.pixie is not None]:
+        return Check(WARN, f"dependencies do not name {', '.join(missing)}", "\n".join(listed) or None)
+    if foreign := [each for each in listed if "@" in each or "://" in each]:
+        return Check(WARN, f"not from the package index: {foreign[0][:200]}", "\n".join(foreign))
+    return Check(PASS, f"{len(listed)} dependencies")
 
 
 def check_start(spec: ToolSpec, settings_python: str | None) -> Check:
     """Check 5: what the tool is started with is there."""
     if spec.command is None:
         try:
-            return Check(VENV_WORKS, Status.PASS, f"runs with {find_interpreter(spec, settings_python)}")
+            return Check(PASS, f"runs with {find_interpreter(spec, settings_python)}")
         except StartFailedError as error:
-            return Check(VENV_WORKS, Status.FAIL, error.detail, error.hint)
+            return Check(FAIL, error.detail, error.hint)
     program = spec.command[0]
     found = shutil.which(str(spec.folder / program) if "/" in program else program)
     if found is None:
-        message = f"the program {program!r} of the command is not there or not executable"
-        return Check(VENV_WORKS, Status.FAIL, message)
-    return Check(VENV_WORKS, Status.PASS, f"runs with {found}")
+        return Check(FAIL, f"the program {program!r} of the command is not there or not executable")
+    return Check(PASS, f"runs with {found}")
 
 
 # -- checks 6 to 12: on one instance -----------------------------------------------------------------------------
@@ -210,9 +186,9 @@ class _Answer(NamedTuple):
     content_type: str
     body: bytes
 
-    def excerpt(self) -> str | None:
-        """Return the beginning of the body for people."""
-        return self.body[:2000].decode("utf-8", "replace") or None
+    def refused(self, what: str) -> Check:
+        """Say that this is not the answer that was hoped for."""
+        return Check(FAIL, f"{what} {self.status}", self.body[:2000].decode("utf-8", "replace") or None)
 
     def value(self) -> Any:
         """Return what the body says as JSON; None where it is none."""
@@ -230,99 +206,91 @@ class _Trial:
         self.config = tools.config
         self.driver = tools.trial_driver(METHOD)
         self.spec = spec
-        self.sample: Sample | None = None
+        self.sample = Sample(None, "")
         self.answer: Any = None
         self._is_json = True
         self.stderr = ""
         self._now = now
         override = spec.pixie.validator_timeout_override if spec.pixie is not None else None
         self._seconds = float(override or tools.config.validate_timeout_seconds)
-        key = tools.supervisor.placement.new_key()
         trial = msgspec.structs.replace(spec, start_timeout_seconds=self._seconds)
-        self._instance = ToolInstance(key, trial, extra_env=VALIDATING)
+        self._instance = ToolInstance(tools.supervisor.placement.new_key(), trial, extra_env=VALIDATING)
         self._instance.start_method = METHOD
 
-    async def run(self) -> list[Check]:
+    async def run(self, checks: dict[str, Check]) -> None:
         """Run the checks in their order until one fails; the shutdown is always checked once the start succeeded."""
         steps: dict[str, Callable[[], Coroutine[Any, Any, Check]]] = {
-            SPAWNS: self._spawns,
-            SCHEMA: self._schema,
-            SAMPLE_RUN: self._sample_run,
-            CONFORMS: self._conforms,
-            STREAMS: self._streams,
-            FIXTURES: self._fixtures,
+            "tool_spawns": self._spawns,
+            "schema_matches_disk": self._schema,
+            "sample_input_run": self._sample_run,
+            "output_conforms": self._conforms,
+            "streaming_check": self._streams,
+            "reference_fixtures_match": self._fixtures,
         }
-        checks: list[Check] = []
         try:
             for name, step in steps.items():
-                checks.append(await self._guarded(name, step))
-                if checks[-1].status is Status.FAIL:
+                try:
+                    checks[name] = await step()
+                except PxError as error:  # of the tool: a failed check
+                    self.stderr = str(error.extra.get("stderr_tail") or "") or self.stderr
+                    details = "\n".join(part for part in (error.hint, error.extra.get("stderr_tail")) if part)
+                    checks[name] = Check(FAIL, clip(error.detail), details or None)
+                if checks[name].status == FAIL:
                     break
         finally:
             stopped = await asyncio.shield(self._stop())
-        return checks if checks[0].status is Status.FAIL else [*checks, stopped]
+        if checks["tool_spawns"].status != FAIL:
+            checks["clean_shutdown"] = stopped
 
-    async def _guarded(self, name: str, step: Callable[[], Coroutine[Any, Any, Check]]) -> Check:
-        """Run one check; an error of the tool is a failed check."""
-        try:
-            return await step()
-        except PxError as error:
-            tail = str(error.extra.get("stderr_tail") or "")
-            self.stderr = tail or self.stderr
-            details = "\n".join(part for part in (error.hint, tail) if part)
-            return Check(name, Status.FAIL, clip(error.detail), details or None)
-
-    async def _ask(self, call: Call, seconds: float, limit: int = _MAX_ANSWER) -> _Answer:
+    async def _ask(self, seconds: float, method: str, path: str, *sent: Any, limit: int = _MAX_ANSWER) -> _Answer:
         upstream = self._instance.upstream
         if upstream is None:
             raise failures.bad_answer(self.spec, "is not running", self.stderr)
         try:
-            async with asyncio.timeout(seconds), await upstream.send(call) as answer:
+            async with asyncio.timeout(seconds), await upstream.send(method, path, *sent) as answer:
                 body, _ = await read_up_to(answer, limit)
                 return _Answer(answer.status, answer.headers.get("Content-Type", "application/json"), body)
         except TimeoutError as error:
-            detail = f"{self.spec.unit} did not answer {call.method} {call.path} within {seconds:g} s."
+            detail = f"{self.spec.unit} did not answer {method} {path} within {seconds:g} s."
             raise TimedOutError(detail, unit=self.spec.unit) from error
         except (aiohttp.ClientError, OSError) as error:
-            what = f"broke off its answer to {call.method} {call.path} ({type(error).__name__})"
+            what = f"broke off its answer to {method} {path} ({type(error).__name__})"
             raise failures.bad_answer(self.spec, what, await self.supervisor.tail(self._instance)) from error
 
     async def _spawns(self) -> Check:
         begun = time.monotonic()
         await self.supervisor.start(self.driver, self._instance)
         milliseconds = (time.monotonic() - begun) * 1000
-        health = await self._ask(Call("GET", "/healthz"), self._seconds)
+        health = await self._ask(self._seconds, "GET", "/healthz")
         if health.status != 200:
-            return Check(SPAWNS, Status.FAIL, f"GET /healthz answers {health.status}, not 200", health.excerpt())
+            return health.refused("GET /healthz does not answer 200 but")
         said = health.value()
         if not (isinstance(said, dict) and said.get("ok") is True):
-            return Check(SPAWNS, Status.WARN, 'GET /healthz does not answer {"ok": true}', health.excerpt())
-        return Check(SPAWNS, Status.PASS, f"ready after {milliseconds:.0f} ms")
+            return health.refused('GET /healthz does not answer {"ok": true} but')._replace(status=WARN)
+        return Check(PASS, f"ready after {milliseconds:.0f} ms")
 
     async def _schema(self) -> Check:
-        answer = await self._ask(Call("GET", "/schema"), self._seconds)
-        if answer.status != 200:
-            return Check(SCHEMA, Status.WARN, f"GET /schema answers {answer.status}, not tool.json")
-        drift = differences(self.spec.manifest, answer.value())
-        if drift:
-            return Check(SCHEMA, Status.WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
-        return Check(SCHEMA, Status.PASS, "GET /schema is tool.json")
+        assert self._instance.upstream is not None
+        if drift := await schema_drift(self._instance.upstream, self.spec.manifest):
+            return Check(WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
+        return Check(PASS, "GET /schema is tool.json")
 
     async def _sample_run(self) -> Check:
         self.sample = sample_input(self.spec, self._now)
         if self.sample.trouble:
-            return Check(SAMPLE_RUN, Status.FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
+            return Check(FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
         answer = await self._post(self.sample.value)
         if not 200 <= answer.status < 300:
-            return Check(SAMPLE_RUN, Status.FAIL, f"POST /run answers {answer.status}", answer.excerpt())
-        self.answer, self._is_json = answer.value(), is_json(answer.content_type)
+            return answer.refused("POST /run answers")
+        self.answer = answer.value()
+        self._is_json = media_type(answer.content_type).endswith(("/json", "+json"))
         if not self._is_json or (self.answer is None and answer.body.strip() != b"null"):
             self.answer, self._is_json = f"{answer.content_type}, {len(answer.body)} bytes", False
-        return Check(SAMPLE_RUN, Status.PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
+        return Check(PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
 
     async def _post(self, value: Any) -> _Answer:
         body, headers, _ = self._request(value)
-        return await self._ask(Call("POST", "/run", body, headers), self.spec.max_runtime_seconds + RUN_MARGIN_SECONDS)
+        return await self._ask(self.spec.max_runtime_seconds + RUN_MARGIN_SECONDS, "POST", "/run", body, headers)
 
     def _request(self, value: Any) -> tuple[bytes, Mapping[str, str], str]:
         """Return body, headers and run id of a run."""
@@ -334,34 +302,32 @@ class _Trial:
         return call.body, call.headers, run_id
 
     async def _conforms(self) -> Check:
+        schema = self.spec.output_schema
         if not self._is_json:
-            status = Status.WARN if self.spec.output_schema else Status.PASS
-            declared = "an output is declared" if self.spec.output_schema else "no output is declared"
-            return Check(CONFORMS, status, f"the answer is no JSON but {self.answer}; {declared}")
-        found = violations(compile_schema(self.spec.output_schema), self.answer, self.spec.output_schema)
-        if found:
+            declared = "an output is declared" if schema else "no output is declared"
+            return Check(WARN if schema else PASS, f"the answer is no JSON but {self.answer}; {declared}")
+        if found := violations(compile_schema(schema), self.answer, schema):
             lines = [f"{each.pointer or 'the answer'} {each.message}" for each in found]
-            return Check(CONFORMS, Status.FAIL, lines[0], "\n".join(lines))
-        members = self.spec.output_schema.get("properties", {})
-        extra = [key for key in self.answer if key not in members] if isinstance(self.answer, dict) else []
+            return Check(FAIL, lines[0], "\n".join(lines))
+        extra = self.answer.keys() - schema.get("properties", {}).keys() if isinstance(self.answer, dict) else set()
         if self.spec.pixie is not None and extra:
-            return Check(CONFORMS, Status.WARN, f"the answer has outputs that are not declared: {', '.join(extra)}")
-        return Check(CONFORMS, Status.PASS, "the answer fits what is declared")
+            return Check(WARN, f"the answer has outputs that are not declared: {', '.join(sorted(extra))}")
+        return Check(PASS, "the answer fits what is declared")
 
     async def _streams(self) -> Check:
         if self.spec.pixie is not None and not self.spec.pixie.streams:
-            return Check(STREAMS, Status.SKIP, "no output streams")
-        body, headers, run_id = self._request(self.sample.value if self.sample else {})
-        call = Call("POST", "/stream", body, headers)
+            return Check(SKIP, "no output streams")
+        body, headers, run_id = self._request(self.sample.value)
+        call: tuple[Any, ...] = ("POST", "/stream", body, headers)
         if self.spec.pixie is not None:
-            await self._ask(Call("POST", "/run", body, headers), STREAM_SECONDS)
-            call = Call("GET", f"/stream?run_id={run_id}")
-        first = await self._ask(call, STREAM_SECONDS, limit=0)
-        if self.spec.pixie is None and first.status in _NO_STREAM:
-            return Check(STREAMS, Status.SKIP, "the tool has no /stream")
+            await self._ask(STREAM_SECONDS, "POST", "/run", body, headers)
+            call = ("GET", f"/stream?run_id={run_id}")
+        first = await self._ask(STREAM_SECONDS, *call, limit=0)
+        if self.spec.pixie is None and first.status in NOT_OFFERED:
+            return Check(SKIP, "the tool has no /stream")
         if first.status != 200 or not first.body.strip():
-            return Check(STREAMS, Status.FAIL, f"/stream answers {first.status} without an event", first.excerpt())
-        return Check(STREAMS, Status.PASS, "/stream sends events")
+            return first.refused("/stream sends no event and answers")
+        return Check(PASS, "/stream sends events")
 
     async def _fixtures(self) -> Check:
         """Hold answers to known inputs (`reference/fixture_*.json`) against what is expected."""
@@ -371,36 +337,34 @@ class _Trial:
             try:
                 fixture = read_document(path).value
             except DocumentError as error:
-                troubles.append(f"{path.name}: {error}")
-                continue
+                fixture = str(error)
             if not isinstance(fixture, dict) or not isinstance(fixture.get("expected_outputs"), dict):
-                troubles.append(f"{path.name}: must be an object with inputs and expected_outputs")
+                why = fixture if isinstance(fixture, str) else "must be an object with inputs and expected_outputs"
+                troubles.append(f"{path.name}: {why}")
                 continue
             answer = await self._post(fixture.get("inputs", {}))
-            if answer.status != 200:
-                troubles.append(f"{path.name}: POST /run answers {answer.status}")
-            else:
-                troubles += [f"{path.name}: {each}" for each in compare(self.spec, fixture, answer.value())]
+            found = [f"POST /run answers {answer.status}"]
+            if answer.status == 200:
+                found = compare(self.spec, fixture, answer.value())
+            troubles += [f"{path.name}: {each}" for each in found]
         if troubles:
-            return Check(FIXTURES, Status.FAIL, clip(troubles[0]), "\n".join(troubles))
+            return Check(FAIL, clip(troubles[0]), "\n".join(troubles))
         if not paths:
-            return Check(FIXTURES, Status.SKIP, "there is no reference/fixture_*.json")
-        return Check(FIXTURES, Status.PASS, f"{len(paths)} fixtures match")
+            return Check(SKIP, "there is no reference/fixture_*.json")
+        return Check(PASS, f"{len(paths)} fixtures match")
 
     async def _stop(self) -> Check:
         """End the instance and what it held: TERM, `stop_timeout_seconds`, KILL to the whole tree."""
-        instance = self._instance
-        begun, limit = time.monotonic(), self.spec.stop_timeout_seconds
-        await self.supervisor.stop(self.driver, instance, Reason.STOPPED)
-        report, seconds = stop_report(instance), time.monotonic() - begun
-        self.stderr = await self.supervisor.tail(instance)
+        begun = time.monotonic()
+        await self.supervisor.stop(self.driver, self._instance, Reason.STOPPED)
+        report, seconds = stop_report(self._instance), time.monotonic() - begun
+        self.stderr = await self.supervisor.tail(self._instance)
         await self.driver.listeners.drop(self.spec.name)
         if report.survivors:
-            names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
-            return Check(SHUTDOWN, Status.FAIL, f"survived the stop: {names}")
+            return Check(FAIL, f"survived the stop: {', '.join(f'{it.name} ({it.pid})' for it in report.survivors)}")
         if report.killed:
-            return Check(SHUTDOWN, Status.WARN, f"did not end within {limit:g} s of SIGTERM and was killed")
-        return Check(SHUTDOWN, Status.PASS, f"ended {seconds:.1f} s after SIGTERM")
+            return Check(WARN, f"did not end within {self.spec.stop_timeout_seconds:g} s of SIGTERM and was killed")
+        return Check(PASS, f"ended {seconds:.1f} s after SIGTERM")
 
 
 def compare(spec: ToolSpec, fixture: Mapping[str, Any], answer: Any) -> list[str]:
@@ -427,11 +391,10 @@ def compare(spec: ToolSpec, fixture: Mapping[str, Any], answer: Any) -> list[str
 def _tolerance(fixture: Mapping[str, Any], key: str, kind: str) -> tuple[float, float, bool]:
     """Return the tolerance of one output: absolute, relative, and whether more members than expected are welcome."""
     for given in ((fixture.get("tolerance") or {}).get(key), fixture):
-        if isinstance(given, dict):
-            numbers = (given.get("atol", given.get("abs")), given.get("rtol", given.get("rel")))
-            if any(isinstance(each, (int, float)) for each in numbers) or given.get("allow_extra"):
-                absolute, relative = (float(each) if isinstance(each, (int, float)) else 0.0 for each in numbers)
-                return absolute, relative, given.get("allow_extra") is True
+        if isinstance(given, dict) and given.keys() & {"atol", "abs", "rtol", "rel", "allow_extra"}:
+            bounds = (given.get("atol", given.get("abs")), given.get("rtol", given.get("rel")))
+            absolute, relative = (float(each) if isinstance(each, (int, float)) else 0.0 for each in bounds)
+            return absolute, relative, given.get("allow_extra") is True
     if kind.startswith("chart_"):
         return 1e-9, 1e-3, False
     return 1e-6, 1e-4 if kind == "number" else 0.0, False

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.jupyter.launch_order import FrontEnd, order_of, session_name
+from supervisord_py.jupyter.provisioner import order_of, session_name
 from supervisord_py.kernels.call_rules import session_name as checked_by_the_daemon
+from supervisord_py.kernels.kernelspecs import Kernelspec
 
 LAUNCHED = ("-m", "ipykernel_launcher", "-f", "{connection_file}")
-WISH = FrontEnd("5b0a5f1e-0000-4000-8000-000000000000", "pxd", ("python3", *LAUNCHED), "python", "/w", {}, {})
+UUID = "5b0a5f1e-0000-4000-8000-000000000000"
 ANY_TEXT = st.text(st.characters(exclude_categories=[]), max_size=30)
 VARIABLES = st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=5)
+
+
+def ordered(*argv: str, spec: str = "pxd", language: str = "python", **wishes: Any) -> dict[str, Any]:
+    kernelspec = Kernelspec(spec, argv or ("python3", *LAUNCHED), language)
+    return order_of(UUID, kernelspec, **{"cwd": "/w", "env": {}, "environ": {}, **wishes})
 
 
 @given(st.uuids().map(str) | st.text(max_size=30))
@@ -35,7 +41,7 @@ def test_a_uuid_is_known_by_its_beginning() -> None:
 def test_what_the_front_end_adds_is_told_apart_from_what_it_has_and_all_of_it_is_json(
     environ: dict[str, str], added: dict[str, str]
 ) -> None:
-    order = order_of(replace(WISH, env={**environ, **added}, environ=environ))
+    order = ordered(env={**environ, **added}, environ=environ)
     json.dumps(order, ensure_ascii=False).encode()
     assert all(environ.get(name) != value for name, value in order["env"].items())
     assert order["environ"].items() <= environ.items()
@@ -44,7 +50,7 @@ def test_what_the_front_end_adds_is_told_apart_from_what_it_has_and_all_of_it_is
 
 @pytest.mark.parametrize("python", ["python", "python3"])
 def test_a_spec_that_means_some_python_leaves_the_choice_to_the_daemon(python: str) -> None:
-    order = order_of(replace(WISH, argv=(python, *LAUNCHED)))
+    order = ordered(python, *LAUNCHED)
     assert "interpreter" not in order
     assert "kernelspec" not in order
 
@@ -61,16 +67,16 @@ def test_a_spec_that_means_some_python_leaves_the_choice_to_the_daemon(python: s
     ],
 )
 def test_a_spec_is_followed_as_it_is_written(argv: tuple[str, ...], language: str, expected: dict[str, str]) -> None:
-    order = order_of(replace(WISH, spec="s", argv=argv, language=language))
+    order = ordered(*argv, spec="s", language=language)
     assert {name: order[name] for name in ("interpreter", "kernelspec") if name in order} == expected
 
 
 def test_a_configured_interpreter_wins_where_it_is_our_launcher_that_starts() -> None:
-    assert order_of(replace(WISH, interpreter="/mine"))["interpreter"] == "/mine"
-    assert order_of(replace(WISH, argv=("/e/python", *LAUNCHED), interpreter="/mine"))["interpreter"] == "/mine"
-    assert "interpreter" not in order_of(replace(WISH, argv=("R",), language="R", interpreter="/mine"))
+    assert ordered(interpreter="/mine")["interpreter"] == "/mine"
+    assert ordered("/e/python", *LAUNCHED, interpreter="/mine")["interpreter"] == "/mine"
+    assert "interpreter" not in ordered("R", language="R", interpreter="/mine")
 
 
 def test_an_order_is_for_the_backend_whose_channels_can_be_joined() -> None:
-    order = order_of(WISH)
+    order = ordered()
     assert (order["owner"], order["backend"], order["cwd"]) == ("jupyter", "direct", "/w")

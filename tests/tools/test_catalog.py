@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -80,24 +79,6 @@ def test_names_that_cannot_be_are_refused_in_words(tmp_path: Path, name: str) ->
     with pytest.raises(UnknownUnitError, match="is no tool's name") as caught:
         Catalog([tmp_path]).get(name)
     assert len(caught.value.detail) < 400
-
-
-def test_a_file_as_young_as_its_clock_is_not_trusted(
-    tmp_path: Path, clock: Clock, reads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second change within one tick keeps size and time; only reading again finds it."""
-    folder = write_tool(tmp_path, "x", '{"name": "x", "concurrency": 1}')
-    catalog = Catalog([tmp_path], clock=clock)
-    young = max(path.stat().st_mtime for path in folder.iterdir()) + catalog_module.RACY_SECONDS / 2
-    monkeypatch.setattr(catalog_module, "time", SimpleNamespace(time=lambda: young))
-    catalog.refresh()
-    stat = (folder / "tool.json").stat()
-    with (folder / "tool.json").open("r+") as file:
-        file.write('{"name": "x", "concurrency": 2}')
-    os.utime(folder / "tool.json", ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    catalog.refresh()
-    assert catalog.get("x").concurrency == 2
-    assert len(reads) == 2
 
 
 def test_an_unknown_name_gets_the_nearest_or_the_example(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from supervisord_py.config.settings import TOOLS_ENV
 from supervisord_py.errors import StartFailedError
 from supervisord_py.process.child_environment import DENIED, Environment, passed, read_dotenv
-from supervisord_py.tools.environment import argv_for, build_environment, find_interpreter
+from supervisord_py.tools.environment import build_environment, find_interpreter
 from tool_folders import pixie, plain
 
 
@@ -142,15 +142,3 @@ def test_an_interpreter_that_is_missing_is_named(tmp_path: Path) -> None:
     (venv / "bin" / "python").unlink()
     (venv / "bin" / "python").touch(0o644)
     assert "is not executable" in trouble(tmp_path)
-
-
-def test_argument_vectors(tmp_path: Path) -> None:
-    spec = plain(tmp_path)
-    assert argv_for(spec, 8000, Path("/py")) == ("/py", "main.py", "--port", "8000")
-    command = plain(tmp_path, command=["node", "--at={port}", "{host}"])
-    assert argv_for(command, 8000, None) == ("node", "--at=8000", "{host}")
-    with pytest.raises(StartFailedError, match="no interpreter"):
-        argv_for(spec, 1, None)
-    (spec.folder / "main.py").unlink()
-    with pytest.raises(StartFailedError, match=r"entrypoint .* is not there"):
-        argv_for(spec, 1, Path("/py"))

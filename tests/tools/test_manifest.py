@@ -65,7 +65,7 @@ def test_a_name_is_enough_and_the_settings_give_the_rest(tmp_path: Path) -> None
     assert (spec.name, spec.unit, spec.title, spec.dialect) == ("x", "tool:x", "x", Dialect.PLAIN)
     assert (spec.warm_keep_seconds, spec.max_memory_mb, spec.concurrency, spec.stop_timeout_seconds) == (7, 9, 3, 2)
     assert (spec.max_runtime_seconds, spec.start_timeout_seconds, spec.command, spec.python) == (60, 30, None, None)
-    assert (spec.listen, spec.memory_limit, spec.forkable) == (ListenMode.HANDOVER, MemoryMode.RESIDENT, True)
+    assert (spec.listen, spec.memory_limit) == (ListenMode.HANDOVER, MemoryMode.RESIDENT)
     assert (spec.input_schema, spec.pixie) == ({}, None)
     assert (spec.max_rss_bytes, spec.max_address_space_bytes) == (9 * 1024 * 1024, None)
 
@@ -80,7 +80,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         if key not in {"input", "output", "limits", "preload"}:
             assert getattr(spec, key) == value, key
     assert (spec.manifest, spec.input_schema, spec.output_schema) == (FULL, FULL["input"], FULL["output"])
-    assert (spec.preload, spec.limits) == (("numpy", "scipy.integrate"), ToolLimits(64, 32, 100, 2048))
+    assert spec.limits == ToolLimits(64, 32, 100, 2048)
     assert (spec.max_rss_bytes, spec.max_address_space_bytes) == (None, 2048 * 1024 * 1024)
     assert "hunter2" not in repr(spec)
 
@@ -97,7 +97,7 @@ def test_a_command_listens_on_a_port_and_needs_no_entrypoint(tmp_path: Path) -> 
 
 def test_words_that_stand_for_themselves(tmp_path: Path) -> None:
     spec = plain(tmp_path, input=True, output=False, preload=False, memory_limit="address_space", max_memory_mb=100)
-    assert (spec.input_schema, spec.output_schema, spec.forkable, spec.preload) == ({}, {"not": {}}, False, ())
+    assert (spec.input_schema, spec.output_schema) == ({}, {"not": {}})
     assert spec.max_address_space_bytes == 100 * 1024 * 1024
 
 

@@ -221,20 +221,6 @@ def test_a_default_out_of_its_own_bounds_still_runs(tmp_path: Path) -> None:
     assert set(pointers(spec, {"n": 8})) == {"/n"}
 
 
-def test_descriptions_and_types_of_options_reach_the_schema(tmp_path: Path) -> None:
-    def choice(key: str, *values: Any) -> dict[str, Any]:
-        options = [{"value": value, "label": str(value)} for value in values]
-        return {"key": key, "type": "select", "label": "L", "description": "D", "options": options}
-
-    spec = pixie(tmp_path, inputs=[choice("n", 1, 2.5), choice("b", *(True, False)), choice("m", 1, "x")])
-    members = spec.input_schema["properties"]
-    assert members["n"] == {"title": "L", "description": "D", "type": "number", "enum": [1, 2.5]}
-    assert members["b"]["type"] == "boolean"
-    assert "type" not in members["m"]
-    chat = pixie(tmp_path, layout="chat", inputs=[{"key": "messages", "type": "json", "label": "M"}])
-    check_input(chat, {"messages": [], "history": []})
-
-
 def test_the_answer_schema_knows_both_forms_of_a_scalar(tmp_path: Path) -> None:
     kinds = {"n": "number", "t": "table", "h": "chart_heatmap"}
     outputs = [{"key": key, "type": kind, "label": key} for key, kind in kinds.items()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 import tool_folders
 from supervisord_py.errors import (
     CancelledRunError,
-    InterruptedRunError,
     PxError,
     ReadinessTimeoutError,
     ResourceLimitError,
@@ -21,14 +19,13 @@ from supervisord_py.errors import (
     StartFailedError,
     ToolFailedError,
 )
-from supervisord_py.process.instance import End, Note, read_note
+from supervisord_py.process.instance import End, read_note
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.process.supervisor import decode_tail
 from supervisord_py.tools import failures
 from supervisord_py.tools.config import PoolLimits
 from supervisord_py.tools.failures import refusal_error
-from supervisord_py.tools.manifest import ListenMode
 from supervisord_py.tools.readiness import Listening, NotInTime
 
 if TYPE_CHECKING:
@@ -62,15 +59,6 @@ def record(code: int | None = None, signum: int | None = None, verdict: Verdict 
 )
 def test_stderr_suggests_the_next_step(spec: ToolSpec, stderr: str, words: str) -> None:
     assert words in str(failures.hint_for(spec, stderr))
-
-
-def test_a_taken_port_means_something_else_on_a_port_of_ones_own(spec: ToolSpec) -> None:
-    own = msgspec.structs.replace(spec, listen=ListenMode.PORT)
-    assert '"listen"' not in str(failures.hint_for(own, "EADDRINUSE"))
-
-
-def test_silence_suggests_nothing(spec: ToolSpec) -> None:
-    assert failures.hint_for(spec, "all is well") is None
 
 
 def test_a_traceback_names_the_line_of_the_tool_that_is_to_be_mended(spec: ToolSpec) -> None:
@@ -158,27 +146,6 @@ def test_a_run_under_which_the_tool_ended_is_told_why(spec: ToolSpec, reason: Re
     assert error.problem()["unit"] == "tool:x"
 
 
-def test_other_runs_are_told_that_they_are_collateral(spec: ToolSpec) -> None:
-    error = failures.collateral(spec, "runtime_limit")
-    assert isinstance(error, InterruptedRunError)
-    assert error.extra["collateral"] is True
-
-
-def test_a_fresh_error_is_equal_and_another() -> None:
-    error = StartFailedError("why", hint="how", unit="tool:x", code=3)
-    error.status = 418
-    again = error.fresh()
-    assert again is not error
-    assert (again.problem(), again.status) == (error.problem(), 418)
-
-
-@given(st.binary(max_size=40), st.integers(0, 40))
-def test_a_tail_is_text_and_never_longer_than_its_bytes(raw: bytes, limit: int) -> None:
-    tail = decode_tail(raw, limit)
-    assert len(tail) <= limit
-    assert limit or tail == ""
-
-
 @given(st.text(max_size=30), st.integers(1, 20))
 def test_a_tail_of_text_is_the_end_of_it(text: str, limit: int) -> None:
     assert text.endswith(decode_tail(text.encode(), limit))
@@ -194,20 +161,6 @@ def test_every_refusal_has_words_a_next_step_and_a_problem_document(refusal: Ref
     assert error.hint or refusal is Refusal.REMOVED
     if problem["status"] == 429:
         assert problem["retry_after_seconds"] == 2
-
-
-@given(
-    st.builds(
-        Note,
-        v=st.just(2),
-        ready=st.booleans(),
-        stopping=st.none() | st.sampled_from(list(Reason)),
-        digest=st.text(),
-        own=st.dictionaries(st.text(), st.integers(-(2**53), 2**53) | st.text()),
-    )
-)
-def test_a_note_is_read_as_it_was_written(note: Note) -> None:
-    assert read_note(msgspec.json.encode(note).decode()) == note
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"v": 1}', '{"v": 2, "stopping": "bored"}', "null", '"v"'])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
-import json
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -91,32 +88,26 @@ async def test_a_run_goes_through_with_its_headers(front: Front) -> None:
     assert document["echo"] == {"number": 1}
     assert document["headers"]["X-Request-Id"] == "r1"
     assert not {"Authorization", "Cookie"} & document["headers"].keys()
-    assert front.tee.heard[0] == (200, "application/json")
-    assert json.loads(front.tee.heard[1]) == document
     async with front.client.post("/shapes/run", data=b"") as answer:
         assert "X-Px-Cold-Start" not in answer.headers
         assert (await answer.json())["echo"] == {}
 
 
-NO_SENSE: list[tuple[str, bytes, int, str]] = [
-    ("", b"{not json", 400, "bad_request"),
-    ("", b"[" * 100000, 400, "bad_request"),
-    ("", b'{"number": NaN}', 400, "bad_request"),
-    ("", b"[]", 422, "invalid_input"),
-    ("", b'{"number": "x"}', 422, "invalid_input"),
-    ("?timeout=soon", b"{}", 400, "bad_request"),
-    ("?timeout=0", b"{}", 400, "bad_request"),
-    ("?timeout=nan", b"{}", 400, "bad_request"),
-    ("?keep_alive=-2", b"{}", 400, "bad_request"),
+NO_SENSE: list[tuple[bytes, int, str]] = [
+    (b"{not json", 400, "bad_request"),
+    (b"[" * 100000, 400, "bad_request"),
+    (b'{"number": NaN}', 400, "bad_request"),
+    (b"[]", 422, "invalid_input"),
+    (b'{"number": "x"}', 422, "invalid_input"),
 ]
 
 
 async def test_what_cannot_be_meant_starts_nothing(front: Front) -> None:
     headers = {"Content-Type": "application/json"}
-    for query, body, status, kind in NO_SENSE:
-        async with front.client.post(f"/shapes/run{query}", data=body, headers=headers) as answer:
+    for body, status, kind in NO_SENSE:
+        async with front.client.post("/shapes/run", data=body, headers=headers) as answer:
             problem = await answer.json()
-        assert (answer.status, problem["kind"]) == (status, kind), (query, body[:20])
+        assert (answer.status, problem["kind"]) == (status, kind), body[:20]
     for kind in ("application/x-www-form-urlencoded", "application/octet-stream"):  # as JSON, when nothing was said
         async with front.client.post("/shapes/run", data=b'{"number": "x"}', headers={"Content-Type": kind}) as answer:
             assert answer.status == 422
@@ -134,19 +125,6 @@ async def test_what_is_no_json_goes_to_the_tool_as_it_came(front: Front) -> None
             document = await answer.json()
         assert document["headers"]["Content-Type"] == "text/plain"
         assert document["echo"]["number"] == "not checked"
-
-
-async def test_large_bodies_go_through(front: Front) -> None:
-    text = "x" * (3 << 20)
-    body = io.BytesIO(json.dumps({"text": text}).encode())
-    async with front.client.post("/shapes/run", data=body, headers={"Content-Type": "application/json"}) as answer:
-        assert (await answer.json())["echo"] == {"text": text}
-
-
-async def test_a_tools_error_keeps_its_status(front: Front) -> None:
-    async with front.client.post("/shapes/run", json={"do": "status", "number": 409}) as answer:
-        problem = await answer.json()
-    assert (answer.status, problem["kind"], problem["tool_status"]) == (409, "tool_failed", 409)
 
 
 async def test_a_broken_answer_is_a_problem_or_breaks_the_clients_connection(front: Front) -> None:
@@ -182,11 +160,3 @@ async def test_a_client_that_hangs_up_on_a_stream_frees_its_place(front: Front) 
         assert front.house.state("shapes").in_flight == 1
         answer.close()
     await eventually(lambda: front.house.state("shapes").in_flight == 0)
-
-
-async def test_many_runs_over_pooled_connections_are_all_answered(front: Front) -> None:
-    async def one(number: int) -> int:
-        async with front.client.post("/shapes/run", json={"number": number}) as answer:
-            return (await answer.json())["echo"]["number"]  # type: ignore[no-any-return]
-
-    assert await asyncio.gather(*(one(number) for number in range(100))) == list(range(100))

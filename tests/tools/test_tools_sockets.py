@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisord_py.errors import StartFailedError
-from supervisord_py.tools import driver
 from supervisord_py.tools import readiness as ports
 from supervisord_py.tools.driver import Listeners
 from supervisord_py.tools.readiness import NotifySocket
@@ -63,39 +61,6 @@ async def test_a_listener_is_made_once_listens_at_once_and_is_deposited(store: F
     assert later.port_of("a") is None
 
 
-async def test_what_is_no_listening_socket_is_replaced(store: FdStore) -> None:
-    with socket.socket() as idle:
-        await store.put_fd("listen:tool:a", idle.fileno())
-    listeners = Listeners(store, 16, "listen:tool:")  # type: ignore[arg-type]
-    listener = await listeners.get("a")
-    with socket.create_connection(("127.0.0.1", listener.getsockname()[1])):
-        pass
-    await listeners.drop("a")
-
-
-async def test_a_shared_socket_that_was_shut_down_listens_again(store: FdStore) -> None:
-    listeners = Listeners(store, 16, "listen:tool:")  # type: ignore[arg-type]
-    listener = await listeners.get("a")
-    listener.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", listener.getsockname()[1]))
-    listeners.listen_again("a")
-    listeners.listen_again("never heard of")
-    with socket.create_connection(("127.0.0.1", listener.getsockname()[1])):
-        pass
-    await listeners.drop("a")
-
-
-async def test_no_descriptor_left_is_a_clear_error(store: FdStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(driver.socket, "socket", refuse)
-    with pytest.raises(StartFailedError, match="Too many open files") as caught:
-        await Listeners(store, 16, "listen:tool:").get("a")  # type: ignore[arg-type]
-    assert (caught.value.extra["stage"], caught.value.extra["errno"]) == ("listen", 24)
-
-
 async def test_those_who_wait_are_refused_after_a_failed_start(store: FdStore) -> None:
     listeners = Listeners(store, 16, "listen:tool:")  # type: ignore[arg-type]
     listener = await listeners.get("a")
@@ -135,35 +100,19 @@ def test_listeners_of_a_tree_are_found_in_grandchildren_too() -> None:
     assert ports.listening_of(process.pid) == ()
 
 
-def test_addresses_are_shown_as_people_write_them() -> None:
-    assert str(ports.Listening("::1", 80, 1)) == "[::1]:80"
-
-
 def say(path: Path, message: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.sendto(message, str(path))
 
 
-async def test_ready_and_more_time_are_understood(short_tmp: Path) -> None:
+async def test_ready_and_status_are_understood(short_tmp: Path) -> None:
     notify = NotifySocket.create(short_tmp, "12345678.abc")
     assert notify.path.stat().st_mode & 0o777 == 0o600
     assert notify.path.parent.stat().st_mode & 0o777 == 0o700
-    more: list[float] = []
-    notify.on_extend = more.append
-    say(notify.path, b"STATUS=half way\nEXTEND_TIMEOUT_USEC=2500000\nEXTEND_TIMEOUT_USEC=soon\nWATCHDOG=1")
-    await eventually(lambda: more)
-    assert (more, notify.status, notify.is_ready.is_set()) == ([2.5], "half way", False)
+    say(notify.path, b"STATUS=half way\nWATCHDOG=1")
+    await eventually(lambda: notify.status)
+    assert (notify.status, notify.is_ready.is_set()) == ("half way", False)
     say(notify.path, b"READY=1")
     await notify.is_ready.wait()
     notify.close()
     notify.close()
-
-
-async def test_a_second_life_of_the_path_replaces_the_first(short_tmp: Path) -> None:
-    NotifySocket.create(short_tmp, "12345678.abc").close()
-    NotifySocket.create(short_tmp, "12345678.abc").close()
-
-
-def test_a_path_that_cannot_be_bound_is_an_error(short_tmp: Path) -> None:
-    with pytest.raises(OSError, match="too long"):
-        NotifySocket.create(short_tmp, "12345678." + "x" * 200)

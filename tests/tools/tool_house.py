@@ -20,13 +20,10 @@ from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
 from supervisord_py.tools.proxy import RunRequest, start_run
-from supervisord_py.tools.readiness import ReadinessWatch, listening_of
 from supervisord_py.tools.service import Tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
 
 CHILDREN = Path(__file__).parent / "children"
@@ -41,30 +38,6 @@ async def eventually(condition: Callable[[], Any], what: str = "the condition") 
         assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
         await asyncio.sleep(0.01)
     return value
-
-
-def watched_until(monkeypatch: pytest.MonkeyPatch, seen: Callable[[ReadinessWatch], Any]) -> None:
-    """Have the time that a start may take be over once `seen`, however long that takes, and not before."""
-    wait = ReadinessWatch.wait
-
-    async def watched(self: ReadinessWatch, timeout_seconds: float) -> None:
-        async def end() -> None:
-            await eventually(lambda: seen(self), "what the start is watched for")
-            self.extend(0.0)
-
-        ending = asyncio.create_task(end())
-        try:
-            await wait(self, timeout_seconds)
-        finally:
-            ending.cancel()
-            await asyncio.wait([ending])
-
-    monkeypatch.setattr(ReadinessWatch, "wait", watched)
-
-
-def listens_elsewhere(watch: ReadinessWatch) -> bool:
-    """Say whether a tool that is watched listens on another port than its own."""
-    return any(one.port != watch.port for one in listening_of(watch.leader))
 
 
 class ToolHouse:
@@ -179,4 +152,4 @@ class ToolHouse:
         return [each for each in await self.events.history(unit=unit) if each.event == event]
 
 
-__all__ = ["CHILDREN", "PATIENCE", "ToolHouse", "alive", "eventually", "listens_elsewhere", "watched_until"]
+__all__ = ["CHILDREN", "PATIENCE", "ToolHouse", "alive", "eventually"]
