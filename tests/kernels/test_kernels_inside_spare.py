@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, PATIENCE, InsideRig, ours, refused, until
-from supervisord_py.kernels.inside.launch import Options
 from supervisord_py.kernels.inside.spare import stamped
 
 if TYPE_CHECKING:
@@ -113,13 +112,6 @@ def test_without_ipykernel_there_is_no_spare(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=PATIENCE)
     code, told, _ = refused([str(bare / "bin" / "python"), LAUNCHER, "--px-spare", "0"], tmp_path)
     assert (code, told["error"]) == (78, "ipykernel")
-
-
-def test_a_descriptor_is_a_number() -> None:
-    assert Options(["--px-spare=7"]).spare == 7
-    for words in (["--px-spare"], ["--px-spare", "x"]):
-        with pytest.raises(SystemExit):
-            Options(words)
 
 
 def test_a_stamp_tells_of_a_change_that_keeps_the_time(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
 from kernels.room_house import room_house
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels import spare
+from supervisord_py.kernels import spare_pool
 from supervisord_py.kernels.backend import SpareView, StartMethod
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.hosting import spares
@@ -71,7 +71,7 @@ HASH = "print(hash('spare'))"
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a spare takes its order when it gets to run."""
-    monkeypatch.setattr(spare, "ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(spare_pool, "ANSWER_SECONDS", 60.0)
 
 
 @asynccontextmanager
@@ -92,6 +92,12 @@ async def spare_of(backend: DirectBackend, launch: Launch | None = None) -> int:
     (view,) = await eventually(lambda: [it for it in backend.spares.views() if it.ready], "a spare")
     assert view.pid is not None
     return int(view.pid)
+
+
+def only(backend: DirectBackend) -> Any:
+    """Return the one spare there is."""
+    (spare,) = backend.spares._spares.values()
+    return spare
 
 
 async def felt(rig: KernelRig, launch: Launch, handle: DirectKernel, code: str = FELT) -> Any:
@@ -182,17 +188,17 @@ async def test_one_that_will_not_do_is_replaced_by_a_fresh_start(
         match trouble:
             case "deaf":
                 os.kill(pid, signal.SIGSTOP)
-                monkeypatch.setattr(spare, "ANSWER_SECONDS", 0.5)
+                monkeypatch.setattr(spare_pool, "ANSWER_SECONDS", 0.5)
             case "dies":
                 os.kill(pid, signal.SIGSTOP)  # so that its death is not known before it gets the order
-                backend.spares._spares[1]._close()
+                only(backend)._close()
             case "old":
                 (library / "sitecustomize.py").touch()
             case "changed":
                 library.rename(rig.folder / "before")
                 library.mkdir()
             case "conflict":
-                backend.spares._spares[1]._born["NEW"] = "set by nobody"
+                only(backend)._env["NEW"] = "set by nobody"
                 launch = replace(launch, env={**launch.env, "NEW": "the session's own"})
         with capture_logs() as logs:
             handle = await rig.start(backend, launch)
@@ -242,7 +248,7 @@ async def test_with_its_control_plane_a_spare_ends_and_the_kernel_it_became_live
         pid = await spare_of(backend)
         for task in backend.spares._tasks:
             task.cancel()
-        backend.spares._spares[2]._close()
+        only(backend)._close()
         await rig.replace()
         await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of the spare")
         again = await rig.attach(DirectBackend(rig.placement, rig.config), launch)
