@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from supervisord_py.errors import (
     CancelledRunError,
-    ConfigError,
     ConflictError,
     OverloadedError,
     PxError,
@@ -180,13 +179,8 @@ def early_exit(launch: Launch, end: KernelEnd) -> PxError:
 
 
 def not_ready(launch: Launch, seconds: float, seen: str, tail: str) -> PxError:
-    """Return the error of a start that lives but did not answer in time.
-
-    Args:
-        launch: What was started.
-        seconds: How long it had.
-        seen: What was heard of it, as a clause.
-        tail: The end of its stderr.
+    """Return the error of a start that lives but did not answer in time. `launch`: What was started; `seconds`: How
+    long it had; `seen`: What was heard of it, as a clause; `tail`: The end of its stderr.
     """
     return ReadinessTimeoutError(
         f"{_unit(launch)} was not ready within {seconds:.1f} s: {seen}",
@@ -231,7 +225,6 @@ _PIP = "run `{python} -m pip install ipykernel`"
 _KINDS = {
     "ipykernel": ("{interpreter} (Python {version}) cannot import ipykernel: {detail}", _PIP),
     "overlay": ("the overlay {path} does not serve: {detail}", _PIP + ", or remove {path} to have it built anew"),
-    "module": ("module {where}: {detail}", "correct {where}, or move the file away"),
     "old_python": ("{interpreter}: {detail}", "name another interpreter: `pxctl kernel start --python PATH`"),
     "usage": ("the launcher refused its options: {detail}", "daemon and launcher differ: `pxctl daemon restart`"),
 }
@@ -239,15 +232,10 @@ _KINDS = {
 
 
 def _as_it_said(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> PxError:
-    kind, line = str(said["error"]), said.get("line")
-    told: dict[str, Any] = dict.fromkeys(("version", "detail", "path", "file")) | said
+    told: dict[str, Any] = dict.fromkeys(("version", "detail", "path")) | said
     told |= {"interpreter": launch.interpreter, "python": shlex.quote(str(launch.interpreter))}
-    told["where"] = f"{told['file']}:{line}" if isinstance(line, int) else str(told["file"])
-    what, hint = (text.format(**told) for text in _KINDS[kind])
-    if kind == "module":
-        facts = {**facts, "file": said.get("file"), "line": line}
-    error = ConfigError if kind == "module" else StartFailedError
-    return error(f"{_unit(launch)} was not started: {what}", hint=hint, unit=_unit(launch), **facts)
+    what, hint = (text.format(**told) for text in _KINDS[str(said["error"])])
+    return StartFailedError(f"{_unit(launch)} was not started: {what}", hint=hint, unit=_unit(launch), **facts)
 
 
 # -- why a call got none -----------------------------------------------------------------------------------------------
@@ -394,14 +382,9 @@ def input_failed(where: Stopped) -> str:
 def cut_off(
     where: Stopped, status: CellStatus, after_seconds: float, variables: Variables, steps: Sequence[Step] = ()
 ) -> str:
-    """Return the sentence of a call that was ended by its time (`timed_out`) or by a cancel.
-
-    Args:
-        where: The cell that was running.
-        status: TIMED_OUT or CANCELLED.
-        after_seconds: Since the arrival of the call.
-        variables: What the ladder left.
-        steps: Its rungs; the last one is named.
+    """Return the sentence of a call that was ended by its time (`timed_out`) or by a cancel. `where`: The cell that was
+    running; `status`: TIMED_OUT or CANCELLED; `after_seconds`: Since the arrival of the call; `variables`: What the
+    ladder left; `steps`: Its rungs; the last one is named.
     """
     why = "ran out of time" if status is CellStatus.TIMED_OUT else "was cancelled"
     by = f", by {steps[-1].action}" if steps else ""

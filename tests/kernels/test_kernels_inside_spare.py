@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, PATIENCE, InsideRig, ours, refused, until
+from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, PATIENCE, InsideRig, ours, until
 from supervisord_py.kernels.inside.spare import stamped
 
 if TYPE_CHECKING:
@@ -105,13 +104,6 @@ def test_it_says_why_it_cannot_be_what_was_ordered(env: dict[str, str], word: st
         answer = owner.order([sys.executable, LAUNCHER], short_tmp / "gone", env)
         assert answer["fits"] is False
         assert word in answer["why"]
-
-
-def test_without_ipykernel_there_is_no_spare(tmp_path: Path) -> None:
-    bare = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=PATIENCE)
-    code, told, _ = refused([str(bare / "bin" / "python"), LAUNCHER, "--px-spare", "0"], tmp_path)
-    assert (code, told["error"]) == (78, "ipykernel")
 
 
 def test_a_stamp_tells_of_a_change_that_keeps_the_time(tmp_path: Path) -> None:

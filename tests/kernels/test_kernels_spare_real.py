@@ -18,12 +18,10 @@ from structlog.testing import capture_logs
 
 from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
 from kernels.room_house import room_house
-from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels import spare_pool
 from supervisord_py.kernels.backend import SpareView, StartMethod
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.hosting import spares
-from supervisord_py.process.logs import LogReader
 from supervisord_py.process.model import ResourceLimit
 
 if TYPE_CHECKING:
@@ -163,19 +161,6 @@ async def test_what_acts_at_the_start_of_python_gets_a_start(short_tmp: Path) ->
         assert await felt(rig, launch, handle, HASH) == int(told.stdout)
 
 
-async def test_a_start_that_fails_says_why_as_ever(short_tmp: Path) -> None:
-    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
-        await spare_of(backend, different(rig, "a-000000"))
-        launch = replace(different(rig, "b-000000"), arguments=("--px-nonsense",))
-        with pytest.raises(StartFailedError, match="px-nonsense"):
-            await rig.start(backend, launch)
-        (spawned,) = rig.spawned
-        assert spawned.method is StartMethod.SPARE
-        reader = LogReader.of(rig.placement.log_dir, "kernel:b-000000")
-        assert b"px-launch" in b"".join(getattr(it, "data", b"") for it in reader.read(0).items)
-        assert await rig.placement.attach(launch.instance) is not None, "its end is for whoever writes it down"
-
-
 @pytest.mark.parametrize("trouble", ["deaf", "dies", "old", "changed", "conflict"])
 async def test_one_that_will_not_do_is_replaced_by_a_fresh_start(
     trouble: str, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
@@ -207,13 +192,6 @@ async def test_one_that_will_not_do_is_replaced_by_a_fresh_start(
         await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of the unfit one")
 
 
-async def test_a_spare_that_died_before_is_not_missed(short_tmp: Path) -> None:
-    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
-        os.kill(await spare_of(backend, rig.launch()), signal.SIGKILL)
-        await eventually(lambda: not backend.spares.views(), "the news of its death")
-        assert (await rig.start(backend, rig.launch())).started.method is StartMethod.SPAWN
-
-
 async def test_one_that_nobody_takes_is_ended_and_settings_end_it_too(short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig, backend_of(rig, spare_idle_seconds=0.01) as backend:
         backend.expect(rig.launch())
@@ -226,15 +204,6 @@ async def test_one_that_nobody_takes_is_ended_and_settings_end_it_too(short_tmp:
         await eventually(lambda: not backend.spares.views(), "its end")
         backend.expect(rig.launch())
         assert backend.spares.views() == ()
-
-
-async def test_an_interpreter_that_cannot_be_one_is_not_asked_again(short_tmp: Path) -> None:
-    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
-        with capture_logs() as logs:
-            backend.expect(rig.launch(interpreter="/bin/false"))
-            await eventually(lambda: [it for it in logs if it["event"] == "kernel_spare_not_made"], "its end")
-            await eventually(lambda: not backend.spares.views(), "the forgetting of it")
-        assert len([it for it in logs if it["event"] == "kernel_spare_not_made"]) == 1
 
 
 async def test_with_its_control_plane_a_spare_ends_and_the_kernel_it_became_lives_on(short_tmp: Path) -> None:

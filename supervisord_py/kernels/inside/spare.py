@@ -64,12 +64,7 @@ class Owner:
 
 
 def wait(number: int, load: Callable[[], Any]) -> tuple[list[str], Any]:
-    """Do all that can be done, and wait; return the command line to go on with, and what `load` returned.
-
-    Args:
-        number: The descriptor to the owner.
-        load: Imports everything.
-    """
+    """Import everything (`load`), and wait; return the command line to go on with, and what `load` returned."""
     stamps = stamped(places())
     loaded = _out_of_the_way(load)
     owner = Owner(number)
