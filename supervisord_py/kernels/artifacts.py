@@ -83,7 +83,7 @@ def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
     """Return the artifact of that id in a session's folder.
 
     A cell's own id names its complete output: the file of stdout, or one that is made of both streams. Raises
-    UnknownUnitError: There is none, or it is no id of an artifact.
+    UnknownUnitError: there is none, or it is no id of an artifact.
     """
     path, mime = folder / artifact_id, _TYPES.guess_type(artifact_id, strict=False)[0]
     if CELL_ID.match(artifact_id):

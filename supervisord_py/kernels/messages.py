@@ -22,6 +22,8 @@ from supervisord_py.errors import (
 )
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.sessions.session_events import FailureKind, Refusal, WaitsFor
+from supervisord_py.process import supervisor
+from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -31,10 +33,10 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import Step
     from supervisord_py.kernels.config import SessionLimits
     from supervisord_py.kernels.sessions.session_events import Failure, Refuse
-    from supervisord_py.process.model import ExitRecord
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
 
+decode_tail = supervisor.decode_tail
 TAIL_LINES = 12
 _FATAL = "Fatal Python error"
 """How faulthandler begins."""
@@ -55,47 +57,12 @@ AT_ITS_SERVER = "ended at its server"
 _LIMITS = frozenset({Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT})
 
 
-class KernelEnd(Struct, frozen=True):
-    """How a kernel ended, with what it had to say.
-
-    Attributes:
-        reason: From the closed list.
-        record: The exit record; None where there is no process of ours.
-        tail: The end of its log, decoded.
-    """
-
-    reason: Reason
-    record: ExitRecord | None = None
-    tail: str = ""
+class KernelEnd(End):
+    """How a kernel ended, with the end of its log; without a record there is no process of ours."""
 
     @property
-    def code(self) -> int | None:
-        """The exit code, if it exited."""
-        return self.record.code if self.record else None
-
-    @property
-    def signal(self) -> int | None:
-        """The signal, if one ended it."""
-        return self.record.signal if self.record else None
-
-    def verdict(self) -> dict[str, Any] | None:
-        """Return what the killer wrote down, as JSON values."""
-        verdict = self.record.verdict if self.record else None
-        if verdict is None:
-            return None
-        return {
-            "by": verdict.by,
-            "rss_bytes": verdict.rss_bytes,
-            "limit_bytes": verdict.limit_bytes,
-            "signal": verdict.signal,
-            "time": verdict.time,
-        }
-
-    def facts(self) -> dict[str, Any]:
-        """Return the members of a problem document that describe this end."""
-        told = {"reason": self.reason.value, "code": self.code, "signal": self.signal, "stderr_tail": self.tail}
-        verdict = self.verdict()
-        return told if verdict is None else {**told, "verdict": verdict}
+    def tail(self) -> str:
+        return self.stderr_tail
 
 
 def how_it_ended(end: KernelEnd) -> str:
@@ -137,15 +104,6 @@ def last_lines(text: str, count: int = TAIL_LINES) -> str:
     return "\n".join(lines[-count:] if fatal is None else lines[fatal : fatal + count])
 
 
-def decode_tail(raw: bytes, limit: int) -> str:
-    """Decode the last `limit` bytes; what is no UTF-8 is shown as U+FFFD, a first character that was cut is dropped."""
-    tail = raw[-limit:] if limit else b""
-    if len(raw) > limit:
-        while tail and tail[0] & 0xC0 == 0x80:
-            tail = tail[1:]
-    return tail.decode(errors="replace")
-
-
 def _memory(end: KernelEnd) -> str:
     verdict = end.record.verdict if end.record else None
     figures = ""
@@ -179,9 +137,7 @@ def early_exit(launch: Launch, end: KernelEnd) -> PxError:
 
 
 def not_ready(launch: Launch, seconds: float, seen: str, tail: str) -> PxError:
-    """Return the error of a start that lives but did not answer in time. `launch`: What was started; `seconds`: How
-    long it had; `seen`: What was heard of it, as a clause; `tail`: The end of its stderr.
-    """
+    """Return the error of a start that lives but did not answer in time; `seen`: what was heard of it, as a clause."""
     return ReadinessTimeoutError(
         f"{_unit(launch)} was not ready within {seconds:.1f} s: {seen}",
         hint=f"give the call more time (`--timeout`), or see `pxctl logs {_unit(launch)}`",
@@ -303,8 +259,7 @@ def _deadline(waits_for: WaitsFor | None, limits: SessionLimits, unit: str, afte
 
 def _hard_failure(failure: Failure | None, unit: str) -> PxError:
     name = unit.partition(":")[2]
-    if failure is None:  # a refusal that was made by hand; the set always tells which failure stands
-        return StartFailedError(f"{unit} failed.", hint=f"Try again: `pxctl kernel restart {name}`.", unit=unit)
+    assert failure is not None  # the set always tells which failure stands
     last = failure.problem or {}
     extra: dict[str, Any] = {key: value for key, value in last.items() if key in _EVIDENCE}
     if failure.kind is FailureKind.DEATHS:
@@ -332,24 +287,17 @@ _OWN = " The session was this call's own: its variables are gone with it."
 
 
 class Stopped(Struct, frozen=True):
-    """Where a call ended early: the cell, and how many there are.
+    """Where a call ended early: the cell, and how many there are."""
 
-    Attributes:
-        index: Counts from 0.
-        is_own: The session is the call's own: its variables end with it.
-        is_stateless: There are no variables, so nothing is said of them: shell cells.
-    """
-
-    index: int
+    index: int  # counts from 0
     count: int
     title: str | None = None
-    is_own: bool = False
-    is_stateless: bool = False
+    is_own: bool = False  # the session is the call's own: its variables end with it
+    is_stateless: bool = False  # shell cells: there are no variables, so nothing is said of them
 
     def __str__(self) -> str:
-        """Name the cell."""
         number = "The cell" if self.count == 1 else f"Cell {self.index + 1} of {self.count}"
-        return f"{number} ({_one_line(self.title)})" if self.title else number
+        return f"{number} ({' '.join(self.title.split())})" if self.title else number
 
     @property
     def left_out(self) -> str:
@@ -382,10 +330,7 @@ def input_failed(where: Stopped) -> str:
 def cut_off(
     where: Stopped, status: CellStatus, after_seconds: float, variables: Variables, steps: Sequence[Step] = ()
 ) -> str:
-    """Return the sentence of a call that was ended by its time (`timed_out`) or by a cancel. `where`: The cell that was
-    running; `status`: TIMED_OUT or CANCELLED; `after_seconds`: Since the arrival of the call; `variables`: What the
-    ladder left; `steps`: Its rungs; the last one is named.
-    """
+    """Return the sentence of a call that its time (TIMED_OUT) or a cancel ended, `after_seconds` since its arrival."""
     why = "ran out of time" if status is CellStatus.TIMED_OUT else "was cancelled"
     by = f", by {steps[-1].action}" if steps else ""
     if where.is_stateless:
@@ -421,7 +366,3 @@ def left_by_user(where: Stopped) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.1f}".rstrip("0").rstrip(".") + " s"
-
-
-def _one_line(title: str) -> str:
-    return " ".join(title.split())

@@ -23,7 +23,7 @@ from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from supervisord_py.kernels.cell import CellError, Step
+    from supervisord_py.kernels.cell import CellError
     from supervisord_py.kernels.cell_files import CellLog, End, Record
     from supervisord_py.kernels.config import OutputLimits
 
@@ -395,31 +395,24 @@ def cell_result(
     error: CellError | None = None,
     duration_seconds: float | None = None,
     execution_count: int | None = None,
-    steps: Sequence[Step] = (),
-    lossy: bool = False,
     notices: Sequence[str] = (),
+    **members: Any,
 ) -> CellResult:
     """Put what a cell gave and how it ended together; what is None here is taken from its end record."""
-    end = output.end
-    if end is not None:
+    if (end := output.end) is not None:
         status = status or end.status
         duration_seconds = end.duration if duration_seconds is None else duration_seconds
         execution_count = end.execution_count if execution_count is None else execution_count
+    shown = ("text", "outputs", "truncated", "artifact", "total_bytes", "total_lines", "shown_bytes")
+    members |= {name: getattr(output, name) for name in shown}
+    members["lossy"] = members.get("lossy", False) or output.unkept is not None
     return CellResult(
         cell_id,
         title,
         status or CellStatus.ERROR,
-        output.text,
-        output.outputs,
-        what_was_raised(error, output.error),
-        output.truncated,
-        output.artifact,
-        output.total_bytes,
-        output.total_lines,
-        output.shown_bytes,
-        duration_seconds,
-        execution_count,
-        tuple(steps),
-        lossy or output.unkept is not None,
-        (*filter(None, [output.unkept]), *output.notices, *notices),
+        error=what_was_raised(error, output.error),
+        duration_seconds=duration_seconds,
+        execution_count=execution_count,
+        notices=(*filter(None, [output.unkept]), *output.notices, *notices),
+        **members,
     )

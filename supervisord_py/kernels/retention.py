@@ -97,10 +97,10 @@ def _look(
                 newest = max(newest, status.st_mtime)
                 if path.suffix in STREAMS.values() and stat.S_ISREG(status.st_mode) and status.st_size > cap:
                     os.truncate(path, cap)
-        if folder.name not in known and now - newest > FORGOTTEN_SECONDS:
+        name = folder.name
+        if name not in known and now - newest > FORGOTTEN_SECONDS:
             forgotten.append(folder)
         else:
-            name = folder.name
             cells += [KeptCell(name, each, *facts, (name, each) in running) for each, facts in found.items()]
     return forgotten, cells
 

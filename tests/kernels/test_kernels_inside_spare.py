@@ -73,12 +73,12 @@ def test_it_becomes_the_kernel_that_was_ordered(python: str, short_tmp: Path) ->
         made_from = owner.hear()["made_from"]
         assert python in made_from
         assert stamped(made_from) == made_from
-        argv = [*ours(python), "--px-no-prelude", "-f", str(short_tmp / "connection.json")]
+        argv = [*ours(python), "-f", str(short_tmp / "connection.json")]
         assert owner.order(argv, rig.cwd, {**BORN, "MINE": "1"}) == {"fits": True, "why": None}
         owner.say({"go": True})
         rig.ready()
-        code = "import os, sys; print(os.getcwd(), os.environ['MINE'], sys.argv[1], '' in sys.path, 'tree' in dir())"
-        assert rig.good(code).text() == f"{rig.cwd} 1 -f True False\n"
+        code = "import os, sys; print(os.getcwd(), os.environ['MINE'], sys.argv[1], '' in sys.path)"
+        assert rig.good(code).text() == f"{rig.cwd} 1 -f True\n"
 
 
 @pytest.mark.parametrize("moment", ["at once", "waiting", "ordered"])

@@ -69,16 +69,6 @@ def test_a_file_beside_the_launcher_hides_no_module_of_the_users(short_tmp: Path
         assert value(rig, "'supervisord_py' in sys.modules if (sys := __import__('sys')) else None") == "False"
 
 
-# -- modules ---------------------------------------------------------------------------------------------------------
-
-
-def modules(folder: Path, **sources: str) -> str:
-    folder.mkdir()
-    for name, source in sources.items():
-        (folder / f"{name}.py").write_text(source)
-    return str(folder)
-
-
 # -- what is missing -------------------------------------------------------------------------------------------------
 
 
@@ -110,9 +100,7 @@ def test_an_overlay_that_is_not_there_or_does_not_fit_is_told_of(bare_python: st
     assert "not_there" in told["detail"]
 
 
-@pytest.mark.parametrize(
-    "words", [["--px-modules"], ["--px-overlay="], ["--px-modlues", "/tmp"], ["--px-no-prelude=1"], ["--px-spare=x"]]
-)
+@pytest.mark.parametrize("words", [["--px-modules"], ["--px-overlay="], ["--px-modlues", "/tmp"], ["--px-spare=x"]])
 def test_what_is_wrong_with_the_command_line_is_one_line(words: list[str]) -> None:
     done = subprocess.run([sys.executable, LAUNCHER, *words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 78
