@@ -101,7 +101,6 @@ class GatewayConfig:
         token_setting: Which setting the token came from, or is to be put into.
         kernel_name: Kernelspec that is asked for at an external gateway.
         dir: Where the local gateway's metadata and kernelspecs lie.
-        cull_idle_seconds: After which the local gateway ends an idle kernel by itself.
         start_seconds: How long its start may take.
     """
 
@@ -110,7 +109,6 @@ class GatewayConfig:
     token: str | None = field(default=None, repr=False)
     token_setting: str = "kernels.gateway_token"  # noqa: S105  # the name of a setting
     kernel_name: str = "python3"
-    cull_idle_seconds: float = 3600.0
     start_seconds: float = 30.0
 
 

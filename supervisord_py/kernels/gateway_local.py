@@ -73,9 +73,7 @@ class GatewayLocal(RemoteKernels):
     async def start(
         self, launch: Launch, *, deadline: float, on_spawned: Callable[[Started], Awaitable[None]]
     ) -> GatewayKernel:
-        """Start a kernel, and the gateway if none runs, and return the kernel when it answers. Raises StartFailedError,
-        ReadinessTimeoutError: The gateway or the kernel did not come up.
-        """
+        """Start a kernel, and the gateway if none runs, and return the kernel when it answers."""
         client, began = await self._gateway(launch, deadline), time.time()
         try:
             return await self._start_in(client, launch, deadline, on_spawned)

@@ -197,7 +197,7 @@ class SharedGateway(Driver[GatewayInstance]):
         token = secrets.token_urlsafe(32)
         await asyncio.to_thread(write_private, self._token, token)
         instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", token, "", is_ours=True)
-        argv = gateway_argv(instance.python, instance.port, cull_idle_seconds=self.config.gateway.cull_idle_seconds)
+        argv = gateway_argv(instance.python, instance.port)
         env = gateway_env(instance.env, token, self.folder / SPECS, runtime)
         return ChildSpec(unit=UNIT, argv=argv, cwd="/", env=env)
 
@@ -260,7 +260,7 @@ class SharedGateway(Driver[GatewayInstance]):
             self.own = None
 
 
-def gateway_argv(python: str, port: int, *, cull_idle_seconds: float) -> tuple[str, ...]:
+def gateway_argv(python: str, port: int) -> tuple[str, ...]:
     """Return the command line of a gateway: nobody without the token gets anything, output is not rationed, and a
     kernel that dies is not restarted, which would hide that its variables are gone.
 
@@ -278,7 +278,7 @@ def gateway_argv(python: str, port: int, *, cull_idle_seconds: float) -> tuple[s
         "--KernelGatewayApp.allow_origin=",
         "--JupyterWebsocketPersonality.list_kernels=True",
         "--ZMQChannelsWebsocketConnection.limit_rate=False",
-        f"--MappingKernelManager.cull_idle_timeout={max(1, round(cull_idle_seconds))}",
+        "--MappingKernelManager.cull_idle_timeout=3600",
         "--MappingKernelManager.cull_interval=30",
         "--MappingKernelManager.root_dir=/",
         "--KernelManager.transport=ipc",
