@@ -275,9 +275,10 @@ class GatewayExternal(RemoteKernels):
     async def start(
         self, launch: Launch, *, deadline: float, on_spawned: Callable[[Started], Awaitable[None]]
     ) -> GatewayKernel:
-        """Have a kernel started and return it when it answers. Raises ConfigError: No address is set, or the server
-        wants a token; InvalidInputError: It has no such kernelspec; OverloadedError: It has as many kernels as it may;
-        StartFailedError, ReadinessTimeoutError: It is not reachable, or failed.
+        """Have a kernel started and return it when it answers.
+
+        ConfigError: no address is set, or the server wants a token; InvalidInputError: it has no such kernelspec;
+        OverloadedError: it has as many kernels as it may; StartFailedError: it is not reachable, or failed.
         """
         client = self._client()
         server = await client.preflight()

@@ -109,9 +109,7 @@ def candidates(
 
 
 def real_cwd(cwd: str | None, home: str) -> str:
-    """Return the real path of a working directory; None is the home directory. Raises InvalidInputError: It is not
-    absolute, not there, no directory, or closed to us.
-    """
+    """Return the real path of a working directory; None is the home directory. Raises InvalidInputError."""
     wanted = home if cwd is None else cwd
     trouble, real = None, "" if "\0" in wanted else os.path.realpath(wanted)
     if not wanted.startswith("/") or "\0" in wanted:

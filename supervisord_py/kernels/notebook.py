@@ -64,9 +64,7 @@ class NotebookCells(NamedTuple):
 
 
 def cells_of_notebook(text: str) -> NotebookCells:
-    """Return what a notebook asks to be run. Raises InvalidInputError: It is no notebook; line and column, or a JSON
-    pointer, in `errors`.
-    """
+    """Return what a notebook asks to be run. Raises InvalidInputError, with line and column or a JSON pointer."""
     notebook = _read(text)
     metadata = notebook.get("metadata") or {}
     spec = metadata.get("kernelspec") or {}

@@ -107,9 +107,7 @@ class Spare:
         self._writer: asyncio.StreamWriter | None = None
 
     async def warm_up(self) -> None:
-        """Start it; returns when it waits for its order. Raises PxError, OSError: It cannot be started; UnfitError: It
-        ended instead, or what it was made from changed meanwhile.
-        """
+        """Start it; returns when it waits for its order. Raises PxError, OSError, UnfitError."""
         begun, recipe = time.time(), self.recipe
         ours, theirs = socket.socketpair()
         with theirs:
@@ -141,8 +139,9 @@ class Spare:
         self.is_ready = True
 
     async def become(self, launch: Launch, argv: tuple[str, ...]) -> Child:
-        """Make it the kernel of a launch; afterwards it is the placement's child under the launch's key. Raises
-        UnfitError, PxError, OSError, TimeoutError: It cannot be; nothing is known of the launch's key.
+        """Make it the kernel of a launch: the placement's child under the launch's key.
+
+        UnfitError, PxError, OSError, TimeoutError: it cannot be, and nothing is known of that key.
         """
         unit = f"kernel:{launch.session_id}"
         born, env = marked(self.key, self.unit, self._env), marked(launch.instance, unit, launch.env)

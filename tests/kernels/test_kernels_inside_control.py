@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -13,18 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernels.inside_rig import OLDER_PYTHON, InsideRig, kernel, ours, until
+from kernels.inside_rig import InsideRig, kernel, ours, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-@pytest.fixture(scope="module", params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
-def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
-    if request.param == "ipykernel 7":
-        return sys.executable
-    require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
-    return str(OLDER_PYTHON)
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernels.inside_rig import OLDER_PYTHON, InsideRig, kernel, ours, stock
+from kernels.inside_rig import InsideRig, kernel, ours, stock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-@pytest.fixture(scope="module", params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
-def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
-    if request.param == "ipykernel 7":
-        return sys.executable
-    require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
-    return str(OLDER_PYTHON)
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

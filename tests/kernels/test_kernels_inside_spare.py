@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, PATIENCE, InsideRig, ours, until
+from kernels.inside_rig import LAUNCHER, PATIENCE, InsideRig, ours, until
 from supervisord_py.kernels.inside.spare import stamped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 BORN = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere"}
@@ -58,14 +58,6 @@ def spare(folder: Path, python: str = sys.executable) -> Iterator[tuple[InsideRi
     finally:
         owner.close()
         rig.close()
-
-
-@pytest.fixture(params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
-def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
-    if request.param == "ipykernel 7":
-        return sys.executable
-    require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
-    return str(OLDER_PYTHON)
 
 
 def test_it_becomes_the_kernel_that_was_ordered(python: str, short_tmp: Path) -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, InsideRig, kernel, ours, refused, stock
+from kernels.inside_rig import LAUNCHER, InsideRig, kernel, ours, refused, stock
 from supervisord_py.kernels import inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 SOURCES = sorted(Path(inside.__file__).parent.glob("*.py"))
 PATHS = (
@@ -25,14 +25,6 @@ PATHS = (
     "paths = [path for path in sys.path if path != here]\n"
     "print(json.dumps([paths, sys.argv[1:], sys.flags.safe_path, here]))"
 )
-
-
-@pytest.fixture(params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
-def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
-    if request.param == "ipykernel 7":
-        return sys.executable
-    require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
-    return str(OLDER_PYTHON)
 
 
 @pytest.fixture(scope="session")
