@@ -33,17 +33,10 @@ class ArtifactFile(NamedTuple):
 
 
 def spill(folder: Path, cell_id: str, place: int, data: Mapping[str, Any], inline_bytes: int) -> dict[str, Any]:
-    """Return a bundle of at most about `inline_bytes`: its largest values are files, and references in their place.
+    """Return a bundle (`{mime: value}`) of at most about `inline_bytes`: its largest values are files.
 
-    Args:
-        folder, cell_id: Of the session's cells, and whose output it is.
-        place: Offset of its record.
-        data: `{mime: value}`.
-        inline_bytes: What may stay.
-
-    Returns:
-        `{mime: value | {"artifact": id, "bytes": n}}`. A disk that takes no file leaves the reference, with
-        `"artifact": None` and the `error`.
+    In their place stand references, `{"artifact": id, "bytes": n}`; a disk that takes no file leaves one with
+    `"artifact": None` and the `error`. `place`: offset of the record.
     """
     weights = {mime: weight(value) for mime, value in data.items()}
     total, kept = sum(weights.values()), dict(data)
@@ -89,10 +82,8 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
 def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
     """Return the artifact of that id in a session's folder.
 
-    A cell's own id names its complete output: the file of stdout, or one that is made of both streams.
-
-    Raises:
-        UnknownUnitError: There is none, or it is no id of an artifact.
+    A cell's own id names its complete output: the file of stdout, or one that is made of both streams. Raises
+    UnknownUnitError: there is none, or it is no id of an artifact.
     """
     path, mime = folder / artifact_id, _TYPES.guess_type(artifact_id, strict=False)[0]
     if CELL_ID.match(artifact_id):

@@ -24,17 +24,18 @@ from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.inside.cell_writer import CellWriter
+from supervisord_py.kernels.messages import signal_name
 from supervisord_py.process import host
 from supervisord_py.process.instance import Instance, Phase
 from supervisord_py.process.model import ChildSpec, Reason
 from supervisord_py.process.supervisor import Driver
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from supervisord_py.kernels.backend import ExecuteRequest, Launch
     from supervisord_py.process.instance import Note
-    from supervisord_py.process.model import Child, ExitRecord, ResourceLimit
+    from supervisord_py.process.model import Child, ExitRecord
     from supervisord_py.process.supervisor import Supervisor
 
 LINGER_SECONDS = 0.3  # what a cell leaves behind may end by itself until then, as a process substitution does
@@ -43,7 +44,6 @@ WRAPPER = '{ IFS= read -rd "" BASH_EXECUTION_STRING || :; } <"$1" || exit 126; s
 _BEFORE_THE_CODE = frozenset(("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"))  # would run code before it, or trace it
 _LIMITS = {Reason.MEMORY_LIMIT: "memory", Reason.OOM_KILL: "memory", Reason.CPU_LIMIT: "cpu"}
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-_KILLED = 128  # a shell exits with so much more than the signal that its last command died of
 
 
 class ShellInstance(Instance):
@@ -252,7 +252,7 @@ class BashHandle:
             await self._stop(shell, None)
         else:
             await shell.stopped.wait()
-        status, error = outcome(record, self.launch.limits)
+        status, error = outcome(record)
         await asyncio.to_thread(shell.finish, status, error, max(0.0, record.ended_at - record.started_at))
         self._shell = None
         notice = None
@@ -341,23 +341,12 @@ def _signal_group(child: Child | None, number: signal.Signals) -> str:
     return number.name.lower()
 
 
-def outcome(record: ExitRecord, limits: Sequence[ResourceLimit] = ()) -> tuple[CellStatus, CellError | None]:
-    """Return how a cell ended, by how its shell did; `limits` are those that it was started with. Pure.
-
-    A limit is named by its killer's word, an exit code alone never names one. But the limit of CPU seconds meets what
-    the shell runs as well as the shell itself: then the shell lives on, and passes on the signal as its exit code. That
-    counts where the cell, with all that it waited for, used the time: as with the keeper's verdict half of it is
-    enough, because ticks are sampled and only the kernel sends SIGXCPU.
-    """
+def outcome(record: ExitRecord) -> tuple[CellStatus, CellError | None]:
+    """Return how a cell ended, by how its shell did. A limit is named by its killer's word, never by an exit code."""
     if record.verdict is not None and record.verdict.reason in _LIMITS:
         return CellStatus.ERROR, CellError("ResourceLimitExceeded", _LIMITS[record.verdict.reason])
-    allowed = next((each.soft for each in limits if each.name == "cpu"), -1)
-    used = record.user_seconds + record.system_seconds
-    if record.code == _KILLED + signal.SIGXCPU and allowed >= 0 and used >= allowed / 2:
-        return CellStatus.ERROR, CellError("ResourceLimitExceeded", "cpu")
     if record.signal is not None:
-        known = {each.value: each.name for each in signal.Signals}
-        return CellStatus.ERROR, CellError("Signal", known.get(record.signal, f"signal {record.signal}"))
+        return CellStatus.ERROR, CellError("Signal", signal_name(record.signal))
     if record.code:
         return CellStatus.ERROR, CellError("ExitCode", str(record.code))
     return CellStatus.OK, None

@@ -48,111 +48,72 @@ class CellError:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rung of the ladder that was climbed to end a cell.
+    """One rung of the ladder that was climbed to end a cell."""
 
-    Attributes:
-        action: `sigint`, `nudge`, `sigterm`, `sigkill`, `rest_interrupt`, `delete`.
-        after_seconds: Since the first rung.
-        detail: What it met, where that is known.
-    """
-
-    action: str
-    after_seconds: float
-    detail: str | None = None
+    action: str  # `sigint`, `nudge`, `sigterm`, `sigkill`, `rest_interrupt`, `delete`
+    after_seconds: float  # since the first rung
+    detail: str | None = None  # what it met, where that is known
 
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """What came of one cell.
+    """What came of one cell."""
 
-    Attributes:
-        id: Names its files and `/api/kernels/{k}/cells/{id}/output`.
-        text: What is shown of its output: head and tail where `truncated`; rich outputs by the MIME rules.
-        outputs: Rich outputs in order, as in nbformat, larger ones by reference; stream text as shown.
-        artifact: Id under which the complete output is kept, None where there was none.
-        total_bytes, total_lines: Of the complete stream output. `shown_bytes` of it are in `text`.
-        duration_seconds: Wall clock of the cell alone.
-        steps: Rungs that ended it.
-        lossy: The backend could not promise all of the output; `notices` says why.
-        variables: What the next call finds of the session's state after this cell.
-    """
-
-    id: str
+    id: str  # names its files and `/api/kernels/{k}/cells/{id}/output`
     title: str | None
     status: CellStatus
-    text: str = ""
-    outputs: tuple[Mapping[str, Any], ...] = ()
+    text: str = ""  # what is shown of its output: head and tail where `truncated`; rich outputs by the MIME rules
+    outputs: tuple[Mapping[str, Any], ...] = ()  # as in nbformat, larger ones by reference; stream text as shown
     error: CellError | None = None
     truncated: bool = False
-    artifact: str | None = None
-    total_bytes: int = 0
+    artifact: str | None = None  # id under which the complete output is kept, None where there was none
+    total_bytes: int = 0  # of the complete stream output
     total_lines: int = 0
-    shown_bytes: int = 0
-    duration_seconds: float | None = None
+    shown_bytes: int = 0  # of them in `text`
+    duration_seconds: float | None = None  # wall clock of the cell alone
     execution_count: int | None = None
-    steps: tuple[Step, ...] = ()
-    lossy: bool = False
+    steps: tuple[Step, ...] = ()  # rungs that ended it
+    lossy: bool = False  # the backend could not promise all of the output; `notices` says why
     notices: tuple[str, ...] = ()
-    variables: Variables = Variables.KEPT
+    variables: Variables = Variables.KEPT  # what the next call finds of the session's state after this cell
 
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
-    """One call: cells to be run in order in one session.
+    """One call: cells to be run in order in one session."""
 
-    Attributes:
-        session: Name or id of a session; a name is made a session by cwd, interpreter and backend.
-        cells: At least one.
-        cwd: Absolute; must exist. None: that of the session when an id is given, else the daemon's home directory.
-        interpreter, kernelspec, backend: None lets settings and candidates decide.
-        language: `python` or `bash`.
-        timeout_seconds: As asked for, before clamping; None is the default.
-        reset: Replace the kernel before the first cell.
-        per_call: A kernel of its own, removed afterwards.
-        caller_instance: PX_INSTANCE of whoever calls, to refuse a cell that calls its own session.
-        arrived_at: Monotonic time (the event loop's) of the request's arrival.
-        environ: PI_/PX_ variables and VIRTUAL_ENV, CONDA_PREFIX, PATH of the caller, where a client sends them;
-            decides between interpreters, never passed on unfiltered.
-    """
-
-    session: str
-    cells: tuple[Cell, ...]
-    arrived_at: float
-    cwd: str | None = None
-    interpreter: str | None = None
+    session: str  # name or id; a name is made a session by cwd, interpreter and backend
+    cells: tuple[Cell, ...]  # at least one
+    arrived_at: float  # monotonic time (the event loop's)
+    cwd: str | None = None  # absolute; None: that of the session when an id is given, else the daemon's home directory
+    interpreter: str | None = None  # None lets settings and candidates decide, here and in the next two
     kernelspec: str | None = None
     backend: BackendName | None = None
-    language: str = "python"
-    timeout_seconds: float | None = None
-    reset: bool = False
-    per_call: bool = False
-    caller_instance: str | None = None
-    environ: Mapping[str, str] = field(default_factory=dict)
+    language: str = "python"  # or `bash`
+    timeout_seconds: float | None = None  # as asked for, before clamping; None is the default
+    reset: bool = False  # replace the kernel before the first cell
+    per_call: bool = False  # a kernel of its own, removed afterwards
+    caller_instance: str | None = None  # PX_INSTANCE of whoever calls, to refuse a cell that calls its own session
+    environ: Mapping[str, str] = field(default_factory=dict)  # of the caller; decides between interpreters, and is
+    # never passed on unfiltered
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What came of a call: one result for each cell that was asked for.
+    """What came of a call: one result for each cell that was asked for."""
 
-    Attributes:
-        session_id: Of the session that it ran in.
-        timeout_seconds: In force, after clamping; `clamped` says whether that changed it.
-        notices: Sentences for people: clamped, recycled, restarted, degraded.
-        message: The sentence of the failing cell, or of the timeout; None when all is well.
-    """
-
-    session_id: str
+    session_id: str  # of the session that it ran in
     cwd: str
     interpreter: str
     backend: BackendName
     variables: Variables
     cells: tuple[CellResult, ...]
-    timeout_seconds: float
+    timeout_seconds: float  # in force, after clamping
     clamped: bool = False
     cold_start_ms: int | None = None
     instance: str | None = None
-    notices: tuple[str, ...] = ()
-    message: str | None = None
+    notices: tuple[str, ...] = ()  # sentences for people: clamped, recycled, restarted, degraded
+    message: str | None = None  # the sentence of the failing cell, or of the timeout; None when all is well
 
     @property
     def status(self) -> CellStatus:

@@ -82,8 +82,7 @@ class Page(NamedTuple):
 class CellLog:
     """The files of one cell, `<folder>/<cell id>.*`; the folder is `cells_dir/<session id>`. Holds no descriptor.
 
-    Raises:
-        UnknownUnitError: The id is not one.
+    What reads raises OutputGoneError where the cell is not kept; an id that is none is an UnknownUnitError.
     """
 
     def __init__(self, folder: Path, cell_id: str) -> None:
@@ -107,11 +106,7 @@ class CellLog:
             return 0
 
     def read(self, stream: str, offset: int, limit: int = READ_BYTES) -> bytes:
-        """Return up to `limit` bytes of a stream, fewer only at its end.
-
-        Raises:
-            OutputGoneError: The cell is not kept.
-        """
+        """Return up to `limit` bytes of a stream, fewer only at its end."""
         try:
             with self.paths[stream].open("rb", buffering=0) as file:
                 return os.pread(file.fileno(), limit, offset)
@@ -127,11 +122,7 @@ class CellLog:
         return in_order(places, out, err)
 
     def page(self, offset: int, limit: int = READ_BYTES, stream: str | None = None) -> Page:
-        """Return a page of the output, or of one stream of it as if the other were not there.
-
-        Raises:
-            OutputGoneError: The cell is not kept.
-        """
+        """Return a page of the output, or of one stream of it as if the other were not there."""
         ended = self.ended() is not None  # before the size: what came in between is on a later page
         found, left, total = [], limit, 0
         for each, start, end in self.pieces():
@@ -146,11 +137,7 @@ class CellLog:
         return Page(data, offset, total, ended and offset + len(data) >= total)
 
     def records_from(self, offset: int = 0, limit: int = RECORD_BYTES) -> tuple[list[Record], int]:
-        """Return the whole lines from `offset`, about `limit` bytes of them and at least one, and where to go on.
-
-        Raises:
-            OutputGoneError: The cell is not kept.
-        """
+        """Return the whole lines from `offset`, about `limit` bytes of them and at least one, and where to go on."""
         try:
             with self.records_path.open("rb", buffering=0) as file:
                 block = os.pread(file.fileno(), limit, offset)
@@ -174,11 +161,7 @@ class CellLog:
             yield from found
 
     def ended(self) -> WrittenEnd | None:
-        """Return how the cell ended, None while it has not or its writer was killed.
-
-        Raises:
-            OutputGoneError: The cell is not kept.
-        """
+        """Return how the cell ended, None while it has not or its writer was killed."""
         try:
             with self.records_path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size

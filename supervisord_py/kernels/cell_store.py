@@ -108,7 +108,8 @@ class CellStore:
         """Read a cell's files. Small ones come from memory: the way to a thread and back takes longer."""
         log, limits = self.log(sent.session, sent.id), self._config().output
         try:
-            if _weight(log) <= SMALL_BYTES:
+            paths = [path for path in (*log.paths.values(), log.records_path) if path.exists()]
+            if sum(path.stat().st_size for path in paths) <= SMALL_BYTES:
                 return show(log, limits)
             return await asyncio.to_thread(show, log, limits)
         except OSError as error:
@@ -157,14 +158,8 @@ class CellStore:
         def make() -> dict[str, Any]:
             from supervisord_py.kernels import notebook
 
-            return notebook.export(
-                rows,
-                lambda row: self.log(session.id, row.id),
-                self._config().output,
-                session_id=session.id,
-                language=session.language,
-                kernelspec=session.kernelspec,
-            )
+            about: Any = {"session_id": session.id, "language": session.language, "kernelspec": session.kernelspec}
+            return notebook.export(rows, lambda row: self.log(session.id, row.id), self._config().output, **about)
 
         return await asyncio.to_thread(make)
 
@@ -178,12 +173,8 @@ class CellStore:
             await asyncio.sleep(SWEEP_SECONDS)
 
 
-def _weight(log: CellLog) -> int:
-    """Return the size of a cell's files, in bytes."""
-    return sum(path.stat().st_size for path in (*log.paths.values(), log.records_path) if path.exists())
-
-
 def _closing(result: CellResult, variables: Variables, ended_at: float) -> kernel_rows.CellEnd:
+    steps = ({"action": it.action, "after_seconds": it.after_seconds, "detail": it.detail} for it in result.steps)
     return kernel_rows.CellEnd(
         status=result.status.value,
         ended_at=ended_at,
@@ -194,7 +185,5 @@ def _closing(result: CellResult, variables: Variables, ended_at: float) -> kerne
         lossy=result.lossy,
         error=error_members(result.error),
         variables=variables.value,
-        steps=tuple(
-            {"action": it.action, "after_seconds": it.after_seconds, "detail": it.detail} for it in result.steps
-        ),
+        steps=tuple(steps),
     )

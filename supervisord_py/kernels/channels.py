@@ -11,11 +11,11 @@ import asyncio
 import uuid
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import zmq
+from msgspec import Struct
 
 from supervisord_py.errors import InvalidInputError, OverloadedError
 from supervisord_py.kernels import connection_file as connection_files
@@ -40,16 +40,14 @@ OVERRUN = 8
 OUTPUT = frozenset(("stream", "display_data", "update_display_data", "execute_result"))
 
 
-@dataclass(slots=True)
-class Gap:
+class Gap(Struct):
     """Output that was left out: `dropped_bytes` of messages, the first of which was `first`."""
 
     first: Message
     dropped_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+class Letter(NamedTuple):
     """A message that waits, and the channel that it came on."""
 
     channel: str
@@ -57,7 +55,7 @@ class Letter:
 
 
 class Mailbox:
-    """What waits for one front end.
+    """What waits for one front end, `waiting_bytes` of it.
 
     Beyond `limit_bytes` output (streams, displays, results) is left out, and a gap that counts it stands in its place;
     what a front end cannot do without (replies, status, errors, comms, input requests) never is. When even that is more
@@ -65,29 +63,22 @@ class Mailbox:
     """
 
     def __init__(self, limit_bytes: int) -> None:
+        self.waiting_bytes = 0
         self._limit = limit_bytes
         self._waiting: deque[Letter | Gap] = deque()
-        self._bytes = 0
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of the messages that wait."""
-        return self._bytes
 
     @property
     def overrun(self) -> bool:
         """True when more waits than any front end that lives would leave."""
-        return self._bytes > OVERRUN * self._limit
+        return self.waiting_bytes > OVERRUN * self._limit
 
     def put(self, channel: str, message: Message) -> None:
         """Take a message, or count it into a gap."""
-        if channel == "iopub" and message.type in OUTPUT and self._bytes + message.size > self._limit:
-            self._leave_out(message)
+        is_output = channel == "iopub" and message.type in OUTPUT
+        if not is_output or self.waiting_bytes + message.size <= self._limit:
+            self._waiting.append(Letter(channel, message))
+            self.waiting_bytes += message.size
             return
-        self._waiting.append(Letter(channel, message))
-        self._bytes += message.size
-
-    def _leave_out(self, message: Message) -> None:
         last = self._waiting[-1] if self._waiting else None
         if isinstance(last, Gap) and last.first.parent_id == message.parent_id:
             last.dropped_bytes += message.size
@@ -96,23 +87,16 @@ class Mailbox:
 
     def take(self) -> Letter | Gap | None:
         """Return what comes next, None when nothing waits."""
-        if not self._waiting:
-            return None
-        found = self._waiting.popleft()
+        found = self._waiting.popleft() if self._waiting else None
         if isinstance(found, Letter):
-            self._bytes -= found.message.size
+            self.waiting_bytes -= found.message.size
         return found
 
 
 async def open_channels(connection_file: Path, *, limit_bytes: int = LIMIT_BYTES) -> Channels:
-    """Open the channels of a kernel.
+    """Open the channels of a kernel; beyond `limit_bytes` that wait for a slow front end output is left out.
 
-    Args:
-        connection_file: Of the kernel.
-        limit_bytes: How much may wait for a slow front end before output is left out.
-
-    Raises:
-        OSError, ValueError: The file is gone, or is no connection file.
+    Raises OSError, ValueError: the file is gone, or is no connection file.
     """
     channels = Channels(await asyncio.to_thread(connection_files.read, connection_file), limit_bytes)
     try:
@@ -158,12 +142,7 @@ class Channels:
                         await asyncio.wait_for(self._heard.wait(), AGAIN_SECONDS)
 
     async def send(self, channel: str, msg: Mapping[str, Any], buffers: Sequence[bytes] = ()) -> None:
-        """Sign and send a front end's message on shell, control or stdin.
-
-        Raises:
-            InvalidInputError: There is no such channel, or this is no message.
-            OverloadedError: The kernel reads nothing, and its queue is full.
-        """
+        """Sign and send a front end's message on shell, control or stdin. Raises InvalidInputError, OverloadedError."""
         if channel not in CHANNELS or channel == "iopub":
             raise InvalidInputError(f"a message cannot be sent on channel {channel!r}", hint="shell, control or stdin")
         if wrong := [name for name in _PARTS if not isinstance(msg.get(name), dict)]:
@@ -177,11 +156,7 @@ class Channels:
             raise OverloadedError("the kernel reads nothing, and its queue is full", hint="interrupt it") from error
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
-        """Yield what comes, in order a channel.
-
-        Raises:
-            OverloadedError: So much waits that the front end must be gone; close it.
-        """
+        """Yield what comes, in order a channel. Raises OverloadedError: the front end must be gone; close it."""
         while not self._closed:
             if self._mailbox.overrun:
                 raise OverloadedError(

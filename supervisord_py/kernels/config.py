@@ -100,9 +100,8 @@ class GatewayConfig:
         token: For it.
         token_setting: Which setting the token came from, or is to be put into.
         kernel_name: Kernelspec that is asked for at an external gateway.
-        dir: Where the local gateway's metadata, lock, kernelspecs and log lie; daemons that share it share the gateway.
-        cull_idle_seconds: After which the local gateway ends an idle kernel by itself.
-        start_seconds, lock_seconds: How long a start, and a wait for the lock, may take.
+        dir: Where the local gateway's metadata and kernelspecs lie.
+        start_seconds: How long its start may take.
     """
 
     dir: Path
@@ -110,9 +109,7 @@ class GatewayConfig:
     token: str | None = field(default=None, repr=False)
     token_setting: str = "kernels.gateway_token"  # noqa: S105  # the name of a setting
     kernel_name: str = "python3"
-    cull_idle_seconds: float = 3600.0
     start_seconds: float = 30.0
-    lock_seconds: float = 35.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ import os
 import secrets
 import shutil
 import sys
-from contextlib import suppress
-from dataclasses import dataclass, field
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from supervisord_py.errors import ConfigError
 
@@ -29,23 +30,26 @@ FILE = "connection.json"
 SECRET = ".secret"  # noqa: S105  a file's name
 """From which the keys of all sessions follow: a session that is started again has the one that its clients know."""
 SECRET_BYTES = 32
+_ONE_AT_A_TIME = threading.Lock()
 SOCKET_PATH_MAX = (104 if sys.platform == "darwin" else 108) - 1
 """Bytes of a socket's path, without its closing zero: unix(7), sys/un.h."""
 PORTS = {"shell": 1, "iopub": 2, "stdin": 3, "control": 4, "hb": 5}
 """With `ipc` a port is only the end of the socket's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """Jupyter's connection file (0600), and what is in it."""
+class Connection(Struct, frozen=True):
+    """Jupyter's connection file (0600), and what is in it. The key signs messages; it is not in repr."""
 
     file: Path
     transport: str  # `ipc`, or `tcp` where somebody else wrote the file
     address: str  # beginning of the sockets' paths, or a host
     ports: dict[str, int]
-    key: str = field(repr=False)  # signs the messages
+    key: str
     scheme: str = "hmac-sha256"
     instance: str = ""  # whose it is; "" where somebody else wrote the file
+
+    def __repr__(self) -> str:
+        return f"Connection({self.file})"
 
     @property
     def folder(self) -> Path:
@@ -70,19 +74,29 @@ def folder_of(run_dir: Path, session_id: str) -> Path:
 def make(run_dir: Path, session_id: str, instance: str) -> Connection:
     """Make the folder (0700) and the connection file (0600); what a dead predecessor has left there goes.
 
-    Raises:
-        ConfigError: The path would be too long for a socket.
-        OSError: The folder cannot be made.
+    Raises ConfigError: the path would be too long for a socket; OSError: the folder cannot be made.
     """
     folder = folder_of(run_dir, session_id)
-    _check_length(folder, run_dir, f"kernel:{session_id}")
+    longest = max(len(os.fsencode(folder / f"s-{number}")) for number in PORTS.values())
+    if longest > SOCKET_PATH_MAX:
+        room = SOCKET_PATH_MAX - (longest - len(os.fsencode(run_dir)))
+        raise ConfigError(
+            f"cannot start kernel:{session_id}: its sockets' paths in {run_dir} would be {longest} bytes long, the "
+            f"system takes {SOCKET_PATH_MAX}",
+            hint=f"move the runtime directory to a path of at most {room} bytes (PX_HOME, or XDG_RUNTIME_DIR)",
+            unit=f"kernel:{session_id}",
+            limit_bytes=SOCKET_PATH_MAX,
+        )
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = hmac.digest(_secret(folder.parent / SECRET), session_id.encode(), "sha256").hex()
     made = Connection(folder / FILE, "ipc", str(folder / "s"), dict(PORTS), key, instance=instance)
     remove(folder)
     folder.mkdir(mode=0o700)
+    ports = {f"{channel}_port": number for channel, number in PORTS.items()}
+    members = {**ports, "ip": made.address, "key": key, "transport": "ipc", "px_instance": instance}
+    text = json.dumps({**members, "signature_scheme": made.scheme, "kernel_name": ""}, indent=1)
     try:
-        _write(made)
+        _write_private(made.file, text.encode())
     except OSError:
         remove(folder)
         raise
@@ -90,28 +104,17 @@ def make(run_dir: Path, session_id: str, instance: str) -> Connection:
 
 
 def _secret(file: Path) -> bytes:
-    """Return the secret of this runtime directory; whoever comes first makes it, and what is none is replaced."""
-    with suppress(FileNotFoundError):
-        if file.stat().st_size == SECRET_BYTES:
-            return file.read_bytes()
-        file.unlink(missing_ok=True)
-    part = file.with_name(f"{SECRET}.{secrets.token_hex(4)}")
-    _write_private(part, secrets.token_bytes(SECRET_BYTES))
-    try:
-        with suppress(FileExistsError):
-            os.link(part, file)
-    finally:
-        part.unlink()
-    return file.read_bytes()
+    """Return the secret of this runtime directory, made where there is none, or a broken one."""
+    with _ONE_AT_A_TIME:
+        if not file.exists() or file.stat().st_size != SECRET_BYTES:
+            part = file.with_name(f"{SECRET}.{secrets.token_hex(4)}")
+            _write_private(part, secrets.token_bytes(SECRET_BYTES))
+            part.replace(file)
+        return file.read_bytes()
 
 
 def read(file: Path) -> Connection:
-    """Read a connection file.
-
-    Raises:
-        OSError: It is not there.
-        ValueError: It is not one.
-    """
+    """Read a connection file. Raises OSError: it is not there; ValueError: it is not one."""
     text = json.loads(file.read_bytes())
     try:
         ports = {channel: int(text[f"{channel}_port"]) for channel in PORTS}
@@ -136,10 +139,10 @@ def give_back(folder: Path, instance: str) -> None:
 def sweep(run_dir: Path, alive_instances: Collection[str]) -> tuple[str, ...]:
     """Remove the folders of instances that do not live; return their names."""
     try:
-        folders = sorted(entry.path for entry in os.scandir(run_dir / FOLDER) if entry.is_dir(follow_symlinks=False))
+        folders = sorted(each for each in (run_dir / FOLDER).iterdir() if each.is_dir() and not each.is_symlink())
     except OSError:
         return ()
-    stale = tuple(Path(folder) for folder in folders if _owner(Path(folder)) not in alive_instances)
+    stale = [folder for folder in folders if _owner(folder) not in alive_instances]
     for folder in stale:
         remove(folder)
     return tuple(folder.name for folder in stale)
@@ -150,26 +153,6 @@ def _owner(folder: Path) -> str:
         return read(folder / FILE).instance
     except (OSError, ValueError):
         return ""
-
-
-def _check_length(folder: Path, run_dir: Path, unit: str) -> None:
-    longest = max(len(os.fsencode(folder / f"s-{number}")) for number in PORTS.values())
-    if longest > SOCKET_PATH_MAX:
-        room = SOCKET_PATH_MAX - (longest - len(os.fsencode(run_dir)))
-        raise ConfigError(
-            f"cannot start {unit}: its sockets' paths in {run_dir} would be {longest} bytes long, the system takes "
-            f"{SOCKET_PATH_MAX}",
-            hint=f"move the runtime directory to a path of at most {room} bytes (PX_HOME, or XDG_RUNTIME_DIR)",
-            unit=unit,
-            limit_bytes=SOCKET_PATH_MAX,
-        )
-
-
-def _write(made: Connection) -> None:
-    ports = {f"{channel}_port": number for channel, number in made.ports.items()}
-    members = {**ports, "ip": made.address, "key": made.key, "transport": made.transport, "px_instance": made.instance}
-    text = json.dumps({**members, "signature_scheme": made.scheme, "kernel_name": ""}, indent=1)
-    _write_private(made.file, text.encode())
 
 
 def _write_private(path: Path, content: bytes) -> None:

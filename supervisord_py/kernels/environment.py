@@ -68,15 +68,11 @@ def filtered(
     own: Mapping[str, str] = NOTHING,
     secrets: Collection[str] = (),
 ) -> Filtered:
-    """Return the environment of a kernel.
+    """Return the environment of a kernel from `source`, the daemon's environment with the caller's over it.
 
-    Args:
-        source: The daemon's environment with the caller's over it.
-        rules: Names and prefixes; a name that ends with `*` is a prefix.
-        activation: The chosen environment; None where no interpreter of ours is chosen: what was active stays.
-        extra: Of the session; needs no leave, but is denied like everything.
-        own: Variables of ours that are meant for kernels (`PX_SOCKET`); they win, but for the deny-list.
-        secrets: Values that must not be seen; empty ones are ignored.
+    `activation` is the chosen environment; with None what was active stays. `extra` comes from the session and needs no
+    leave, but is denied like everything; `own` are variables of ours that are meant for kernels (`PX_SOCKET`), and win,
+    but for the deny-list. Values that hold one of `secrets` are left out.
     """
     is_denied, is_allowed = _matcher(rules.deny), _matcher(rules.allow, rules.allow_prefixes)
     values: dict[str, str] = {}

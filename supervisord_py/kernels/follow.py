@@ -68,13 +68,8 @@ START = Position()
 async def follow(log: CellLog, bell: Bell, begin: Position = START) -> AsyncGenerator[Piece | Record, None]:
     """Yield pieces and records in their true order, up to the end record, or until the bell is closed without one.
 
-    Args:
-        log: The cell; one that never begins ends with the bell, too.
-        bell: A hint that there is news: the files are the truth, and are looked at all the same.
-        begin: What was told already; the end is always given.
-
-    Raises:
-        OutputGoneError: Retention took the files, or the bell was closed already and there are none.
+    What is before `begin` was told already, but the end is always given. Raises OutputGoneError: retention took the
+    files, or the bell was closed already and there are none.
     """
     reading, pause = _Reading(log, begin, may_begin=not bell.is_closed), LOOK_SECONDS[0]
     while True:

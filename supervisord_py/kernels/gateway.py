@@ -8,7 +8,6 @@ note goes after the kernel is known to be gone; what has a note and no session i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import difflib
 import getpass
 import re
@@ -16,6 +15,7 @@ import secrets
 import time
 import uuid
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -119,6 +119,9 @@ class RemoteKernels:
                 await kernel.close()
             self._undo(client, launch.instance, kernel_id)
             raise
+        return self._keep(kernel)
+
+    def _keep(self, kernel: GatewayKernel) -> GatewayKernel:
         kernel.is_settled = True
         self._open = [*(each for each in self._open if not each.is_closed), kernel]
         return kernel
@@ -141,7 +144,7 @@ class RemoteKernels:
         kernel.early = deque(maxlen=EARLY_MESSAGES)
         try:
             await kernel.connect(ATTACH_SECONDS)
-            with contextlib.suppress(TimedOutError):
+            with suppress(TimedOutError):
                 if await kernel.is_python(BUSY_SECONDS):
                     mark = await kernel.evaluate("", f"__import__('os').environ.get({MARK!r})", BUSY_SECONDS)
                     is_same = mark == repr(held.instance)
@@ -152,21 +155,14 @@ class RemoteKernels:
             await kernel.close()
             raise
         if is_same and not kernel.died.done():
-            self._open = [*(each for each in self._open if not each.is_closed), kernel]
-            return kernel
+            return self._keep(kernel)
         await kernel.close()
         self._undo(client, held.instance, held.kernel)
         return None
 
     def _kernel(self, client: GatewayClient, held: RemoteKernel, launch: Launch) -> GatewayKernel:
-        return GatewayKernel(
-            client,
-            held,
-            spool=self.spools and launch.interpreter is not None,
-            nudge_seconds=self.config.ladder.nudge_seconds,
-            trace=self.config.trace,
-            ended=self.ended,
-        )
+        spool, nudge = self.spools and launch.interpreter is not None, self.config.ladder.nudge_seconds
+        return GatewayKernel(client, held, spool=spool, nudge_seconds=nudge, trace=self.config.trace, ended=self.ended)
 
     async def ended(self, held: RemoteKernel, is_deleted: bool) -> tuple[int, ...]:
         """Forget a kernel that is known to be gone; returns the pids of what is left of it on this machine."""
@@ -178,7 +174,7 @@ class RemoteKernels:
         """Delete what a start left at the server, in the background: the one who waited has waited long enough."""
 
         async def delete() -> None:
-            with contextlib.suppress(PxError):
+            with suppress(PxError):
                 await client.delete(kernel, UNDO_SECONDS)
                 held = await asyncio.to_thread(self._read, instance)
                 if held is not None and held.kernel == kernel:  # the instance may have another kernel by now
@@ -227,15 +223,17 @@ class RemoteKernels:
         """Return the notes of kernels that no handle has, when what is being deleted is gone."""
         if self._undoing:
             await asyncio.wait(set(self._undoing))
-        paths = await asyncio.to_thread(lambda: sorted(self._folder.glob(f"{self._daemon}.*.json")))
-        notes = [await asyncio.to_thread(self._read, path.stem) for path in paths]
         living = {each.held.instance for each in self._open if not each.died.done()}
-        return [each for each in notes if each is not None and each.instance not in living]
+
+        def notes() -> list[RemoteKernel | None]:
+            return [self._read(path.stem) for path in sorted(self._folder.glob(f"{self._daemon}.*.json"))]
+
+        found = await asyncio.to_thread(notes)
+        return [each for each in found if each is not None and each.instance not in living]
 
     async def forget(self, held: RemoteKernel) -> None:
-        """Remove what is written down of a kernel."""
         async with self._writing:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 await asyncio.to_thread(self._path(held.instance).unlink, missing_ok=True)
 
     def _path(self, instance: str) -> Path:
@@ -254,7 +252,6 @@ class RemoteKernels:
 
     async def close(self, *, stop: bool) -> None:
         """Let go of all connections; the kernels go on living."""
-        del stop
         for kernel in self._open:
             await kernel.close()
         self._open.clear()
@@ -276,11 +273,8 @@ class GatewayExternal(RemoteKernels):
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
         """Have a kernel started and return it when it answers.
 
-        Raises:
-            ConfigError: No address is set, or the server wants a token.
-            InvalidInputError: It has no such kernelspec.
-            OverloadedError: It has as many kernels as it may.
-            StartFailedError, ReadinessTimeoutError: It is not reachable, or failed.
+        ConfigError: no address is set, or the server wants a token; InvalidInputError: it has no such kernelspec;
+        OverloadedError: it has as many kernels as it may; StartFailedError: it is not reachable, or failed.
         """
         client = self._client()
         server = await client.preflight()
@@ -312,7 +306,7 @@ class GatewayExternal(RemoteKernels):
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
         """Return who speaks with the server of the settings, if it is the kernel's."""
-        with contextlib.suppress(ConfigError):
+        with suppress(ConfigError):
             client = self._client()
             return client if client.shown == held.url else None
         return None

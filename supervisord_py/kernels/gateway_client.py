@@ -7,9 +7,9 @@ in the header `Authorization`, for the websocket too; it is in no address, so in
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -48,8 +48,7 @@ class Preflight(msgspec.Struct, frozen=True):
 class GatewayClient:
     """One server. Credentials in `url` are used where there is no token; so is `?token=`.
 
-    Raises:
-        ConfigError: The address is none.
+    `is_ours`: it is the gateway that this daemon runs, whose token nobody sets. Raises ConfigError: no such address.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class GatewayClient:
         self.shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
         """The address without credentials, query and fragment."""
         self.is_ours = is_ours
-        """It is the gateway that this daemon runs, whose token nobody sets."""
         try:
             address = URL(url)
         except ValueError:
@@ -72,8 +70,7 @@ class GatewayClient:
         if token := token or address.query.get("token"):
             self._headers["Authorization"] = f"token {token}"
         elif address.user:
-            pair = f"{address.user}:{address.password or ''}".encode()
-            self._headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+            self._headers["Authorization"] = aiohttp.BasicAuth(address.user, address.password or "", "utf-8").encode()
         self._root = address.with_query(None).with_fragment(None).with_user(None)
         self._token_setting = token_setting
         self._trust_env = trust_env
@@ -90,12 +87,11 @@ class GatewayClient:
         about, specs = answers  # what hides its version has none
         if isinstance(specs, BaseException):
             raise specs
-        found = specs.get("kernelspecs") if isinstance(specs, dict) else None
-        if not isinstance(found, dict):
-            raise self.unreachable(_NO_JUPYTER)
-        inner = {name: each.get("spec") if isinstance(each, dict) else None for name, each in found.items()}
-        named = {name: each if isinstance(each, dict) else {} for name, each in inner.items()}
-        return Preflight(named, isinstance(about, dict) and "gateway_version" in about)
+        try:
+            found = {name: dict(each["spec"]) for name, each in specs["kernelspecs"].items()}
+        except (TypeError, KeyError, AttributeError, ValueError):
+            raise self.unreachable(_NO_JUPYTER) from None
+        return Preflight(found, isinstance(about, dict) and "gateway_version" in about)
 
     async def create(self, body: Mapping[str, Any], seconds: float) -> str:
         """Start a kernel and return its id; `body`: `name`, and what the server knows of `env`, `path`, `kernel_id`."""
@@ -113,29 +109,21 @@ class GatewayClient:
         return found if isinstance(found, dict) else {}
 
     async def interrupt(self, kernel: str, seconds: float = INTERRUPT_SECONDS) -> None:
-        """Have a kernel interrupted: SIGINT where its kernelspec says nothing else."""
         await self._json("POST", f"api/kernels/{kernel}/interrupt", "interrupt the kernel", seconds, {})
 
     async def delete(self, kernel: str, seconds: float = DELETE_SECONDS) -> None:
         """Have a kernel ended; one that is not there has ended."""
-        try:
+        with suppress(UnknownUnitError):
             await self._json("DELETE", f"api/kernels/{kernel}", "end the kernel", seconds)
-        except UnknownUnitError:
-            return
 
     async def connect(self, kernel: str, session: str, seconds: float) -> aiohttp.ClientWebSocketResponse:
         """Open a kernel's websocket; the server answers when the kernel does. Raises PxError as every call."""
         where = (self._root / f"api/kernels/{kernel}/channels").with_query(session_id=session)
+        headers, closing = self._headers, aiohttp.ClientWSTimeout(ws_close=1.0)
         try:
             async with asyncio.timeout(seconds):
                 return await self._http.ws_connect(
-                    where,
-                    protocols=(V1,),
-                    headers=self._headers,
-                    heartbeat=PING_SECONDS,
-                    max_msg_size=0,
-                    compress=0,
-                    timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+                    where, protocols=(V1,), headers=headers, heartbeat=PING_SECONDS, max_msg_size=0, timeout=closing
                 )
         except aiohttp.WSServerHandshakeError as error:
             raise self.refused(error.status, "", "open the kernel's websocket") from None
@@ -161,13 +149,9 @@ class GatewayClient:
     async def _json(
         self, method: str, path: str, doing: str, seconds: float, body: Mapping[str, Any] | None = None
     ) -> Any:
+        about: Any = {"json": body, "headers": self._headers, "allow_redirects": False}
         try:
-            async with (
-                asyncio.timeout(seconds),
-                self._http.request(
-                    method, self._root / path, json=body, headers=self._headers, allow_redirects=False
-                ) as answer,
-            ):
+            async with asyncio.timeout(seconds), self._http.request(method, self._root / path, **about) as answer:
                 text = await answer.text(errors="replace")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self.unreachable(_why(error, seconds)) from None
@@ -259,5 +243,5 @@ def _message_in(body: str) -> str:
         members = json.loads(body)
     except ValueError:
         return ""
-    said = [members.get(name) for name in ("message", "reason")] if isinstance(members, dict) else []
-    return next((each.strip()[:300] for each in said if isinstance(each, str) and each.strip()), "")
+    said = members.get("message") or members.get("reason") if isinstance(members, dict) else ""
+    return said.strip()[:300] if isinstance(said, str) else ""

@@ -15,6 +15,7 @@ import re
 import time
 import uuid
 from collections import deque
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,9 @@ from supervisord_py.kernels import websocket_frames
 from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog, CellRecorder, reply_of
-from supervisord_py.kernels.foreign_requests import ForeignRequests
 from supervisord_py.kernels.gateway_client import UNKNOWN_THERE, GatewayUnreachableError
 from supervisord_py.kernels.gateway_socket import KernelSocket
+from supervisord_py.kernels.kernel_requests import ForeignRequests, cell_mark, execute_content
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -43,20 +44,12 @@ SILENT_SECONDS = 10.0  # silence of the server after a reply, after which the re
 SPOOLED_SECONDS = 1.0  # the same for a kernel whose output is in its own files
 LEFT_ALONE_SECONDS = 5.0  # after so much silence the server is asked first: it may have culled the kernel
 LEAVE_SECONDS = 1.0  # how long a DELETE under way may hold up the closing of the connections
-DELETE_PAUSES = (0.5, 1.5)  # a server that is restarting the kernel answers 500 for a moment
 LOOK_SECONDS = 0.5
 REMEMBERED_CELLS = 16  # cells whose late output is still recorded
 BROKEN = "The connection to the gateway broke while the cell ran: output may be missing."
 _DELETED = "it was deleted at its server"
 _STATE_LOST = frozenset(("restarting", "autorestarting", "dead"))
 _HELD_BACK = re.compile(r"\s*IOPub (data|message) rate exceeded")
-_CONTENT: Mapping[str, Any] = {
-    "silent": False,
-    "store_history": False,
-    "user_expressions": {},
-    "allow_stdin": False,
-    "stop_on_error": False,  # one cell at a time; ipykernel 6 would abort the next one, too
-}
 _log = structlog.get_logger(__name__)
 
 
@@ -146,10 +139,7 @@ class GatewayKernel:
         self.early: deque[Message] | None = None  # of cells that an earlier control plane sent, until one is followed
         self.died: asyncio.Future[ExitRecord | None] = asyncio.get_running_loop().create_future()
         self.is_closed = False
-        self._client = client
-        self._spool = spool
-        self._nudge_seconds = nudge_seconds
-        self._ended = ended
+        self._client, self._spool, self._nudge_seconds, self._ended = client, spool, nudge_seconds, ended
         self._why = ""
         self._ending: asyncio.Task[None] | None = None
         self._is_deleted = False
@@ -157,15 +147,8 @@ class GatewayKernel:
         self._answers: dict[str, asyncio.Future[Message]] = {}
         self._cells: dict[str, _Cell] = {}
         self._after_break = uuid.uuid4().hex  # id of the request whose answer tells that replies were lost
-        self._socket = KernelSocket(
-            client,
-            held.kernel,
-            held.session,
-            hear=self._heard,
-            on_back=self._look_for_lost_replies,
-            on_gone=self.lose,
-            trace=trace,
-        )
+        ears: Any = {"hear": self._heard, "on_back": self._look_for_lost_replies, "on_gone": self.lose}
+        self._socket = KernelSocket(client, held.kernel, held.session, trace=trace, **ears)
 
     # -- its beginning -----------------------------------------------------------------------------------------------
 
@@ -197,7 +180,7 @@ class GatewayKernel:
 
     async def evaluate(self, code: str, expression: str, seconds: float) -> str:
         """Run Python silently, and return the repr of an expression afterwards; "" where that failed."""
-        content = {**_CONTENT, "code": code, "silent": True, "user_expressions": {"it": expression}}
+        content = execute_content(code, silent=True, user_expressions={"it": expression})
         answer = await self._ask("execute_request", content, seconds)
         if answer.content.get("status") != "ok":
             _log.warning("gateway_init_failed", kernel=self.held.kernel, error=str(answer.content.get("evalue")))
@@ -230,16 +213,10 @@ class GatewayKernel:
         """Run a cell to its end. Cancelling this abandons the wait, not the cell. Raises KernelGoneError."""
         if self._socket.silent_seconds > LEFT_ALONE_SECONDS and await self._is_dead():
             self.lose(UNKNOWN_THERE)
-        content = {**_CONTENT, "code": request.code, "store_history": request.store_history}
+        content = execute_content(request.code, store_history=request.store_history)
         message = self._request("execute_request", content, request.cell_id)
-        if self._spool:  # the mark by which our launcher knows a cell of ours, and writes its files
-            mark = {
-                "cell": request.cell_id,
-                "dir": str(request.cells_dir),
-                "preview": request.preview_bytes,
-                "cap": request.cell_bytes,
-            }
-            message = msgspec.structs.replace(message, metadata={"px": mark})
+        if self._spool:
+            message = msgspec.structs.replace(message, metadata=cell_mark(request))
         return await self._see_through(request, wake, message)
 
     async def follow(self, request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
@@ -333,15 +310,8 @@ class GatewayKernel:
             missing.append("The server passes text on, not bytes: what was no UTF-8 came altered.")
         missing = [] if self._spool else missing
         notice, self.notice = self.notice, None
-        return Reply(
-            reply.status,
-            error=reply.error,
-            execution_count=reply.execution_count,
-            asked_exit=reply.asked_exit,
-            iopub_lost=not cell.idle.is_set(),
-            lossy=bool(missing),
-            notice=" ".join(filter(None, (notice, *missing))) or None,
-        )
+        words = " ".join(filter(None, (notice, *missing))) or None
+        return replace(reply, iopub_lost=not cell.idle.is_set(), lossy=bool(missing), notice=words)
 
     # -- what the websocket says -------------------------------------------------------------------------------------
 
@@ -399,7 +369,6 @@ class GatewayKernel:
 
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
         """End it and forget it; how long that may take is the server's to decide: its API has no such parameter."""
-        _log.debug("gateway_kernel_shutdown", kernel=self.held.kernel, reason=reason, grace_seconds=grace_seconds)
         await asyncio.shield(self._begin_to_end(_DELETED))
         await self.close()
         return await self._ended(self.held, self._is_deleted)
@@ -442,19 +411,14 @@ class GatewayKernel:
 
     async def _delete(self, why: str) -> None:
         """Have the server end it. Where that fails it is given up; its note stays, for a later sweep."""
-        for pause in (*DELETE_PAUSES, None):
-            try:
-                await self._client.delete(self.held.kernel)
-                self._is_deleted = True
-                break
-            except PxError as error:
-                _log.info("gateway_delete_failed", kernel=self.held.kernel, detail=error.detail)
-                is_away = isinstance(error, GatewayUnreachableError)
-                self._is_deleted = is_away and self._client.is_ours  # it ends with our own gateway
-                if is_away or pause is None:
-                    why = error.detail
-                    break
-                await asyncio.sleep(pause)
+        try:
+            await self._client.delete(self.held.kernel)
+            self._is_deleted = True
+        except PxError as error:
+            _log.info("gateway_delete_failed", kernel=self.held.kernel, detail=error.detail)
+            is_away = isinstance(error, GatewayUnreachableError)
+            self._is_deleted = is_away and self._client.is_ours  # it ends with our own gateway
+            why = error.detail
         self.lose(why)
 
     def _check(self) -> None:

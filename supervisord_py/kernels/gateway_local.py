@@ -66,18 +66,14 @@ class GatewayLocal(RemoteKernels):
         daemon = supervisor.placement.new_key().partition(".")[0]
         super().__init__(config, daemon, "local")
         self._supervisor = supervisor
-        self._shared = SharedGateway(supervisor, config, daemon, python)
+        self._shared = SharedGateway(supervisor, config, python)
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: for what is started from now on."""
         self.config = self._shared.config = config
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
-        """Start a kernel, and the gateway if none runs, and return the kernel when it answers.
-
-        Raises:
-            StartFailedError, ReadinessTimeoutError: The gateway or the kernel did not come up.
-        """
+        """Start a kernel, and the gateway if none runs, and return the kernel when it answers."""
         client, began = await self._gateway(launch, deadline), time.time()
         try:
             return await self._start_in(client, launch, deadline)

@@ -1,17 +1,13 @@
-"""The one gateway on this machine that daemons share: found, or started, and stopped by its owner.
+"""The one gateway of this daemon: found again by the next control plane, or started, and stopped by its owner.
 
-It is found by `gateway.json`, or started, under a lock (flock) among daemons. What is found is used only when it is the
-recorded process, listens on the recorded port, and answers to its token; what does not is cleaned away, and killed only
-if it is our own. A gateway that answers is never replaced: other sessions live in it. It ends with the daemon that
-started it, whoever else uses it.
+What is written in `gateway.json` is used only while its process is ours and answers to its token; whatever else of ours
+is there is stopped first. A gateway that answers is never replaced: other sessions live in it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import os
 import re
 import secrets
 import shlex
@@ -24,15 +20,15 @@ import msgspec
 import psutil
 import structlog
 
-from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError, TimedOutError
+from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels.gateway import write_private
 from supervisord_py.kernels.gateway_client import OUR_LOG, GatewayClient
-from supervisord_py.process import host
 from supervisord_py.process.instance import Instance, Phase
-from supervisord_py.process.model import ChildSpec, Identity, Liveness, Reason
+from supervisord_py.process.model import ChildSpec, Reason
+from supervisord_py.process.supervisor import Driver
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from supervisord_py.kernels.backend import Launch
@@ -60,34 +56,10 @@ class GatewayRecord(msgspec.Struct, frozen=True):
 
     url: str  # http://127.0.0.1:PORT
     pid: int
-    start_time: int
-    boot_id: str
     token_file: str
-    daemon: str  # id of the daemon whose keeper holds it
-    instance: str  # its key there
+    instance: str  # its key with the keeper
     python: str = msgspec.field(name="pythonPath")  # interpreter that runs it
     started_at: float = msgspec.field(name="startedAt")  # Unix seconds
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self.url.rpartition(":")[2])
-
-    @property
-    def is_there(self) -> bool:
-        """Whether this very process lives."""
-        return host.liveness(Identity(self.pid, self.start_time, self.boot_id)) is not Liveness.DEAD
-
-    def token(self) -> str | None:
-        """Return the token; None when its file is gone, or may be read by others. File I/O."""
-        try:
-            fd = os.open(self.token_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return None
-        with os.fdopen(fd, encoding="ascii", errors="replace") as file:
-            status = os.fstat(file.fileno())
-            is_private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
-            return file.read().strip() or None if is_private else None
 
 
 def listens(pid: int, port: int) -> bool:
@@ -110,164 +82,97 @@ class GatewayInstance(Instance):
         self.client: GatewayClient | None = None
 
 
-class SharedGateway:
+class SharedGateway(Driver[GatewayInstance]):
     """Finds or starts the gateway, and is its `Driver`. `python` chooses the interpreter that runs it."""
 
     kind = "kernel"
 
-    def __init__(
-        self, supervisor: Supervisor, config: KernelsConfig, daemon: str, python: Callable[[Launch], str]
-    ) -> None:
+    def __init__(self, supervisor: Supervisor, config: KernelsConfig, python: Callable[[Launch], str]) -> None:
         self.config = config
         self.folder = config.gateway.dir
-        """The directory that all who share the gateway know."""
         self.supervisor = supervisor
-        self._daemon = daemon
+        self.own: GatewayInstance | None = None
         self._python = python
         self._one_at_a_time = asyncio.Lock()
-        self.record: GatewayRecord | None = None  # of the one in use, with who speaks with it, token and all
-        self.client: GatewayClient | None = None
-        self.own: GatewayInstance | None = None
 
     async def get(self, launch: Launch | None = None) -> GatewayClient | None:
-        """Return who speaks with the gateway, started for `launch` if none runs.
-
-        Raises:
-            TimedOutError: Another daemon held the lock all the time.
-            StartFailedError, ConfigError: It did not come up.
-        """
+        """Return who speaks with the gateway, started for `launch` if none runs. Raises StartFailedError."""
         async with self._one_at_a_time:
-            if self.record is not None and not self.record.is_there:
-                await self._let_go()
-            if self.client is not None:
-                return self.client
-            if launch is None and not await asyncio.to_thread((self.folder / "gateway.json").exists):
-                return None
-            await asyncio.to_thread(self.folder.mkdir, mode=0o700, parents=True, exist_ok=True)
-            async with self._locked():
-                if not await self._find() and launch is not None:
-                    await self._start(launch)
-            return self.client
+            if self.own is not None and self.own.phase is not Phase.READY:
+                await self.own.stopped.wait()
+            if self.own is None:
+                await self._find()
+            if self.own is None and launch is not None:
+                await self._start(launch)
+            return self.own.client if self.own is not None else None
 
     async def give_up_if_silent(self, client: GatewayClient) -> None:
-        """Have done with a gateway that does not answer, so that the next one who asks gets another; others live in it,
-        so one that does is never replaced. Ours is stopped, another daemon's is left to it.
-        """
+        """Stop a gateway that does not answer, so that the next one who asks gets another."""
         with contextlib.suppress(PxError):
             await client.preflight(ANSWER_SECONDS)
             return
-        async with self._one_at_a_time, self._locked():
-            if self.client is client and self.record is not None:
-                _log.warning("gateway_unhealthy", url=self.record.url)
-                await asyncio.to_thread(self._remove, self.record.instance)
-                await self.close(stop=True)
+        async with self._one_at_a_time:
+            if self.own is not None and self.own.client is client:
+                _log.warning("gateway_unhealthy", url=client.shown)
+                await self._stop(self.own)
 
     async def close(self, *, stop: bool) -> None:
-        """Let go of it; with `stop`, end it if it is ours, whoever else uses it."""
-        await self._let_go()
-        if stop and self.own is not None:
+        """Let go of it; with `stop`, end it."""
+        if self.own is not None and stop:
             await self._stop(self.own)
+        elif self.own is not None and self.own.client is not None:
+            await self.own.client.close()
 
-    async def _let_go(self) -> None:
-        client, self.client, self.record = self.client, None, None
-        if client is not None:
-            await client.close()
-
-    # -- finding -----------------------------------------------------------------------------------------------------
-
-    @contextlib.asynccontextmanager
-    async def _locked(self) -> AsyncIterator[None]:
-        """Hold the lock, which ends with its holder, however that ends; TimedOutError if another one keeps it."""
-        path, seconds = self.folder / "gateway.lock", self.config.gateway.lock_seconds
-        give_up_at = asyncio.get_running_loop().time() + seconds
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            while not _lock(fd):
-                if asyncio.get_running_loop().time() >= give_up_at:
-                    raise TimedOutError(
-                        f"Timed out waiting for shared gateway lock: {path} is held for more than {seconds:g} s.",
-                        hint="Another daemon is starting the gateway; see its log, and try again.",
-                    )
-                await asyncio.sleep(LOOK_SECONDS)
-            yield
-        finally:
-            os.close(fd)
+    # -- finding, starting, stopping ---------------------------------------------------------------------------------
 
     def read(self) -> GatewayRecord | None:
         """Return what is written of the gateway; None where nothing sensible is. File I/O."""
         try:
-            record = msgspec.json.decode((self.folder / "gateway.json").read_bytes(), type=GatewayRecord)
-            return record if record.port > 0 and record.pid > 0 else None
+            return msgspec.json.decode((self.folder / "gateway.json").read_bytes(), type=GatewayRecord)
         except (OSError, ValueError):
             return None
 
-    def _remove(self, key: str) -> None:
-        """Remove what is written of a gateway, unless another's is written down by now."""
-        present = self.read()
-        if present is None or present.instance == key:
-            (self.folder / "gateway.json").unlink(missing_ok=True)
-        (self.folder / f"token-{key}").unlink(missing_ok=True)
-
-    async def _find(self) -> bool:
-        """Take the gateway that is written down, if it can be used; clean up otherwise."""
+    async def _find(self) -> None:
+        """Take the gateway of an earlier control plane, if it can be used; stop what cannot."""
         record = await asyncio.to_thread(self.read)
-        found = record is not None and await self._use(record)
         for child in await self.supervisor.placement.list(UNIT):
-            if child.unit == UNIT and not (found and record is not None and child.key == record.instance):
-                own = self.own if self.own is not None and self.own.key == child.key else None
-                await self._stop(own or self.revive(child, None))
-        if record is not None and not found:
-            _log.info("gateway_stale", url=record.url, pid=record.pid)
-            await asyncio.to_thread(self._remove, record.instance)
-        return found
+            if child.unit != UNIT:  # a session may be called so
+                continue
+            instance = self.revive(child, None)
+            if record is not None and record.instance == child.key and await self._answers(instance, record):
+                self._watched(instance)
+            else:
+                await self._stop(instance)
 
-    async def _use(self, record: GatewayRecord) -> bool:
-        token = await asyncio.to_thread(record.token) if record.is_there else None
-        if token is None or not await asyncio.to_thread(listens, record.pid, record.port):
-            return False
-        client = GatewayClient(record.url, token, "", is_ours=True)
+    async def _answers(self, instance: GatewayInstance, record: GatewayRecord) -> bool:
         try:
-            await client.preflight(ANSWER_SECONDS)
-        except PxError:
-            await client.close()
+            token = await asyncio.to_thread(self._token.read_text)
+            instance.client = GatewayClient(record.url, token, "", is_ours=True)
+            await instance.client.preflight(ANSWER_SECONDS)
+        except (PxError, OSError):
             return False
-        child = await self.supervisor.placement.attach(record.instance) if record.daemon == self._daemon else None
-        if child is not None:
-            self._watched(self.revive(child, None), client)
-        self.record, self.client = record, client
-        return True
+        return instance.record is None
 
-    # -- starting and stopping ---------------------------------------------------------------------------------------
+    @property
+    def _token(self) -> Path:
+        return self.folder / "token"
 
     async def _start(self, launch: Launch) -> None:
-        key = self.supervisor.placement.new_key()
-        instance = GatewayInstance(key, self.config, self._python(launch), launch.env)
+        instance = GatewayInstance(self.supervisor.placement.new_key(), self.config, self._python(launch), launch.env)
         try:
+            await asyncio.to_thread(self.folder.mkdir, mode=0o700, parents=True, exist_ok=True)
             await self.supervisor.start(self, instance)
-            assert instance.child is not None
-            assert instance.client is not None
-            who = instance.child.identity
-            record = GatewayRecord(
-                url=f"http://127.0.0.1:{instance.port}",
-                pid=who.pid,
-                start_time=who.start_time,
-                boot_id=who.boot_id,
-                token_file=str(self.folder / f"token-{key}"),
-                daemon=self._daemon,
-                instance=key,
-                python=instance.python,
-                started_at=time.time(),
-            )
+            url, pid = f"http://127.0.0.1:{instance.port}", instance.pid or 0
+            record = GatewayRecord(url, pid, str(self._token), instance.key, instance.python, time.time())
             await asyncio.to_thread(write_private, self.folder / "gateway.json", msgspec.json.encode(record))
         except BaseException:
             await asyncio.shield(self._stop(instance))
             raise
         self.supervisor.became_ready(instance)
-        self._watched(instance, instance.client)
-        self.record, self.client = record, instance.client
+        self._watched(instance)
 
-    def _watched(self, instance: GatewayInstance, client: GatewayClient) -> None:
-        self.own, instance.client = instance, client
+    def _watched(self, instance: GatewayInstance) -> None:
+        self.own = instance
         self.supervisor.task(self._watch(instance))
 
     async def _watch(self, instance: GatewayInstance) -> None:
@@ -290,9 +195,9 @@ class SharedGateway:
             probe.bind(("127.0.0.1", 0))
             instance.port = int(probe.getsockname()[1])
         token = secrets.token_urlsafe(32)
-        await asyncio.to_thread(write_private, self.folder / f"token-{instance.key}", token)
+        await asyncio.to_thread(write_private, self._token, token)
         instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", token, "", is_ours=True)
-        argv = gateway_argv(instance.python, instance.port, cull_idle_seconds=self.config.gateway.cull_idle_seconds)
+        argv = gateway_argv(instance.python, instance.port)
         env = gateway_env(instance.env, token, self.folder / SPECS, runtime)
         return ChildSpec(unit=UNIT, argv=argv, cwd="/", env=env)
 
@@ -329,11 +234,9 @@ class SharedGateway:
 
     def revive(self, child: Child, note: Note | None) -> GatewayInstance:
         """Return the instance of a gateway that an earlier control plane started."""
-        del note  # `gateway.json` says more
         instance = GatewayInstance(child.key, self.config)
-        instance.child, instance.record = child, child.exit
+        instance.child, instance.record, instance.phase = child, child.exit, Phase.READY
         instance.started_at = instance.ready_at = child.started_at
-        instance.phase = Phase.READY
         return instance
 
     async def adopt(self, instance: GatewayInstance, note: Note) -> bool:
@@ -347,7 +250,9 @@ class SharedGateway:
         """Close our connections to it, and remove what is written down of it."""
         if instance.client is not None:
             await instance.client.close()
-        await asyncio.to_thread(self._remove, instance.key)
+        if (record := self.read()) is None or record.instance == instance.key:
+            for file in (self.folder / "gateway.json", self._token):
+                file.unlink(missing_ok=True)
 
     def gone(self, instance: GatewayInstance) -> None:
         """The next one who asks starts another."""
@@ -355,15 +260,7 @@ class SharedGateway:
             self.own = None
 
 
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def gateway_argv(python: str, port: int, *, cull_idle_seconds: float) -> tuple[str, ...]:
+def gateway_argv(python: str, port: int) -> tuple[str, ...]:
     """Return the command line of a gateway: nobody without the token gets anything, output is not rationed, and a
     kernel that dies is not restarted, which would hide that its variables are gone.
 
@@ -381,7 +278,7 @@ def gateway_argv(python: str, port: int, *, cull_idle_seconds: float) -> tuple[s
         "--KernelGatewayApp.allow_origin=",
         "--JupyterWebsocketPersonality.list_kernels=True",
         "--ZMQChannelsWebsocketConnection.limit_rate=False",
-        f"--MappingKernelManager.cull_idle_timeout={max(1, round(cull_idle_seconds))}",
+        "--MappingKernelManager.cull_idle_timeout=3600",
         "--MappingKernelManager.cull_interval=30",
         "--MappingKernelManager.root_dir=/",
         "--KernelManager.transport=ipc",

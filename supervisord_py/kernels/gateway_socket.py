@@ -38,7 +38,7 @@ class KernelSocket:
     """The channels of one kernel at one server.
 
     `hear` deals with a message, the next one is read afterwards; `on_back` is told when the connection is open again
-    after a break, `on_gone`, once, why it will not come back.
+    after a break, `on_gone`, once, why it will not come back. `breaks`: how often it broke.
     """
 
     def __init__(
@@ -52,13 +52,9 @@ class KernelSocket:
         on_gone: Callable[[str], None],
         trace: bool,
     ) -> None:
-        self.breaks = 0  # how often the connection broke
-        self._client = client
-        self._kernel = kernel
-        self._session = session
-        self._hear = hear
-        self._on_back = on_back
-        self._on_gone = on_gone
+        self.breaks = 0
+        self._client, self._kernel, self._session = client, kernel, session
+        self._hear, self._on_back, self._on_gone = hear, on_back, on_gone
         self._trace = trace
         self._waits_since: float | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None

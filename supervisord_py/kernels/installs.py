@@ -1,22 +1,19 @@
 """What is installed for kernels: overlays with ipykernel, and the managed environment; with uv, else pip.
 
 An install is whole or not there: it is made in place beside a mark, and counts when the mark is gone; what was killed
-half-way is cleared away by the next one. A lock excludes other processes that make the same. An install goes on when
-the call that asked for it gives up.
+half-way is cleared away by the next one. An install goes on when the call that asked for it gives up.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import os
 import shlex
 import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,7 +21,7 @@ from supervisord_py.errors import ShuttingDownError, StartFailedError
 from supervisord_py.process import program
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
     from supervisord_py.process.keeper_client import KeeperClient
 
@@ -35,7 +32,6 @@ REQUIREMENT = "ipykernel>=6.29,<8"
 INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")
 """A person's own settings of the installers (indexes, caches, certificates) pass to an install, not to kernels."""
 INSTALL_SECONDS = 1800.0
-LOOK_SECONDS = 0.1
 
 
 class Installers(msgspec.Struct, frozen=True):
@@ -117,9 +113,7 @@ class Installs:
     async def ensure(self, install: Install, env: Mapping[str, str], progress: Callable[[str], None]) -> None:
         """See to it that `install.target` is there, whole; `progress` gets short steps, on the loop.
 
-        Raises:
-            InstallFailedError: It cannot be had.
-            ShuttingDownError: The daemon stops.
+        Raises InstallFailedError: it cannot be had; ShuttingDownError: the daemon stops.
         """
         if await asyncio.to_thread(is_complete, install.target, install.proof):
             return
@@ -152,29 +146,22 @@ class Installs:
 
     async def _make(self, install: Install, env: Mapping[str, str], progress: Callable[[str], None]) -> None:
         started, target = time.monotonic(), install.target
+        log, tool = target.with_name(f"{target.name}.log"), Path(install.steps[0][0]).name
+        about: Any = {"name": f"{PROGRAMS}install-{target.name}", "cwd": str(target.parent), "timeout": INSTALL_SECONDS}
+        progress(f"building {install.what} in {target} with {tool} (its output: {log})")
         try:
-            async with asyncio.timeout(INSTALL_SECONDS), _locked(target, progress):
-                if await asyncio.to_thread(is_complete, target, install.proof):
-                    return
-                log = target.with_name(f"{target.name}.log")
-                progress(
-                    f"building {install.what} in {target} with {Path(install.steps[0][0]).name} (its output: {log})"
-                )
-                await asyncio.to_thread(_clear, target)
-                with log.open("w", encoding="utf-8", errors="replace") as written:
-                    for argv in install.steps:
-                        ended = await program.run(
-                            self._client,
-                            argv,
-                            name=f"{PROGRAMS}install-{target.name}",
-                            cwd=str(target.parent),
-                            env=env,
-                            timeout=INSTALL_SECONDS,
-                            on_line=lambda line: print(line, file=written, flush=True),
-                        )
-                        if ended.code != 0:
-                            raise InstallFailedError(install, f"{Path(argv[0]).name} {how_it_ended(ended)}")
-                mark_of(target).unlink()
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(_clear, target)
+            with log.open("w", encoding="utf-8", errors="replace") as written:
+
+                def write(line: str) -> None:
+                    print(line, file=written, flush=True)
+
+                for argv in install.steps:
+                    ended = await program.run(self._client, argv, env=env, on_line=write, **about)
+                    if ended.code != 0:
+                        raise InstallFailedError(install, f"{Path(argv[0]).name} {how_it_ended(ended)}")
+            mark_of(target).unlink()
         except InstallFailedError:
             raise
         except StartFailedError as error:
@@ -189,27 +176,6 @@ class Installs:
 def how_it_ended(ended: program.Completed) -> str:
     """Return how a program ended and the last thing it said."""
     return f"{ended.words}: {ended.last_line}" if ended.last_line else ended.words
-
-
-@contextlib.asynccontextmanager
-async def _locked(target: Path, progress: Callable[[str], None]) -> AsyncIterator[None]:
-    """Exclude other processes that make the same; ends with the process that holds it, however that ends."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(target.with_name(f".lock-{target.name}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    told = False
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not told:
-                    progress(f"another process builds {target}; waiting for it")
-                told = True
-                await asyncio.sleep(LOOK_SECONDS)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _clear(target: Path) -> None:

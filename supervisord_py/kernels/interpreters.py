@@ -67,13 +67,8 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """Return the candidates in their order. What was named decides alone; else nothing is left out, nothing twice.
 
-    Args:
-        cwd: Real path of the working directory.
-        environ: What the caller sent: VIRTUAL_ENV, CONDA_PREFIX, PATH.
-        path: PATH where the caller sent none.
-        request, setting: Interpreter by the request and by the settings: a path, a name, `managed`.
-        managed: Root of the managed environment; None where the settings turn it off.
-        home: For `~`.
+    `environ` is what the caller sent (VIRTUAL_ENV, CONDA_PREFIX, PATH), `path` takes the place of its PATH; `request`
+    and `setting` are a path, a name or `managed`; `managed` is the root of that environment where it may be used.
     """
 
     def absolute(place: str) -> str:
@@ -114,11 +109,7 @@ def candidates(
 
 
 def real_cwd(cwd: str | None, home: str) -> str:
-    """Return the real path of a working directory; None is the home directory.
-
-    Raises:
-        InvalidInputError: It is not absolute, not there, no directory, or closed to us.
-    """
+    """Return the real path of a working directory; None is the home directory. Raises InvalidInputError."""
     wanted = home if cwd is None else cwd
     trouble, real = None, "" if "\0" in wanted else os.path.realpath(wanted)
     if not wanted.startswith("/") or "\0" in wanted:

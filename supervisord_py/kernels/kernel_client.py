@@ -23,7 +23,7 @@ import zmq.asyncio
 from jupyter_client.session import DELIM, Session
 
 from supervisord_py.errors import ConflictError, InterruptedRunError
-from supervisord_py.kernels.foreign_requests import ForeignRequests
+from supervisord_py.kernels.kernel_requests import ForeignRequests, cell_mark, execute_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -136,27 +136,16 @@ def send_now(socket: zmq.asyncio.Socket, frames: list[bytes]) -> None:
 
 
 class Request:
-    """A request of ours under way.
-
-    Attributes:
-        id: Its message id.
-        channel: On which it was sent.
-        reply: The reply's content, once it came.
-        idle: Done when the kernel said that all output of it was sent, or can say so no more.
-        on_output: Told of each iopub message that belongs to it, before `idle` is done; must not block.
-        heard: How many messages of its output came so far.
-    """
-
-    __slots__ = ("channel", "heard", "id", "idle", "on_output", "reply")
+    """A request of ours under way; `on_output` is told of each iopub message of it, and must not block."""
 
     def __init__(self, msg_id: str, channel: str, on_output: Callable[[Message], None] | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.id = msg_id
         self.channel = channel
-        self.reply: asyncio.Future[dict[str, Any]] = loop.create_future()
-        self.idle: asyncio.Future[None] = loop.create_future()
+        self.reply: asyncio.Future[dict[str, Any]] = loop.create_future()  # its content
+        self.idle: asyncio.Future[None] = loop.create_future()  # all output was sent, or nobody can say so any more
         self.on_output = on_output
-        self.heard = 0
+        self.heard = 0  # messages of its output that came so far
 
     @property
     def is_complete(self) -> bool:
@@ -174,16 +163,9 @@ class Request:
 class KernelClient:
     """Shell, control and iopub of one kernel; `close` it.
 
-    Args:
-        connection: To whom.
-        instance: Whose life; session and identity follow from it, the same after a restart of the control plane, so
-            that replies under way find the new one, and cells of an earlier one are known as ours.
-        trace: Log types and sizes of all messages.
-
-    Attributes:
-        late: Told of messages whose request, one of ours, is over.
-        foreign: Use by others.
-        seen: What was heard while it was waited for, as a clause.
+    Session and identity follow from `instance`, the same after a restart of the control plane, so that replies under
+    way find the new one, and cells of an earlier one are known as ours. `late` is told of messages whose request, one
+    of ours, is over; `seen` is what was heard while it was waited for, as a clause.
     """
 
     def __init__(self, connection: Connection, instance: str, *, trace: bool = False) -> None:
@@ -209,7 +191,6 @@ class KernelClient:
     def expect(
         self, msg_id: str, on_output: Callable[[Message], None] | None = None, channel: str = "shell"
     ) -> Request:
-        """Wait from now on for what belongs to a request."""
         request = self._under_way[msg_id] = Request(msg_id, channel, on_output)
         return request
 
@@ -227,26 +208,9 @@ class KernelClient:
         return request
 
     def send_cell(self, request: ExecuteRequest, *, recorded_there: bool) -> None:
-        """Send a cell; `recorded_there` tells the kernel to write its files.
-
-        Raises:
-            NotSentError: It takes no more.
-        """
-        content = {
-            "code": request.code,
-            "silent": False,
-            "store_history": request.store_history,
-            "user_expressions": {},
-            "allow_stdin": False,
-            "stop_on_error": False,  # one cell at a time; ipykernel 6 would abort the next one, too
-        }
-        mark = {
-            "cell": request.cell_id,
-            "dir": str(request.cells_dir),
-            "preview": request.preview_bytes,
-            "cap": request.cell_bytes,
-        }
-        metadata = {"px": mark} if recorded_there else {}
+        """Send a cell; `recorded_there` tells the kernel to write its files. Raises NotSentError."""
+        content = execute_content(request.code, store_history=request.store_history)
+        metadata = cell_mark(request) if recorded_there else {}
         self.send("shell", "execute_request", content, msg_id=request.cell_id, metadata=metadata)
 
     def send(
@@ -258,11 +222,7 @@ class KernelClient:
         msg_id: str,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send a message.
-
-        Raises:
-            NotSentError: The queue to the kernel is full, or this is closed.
-        """
+        """Send a message; NotSentError: the queue to the kernel is full, or this is closed."""
         if not self._readers:
             raise NotSentError(f"{kind} was not sent: the connection to the kernel is closed")
         header = {**self._session.msg_header(kind), "msg_id": msg_id}

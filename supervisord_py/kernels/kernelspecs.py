@@ -95,9 +95,8 @@ async def documents() -> dict[str, dict[str, Any]]:
 async def find_kernelspec(name: str, backend: BackendName, path: str) -> Kernelspec:
     """Return the kernelspec of a name, ready to be run by a backend; its program is looked for on `path`.
 
-    Raises:
-        InvalidInputError: There is none of that name; `nearest` and `kernelspecs` say which there are.
-        ConfigError: Its file is broken, its program is not there, or that backend must not run it.
+    InvalidInputError: none has that name, `nearest` and `kernelspecs` say which there are; ConfigError: its file is
+    broken, its program is not there, or that backend must not run it.
     """
     return await asyncio.to_thread(_find, name, backend, path)
 

@@ -41,6 +41,4 @@ def launcher_command(interpreter: str, launch: Launch, connection_file: str) -> 
         words += ["--px-overlay", launch.overlay]
     for folder in launch.modules:
         words += ["--px-modules", folder]
-    if not launch.prelude:
-        words.append("--px-no-prelude")
     return (*words, *launch.arguments)

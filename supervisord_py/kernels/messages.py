@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from supervisord_py.errors import (
     CancelledRunError,
-    ConfigError,
     ConflictError,
     OverloadedError,
     PxError,
@@ -138,13 +137,7 @@ def early_exit(launch: Launch, end: End) -> PxError:
 
 
 def not_ready(launch: Launch, seconds: float, seen: str) -> PxError:
-    """Return the error of a start that lives but did not answer in time.
-
-    Args:
-        launch: What was started.
-        seconds: How long it had.
-        seen: What was heard of it, as a clause.
-    """
+    """Return the error of a start that lives but did not answer in time; `seen`: what was heard of it, as a clause."""
     return ReadinessTimeoutError(
         f"{_unit(launch)} was not ready within {seconds:.1f} s: {seen}",
         hint=f"give the call more time (`--timeout`), or see `pxctl logs {_unit(launch)}`",
@@ -187,7 +180,6 @@ _PIP = "run `{python} -m pip install ipykernel`"
 _KINDS = {
     "ipykernel": ("{interpreter} (Python {version}) cannot import ipykernel: {detail}", _PIP),
     "overlay": ("the overlay {path} does not serve: {detail}", _PIP + ", or remove {path} to have it built anew"),
-    "module": ("module {where}: {detail}", "correct {where}, or move the file away"),
     "old_python": ("{interpreter}: {detail}", "name another interpreter: `pxctl kernel start --python PATH`"),
     "usage": ("the launcher refused its options: {detail}", "daemon and launcher differ: `pxctl daemon restart`"),
 }
@@ -195,15 +187,10 @@ _KINDS = {
 
 
 def _as_it_said(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> PxError:
-    kind, line = str(said["error"]), said.get("line")
-    told: dict[str, Any] = dict.fromkeys(("version", "detail", "path", "file")) | said
+    told: dict[str, Any] = dict.fromkeys(("version", "detail", "path")) | said
     told |= {"interpreter": launch.interpreter, "python": shlex.quote(str(launch.interpreter))}
-    told["where"] = f"{told['file']}:{line}" if isinstance(line, int) else str(told["file"])
-    what, hint = (text.format(**told) for text in _KINDS[kind])
-    if kind == "module":
-        facts = {**facts, "file": said.get("file"), "line": line}
-    error = ConfigError if kind == "module" else StartFailedError
-    return error(f"{_unit(launch)} was not started: {what}", hint=hint, unit=_unit(launch), **facts)
+    what, hint = (text.format(**told) for text in _KINDS[str(said["error"])])
+    return StartFailedError(f"{_unit(launch)} was not started: {what}", hint=hint, unit=_unit(launch), **facts)
 
 
 # -- why a call got none -----------------------------------------------------------------------------------------------
@@ -271,8 +258,7 @@ def _deadline(waits_for: WaitsFor | None, limits: SessionLimits, unit: str, afte
 
 def _hard_failure(failure: Failure | None, unit: str) -> PxError:
     name = unit.partition(":")[2]
-    if failure is None:  # a refusal that was made by hand; the set always tells which failure stands
-        return StartFailedError(f"{unit} failed.", hint=f"Try again: `pxctl kernel restart {name}`.", unit=unit)
+    assert failure is not None  # the set always tells which failure stands
     last = failure.problem or {}
     extra: dict[str, Any] = {key: value for key, value in last.items() if key in _EVIDENCE}
     if failure.kind is FailureKind.DEATHS:
@@ -300,24 +286,17 @@ _OWN = " The session was this call's own: its variables are gone with it."
 
 
 class Stopped(Struct, frozen=True):
-    """Where a call ended early: the cell, and how many there are.
+    """Where a call ended early: the cell, and how many there are."""
 
-    Attributes:
-        index: Counts from 0.
-        is_own: The session is the call's own: its variables end with it.
-        is_stateless: There are no variables, so nothing is said of them: shell cells.
-    """
-
-    index: int
+    index: int  # counts from 0
     count: int
     title: str | None = None
-    is_own: bool = False
-    is_stateless: bool = False
+    is_own: bool = False  # the session is the call's own: its variables end with it
+    is_stateless: bool = False  # shell cells: there are no variables, so nothing is said of them
 
     def __str__(self) -> str:
-        """Name the cell."""
         number = "The cell" if self.count == 1 else f"Cell {self.index + 1} of {self.count}"
-        return f"{number} ({_one_line(self.title)})" if self.title else number
+        return f"{number} ({' '.join(self.title.split())})" if self.title else number
 
     @property
     def left_out(self) -> str:
@@ -350,15 +329,7 @@ def input_failed(where: Stopped) -> str:
 def cut_off(
     where: Stopped, status: CellStatus, after_seconds: float, variables: Variables, steps: Sequence[Step] = ()
 ) -> str:
-    """Return the sentence of a call that was ended by its time (`timed_out`) or by a cancel.
-
-    Args:
-        where: The cell that was running.
-        status: TIMED_OUT or CANCELLED.
-        after_seconds: Since the arrival of the call.
-        variables: What the ladder left.
-        steps: Its rungs; the last one is named.
-    """
+    """Return the sentence of a call that its time (TIMED_OUT) or a cancel ended, `after_seconds` since its arrival."""
     why = "ran out of time" if status is CellStatus.TIMED_OUT else "was cancelled"
     by = f", by {steps[-1].action}" if steps else ""
     if where.is_stateless:
@@ -394,7 +365,3 @@ def left_by_user(where: Stopped) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.1f}".rstrip("0").rstrip(".") + " s"
-
-
-def _one_line(title: str) -> str:
-    return " ".join(title.split())

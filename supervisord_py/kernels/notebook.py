@@ -64,11 +64,7 @@ class NotebookCells(NamedTuple):
 
 
 def cells_of_notebook(text: str) -> NotebookCells:
-    """Return what a notebook asks to be run.
-
-    Raises:
-        InvalidInputError: It is no notebook; line and column, or a JSON pointer, in `errors`.
-    """
+    """Return what a notebook asks to be run. Raises InvalidInputError, with line and column or a JSON pointer."""
     notebook = _read(text)
     metadata = notebook.get("metadata") or {}
     spec = metadata.get("kernelspec") or {}
@@ -96,12 +92,9 @@ def executed(
     results: Sequence[CellResult],
     outputs_of: Callable[[CellResult], Sequence[Mapping[str, Any]]] | None = None,
 ) -> str:
-    """Return the notebook with what its cells gave.
+    """Return the notebook, as it was sent, with what its cells gave: `results`, in order, of `cells_of_notebook`.
 
-    Args:
-        text: The notebook as it was sent.
-        results: Of the cells of `cells_of_notebook`, in that order; a cell that was not run is left without outputs.
-        outputs_of: Returns the outputs of a result, in more detail than the result has them.
+    A cell that was not run is left without outputs. `outputs_of` returns those of a result in more detail.
     """
     notebook = _read(text)
     for position, cell in enumerate(_runnable(notebook)):
@@ -135,14 +128,7 @@ def export(
     language: str = "python",
     kernelspec: str | None = None,
 ) -> dict[str, Any]:
-    """Return a session's history as a notebook, nbformat 4.5, valid by its schema.
-
-    Args:
-        rows: In order; cells that were never run are left out.
-        log_of: Returns the files of a row's cell.
-        limits: How much of large outputs it holds.
-        session_id, language, kernelspec: Of the session.
-    """
+    """Return a session's history as a notebook, nbformat 4.5, valid by its schema; cells never run are left out."""
     v4 = importlib.import_module("nbformat.v4")
     metadata = {
         "kernelspec": {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -58,8 +57,10 @@ class Recording:
             self._dropped[message.parent_id] += message.size
             return
         self._waiting_bytes += message.size
-        job = partial(_take, known[0], message)
-        self._jobs.put_nowait((message.parent_id, job, message.size, None))
+        recorder = known[0]
+        self._jobs.put_nowait(
+            (message.parent_id, lambda: recorder.take(message.type, message.content()), message.size, None)
+        )
 
     async def end(self, cell_id: str, reply: Mapping[str, Any], *, status: str | None = None) -> int:
         """Write the end of a cell behind all that came before; return how many bytes of messages were dropped."""
@@ -92,10 +93,6 @@ class Recording:
                     done.set_result(None)
             for cell_id in {cell_id for cell_id, _, _, _ in jobs} & self._cells.keys():
                 self._cells[cell_id][1]()
-
-
-def _take(recorder: CellRecorder, message: Message) -> None:
-    recorder.take(message.type, message.content())
 
 
 def _perform(jobs: list[Callable[[], object]]) -> None:

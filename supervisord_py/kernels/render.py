@@ -23,7 +23,7 @@ from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from supervisord_py.kernels.cell import CellError, Step
+    from supervisord_py.kernels.cell import CellError
     from supervisord_py.kernels.cell_files import CellLog, Record, WrittenEnd
     from supervisord_py.kernels.config import OutputLimits
 
@@ -60,10 +60,7 @@ class CellOutput(Struct, frozen=True):
 def show(log: CellLog, limits: OutputLimits, most_outputs: int = FIRST_OUTPUTS + LAST_OUTPUTS) -> CellOutput:
     """Return what is shown of a cell as its files are now; nothing where it has none: its kernel died before it began.
 
-    Args:
-        log: The cell.
-        limits: `head_bytes`, `preview_bytes` of text, `inline_bytes` of one rich output.
-        most_outputs: How many rich outputs are listed.
+    Of rich outputs the first and the last are listed, `most_outputs` at most.
     """
     if not log.exists():
         return CellOutput()
@@ -180,9 +177,7 @@ _MARKER = _Part(0)
 class _Parts:
     """Everything that could be shown, in order.
 
-    Attributes:
-        all: In order.
-        rich: The first and the last rich outputs by number, each with its words. `count`: of all there were.
+    `rich`: the first and the last rich outputs by number, each with its words; `count`: of all there were.
     """
 
     def __init__(
@@ -191,13 +186,12 @@ class _Parts:
         self.all: list[_Part] = []
         self.rich: dict[int, tuple[Output, bytes]] = {}
         self.count = 0
-        self._log = log
-        self._limits = limits
+        self._log, self._limits, self._sizes = log, limits, sizes
         self._first = min(FIRST_OUTPUTS, most_outputs)
         self._last: deque[int] = deque()
         self._most_last = most_outputs - self._first
         self._inline = 0
-        self._sizes, cleared = sizes, found.cleared
+        cleared = found.cleared
         self._at = {"stderr": cleared.err_at if cleared else 0, "stdout": cleared.at if cleared else 0}
         for record in log.records():
             if cleared is None or record.offset > cleared.offset:
@@ -258,12 +252,12 @@ class _Parts:
             return self._between(0, whole), False
         head = self._between(0, limits.head_bytes)
         tail = self._between(whole - max(0, limits.preview_bytes - limits.head_bytes), whole)
-        last = max((at for at, (_, data) in enumerate(head) if data), default=None)
-        if last is not None:
-            head[last] = (head[last][0], head[last][1][: cut_end(head[last][1])])
-        first = min((at for at, (_, data) in enumerate(tail) if data), default=None)
-        if first is not None:
-            tail[first] = (tail[first][0], tail[first][1][cut_start(tail[first][1]) :])
+        if places := [at for at, (_, data) in enumerate(head) if data]:
+            part, data = head[places[-1]]
+            head[places[-1]] = (part, data[: cut_end(data)])
+        if places := [at for at, (_, data) in enumerate(tail) if data]:
+            part, data = tail[places[0]]
+            tail[places[0]] = (part, data[cut_start(data) :])
         return [*head, (_MARKER, self._marker(whole, [*head, *tail]).encode()), *tail], True
 
     def _between(self, start: int, end: int) -> _Shown:
@@ -401,31 +395,24 @@ def cell_result(
     error: CellError | None = None,
     duration_seconds: float | None = None,
     execution_count: int | None = None,
-    steps: Sequence[Step] = (),
-    lossy: bool = False,
     notices: Sequence[str] = (),
+    **members: Any,
 ) -> CellResult:
     """Put what a cell gave and how it ended together; what is None here is taken from its end record."""
-    end = output.end
-    if end is not None:
+    if (end := output.end) is not None:
         status = status or end.status
         duration_seconds = end.duration if duration_seconds is None else duration_seconds
         execution_count = end.execution_count if execution_count is None else execution_count
+    shown = ("text", "outputs", "truncated", "artifact", "total_bytes", "total_lines", "shown_bytes")
+    members |= {name: getattr(output, name) for name in shown}
+    members["lossy"] = members.get("lossy", False) or output.unkept is not None
     return CellResult(
         cell_id,
         title,
         status or CellStatus.ERROR,
-        output.text,
-        output.outputs,
-        what_was_raised(error, output.error),
-        output.truncated,
-        output.artifact,
-        output.total_bytes,
-        output.total_lines,
-        output.shown_bytes,
-        duration_seconds,
-        execution_count,
-        tuple(steps),
-        lossy or output.unkept is not None,
-        (*filter(None, [output.unkept]), *output.notices, *notices),
+        error=what_was_raised(error, output.error),
+        duration_seconds=duration_seconds,
+        execution_count=execution_count,
+        notices=(*filter(None, [output.unkept]), *output.notices, *notices),
+        **members,
     )

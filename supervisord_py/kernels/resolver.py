@@ -58,13 +58,7 @@ def ignore(_line: str) -> None:
 
 
 class InterpreterResolver:
-    """Chooses; one for a control plane.
-
-    Args:
-        client: Runs what is asked and installed.
-        environ: The daemon's environment.
-        own: Variables of ours that kernels get (`PX_SOCKET`, so that a cell can call `pxctl`).
-    """
+    """Chooses; one for a control plane. `own`: variables of ours that kernels get (`PX_SOCKET`)."""
 
     def __init__(
         self, client: KeeperClient, *, environ: Mapping[str, str], own: Mapping[str, str] | None = None
@@ -93,14 +87,9 @@ class InterpreterResolver:
     ) -> Choice:
         """Choose; install an overlay (and the managed environment, where it was named) if that may be.
 
-        `progress` gets short steps of an install, on the loop.
-
-        Raises:
-            InvalidInputError: The working directory, the interpreter or the kernelspec that was named is none.
-            ConfigError: The interpreter of the settings does not run; the kernelspec is broken.
-            StartFailedError: No candidate runs (`explanation` says why), there is no bash, or the managed environment
-                was named and cannot be installed.
-            TimedOutError: The deadline passed; an install goes on, and the next call joins it.
+        `progress` gets short steps of an install, on the loop. InvalidInputError: what the request named is none;
+        ConfigError: the interpreter of the settings does not run, or the kernelspec is broken; StartFailedError: none
+        runs (`explanation` says why); TimedOutError: the deadline passed, an install goes on for the next call.
         """
         return await Resolution(self, request, config, progress, install=install and config.managed).in_time()
 

@@ -58,12 +58,8 @@ async def sweep(
 ) -> Swept:
     """Remove what is too old or too much. Never raises for the sake of a file that cannot be removed.
 
-    Args:
-        cells_dir: `cells_dir/<session id>/<cell id>.*`.
-        limits: What may stay.
-        now: Unix seconds.
-        running: Returns `(session id, cell id)` of all cells that run; asked again before each batch.
-        known: Ids of all sessions that are remembered.
+    `running` returns `(session id, cell id)` of all cells that run, and is asked again before each batch; `known` are
+    the ids of all sessions that are remembered; `now` is in Unix seconds.
     """
     folders, cells = await asyncio.to_thread(_look, cells_dir, known, now, frozenset(running()), limits.cell_bytes)
     going = doomed(cells, limits, now)
@@ -101,10 +97,10 @@ def _look(
                 newest = max(newest, status.st_mtime)
                 if path.suffix in STREAMS.values() and stat.S_ISREG(status.st_mode) and status.st_size > cap:
                     os.truncate(path, cap)
-        if folder.name not in known and now - newest > FORGOTTEN_SECONDS:
+        name = folder.name
+        if name not in known and now - newest > FORGOTTEN_SECONDS:
             forgotten.append(folder)
         else:
-            name = folder.name
             cells += [KeptCell(name, each, *facts, (name, each) in running) for each, facts in found.items()]
     return forgotten, cells
 

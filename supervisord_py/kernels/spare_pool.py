@@ -1,23 +1,31 @@
-"""The spares of one control plane: makes and ends what `spare_rules` decides, and gives one away when it fits.
+"""Kernels that are started ahead, so that the first cell of a new session need not wait for Python and its imports.
 
-Law: nobody ever waits for a spare, and no trouble with one reaches a call: whatever fails here is logged, and the start
-goes on afresh. One that was taken is replaced when no cell runs. When this ends, no spare is left.
+Nobody waits for a spare, and no trouble with one reaches a call: it is logged, and the start goes on afresh. Until it
+is given away a spare is the keeper's child under a unit of its own, `kernel-spare:…`, and it ends when this end of its
+descriptor closes, whoever closes it. It is given away in three steps: order, renaming, go; whatever fails before the
+last one leaves the session's key untouched. What it does inside is in `inside/spare.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import socket
+import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.backend import SpareView
-from supervisord_py.kernels.spare import Spare, UnfitError, unit_of
-from supervisord_py.kernels.spare_rules import Bounds, Make, Shelf, recipe_of
+from supervisord_py.kernels.inside.spare import stamped
+from supervisord_py.kernels.launch_command import LAUNCHER
 from supervisord_py.process.host import check_room
-from supervisord_py.process.model import Reason
+from supervisord_py.process.keeper_client import marked
+from supervisord_py.process.model import ChildSpec, GrantedFd, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -25,155 +33,299 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import Child
+    from supervisord_py.process.model import Child, ResourceLimit
 
+FD = 3
+STORED = "kernel-spare"  # name of its descriptor with the keeper, for the moment of the spawn: one is made at a time
+ANSWER_SECONDS = 1.0  # for taking an order: a fresh start takes about half of it
+NEVER_NEWER_SECONDS = 0.1  # file systems' clocks are a little behind ours
+SETTLE_SECONDS = 0.5  # so long no cell must have run before a spare is made,
+PATIENCE_SECONDS = 10.0  # and after this it is made beside running ones
+LINE_BYTES = 1 << 20
+AT_START = frozenset(
+    """
+    HOME USER LOGNAME LANG LANGUAGE TERM TZ TZDIR TMPDIR TEMP TMP LOCPATH NLSPATH IN_SPHINX_RUN NO_COLOR FORCE_COLOR
+    JPY_PARENT_PID JPY_INTERRUPT_EVENT SSLKEYLOGFILE
+    """.split()  # noqa: SIM905  # a page of names reads better so
+)
+AT_START_PREFIXES = tuple(
+    """
+    PYTHON _PYTHON __PYVENV LC_ LD_ DYLD_ MALLOC_ GLIBC_ GCONV_ OPENSSL_ OMP_ GOMP_ KMP_ MKL_ OPENBLAS_ BLIS_ VECLIB_
+    NUMEXPR_ CUDA_ NVIDIA_ IPYTHON IPYKERNEL JUPYTER_ TRAITLETS_ TORNADO_ PYZMQ_ ZMQ_ PSUTIL_ ANDROID_ ASAN_ LSAN_ TSAN_
+    UBSAN_ COVERAGE_ COV_CORE_
+    """.split()  # noqa: SIM905  # same
+)
+"""What an interpreter, the dynamic loader, the C library, ipykernel's imports and numerical libraries read at a start:
+before an order could set it."""
 _log = structlog.get_logger(__name__)
+
+
+class Recipe(NamedTuple):
+    """What a spare is started from. Equal ones do for each other: what differs otherwise, the order brings."""
+
+    interpreter: str
+    overlay: str | None
+    limits: tuple[ResourceLimit, ...]
+    max_rss_bytes: int | None
+    memory_grace_seconds: float
+    env: tuple[tuple[str, str], ...]  # the variables that act at the start, sorted
+
+
+def recipe_of(launch: Launch) -> Recipe | None:
+    """Return what a spare for such launches is started from; None where there can be none."""
+    if launch.interpreter is None or not launch.interpreter.startswith("/"):
+        return None
+    if not all(entry.startswith("/") for entry in (launch.env.get("PYTHONPATH") or "/").split(":")):
+        return None  # Python makes them absolute as it starts, in the folder that it is started in
+    acting = (each for each in launch.env.items() if each[0] in AT_START or each[0].startswith(AT_START_PREFIXES))
+    memory = (launch.max_rss_bytes, launch.memory_grace_seconds)
+    return Recipe(launch.interpreter, launch.overlay, launch.limits, *memory, tuple(sorted(acting)))
+
+
+class UnfitError(Exception):
+    """A spare cannot be what was ordered; says why."""
+
+
 _TROUBLE = (UnfitError, PxError, OSError, TimeoutError, ValueError, KeyError, TypeError)
 """What may go wrong with another process that may say anything."""
 
 
-class Activity:
-    """Whether somebody waits for a kernel: for its start, or for a cell.
+class Spare:
+    """One process. `path`: PATH until the order: an interpreter may be a script that looks for another one."""
 
-    Attributes:
-        quiet_since: Loop time; None while somebody waits.
-        news: Set when that changed to quiet, or something else is to be looked at.
-    """
+    def __init__(self, placement: KeeperClient, recipe: Recipe, path: str) -> None:
+        self.recipe = recipe
+        self.key = placement.new_key()
+        self.pid: int | None = None
+        self.is_ready = False
+        digest = hashlib.sha256(f"{recipe.interpreter}\0{recipe.overlay}".encode(errors="surrogateescape"))
+        self.unit = f"kernel-spare:{digest.hexdigest()[:8]}"  # one for each interpreter: logs do not pile up
+        self._placement = placement
+        self._env = dict(recipe.env) | ({"PATH": path} if path else {})
+        self._stamps: dict[str, list[int] | None] = {}
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def warm_up(self) -> None:
+        """Start it; returns when it waits for its order. Raises PxError, OSError, UnfitError."""
+        begun, recipe = time.time(), self.recipe
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
+            except BaseException:
+                ours.close()
+                raise
+            await self._placement.put_fd(STORED, theirs.fileno())
+        overlay = [] if recipe.overlay is None else ["--px-overlay", recipe.overlay]
+        spec = ChildSpec(
+            unit=self.unit,
+            argv=(recipe.interpreter, str(LAUNCHER), "--px-spare", str(FD), *overlay),
+            cwd="/",
+            env=self._env,
+            limits=recipe.limits,
+            grants=(GrantedFd(FD, STORED),),
+            max_rss_bytes=recipe.max_rss_bytes,
+            memory_grace_seconds=recipe.memory_grace_seconds,
+        )
+        try:
+            self.pid = (await self._placement.spawn(self.key, spec)).identity.pid
+        finally:
+            await self._placement.drop_fd(STORED)
+        self._stamps = (await self._hear())["made_from"]
+        newest = max((each[2] for each in self._stamps.values() if each is not None), default=0)
+        if newest >= (begun - NEVER_NEWER_SECONDS) * 1e9:
+            raise UnfitError("what it was made from changed meanwhile")
+        self.is_ready = True
+
+    async def become(self, launch: Launch, argv: tuple[str, ...]) -> Child:
+        """Make it the kernel of a launch: the placement's child under the launch's key.
+
+        UnfitError, PxError, OSError, TimeoutError: it cannot be, and nothing is known of that key.
+        """
+        unit = f"kernel:{launch.session_id}"
+        born, env = marked(self.key, self.unit, self._env), marked(launch.instance, unit, launch.env)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            if await asyncio.to_thread(stamped, self._stamps) != self._stamps:
+                raise UnfitError("what it was made from has changed")
+            await self._say({"argv": argv, "cwd": launch.cwd, "env": env, "born": born})
+            answer = await self._hear()
+        if not answer["fits"]:
+            raise UnfitError(str(answer["why"]))
+        child = await self._placement.rename(self.key, launch.instance, unit=unit, tag=launch.tag)
+        with suppress(OSError):  # one that died in this very moment: whoever waits for it hears of that
+            await self._say({"go": True})
+        self._close()
+        return child
+
+    async def _say(self, members: dict[str, Any]) -> None:
+        if self._writer is None:
+            raise UnfitError("it was let go of")
+        self._writer.write(json.dumps(members).encode() + b"\n")
+        await self._writer.drain()
+
+    async def _hear(self) -> dict[str, Any]:
+        line = await self._reader.readline()
+        if not line.endswith(b"\n"):
+            raise UnfitError("it has ended")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    async def end(self, reason: Reason) -> None:
+        """Leave nothing of it; one that was given away is not touched."""
+        self._close()
+        try:
+            report = await self._placement.stop(self.key, grace_seconds=0.0, reason=reason.value)
+            if not report.survivors:
+                await self._placement.release(self.key)
+        except PxError as error:
+            _log.warning("kernel_spare_not_ended", instance=self.key, detail=error.detail)
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+class Activity:
+    """Whether somebody waits for a kernel: for its start, or for a cell."""
 
     def __init__(self) -> None:
         self._waiting = 0
-        self.quiet_since: float | None = asyncio.get_running_loop().time()
-        self.news = asyncio.Event()
+        self._none_waits = asyncio.Event()
+        self._none_waits.set()
+        self._since = asyncio.get_running_loop().time()
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
         """Count one who waits."""
         self._waiting += 1
-        self.quiet_since = None
+        self._none_waits.clear()
         try:
             yield
         finally:
             self._waiting -= 1
             if not self._waiting:
-                self.quiet_since = asyncio.get_running_loop().time()
-                self.news.set()
+                self._since = asyncio.get_running_loop().time()
+                self._none_waits.set()
+
+    async def quiet(self) -> None:
+        """Return when nobody has waited for a moment, or when that takes too long."""
+        loop = asyncio.get_running_loop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while True:
+                    await self._none_waits.wait()
+                    if (rest := self._since + SETTLE_SECONDS - loop.time()) <= 0:
+                        return
+                    await asyncio.sleep(rest)
 
 
 class SparePool:
-    """Made where the loop runs; end it with `close`."""
+    """The spares of one control plane; one that was taken is made anew when no cell runs. End it with `close`."""
 
     def __init__(self, placement: KeeperClient, config: KernelsConfig) -> None:
+        self.activity = Activity()
         self._placement = placement
         self._config = config
-        self.activity = Activity()
-        self._shelf = Shelf(_bounds(config))
-        self._spares: dict[int, Spare] = {}
+        self._used: dict[Recipe, str] = {}  # with PATH; as many as there may be spares, the most recently used last
+        self._due: set[Recipe] = set()
+        self._spares: dict[Recipe, Spare] = {}
+        self._lives: dict[Recipe, asyncio.Task[None]] = {}
+        self._maker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lives: dict[int, asyncio.Task[None]] = {}
-        self._work: asyncio.Task[None] | None = None
 
     def views(self) -> tuple[SpareView, ...]:
         """Return the spares there are."""
-        ready = self._shelf.ready
-        each = sorted(self._spares.items())
-        return tuple(SpareView(it.recipe.interpreter, it.pid, serial in ready) for serial, it in each)
+        return tuple(SpareView(it.recipe.interpreter, it.pid, it.is_ready) for it in self._spares.values())
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: spares beyond them are ended."""
         self._config = config
-        self._shelf.bound(_bounds(config))
-        self.activity.news.set()
+        self._trim()
 
     def want(self, launch: Launch) -> None:
         """A kernel was started, or will be, from such a launch: have a spare for the next one."""
         recipe = recipe_of(launch)
         if recipe is None or not self._config.spares:
             return
-        self._shelf.used(recipe, asyncio.get_running_loop().time())
-        self.activity.news.set()
-        if self._work is None:
-            self._work = self._run(self._keep())
+        self._used.pop(recipe, None)
+        self._used[recipe] = launch.env.get("PATH", "")
+        if recipe not in self._lives:
+            self._due.add(recipe)
+        self._trim()
+        if self._maker is None or self._maker.done():
+            self._maker = self._run(self._make_due())
+
+    def _trim(self) -> None:
+        while len(self._used) > self._config.spares:
+            del self._used[next(iter(self._used))]
+        for recipe in self._lives.keys() - self._used:
+            self._lives[recipe].cancel()
 
     async def take(self, launch: Launch, argv: tuple[str, ...]) -> Child | None:
         """Return the child that a spare became under the launch's key; None where a fresh start is needed."""
         recipe = recipe_of(launch)
-        serial = None if recipe is None else self._shelf.take(recipe)
-        if serial is None:
+        if recipe is None or recipe not in self._spares or not self._spares[recipe].is_ready:
             return None
-        spare = self._spares.pop(serial)
-        self._lives.pop(serial).cancel()
+        spare = self._spares.pop(recipe)
+        self._lives.pop(recipe).cancel()
+        unit = f"kernel:{launch.session_id}"
         try:
             child = await spare.become(launch, argv)
         except BaseException as trouble:
-            self._run(self._end(spare, Reason.REPLACED))
+            self._run(spare.end(Reason.REPLACED))
             if not isinstance(trouble, _TROUBLE) or isinstance(trouble, KeeperLostError):
                 raise
-            unit = f"kernel:{launch.session_id}"
             _log.warning("kernel_spare_not_taken", unit=unit, instance=spare.key, why=_words(trouble))
             return None
-        _log.info("kernel_spare_taken", unit=f"kernel:{launch.session_id}", instance=launch.instance, spare=spare.key)
+        _log.info("kernel_spare_taken", unit=unit, instance=launch.instance, spare=spare.key)
         return child
 
     async def close(self) -> None:
         """End every spare, and what is under way."""
-        if self._work is not None:
-            self._work.cancel()
-        for life in self._lives.values():
-            life.cancel()
+        for task in (self._maker, *self._lives.values()):
+            if task is not None:
+                task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    # -- at work -----------------------------------------------------------------------------------------------------
+    async def _make_due(self) -> None:
+        """Make one spare after the other, for what was used last first."""
+        while due := [each for each in self._used if each in self._due and each not in self._lives]:
+            await self.activity.quiet()
+            recipe = next((each for each in reversed(due) if each in self._used), None)
+            if recipe is not None:
+                self._due.discard(recipe)
+                spare, made = Spare(self._placement, recipe, self._used[recipe]), asyncio.Event()
+                life = self._run(self._life(spare, made))
+                self._spares[recipe], self._lives[recipe] = spare, life
+                life.add_done_callback(partial(self._left, spare, made))
+                await made.wait()
 
-    async def _keep(self) -> None:
-        """Do what is to be done, whenever that may be."""
-        loop = asyncio.get_running_loop()
-        while True:
-            self.activity.news.clear()
-            for step in self._shelf.steps(loop.time(), self.activity.quiet_since):
-                if isinstance(step, Make):
-                    self._make(step)
-                else:
-                    self._lives[step.serial].cancel()
-            until = self._shelf.wake_at(self.activity.quiet_since)
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
-                    await self.activity.news.wait()
-
-    def _make(self, make: Make) -> None:
-        spare = self._spares[make.serial] = Spare(self._placement, make.recipe)
-        life = self._lives[make.serial] = self._run(self._life(make.serial, spare))
-        life.add_done_callback(lambda _: self._left(make.serial))
-
-    async def _life(self, serial: int, spare: Spare) -> None:
-        """Have one spare until it ends; cancelled when it is given away or given up."""
+    async def _life(self, spare: Spare, made: asyncio.Event) -> None:
+        """Have one spare until it ends or nobody took it for long; cancelled when it is given away or given up."""
         where = {"interpreter": spare.recipe.interpreter, "instance": spare.key}
         try:
-            check_room(unit_of(spare.recipe))
+            check_room(spare.unit)
             async with asyncio.timeout(self._config.start_seconds):
                 await spare.warm_up()
-            self._shelf.warm(serial, asyncio.get_running_loop().time())
-            self.activity.news.set()
+            made.set()
             _log.info("kernel_spare_ready", **where)
-            await spare.died()
-            _log.warning("kernel_spare_died", **where)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._config.spare_idle_seconds):
+                    await self._placement.wait(spare.key)
+                    _log.warning("kernel_spare_died", **where)
+                    return
+            self._used.pop(spare.recipe, None)
         except _TROUBLE as trouble:
             _log.warning("kernel_spare_not_made", why=_words(trouble), **where)
 
-    def _left(self, serial: int) -> None:
-        """See to what is left of a spare, unless it was given away."""
-        spare = self._spares.pop(serial, None)
-        if spare is not None:
-            del self._lives[serial]
-            self._shelf.lost(serial)
-            self.activity.news.set()
-            self._run(self._end(spare, Reason.STOPPED))
-
-    async def _end(self, spare: Spare, reason: Reason) -> None:
-        try:
-            await spare.end(reason)
-        except PxError as error:
-            _log.warning("kernel_spare_not_ended", instance=spare.key, detail=error.detail)
+    def _left(self, spare: Spare, made: asyncio.Event, _: asyncio.Task[None]) -> None:
+        made.set()
+        if self._spares.get(spare.recipe) is spare:  # it was not given away
+            del self._spares[spare.recipe], self._lives[spare.recipe]
+            self._run(spare.end(Reason.STOPPED))
 
     def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -189,7 +341,3 @@ class SparePool:
 
 def _words(trouble: BaseException) -> str:
     return str(trouble) or type(trouble).__name__
-
-
-def _bounds(config: KernelsConfig) -> Bounds:
-    return Bounds(count=config.spares, idle_seconds=config.spare_idle_seconds)

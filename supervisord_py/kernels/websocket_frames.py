@@ -2,8 +2,8 @@
 
 For both sides: we are a client of gateways, and a server for JupyterLab. What does not parse is a `ValueError`.
 The v1 subprotocol carries the parts of a message side by side, each found by an offset (64 bit, little endian); the
-older framing is one JSON text, or, with binary buffers, a table of offsets (32 bit, big endian) before JSON and
-buffers. The formats are those of jupyter_server's websocket documentation.
+older framing is one JSON text, here without binary buffers. The formats are those of jupyter_server's websocket
+documentation.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, pairwise
+from typing import Any
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 V1 = "v1.kernel.websocket.jupyter.org"
 PROTOCOL = "5.3"
@@ -69,54 +66,36 @@ def pack_v1(message: Message) -> bytes:
     """Return the frame of the v1 subprotocol."""
     objects = (message.header, message.parent, message.metadata, message.content)
     parts = [message.channel.encode(), *map(_json, objects), *message.buffers]
-    offsets = _offsets(parts, 8 * (len(parts) + 2))
+    offsets = list(accumulate(map(len, parts), initial=8 * (len(parts) + 2)))
     return struct.pack(f"<{len(offsets) + 1}Q", len(offsets), *offsets) + b"".join(parts)
 
 
 def unpack_v1(frame: bytes) -> Message:
     """Read a frame of the v1 subprotocol; raises ValueError."""
-    count = _count(frame, "<Q", 8)
-    if count < _PARTS + 2:
-        raise ValueError(f"a frame with {count} offsets")
-    parts = _cut(frame, struct.unpack_from(f"<{count}Q", frame, 8), first=8 * (count + 1))
+    count = int(struct.unpack_from("<Q", frame)[0]) if len(frame) >= 8 else 0
+    if not _PARTS + 2 <= count < len(frame) // 8:
+        raise ValueError(f"a frame of {len(frame)} bytes with {count} offsets")
+    offsets = struct.unpack_from(f"<{count}Q", frame, 8)
+    if offsets[0] != 8 * (count + 1) or offsets[-1] != len(frame) or list(offsets) != sorted(offsets):
+        raise ValueError("a frame whose offsets lie outside of it")
+    parts = [frame[start:end] for start, end in pairwise(offsets)]
     header, parent, metadata, content = (_object(part) for part in parts[1 : _PARTS + 1])
     return Message(parts[0].decode("utf-8"), header, parent, metadata, content, tuple(parts[_PARTS + 1 :]))
 
 
-def pack_json(message: Message) -> str | bytes:
-    """Return the text of the older framing; bytes where there are buffers."""
-    text = _json(
-        {
-            "header": message.header,
-            "parent_header": message.parent,
-            "metadata": message.metadata,
-            "content": message.content,
-            "channel": message.channel,
-            "msg_id": message.header.get("msg_id"),
-            "msg_type": message.type,
-            "buffers": [],
-        }
-    )
-    if not message.buffers:
-        return text.decode()
-    parts = [text, *message.buffers]
-    offsets = _offsets(parts, 4 * (len(parts) + 1))[:-1]
-    return struct.pack(f"!{len(parts) + 1}I", len(parts), *offsets) + b"".join(parts)
+def pack_json(message: Message) -> str:
+    """Return the text of the older framing, which has no place for buffers here."""
+    about = {"channel": message.channel, "msg_id": message.header.get("msg_id"), "msg_type": message.type}
+    parts = {"header": message.header, "parent_header": message.parent, "metadata": message.metadata}
+    return _json({**parts, "content": message.content, **about, "buffers": []}).decode()
 
 
 def unpack_json(frame: str | bytes, channel: str = "iopub") -> Message:
-    """Read a frame of the older framing; `channel` is that of a message that names none. Raises ValueError."""
-    buffers: tuple[bytes, ...] = ()
-    text: str | bytes = frame
-    if isinstance(frame, bytes):
-        count = _count(frame, "!I", 4)
-        starts = struct.unpack_from(f"!{count}I", frame, 4)
-        text, *rest = _cut(frame, (*starts, len(frame)), first=4 * (count + 1))
-        buffers = tuple(rest)
-    members = _object(text)
+    """Read a text of the older framing; `channel` is that of a message that names none. Raises ValueError."""
+    members = _object(frame)
     names = ("header", "parent_header", "metadata", "content")
     header, parent, metadata, content = (_checked(members.get(name) or {}) for name in names)
-    return Message(str(members.get("channel") or channel), header, parent, metadata, content, buffers)
+    return Message(str(members.get("channel") or channel), header, parent, metadata, content)
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
@@ -125,29 +104,6 @@ def _json(value: Mapping[str, Any]) -> bytes:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     except ValueError:
         return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None)).encode()
-
-
-def _offsets(parts: Sequence[bytes], first: int) -> list[int]:
-    """Return where each part begins, and where the last one ends."""
-    offsets = [first]
-    for part in parts:
-        offsets.append(offsets[-1] + len(part))
-    return offsets
-
-
-def _count(frame: bytes, form: str, size: int) -> int:
-    """Return how many offsets a frame says that it has, if there is room for them."""
-    count = int(struct.unpack_from(form, frame)[0]) if len(frame) >= size else 0
-    if not 1 <= count < len(frame) // size:
-        raise ValueError(f"a frame of {len(frame)} bytes with {count} offsets")
-    return count
-
-
-def _cut(frame: bytes, offsets: Sequence[int], *, first: int) -> list[bytes]:
-    """Cut the parts between offsets, which must begin at `first`, rise, and end where the frame ends."""
-    if offsets[0] != first or offsets[-1] != len(frame) or list(offsets) != sorted(offsets):
-        raise ValueError("a frame whose offsets lie outside of it")
-    return [frame[start:end] for start, end in pairwise(offsets)]
 
 
 def _object(text: str | bytes) -> Mapping[str, Any]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 
-from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
+from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house
 from supervisord_py.errors import InvalidInputError, OverloadedError
-from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.channels import Gap, open_channels
 from supervisord_py.kernels.direct import DirectBackend
 
@@ -85,22 +81,6 @@ async def front(short_tmp: Path) -> AsyncIterator[Front]:
         await channels.close()
 
 
-async def test_a_front_end_sees_its_own_cells_and_ours(front: Front) -> None:
-    await front.run("x = 5\nprint('for the front end')", "front-1")
-    reply = await front.until(lambda channel, it: channel == "shell" and it["msg_type"] == "execute_reply")
-    assert reply["content"]["status"] == "ok"
-    assert reply["msg_id"] == reply["header"]["msg_id"]
-    assert isinstance(reply["header"]["date"], str)
-    json.dumps(reply)
-    await front.idle("front-1")
-    request = front.rig.request(front.launch, "print(x)")
-    assert (await front.handle.execute(request, no_news)).status is CellStatus.OK
-    await front.idle(request.cell_id)
-    texts = [it["content"]["text"] for _, it in front.heard if it["msg_type"] == "stream"]
-    assert "".join(texts) == "for the front end\n5\n"
-    assert front.rig.out(request) == b"5\n"
-
-
 async def test_a_front_end_that_stalls_gets_a_gap_and_everything_that_matters(front: Front) -> None:
     """What is left out is counted; status and replies come all; our own reading is not disturbed."""
     line = "x" * 1023 + "\n"
@@ -138,38 +118,3 @@ async def test_a_front_end_that_is_gone_is_given_up(front: Front) -> None:
     await eventually(lambda: front.channels._mailbox.overrun, "more than anybody leaves")
     with pytest.raises(OverloadedError):
         await front.idle("never")
-
-
-@pytest.mark.deep
-async def test_a_gigabyte_leaves_the_daemon_small(front: Front) -> None:
-    """Ours is on disk and is not published; a flood of another client is read and dropped."""
-    await front.channels.close()
-    process = psutil.Process(os.getpid())
-    before = process.memory_info().rss
-    peak = 0
-    watching = True
-
-    async def watch() -> None:
-        nonlocal peak
-        while watching:
-            peak = max(peak, process.memory_info().rss)
-            await asyncio.sleep(0.01)
-
-    watcher = asyncio.ensure_future(watch())
-    request = front.rig.request(front.launch, "line = 'z' * 1048575\nfor _ in range(1024): print(line)")
-    async with asyncio.timeout(PATIENCE):
-        assert (await front.handle.execute(request, no_news)).status is CellStatus.OK
-    assert (request.cells_dir / f"{request.cell_id}.out").stat().st_size == 1 << 30
-    other = await open_channels(front.handle.connection_file)  # type: ignore[arg-type]
-    front.channels = other
-    for number in range(10):  # in pieces: what was sent and is not read yet waits here, as often as there are clients
-        go = front.rig.folder / "cwd" / f"go-{number}"
-        begins = f"import os, time\nwhile not os.path.exists({go.name!r}): time.sleep(0.01)\n"
-        await front.run(f"{begins}for _ in range(32): print(line, flush=True)", f"flood-{number}")
-        await eventually(lambda: front.handle.foreign_busy, "a piece of the flood")
-        go.touch()
-        await eventually(lambda: not front.handle.foreign_busy, "its end")
-    await other.close()
-    watching = False
-    await watcher
-    assert peak - before < 256 * 1024 * 1024

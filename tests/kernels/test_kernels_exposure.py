@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from supervisord_py.kernels.choice import Attempt, Choice, Source, Verdict
-from supervisord_py.kernels.config import EnvRules
-from supervisord_py.kernels.environment import filtered
 from supervisord_py.kernels.exposure import (
     Expose,
     Offer,
@@ -37,27 +32,6 @@ def test_python_degrades_to_bash_and_bash_to_nothing(
 ) -> None:
     said = report(wanted, Offer(offered=python), "/bin/bash" if bash else None, BackendName.DIRECT)
     assert said.expose is offered
-
-
-def test_the_report_says_why() -> None:
-    lost = report(Expose.BOTH, Offer(offered=False, reason="no ipykernel"), "/bin/bash", BackendName.DIRECT)
-    assert lost.document() == {
-        "expose": "bash",
-        "wanted": "both",
-        "python": {"offered": False, "reason": "no ipykernel", "interpreter": None},
-        "bash": {"offered": True, "reason": None, "shell": "/bin/bash"},
-        "backend": "direct",
-    }
-    instead = report(Expose.PYTHON, Offer(offered=False, reason="x"), "/bin/bash", BackendName.DIRECT)
-    assert instead.bash.offered
-    assert "in place of Python" in str(instead.bash.reason)
-    unwanted = report(Expose.BASH, Offer(offered=True, program="/p"), "/bin/bash", BackendName.DIRECT)
-    assert unwanted.python == Offer(offered=False, reason="turned off by [kernels] expose")
-    only = report(Expose.PYTHON, Offer(offered=True, program="/p"), "/bin/bash", BackendName.DIRECT)
-    assert not only.bash.offered
-    nothing = report(Expose.BOTH, Offer(offered=False, reason="x"), None, BackendName.DIRECT)
-    assert nothing.document()["expose"] is None
-    assert nothing.bash.reason == "there is no bash on PATH"
 
 
 # -- the variables of the original ---------------------------------------------------------------------------------
@@ -112,21 +86,3 @@ def test_a_token_is_in_no_repr() -> None:
 
 
 # -- explanations ----------------------------------------------------------------------------------------------------
-
-
-def test_an_explanation_is_json_without_values() -> None:
-    found = filtered({"HOME": "/hidden", "OPENAI_API_KEY": "hidden"}, EnvRules())
-    attempts = (
-        Attempt(
-            Source.DOT_VENV, "/p/.venv/bin/python", Verdict.NO_IPYKERNEL, "has no ipykernel", "3.11.7", "pip install"
-        ),
-        Attempt(Source.PATH, "/usr/bin/python3", Verdict.TAKEN, "runs"),
-    )
-    whole = Choice("/p", "k", BackendName.DIRECT, "python", found, attempts, "/usr/bin/python3").document()
-    assert "hidden" not in json.dumps(whole)
-    assert whole["environment"] == {
-        "passed": ["HOME", "PATH"],
-        "dropped": [{"name": "OPENAI_API_KEY", "why": "denied"}],
-    }
-    assert [each["taken"] for each in whole["candidates"]] == [False, True]
-    assert whole["candidates"][0]["remedy"] == "pip install"

@@ -8,12 +8,9 @@ import pytest
 
 from kernels.gateway_house import external_of, house_of, local_of
 from kernels.kernel_rig import eventually, no_news
-from kernels.room_house import room_house
 from supervisord_py.kernels import gateway
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.gateway_client import GatewayClient
-from supervisord_py.kernels.session import BackendName
-from supervisord_py.ledger.instances import INSTANCES
 from supervisord_py.process import host
 
 if TYPE_CHECKING:
@@ -131,21 +128,6 @@ async def test_a_kernel_of_a_server_that_is_gone_is_not_taken_over(short_tmp: Pa
         assert await house.backend.attach(house.launch, child) is None
         await house.peer.start()
         assert await house.backend.attach(house.launch, child) is None, "a new server does not know it"
-
-
-async def test_the_room_keeps_the_gateway_and_its_kernels_over_control_planes(short_tmp: Path) -> None:
-    """Through the room's own door: variables are kept, the gateway has a row, and nothing is left at the end."""
-    async with room_house(short_tmp, backend=BackendName.GATEWAY_LOCAL) as house:
-        first = await house.run("kept = 1")
-        assert "No limits of memory" in " ".join(first.cells[0].notices)
-        await house.replace()
-        second = await house.run("print(kept)")
-        assert (second.cells[0].status, second.cells[0].text) == (CellStatus.OK, "1\n")
-        assert house.rig.config.gateway.dir.joinpath("gateway.json").exists()
-        await house.room.close()
-        (row,) = await INSTANCES.find(house.ledger, "WHERE unit = 'kernel:gateway'")
-        assert (row.reason, row.pid is not None, row.ready_at is not None) == ("stopped", True, True)
-        assert await house.rig.placement.list("kernel:") == ()
 
 
 def _lives(pid: int) -> bool:

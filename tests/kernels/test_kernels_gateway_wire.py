@@ -8,6 +8,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from supervisord_py.kernels import websocket_frames as wire
 from supervisord_py.kernels.websocket_frames import Message
@@ -35,8 +36,7 @@ def test_what_is_packed_comes_back_and_any_other_bytes_are_a_message_or_a_value_
     protocol: str | None, message: Message, noise: bytes
 ) -> None:
     frame = wire.pack(message, protocol)
-    assert isinstance(frame, bytes) == (protocol == wire.V1 or bool(message.buffers))
-    assert wire.unpack(frame, protocol) == message
+    assert wire.unpack(frame, protocol) == (message if protocol else structs.replace(message, buffers=()))
     with contextlib.suppress(ValueError):
         assert isinstance(wire.unpack(noise, protocol), Message)
 
@@ -54,7 +54,7 @@ def test_a_frame_with_wrong_bytes_is_a_message_or_a_value_error(message: Message
             unpack(bytes(frame[:cut]))
 
 
-def test_both_framings_are_those_of_the_real_server() -> None:
+def test_the_framing_is_that_of_the_real_server() -> None:
     """What jupyter_server writes is read, and what we write it reads."""
     base = pytest.importorskip("jupyter_server.services.kernels.connection.base")
     message = Message("shell", {"msg_id": "1"}, {"p": 1}, {"m": 2}, {"c": "ü"}, (b"\x00\x01",))
@@ -63,8 +63,3 @@ def test_both_framings_are_those_of_the_real_server() -> None:
     assert [json.loads(part) for part in parts[:4]] == [{"msg_id": "1"}, {"p": 1}, {"m": 2}, {"c": "ü"}]
     assert parts[4:] == [b"\x00\x01"]
     assert wire.unpack_v1(base.serialize_msg_to_ws_v1(parts, "shell")) == message
-    frame = wire.pack_json(message)
-    read = base.deserialize_binary_message(frame)
-    assert (read["channel"], read["content"], list(read["buffers"])) == ("shell", {"c": "ü"}, [b"\x00\x01"])
-    assert (read["msg_id"], read["msg_type"]) == ("1", "")
-    assert wire.unpack_json(base.serialize_binary_message(read)) == message

@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernels.inside_rig import OLDER_PYTHON, InsideRig, kernel, ours, stock
+from kernels.inside_rig import InsideRig, kernel, ours, stock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-@pytest.fixture(scope="module", params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
-def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
-    if request.param == "ipykernel 7":
-        return sys.executable
-    require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
-    return str(OLDER_PYTHON)
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +53,6 @@ def test_all_ways_to_write_keep_their_order_and_their_bytes(rig: InsideRig) -> N
     assert [(record["at"], record["err_at"]) for record in rig.records(ran.id, "err")] == [(place, 0)]
     (end,) = rig.records(ran.id, "end")
     assert (end["at"], end["err_at"]) == (len(out), 4)
-
-
-def test_files_are_for_their_owner_only_under_any_umask(rig: InsideRig) -> None:
-    ran = rig.good("import os; before = os.umask(0o777)")
-    ran = rig.good("print('x'); os.umask(before)")
-    assert {path.stat().st_mode & 0o777 for path in rig.cells.glob(f"{ran.id}.*")} == {0o600}
 
 
 def test_the_first_bytes_are_published_and_characters_are_not_cut(rig: InsideRig) -> None:
@@ -138,55 +124,6 @@ def test_a_worker_of_a_pool_writes_to_the_cell_that_gave_it_work(rig: InsideRig,
     second = rig.good("pool.submit(print, 'from the pool').result(); pool.shutdown()")
     if python == sys.executable:  # ipykernel 6 has books of its own, in which a worker is its first cell's
         assert rig.out(second.id) == b"from the pool\n"
-
-
-FORKED = """
-import os, sys
-turns = [os.pipe() for _ in range(2)]
-def child(name, mine, other):
-    for part in ('1 ', '2 ', '3\\n', 'open '):
-        os.read(mine[0], 1)
-        sys.stdout.write(name + part)
-        os.write(other[1], b'x')
-    os.read(mine[0], 1)
-    if (grandchild := os.fork()) == 0:
-        print('of', name)
-        os._exit(0)
-    os.waitpid(grandchild, 0)
-    sys.stdout.flush()
-    sys.stdout.write('never flushed')
-    os.write(other[1], b'x')
-    os._exit(0)
-pids = []
-for at, name in enumerate('ab'):
-    if (pid := os.fork()) == 0:
-        child(name, turns[at], turns[1 - at])
-    pids.append(pid)
-os.write(turns[0][1], b'x')
-[os.waitpid(pid, 0) for pid in pids]
-sys.stdout.write('\\n' + '-' * 9000 + '\\n')
-if (pid := os.fork()) == 0:
-    sys.stderr.write('+' * 9000)
-    os._exit(0)
-os.waitpid(pid, 0); None
-"""
-
-
-def test_a_forked_child_writes_line_by_line_as_any_program_does(rig: InsideRig) -> None:
-    """Two children take turns, part by part: what each prints stays together; what waits is not its children's, too."""
-    ran = rig.good(FORKED)
-    lines = "a1 a2 a3\nb1 b2 b3\nof a\naopen of b\nbopen \n" + "-" * 9000 + "\n"
-    assert streams(rig, ran.id) == [("stdout", lines.encode()), ("stderr", b"+" * 9000)]
-    ran = rig.good(
-        "import multiprocessing\n"
-        "def work(number):\n"
-        "    for line in range(50): print('child', number, 'line', line)\n"
-        "context = multiprocessing.get_context('fork')\n"
-        "children = [context.Process(target=work, args=(n,)) for n in range(4)]\n"
-        "[child.start() for child in children]; [child.join() for child in children]; None"
-    )
-    expected = [f"child {number} line {line}\n" for number in range(4) for line in range(50)]
-    assert sorted(rig.out(ran.id).decode().splitlines(keepends=True)) == sorted(expected)
 
 
 def test_a_native_crash_reports_where_to_the_original_stderr(python: str, short_tmp: Path) -> None:

@@ -97,27 +97,6 @@ def test_an_interrupt_of_the_cell_reaches_the_command_first(rig: InsideRig) -> N
     assert (rig.cwd / "tidy").read_text() == "tidied\n"
 
 
-@pytest.mark.parametrize("code", ["run('echo $$ > command; exec sleep 600')", "!echo $$ > command; exec sleep 600"])
-def test_an_interrupt_while_a_command_is_started_leaves_nothing(rig: InsideRig, code: str) -> None:
-    written = rig.cwd / "command"
-    written.unlink(missing_ok=True)
-    rig.good(
-        "import os, signal, subprocess, time\n"
-        "Popen = subprocess.Popen\n"
-        "class Hit(Popen):\n"
-        "    def __init__(self, *args, **options):\n"
-        "        super().__init__(*args, **options)\n"
-        "        while not (os.path.exists('command') and open('command').read()): time.sleep(0.005)\n"
-        "        signal.raise_signal(signal.SIGINT)\n"
-        "subprocess.Popen = Hit"
-    )
-    ran = rig.run(code)
-    rig.good("subprocess.Popen = Popen")
-    assert ran.reply["ename"] == "KeyboardInterrupt"
-    assert not Path(f"/proc/{int(written.read_text())}").exists(), "it is reaped"
-    assert "kernels/inside/" not in "".join(ran.reply["traceback"])
-
-
 # -- `!` lines ---------------------------------------------------------------------------------------------------------
 
 

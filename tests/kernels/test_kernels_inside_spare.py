@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, PATIENCE, InsideRig, ours, refused, until
-from supervisord_py.kernels.inside.launch import Options
+from kernels.inside_rig import LAUNCHER, PATIENCE, InsideRig, ours, until
 from supervisord_py.kernels.inside.spare import stamped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 BORN = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere"}
@@ -62,25 +60,17 @@ def spare(folder: Path, python: str = sys.executable) -> Iterator[tuple[InsideRi
         rig.close()
 
 
-@pytest.fixture(params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
-def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
-    if request.param == "ipykernel 7":
-        return sys.executable
-    require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
-    return str(OLDER_PYTHON)
-
-
 def test_it_becomes_the_kernel_that_was_ordered(python: str, short_tmp: Path) -> None:
     with spare(short_tmp, python) as (rig, owner):
         made_from = owner.hear()["made_from"]
         assert python in made_from
         assert stamped(made_from) == made_from
-        argv = [*ours(python), "--px-no-prelude", "-f", str(short_tmp / "connection.json")]
+        argv = [*ours(python), "-f", str(short_tmp / "connection.json")]
         assert owner.order(argv, rig.cwd, {**BORN, "MINE": "1"}) == {"fits": True, "why": None}
         owner.say({"go": True})
         rig.ready()
-        code = "import os, sys; print(os.getcwd(), os.environ['MINE'], sys.argv[1], '' in sys.path, 'tree' in dir())"
-        assert rig.good(code).text() == f"{rig.cwd} 1 -f True False\n"
+        code = "import os, sys; print(os.getcwd(), os.environ['MINE'], sys.argv[1], '' in sys.path)"
+        assert rig.good(code).text() == f"{rig.cwd} 1 -f True\n"
 
 
 @pytest.mark.parametrize("moment", ["at once", "waiting", "ordered"])
@@ -106,20 +96,6 @@ def test_it_says_why_it_cannot_be_what_was_ordered(env: dict[str, str], word: st
         answer = owner.order([sys.executable, LAUNCHER], short_tmp / "gone", env)
         assert answer["fits"] is False
         assert word in answer["why"]
-
-
-def test_without_ipykernel_there_is_no_spare(tmp_path: Path) -> None:
-    bare = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=PATIENCE)
-    code, told, _ = refused([str(bare / "bin" / "python"), LAUNCHER, "--px-spare", "0"], tmp_path)
-    assert (code, told["error"]) == (78, "ipykernel")
-
-
-def test_a_descriptor_is_a_number() -> None:
-    assert Options(["--px-spare=7"]).spare == 7
-    for words in (["--px-spare"], ["--px-spare", "x"]):
-        with pytest.raises(SystemExit):
-            Options(words)
 
 
 def test_a_stamp_tells_of_a_change_that_keeps_the_time(tmp_path: Path) -> None:

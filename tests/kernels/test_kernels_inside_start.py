@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, InsideRig, kernel, ours, refused, stock
+from kernels.inside_rig import LAUNCHER, InsideRig, kernel, ours, refused, stock
 from supervisord_py.kernels import inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 SOURCES = sorted(Path(inside.__file__).parent.glob("*.py"))
 PATHS = (
@@ -25,14 +25,6 @@ PATHS = (
     "paths = [path for path in sys.path if path != here]\n"
     "print(json.dumps([paths, sys.argv[1:], sys.flags.safe_path, here]))"
 )
-
-
-@pytest.fixture(params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
-def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
-    if request.param == "ipykernel 7":
-        return sys.executable
-    require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
-    return str(OLDER_PYTHON)
 
 
 @pytest.fixture(scope="session")
@@ -69,68 +61,6 @@ def test_a_file_beside_the_launcher_hides_no_module_of_the_users(short_tmp: Path
         assert value(rig, "'supervisord_py' in sys.modules if (sys := __import__('sys')) else None") == "False"
 
 
-def test_ipykernels_own_arguments_are_passed_on(short_tmp: Path) -> None:
-    argv = [*ours(), "--px-no-prelude", "--IPKernelApp.exec_lines=given=7", "--no-stderr"]
-    with kernel(short_tmp, argv) as rig:
-        assert value(rig, "given") == "7"
-        assert rig.run("tree").reply["ename"] == "NameError"
-
-
-# -- modules ---------------------------------------------------------------------------------------------------------
-
-
-def modules(folder: Path, **sources: str) -> str:
-    folder.mkdir()
-    for name, source in sources.items():
-        (folder / f"{name}.py").write_text(source)
-    return str(folder)
-
-
-def test_modules_offer_their_public_names_and_the_projects_replaces_the_users(short_tmp: Path) -> None:
-    users = modules(
-        short_tmp / "u",
-        a="import math\nfrom_a = 'user'\n_private = 1\n",
-        b="order = ['b']\nonly = 'user'\nread = 'mine'\n",
-        c="__all__ = ['listed']\nlisted = 1\nunlisted = 2\n",
-    )
-    projects = modules(short_tmp / "p", a="from_a = 'project'\n", d="order = 'd'\n")
-    argv = ours(sys.executable, "--px-modules", users, f"--px-modules={projects}", "--px-modules", "/not/there")
-    with kernel(short_tmp, argv) as rig:
-        assert value(rig, "from_a, only, order, read, listed") == "('project', 'user', 'd', 'mine', 1)"
-        for hidden in ("_private", "unlisted", "math"):
-            assert rig.run(hidden).reply["ename"] == "NameError"
-        assert value(rig, "__import__('sys').modules['px_module_a'].__file__") == repr(str(short_tmp / "p" / "a.py"))
-        rig.good("from_a = 'changed'; x = 1")
-        rig.good("%reset -f")
-        assert value(rig, "from_a, 'x' in globals()") == "('project', False)"
-        assert value(rig, "%who_ls") == "[]"
-
-
-@pytest.mark.parametrize(
-    ("source", "told"),
-    [
-        ("x = 1\ny = = 2\n", ":2: SyntaxError"),
-        ("def f():\n    raise ValueError('bad')\n\nf()\n", ":2: ValueError: bad"),
-        ("import json\njson.loads('{')\n", ":2: JSONDecodeError"),
-        ("raise SystemExit(0)\n", ":1: SystemExit: 0"),
-        ("__all__ = ['nothing']\n", ": AttributeError"),
-    ],
-)
-def test_a_broken_module_is_told_of_once_and_imported_when_it_is_mended(
-    source: str, told: str, short_tmp: Path
-) -> None:
-    folder = modules(short_tmp / "m", broken=source, good="fine = 1\n")
-    with kernel(short_tmp, ours(sys.executable, "--px-modules", folder)) as rig:
-        first = rig.good("fine")
-        assert f"px: {folder}/broken.py{told}" in rig.err(first.id).decode()
-        assert rig.err(rig.good("fine").id) == b""
-        if told != ": AttributeError":
-            assert rig.run("import px_module_broken").reply["ename"] == told.split(": ")[1]
-        (Path(folder) / "broken.py").write_text("__all__ = ['mended']\nmended = 'it is'\n")
-        mended = rig.good("mended")
-        assert (rig.records(mended.id, "result")[0]["data"]["text/plain"], rig.err(mended.id)) == ("'it is'", b"")
-
-
 # -- what is missing -------------------------------------------------------------------------------------------------
 
 
@@ -162,9 +92,7 @@ def test_an_overlay_that_is_not_there_or_does_not_fit_is_told_of(bare_python: st
     assert "not_there" in told["detail"]
 
 
-@pytest.mark.parametrize(
-    "words", [["--px-modules"], ["--px-overlay="], ["--px-modlues", "/tmp"], ["--px-no-prelude=1"], ["--px-spare=x"]]
-)
+@pytest.mark.parametrize("words", [["--px-modules"], ["--px-overlay="], ["--px-modlues", "/tmp"], ["--px-spare=x"]])
 def test_what_is_wrong_with_the_command_line_is_one_line(words: list[str]) -> None:
     done = subprocess.run([sys.executable, LAUNCHER, *words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 78

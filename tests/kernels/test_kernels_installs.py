@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import sysconfig
 import venv
@@ -57,7 +56,7 @@ async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: Reso
     assert "fake uv: pip install" in log.read_text()
     assert len(house.lines) == 2
     assert house.lines[-1].startswith("built an overlay with ipykernel for ")
-    assert sorted(os.listdir(overlay.parent)) == [f".lock-{TAG}", TAG, log.name]
+    assert sorted(os.listdir(overlay.parent)) == [TAG, log.name]
     assert overlay.parent.stat().st_mode & 0o077 == 0
 
 
@@ -137,20 +136,6 @@ async def test_the_end_of_the_control_plane_ends_a_build(
     assert not list((house.folder / "data" / "overlays").glob(".part-*"))
 
 
-async def test_another_process_that_builds_the_same_is_waited_for(
-    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overlays = house.folder / "data" / "overlays"
-    overlays.mkdir()
-    with (overlays / f".lock-{TAG}").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        call = asyncio.create_task(house.choose())
-        await eventually(lambda: any("another process builds" in line for line in house.lines))
-        (overlays / TAG / "ipykernel").mkdir(parents=True)
-    assert (await call).overlay == str(overlays / TAG)
-    assert house.built() == []
-
-
 async def test_what_a_dead_control_plane_left_running_is_stopped(house: ResolverHouse) -> None:
     key = house.placement.new_key()
     spec = ChildSpec("program:kernel-env-overlay-x", ("/bin/sleep", "600"), "/", dict(house.environ))
@@ -207,7 +192,7 @@ async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes
     attempt = next(each for each in explanation.attempts if each.source is Source.MANAGED)
     assert (attempt.verdict, attempt.detail) == (Verdict.NOT_BUILT, "is half built")
     assert (await house.choose(interpreter=MANAGED)).interpreter == str(root / "bin" / "python")
-    assert sorted(os.listdir(root.parent)) == [".lock-python", "python", "python.log"]
+    assert sorted(os.listdir(root.parent)) == ["python", "python.log"]
     assert not (root / "half").exists()
 
 
@@ -219,9 +204,6 @@ async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(hous
         await house.choose()
     with pytest.raises(InvalidInputError, match="turned off"):
         await house.choose(interpreter=MANAGED)
-
-
-# -- what is offered ---------------------------------------------------------------------------------------------------
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -139,29 +137,3 @@ async def test_a_kernelspec_for_somewhere_else_is_not_run_here(house: ResolverHo
         await house.choose(kernelspec="far")
     choice = await house.choose(kernelspec="far", backend=BackendName.GATEWAY_LOCAL)
     assert choice.key == "spec:far"
-
-
-async def test_the_list_has_what_jupyter_shows_and_always_python3(house: ResolverHouse) -> None:
-    file = install(house, "x", ["xkernel"], language="x", metadata={"k": 1}, unknown=1)
-    specs = await kernelspecs.documents()
-    assert list(specs) == ["python3", "x"]
-    assert specs["python3"]["language"] == "python"
-    assert specs["x"] == {
-        "argv": ["xkernel"],
-        "env": {},
-        "display_name": "X",
-        "language": "x",
-        "interrupt_mode": "signal",
-        "metadata": {"k": 1},
-        "kernel_protocol_version": "5.5",
-        "resource_dir": str(file.parent),
-    }
-
-
-def test_the_room_is_imported_without_jupyter() -> None:
-    text = (
-        "import sys, supervisord_py.kernels.resolver;"
-        "print(sorted({'jupyter_client', 'zmq', 'traitlets', 'tornado', 'nbformat'} & set(sys.modules)))"
-    )
-    said = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
-    assert said.stdout.strip() == "[]"

@@ -31,36 +31,11 @@ from supervisord_py.kernels.render import (
 LIMITS = OutputLimits()
 
 
-def test_a_small_cell_is_shown_whole(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.write("stdout", b"hello\nworld")
-    writer.result({"text/plain": "2"}, {}, 3)
-    finish(writer, count=3)
-    found = show(log_of(tmp_path), LIMITS)
-    assert found.text == "hello\nworld\n2\n"
-    assert found.outputs == (
-        {"output_type": "stream", "name": "stdout", "text": "hello\nworld"},
-        {"output_type": "execute_result", "data": {"text/plain": "2"}, "metadata": {}, "execution_count": 3},
-    )
-    assert (found.truncated, found.artifact, found.total_bytes, found.total_lines) == (False, CELL, 11, 2)
-    assert (found.shown_bytes, found.error, found.notices) == (11, None, ())
-    assert found.end is not None
-
-
 def test_a_cell_that_never_began_or_is_gone_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of(tmp_path)
     assert show(log, LIMITS) == CellOutput()
     monkeypatch.setattr(type(log), "exists", lambda _: True)  # it goes between the two looks
     assert "not kept" in str(show(log, LIMITS).unkept)
-
-
-def test_an_update_of_what_another_cell_displayed_is_shown_once_as_it_is_last(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.display({"text/plain": "one"}, {}, "elsewhere", update=True)
-    writer.display({"text/plain": "two"}, {}, "elsewhere", update=True)
-    writer.display({"text/plain": "nameless"}, {}, None, update=True)
-    finish(writer)
-    assert show(log_of(tmp_path), LIMITS).text == "two\n"
 
 
 def test_many_rich_outputs_are_bounded_in_number_and_weight(tmp_path: Path) -> None:
@@ -212,11 +187,6 @@ def test_what_is_left_out_is_counted_in_a_marker_on_a_line_of_its_own(tmp_path: 
     assert found.text == f"line 00\nline 01\n{marker}\nline 18\nline 19\n"
     assert found.outputs == ({"output_type": "stream", "name": "stdout", "text": found.text},)
     assert (found.truncated, found.shown_bytes) == (True, 32)
-
-
-def test_a_marker_breaks_an_endless_line_into_its_own(tmp_path: Path) -> None:
-    found = shown(tmp_path, [("stdout", "é" * 50)], head=11, tail=11)
-    assert found.text == f"ééééé\n… [80 bytes, 0 lines omitted; artifact {found.artifact}] …\nééééé"
 
 
 def test_rich_outputs_whose_words_are_left_out_stay_among_the_outputs(tmp_path: Path) -> None:

@@ -144,20 +144,6 @@ async def test_the_record_goes_first_so_that_a_cut_off_sweep_leaves_no_half_trut
     assert left(tmp_path) == set()
 
 
-async def test_links_are_removed_and_what_they_lead_to_stays(tmp_path: Path) -> None:
-    cells, precious = tmp_path / "cells", tmp_path / "precious"
-    cell(cells, "s", "c", 10, age=1)
-    precious.mkdir()
-    (precious / "file").write_text("p")
-    os.symlink(precious, cells / "linked")
-    os.symlink(precious / "file", cells / "s" / "link.out")
-    os.utime(cells / "s" / "link.out", (0, 0), follow_symlinks=False)
-    await swept(cells)
-    assert left(cells) >= {"s/c"}
-    assert not os.path.lexists(cells / "s" / "link.out")
-    assert (precious / "file").read_text() == "p"
-
-
 async def test_what_outgrows_its_cap_after_the_end_is_cut_back(tmp_path: Path) -> None:
     cell(tmp_path, "s", "c", 10_000, age=1)
     await swept(tmp_path, OutputLimits(cell_bytes=4000))

@@ -31,7 +31,7 @@ def problem(refuse: Refuse) -> dict[str, object]:
     ],
 )
 def test_every_refusal_has_its_kind(refusal: Refusal, kind: str, status: int) -> None:
-    found = problem(Refuse(1, "default-3fa9c1", refusal, 0.2))
+    found = problem(Refuse(1, "default-3fa9c1", refusal, 0.2, None, Failure(FailureKind.STARTS, 3, 5.0, 3)))
     assert (found["kind"], found["status"]) == (kind, status)
 
 

@@ -146,18 +146,6 @@ async def test_a_dead_interpreter_of_the_settings_is_broken_configuration(house:
     assert caught.value.extra["key"] == "kernels.python"
 
 
-async def test_without_any_interpreter_the_error_says_what_was_tried_and_what_helps(house: ResolverHouse) -> None:
-    with pytest.raises(StartFailedError) as caught:
-        await house.choose()
-    assert "none of " in caught.value.detail
-    assert str(caught.value.hint).startswith(f"python3 -m venv {house.proj}/.venv && ")
-    assert caught.value.extra["reason"] == "spawn_failed"
-    assert caught.value.extra["explanation"]["candidates"][0]["source"] == ".venv"
-    script(house.bin / "python3", "exit 7")
-    with pytest.raises(StartFailedError, match="exits with 7"):
-        await house.choose()
-
-
 # -- where -------------------------------------------------------------------------------------------------------------
 
 
@@ -211,36 +199,7 @@ def test_what_a_stranger_left_in_an_open_directory_is_not_run(tmp_path: Path, mo
     assert interpreters.is_trusted(str(tmp_path / "gone"), str(tmp_path))
 
 
-async def test_a_stranger_s_environment_is_passed_over_and_told(
-    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_python(house.proj / ".venv" / "bin" / "python")
-    fake_python(house.bin / "python3")
-    monkeypatch.setattr(interpreters, "is_trusted", lambda path, _cwd: not path.endswith(".venv"))
-    choice = await house.choose()
-    assert choice.interpreter == str(house.bin / "python3")
-    assert choice.attempts[0].verdict is Verdict.NOT_TRUSTED
-    assert "belongs to somebody else" in choice.notices[0]
-    named = await house.choose(interpreter=".venv/bin/python")
-    assert named.interpreter == str(house.proj / ".venv" / "bin" / "python")
-
-
 # -- cells that need no interpreter ------------------------------------------------------------------------------------
-
-
-async def test_bash_cells_have_the_project_s_environment_on_their_path_and_nothing_is_asked(
-    house: ResolverHouse,
-) -> None:
-    script(house.proj / ".venv" / "bin" / "python", "exit 1")
-    (house.proj / ".venv" / "pyvenv.cfg").touch()
-    choice = await house.choose(language="bash")
-    assert (choice.key, choice.language, choice.backend) == ("bash", "bash", BackendName.BASH)
-    assert choice.interpreter is None
-    assert choice.shell is not None
-    assert os.path.basename(choice.shell) == "bash"
-    assert choice.env["PATH"].split(":")[0] == str(house.proj / ".venv" / "bin")
-    assert house.placement.spawned == []
-    assert (await house.choose(cwd=str(house.folder), language="bash")).env["PATH"] == str(house.bin)
 
 
 async def test_an_external_gateway_is_told_nothing_of_this_machine(house: ResolverHouse) -> None:

@@ -18,12 +18,10 @@ from structlog.testing import capture_logs
 
 from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
 from kernels.room_house import room_house
-from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels import spare, spares
+from supervisord_py.kernels import spare_pool, spares
 from supervisord_py.kernels.backend import SpareView, StartMethod
 from supervisord_py.kernels.direct import DirectBackend
-from supervisord_py.process.logs import LogReader
-from supervisord_py.process.model import Reason, ResourceLimit
+from supervisord_py.process.model import ResourceLimit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -70,7 +68,7 @@ HASH = "print(hash('spare'))"
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a spare takes its order when it gets to run."""
-    monkeypatch.setattr(spare, "ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(spare_pool, "ANSWER_SECONDS", 60.0)
 
 
 @asynccontextmanager
@@ -91,6 +89,12 @@ async def spare_of(backend: DirectBackend, launch: Launch | None = None) -> int:
     (view,) = await eventually(lambda: [it for it in backend.spares.views() if it.ready], "a spare")
     assert view.pid is not None
     return int(view.pid)
+
+
+def only(backend: DirectBackend) -> Any:
+    """Return the one spare there is."""
+    (spare,) = backend.spares._spares.values()
+    return spare
 
 
 async def felt(rig: KernelRig, launch: Launch, handle: DirectKernel, code: str = FELT) -> Any:
@@ -156,19 +160,6 @@ async def test_what_acts_at_the_start_of_python_gets_a_start(short_tmp: Path) ->
         assert await felt(rig, launch, handle, HASH) == int(told.stdout)
 
 
-async def test_a_start_that_fails_says_why_as_ever(short_tmp: Path) -> None:
-    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
-        await spare_of(backend, different(rig, "a-000000"))
-        launch = replace(different(rig, "b-000000"), arguments=("--px-nonsense",))
-        with pytest.raises(StartFailedError, match="px-nonsense"):
-            await rig.start(backend, launch)
-        (kernel,) = rig.started
-        assert kernel.method is StartMethod.SPARE
-        reader = LogReader.of(rig.placement.log_dir, "kernel:b-000000")
-        assert b"px-launch" in b"".join(getattr(it, "data", b"") for it in reader.read(0).items)
-        assert kernel.end is not None and kernel.end.reason is Reason.EARLY_EXIT
-
-
 @pytest.mark.parametrize("trouble", ["deaf", "dies", "old", "changed", "conflict"])
 async def test_one_that_will_not_do_is_replaced_by_a_fresh_start(
     trouble: str, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
@@ -181,31 +172,23 @@ async def test_one_that_will_not_do_is_replaced_by_a_fresh_start(
         match trouble:
             case "deaf":
                 os.kill(pid, signal.SIGSTOP)
-                monkeypatch.setattr(spare, "ANSWER_SECONDS", 0.5)
+                monkeypatch.setattr(spare_pool, "ANSWER_SECONDS", 0.5)
             case "dies":
                 os.kill(pid, signal.SIGSTOP)  # so that its death is not known before it gets the order
-                backend.spares._spares[1]._close()
+                only(backend)._close()
             case "old":
                 (library / "sitecustomize.py").touch()
             case "changed":
                 library.rename(rig.folder / "before")
                 library.mkdir()
             case "conflict":
-                backend.spares._spares[1]._born["NEW"] = "set by nobody"
+                only(backend)._env["NEW"] = "set by nobody"
                 launch = replace(launch, env={**launch.env, "NEW": "the session's own"})
         with capture_logs() as logs:
             await rig.start(backend, launch)
         assert rig.started[-1].method is StartMethod.SPAWN
         assert [it["log_level"] for it in logs if it["event"] == "kernel_spare_not_taken"] == ["warning"]
         await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of the unfit one")
-
-
-async def test_a_spare_that_died_before_is_not_missed(short_tmp: Path) -> None:
-    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
-        os.kill(await spare_of(backend, rig.launch()), signal.SIGKILL)
-        await eventually(lambda: not backend.spares.views(), "the news of its death")
-        await rig.start(backend, rig.launch())
-        assert rig.started[-1].method is StartMethod.SPAWN
 
 
 async def test_one_that_nobody_takes_is_ended_and_settings_end_it_too(short_tmp: Path) -> None:
@@ -222,15 +205,6 @@ async def test_one_that_nobody_takes_is_ended_and_settings_end_it_too(short_tmp:
         assert backend.spares.views() == ()
 
 
-async def test_an_interpreter_that_cannot_be_one_is_not_asked_again(short_tmp: Path) -> None:
-    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
-        with capture_logs() as logs:
-            backend.expect(rig.launch(interpreter="/bin/false"))
-            await eventually(lambda: [it for it in logs if it["event"] == "kernel_spare_not_made"], "its end")
-            await eventually(lambda: not backend.spares.views(), "the forgetting of it")
-        assert len([it for it in logs if it["event"] == "kernel_spare_not_made"]) == 1
-
-
 async def test_with_its_control_plane_a_spare_ends_and_the_kernel_it_became_lives_on(short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig:
         backend = DirectBackend(rig.placement, replace(rig.config, spares=1))
@@ -242,7 +216,7 @@ async def test_with_its_control_plane_a_spare_ends_and_the_kernel_it_became_live
         pid = await spare_of(backend)
         for task in backend.spares._tasks:
             task.cancel()
-        backend.spares._spares[2]._close()
+        only(backend)._close()
         await rig.replace()
         await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of the spare")
         again = await rig.attach(DirectBackend(rig.placement, rig.config), launch)

@@ -160,15 +160,7 @@ class CellWriter:
         ask_exit: bool = False,
         error: Mapping[str, Any] | None = None,
     ) -> None:
-        """Close the cell: what comes now is late.
-
-        Args:
-            status: `ok`, `error` or `aborted`.
-            execution_count: The kernel's number for it.
-            duration: Seconds.
-            ask_exit: The code called exit().
-            error: `{"name", "value", "traceback"}` of what was raised.
-        """
+        """Close the cell, whose status is `ok`, `error` or `aborted`; what comes now is late. `duration`: seconds."""
         if self.ended:
             return
         self.limit()
@@ -237,11 +229,9 @@ def _error(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_order(places: Iterable[tuple[int, int]], out: int, err: int) -> Iterator[tuple[str, int, int]]:
-    """Yield `(stream, start, end)` of the pieces of two files in the order in which they were written.
+    """Yield `(stream, start, end)` of the pieces of two files, `out` and `err` bytes long, as they were written.
 
-    Args:
-        places: `(at, err_at)` of the records, in order; what came before it of stderr, came before more of stdout.
-        out, err: Sizes of both files.
+    `places` are `(at, err_at)` of the records: what came before one of stderr, came before more of stdout.
     """
     told = {"stdout": 0, "stderr": 0}
     for at, err_at in (*places, (out, err)):

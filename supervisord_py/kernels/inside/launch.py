@@ -1,6 +1,6 @@
 """Starts an ipykernel as the daemon wants it: lean, interruptible, with output captured and the prelude in place.
 
-    PYTHON launch.py -f CONNECTION_FILE [--px-overlay DIR] [--px-modules DIR]… [--px-no-prelude] [ipykernel's arguments]
+    PYTHON launch.py -f CONNECTION_FILE [--px-overlay DIR] [--px-modules DIR]… [ipykernel's arguments]
     PYTHON launch.py --px-spare DESCRIPTOR [--px-overlay DIR]        does the same later: see spare.py
 
 Law: whoever speaks Jupyter's protocol with this kernel finds an ordinary ipykernel. `sys.path` and `sys.argv` are what
@@ -36,7 +36,6 @@ class Options:
     def __init__(self, arguments: list[str]) -> None:
         self.overlay: str | None = None
         self.modules: list[str] = []
-        self.prelude = True
         self.spare: int | None = None
         self.rest: list[str] = []
         words = iter(arguments)
@@ -50,8 +49,6 @@ class Options:
                 self.modules.append(value)
             elif name == "--px-spare" and value.isdigit():
                 self.spare = int(value)
-            elif word == "--px-no-prelude":
-                self.prelude = False
             elif word.startswith("--px-"):
                 refuse("usage", word + " is no option, or needs a folder or the number of a descriptor")
             else:
@@ -116,7 +113,7 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell that starts a job with `&` has it inherited
         signal.signal(signal.SIGINT, signal.default_int_handler)
     modules = importlib.import_module(PACKAGE + ".modules")
-    kernel_app.run(options.rest, modules.Modules(options.modules, prelude=options.prelude))
+    kernel_app.run(options.rest, modules.Modules(options.modules))
 
 
 if __name__ == "__main__":

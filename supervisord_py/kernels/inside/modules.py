@@ -24,7 +24,7 @@ PREFIX = "px_module_"
 class Modules:
     """What is offered. `names`: each with its object."""
 
-    def __init__(self, folders: Sequence[str], *, prelude: bool) -> None:
+    def __init__(self, folders: Sequence[str]) -> None:
         self.names: dict[str, Any] = {}
         self._news: list[str] = []
         self._broken: dict[str, tuple[int, int] | None] = {}
@@ -37,8 +37,7 @@ class Modules:
                 continue
             self._files.update((PREFIX + name[: -len(".py")], os.path.join(folder, name)) for name in names)
         sys.meta_path.append(self)
-        if prelude:
-            self.names.update(_public(importlib.import_module(__package__ + ".prelude")))
+        self.names.update(_public(importlib.import_module(__package__ + ".prelude")))
         for name in sorted(self._files):
             self._load(name)
 

@@ -10,14 +10,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .cell_writer import STATUS_MIME  # noqa: TID252
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 GRACE = 2.0
@@ -146,39 +145,16 @@ def run_to_end(arguments: Sequence[str], timeout: float | None = None, **options
 
     Returns its exit code, -N where signal N ended it, and whether it was ended because `timeout` seconds were over.
     """
-    process: subprocess.Popen[Any] | None = None
+    process = subprocess.Popen(arguments, start_new_session=True, **options)
     try:
-        with _interrupts_held_back():
-            process = subprocess.Popen(arguments, start_new_session=True, **options)
-        try:
-            return process.wait(timeout), False
-        except subprocess.TimeoutExpired:
-            _end_group(process)
-            return process.returncode, True
+        return process.wait(timeout), False
+    except subprocess.TimeoutExpired:
+        _end_group(process)
+        return process.returncode, True
     except BaseException:
-        if process is not None and process.returncode is None:
+        if process.returncode is None:
             _end_group(process)
         raise
-
-
-@contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Raise what interrupts this at its end only: nobody could end a process between its fork and Popen's return.
-
-    A handler, and not a mask, which the process would inherit: a caught signal is the default one again behind an exec.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield  # an interrupt raises nothing here
-        return
-    came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            signal.raise_signal(signal.SIGINT)
 
 
 def _end_group(process: subprocess.Popen[Any]) -> None:

@@ -33,16 +33,6 @@ PACKAGES = ("IPython", "comm", "ipykernel", "jupyter_client", "jupyter_core", "t
 of the standard library too, is the user's to hide by a file there."""
 
 
-class Order:
-    """What the owner says when there is somebody to be a kernel for."""
-
-    def __init__(self, members: dict[str, Any]) -> None:
-        self.argv: list[str] = members["argv"]
-        self.cwd: str = members["cwd"]
-        self.env: dict[str, str] = members["env"]
-        self.born: dict[str, str] = members["born"]
-
-
 class Owner:
     """The other end of the descriptor; when it closes, this process ends without a word."""
 
@@ -50,21 +40,19 @@ class Owner:
         import socket
 
         os.set_inheritable(number, False)
-        self._socket: socket.socket = socket.socket(fileno=number)
+        self.socket: socket.socket = socket.socket(fileno=number)
         self._read = b""
 
     def tell(self, **members: Any) -> None:
-        """Say something."""
         try:
-            self._socket.sendall(json.dumps(members).encode() + b"\n")
+            self.socket.sendall(json.dumps(members).encode() + b"\n")
         except OSError:
             raise SystemExit(0) from None
 
     def hear(self) -> dict[str, Any]:
-        """Wait for what the owner says."""
         while b"\n" not in self._read:
             try:
-                piece = self._socket.recv(PIECE)
+                piece = self.socket.recv(PIECE)
             except OSError:
                 piece = b""
             if not piece:
@@ -74,28 +62,21 @@ class Owner:
         members: dict[str, Any] = json.loads(line)
         return members
 
-    def leave(self) -> None:
-        """Be one's own from now on."""
-        self._socket.close()
-
 
 def wait(number: int, load: Callable[[], Any]) -> tuple[list[str], Any]:
-    """Do all that can be done, and wait; return the command line to go on with, and what `load` returned.
-
-    Args:
-        number: The descriptor to the owner.
-        load: Imports everything.
-    """
+    """Import everything (`load`), and wait; return the command line to go on with, and what `load` returned."""
     stamps = stamped(places())
     loaded = _out_of_the_way(load)
     owner = Owner(number)
-    owner.tell(made_from={**stamps, **stamped(_packages())})
-    order = Order(owner.hear())
+    packages = [each for name in PACKAGES for each in getattr(sys.modules.get(name), "__path__", ())]
+    owner.tell(made_from={**stamps, **stamped(packages)})
+    order = owner.hear()
     why = _become(order)
     owner.tell(fits=why is None, why=why)
     owner.hear()
-    owner.leave()
-    return order.argv, loaded
+    owner.socket.close()
+    argv: list[str] = order["argv"]
+    return argv, loaded
 
 
 def places() -> list[str]:
@@ -108,22 +89,15 @@ def places() -> list[str]:
 
 
 def stamped(paths: Iterable[str]) -> dict[str, list[int] | None]:
-    """Return the stamp of each path."""
-    return {path: stamp(path) for path in paths}
-
-
-def stamp(path: str) -> list[int] | None:
-    """Return what differs when something else lies there, or it was changed: whatever that does to its mtime."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return [found.st_dev, found.st_ino, found.st_ctime_ns]
-
-
-def _packages() -> list[str]:
-    paths: list[Iterable[str]] = [getattr(sys.modules.get(name), "__path__", ()) for name in PACKAGES]
-    return [each for some in paths for each in some]
+    """Return of each path what differs when something else lies there, or it was changed: whatever its mtime says."""
+    found: dict[str, list[int] | None] = {}
+    for path in paths:
+        try:
+            status = os.stat(path)
+            found[path] = [status.st_dev, status.st_ino, status.st_ctime_ns]
+        except OSError:
+            found[path] = None
+    return found
 
 
 def _out_of_the_way(load: Callable[[], Any]) -> Any:
@@ -148,28 +122,28 @@ def _out_of_the_way(load: Callable[[], Any]) -> Any:
     return outcome[0]
 
 
-def _become(order: Order) -> str | None:
+def _become(order: dict[str, Any]) -> str | None:
     """Take over folder and environment of the order; return why this process cannot be what was ordered, or None."""
-    made = {name: os.environ.get(name) for name in {*os.environ, *order.born}}
-    changed = {name: value for name, value in made.items() if value != order.born.get(name)}
+    born: dict[str, str] = order["born"]
+    env: dict[str, str] = order["env"]
+    cwd: str = order["cwd"]
+    made = {name: os.environ.get(name) for name in {*os.environ, *born}}
+    changed = {name: value for name, value in made.items() if value != born.get(name)}
     for name in changed:
         # The start of Python, or what runs with it, has set a variable, as it would set the session's.
-        if order.env.get(name) != order.born.get(name) and name not in _MARKS:
+        if env.get(name) != born.get(name) and name not in ("PX_INSTANCE", "PX_UNIT"):
             return "the start of Python changes " + name + ", which the session has of its own"
     try:
-        os.chdir(order.cwd)
+        os.chdir(cwd)
     except OSError as error:
-        return "cannot enter " + order.cwd + ": " + str(error)
+        return "cannot enter " + cwd + ": " + str(error)
     os.environ.clear()
-    os.environ.update(order.env)
+    os.environ.update(env)
     for name, value in changed.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
     if hasattr(sys, "orig_argv"):
-        sys.orig_argv[:] = order.argv
+        sys.orig_argv[:] = order["argv"]
     return None
-
-
-_MARKS = ("PX_INSTANCE", "PX_UNIT")
