@@ -136,10 +136,6 @@ class AgentShelf:
         """Learn the machine's time zone."""
         self.zone = await asyncio.to_thread(machine_zone, self._environ)
 
-    async def adapters(self) -> Adapters:
-        """Return the agents that are known."""
-        return await asyncio.to_thread(self.adapters_now)
-
     def adapters_now(self) -> Adapters:
         """Return the agents that are known; their file is read only where it has changed (7 ms). Blocking."""
         return self._adapters.now(self._config().agents_file)
@@ -152,10 +148,6 @@ class AgentShelf:
         """Return everything that is wrong with the files of agents and presets, in sentences. Blocking."""
         found = {"agents": self.adapters_now().problems, "presets": self.presets_now().problems}
         return {name: [sentence(each) for each in problems] for name, problems in found.items()}
-
-    async def presets(self) -> Presets:
-        """Return the presets as their file stands."""
-        return (await self.look())[1]
 
     async def look(self) -> tuple[Adapters, Presets]:
         """Return agents and presets as their files stand; presets that make no sense are looked at twice (I3)."""
