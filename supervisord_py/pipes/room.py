@@ -102,9 +102,8 @@ class Pipes:
         self.driver = RunDriver(self)
         self.states = PipeStates(ledger, self.clocks)
         self.catalog = PipeCatalog(config.pipes_dir, config.file_bytes_max, default_agent=config.default_agent)
-        environ = os.environ if environ is None else environ
-        self.shelf = AgentShelf(placement, lambda: self.config, environ)
-        self.faults = PipeFaults(self.shelf, lambda: self.config, environ, self.clocks.boot)
+        self.shelf = AgentShelf(self, os.environ if environ is None else environ)
+        self.faults = PipeFaults(self)
         self.line = Queue(config.slots)
         self.triggers = Triggers(self)
         self.timetable = Timetable(self)

@@ -97,7 +97,8 @@ class PipeStatus:
         return self._of_definition(known, declared, row)
 
     def _of_definition(self, known: PipeView, definition: PipeDefinition, row: PipeStateRow) -> PipeView:
-        enabled, fault = self._room.states.is_enabled(definition), self._fault(definition)
+        config, enabled = self._room.config, self._room.states.is_enabled(definition)
+        fault = self._fault(definition)
         late = due.slower(
             definition.schedule, self.progress(row), self._room.timetable.now(), self._seconds.get(definition.name)
         )
@@ -105,11 +106,11 @@ class PipeStatus:
             known,
             enabled=enabled,
             schedule=definition.schedule_text,
-            next_run=self._next_run(definition, row) if enabled else None,
+            next_run=next(iter(self._upcoming(definition, row, 1)), None) if enabled and config.enabled else None,
             warnings=(
                 *self._not_installed(definition),
                 *definition.warnings,
-                *timeout_doubts(definition, self._room.config),
+                *timeout_doubts(definition, config),
                 *self._over(definition),
                 *self._unheard(definition),
                 *([late] if late else ()),
@@ -176,10 +177,6 @@ class PipeStatus:
             return ()
         said = f"execution {running.id} (pid {running.execution.pid}) has said nothing for {seconds:.0f} s"
         return (f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it",)
-
-    def _next_run(self, definition: PipeDefinition, row: PipeStateRow) -> float | None:
-        found = self._upcoming(definition, row, 1) if self._room.config.enabled else ()
-        return found[0] if found else None
 
     def _standing(self, definition: PipeDefinition, row: PipeStateRow) -> Due:
         """Return what holds of a pipe: what the scheduler waits for, else what it would say now."""
