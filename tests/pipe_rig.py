@@ -18,7 +18,6 @@ from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes import output, run
 from supervisord_py.pipes.config import PipesConfig
-from supervisord_py.pipes.models import RunRequest
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.pipes.scheduler import Clocks, Resumes
 from supervisord_py.process.events import EventStream
@@ -196,7 +195,7 @@ class PipeRig:
 
     async def run(self, name: str, **request: Any) -> Execution:
         """Run a pipe to its end."""
-        queued = await self.room.run(name, RunRequest(**request))
+        queued = await self.room.run(name, **request)
         return await self.room.wait(queued.id)
 
     async def overdue(self, name: str, size: int) -> Execution:

@@ -156,7 +156,7 @@ class _Page:
     def _pipes(self) -> Iterator[Metric]:
         pipes, counts = self._context.pipes, self._live.counts
         yield self._states("pipes", "Pipes by state; failed are those with a config_error.", "pipe")
-        groups = {one.group.value: one for one in pipes.queue().groups}
+        groups = {one.group.value: one for one in pipes.queue()}
         running = {name: len(one.running) for name, one in groups.items()}
         yield _gauges("pipe_running", "Executions under way.", ("group",), running)
         waiting = {name: len(one.waiting) for name, one in groups.items()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.api.executions import execution_document, pipe_name, whole_document
 from supervisord_py.api.schemas import refuse
 from supervisord_py.api.streams import json_answer, pick, rfc3339
-from supervisord_py.pipes.models import PublishedEvent, RunRequest
+from supervisord_py.pipes.models import PublishedEvent
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -85,16 +85,14 @@ async def remove_pipe(call: Call) -> web.StreamResponse:
 
 async def run_pipe(call: Call, query: FinalQuery, body: RunPipe) -> web.StreamResponse:
     """Queue an execution: 202 with its row, or with `wait` 200 once it is final."""
-    request = RunRequest(body.context, bool(body.queue), body.timeout)
-    document = await run_document(call, pipe_name(call), request, wait=query.wait)
+    asked = {"context": body.context, "queue": bool(body.queue), "timeout_seconds": body.timeout}
+    document = await run_document(call, pipe_name(call), wait=query.wait, **asked)
     return json_answer(document, status=200 if query.wait else _ACCEPTED)
 
 
-async def run_document(
-    call: Call, name: str, request: RunRequest | None = None, *, wait: bool = False
-) -> dict[str, Any]:
-    """Queue an execution; return its row, with `wait` once it is final."""
-    execution = await call.context.pipes.run(name, request)
+async def run_document(call: Call, name: str, *, wait: bool = False, **asked: Any) -> dict[str, Any]:
+    """Queue an execution as `Pipes.run` is `asked` to; return its row, with `wait` once it is final."""
+    execution = await call.context.pipes.run(name, **asked)
     if wait:
         return whole_document(await call.context.pipes.wait(execution.id))
     return {"schema": "px.execution/1", **execution_document(execution)}
@@ -154,7 +152,7 @@ async def queue(call: Call) -> web.StreamResponse:
             "running": [execution_document(it) for it in each.running],
             "waiting": [execution_document(it) for it in each.waiting],
         }
-        for each in call.context.pipes.queue().groups
+        for each in call.context.pipes.queue()
     ]
     return json_answer({"schema": "px.queue/1", "groups": groups})
 

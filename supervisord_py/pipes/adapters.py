@@ -32,6 +32,7 @@ from supervisord_py.config.documents import (
 from supervisord_py.errors import ConfigError, PxError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
+from supervisord_py.process.child_environment import ENV_NAME, MARKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -304,8 +305,6 @@ def needs(spec: AgentSpec, name: str) -> CannotRunError:
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MARKS = frozenset({"PX_INSTANCE", "PX_UNIT"})  # how the daemon recognises its children
 _SEE = "see agents.toml(5)"
 
 
@@ -361,7 +360,7 @@ def _bad_placeholders(where: Pointer, value: Any, also: str = "") -> Iterator[tu
 
 def _bad_names(where: Pointer, names: Iterable[str]) -> Iterator[tuple[Pointer, str, str | None]]:
     for name in names:
-        if not _NAME.fullmatch(name) or name in _MARKS:
+        if not ENV_NAME.fullmatch(name) or name in MARKS:
             yield where, f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
 
 

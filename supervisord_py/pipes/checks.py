@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
     from supervisord_py.config.documents import Problem
     from supervisord_py.pipes.adapters import AgentSpec
-    from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.models import Declared, PipeDefinition
-    from supervisord_py.pipes.shelf import AgentShelf
+    from supervisord_py.pipes.room import Pipes
 
     Look = Callable[[PipeDefinition, AgentSpec], Problem | None]
 
@@ -39,26 +38,11 @@ LOOK_SECONDS = 1.0
 
 
 class PipeFaults:
-    """Finds what keeps pipes from running.
+    """Finds what keeps pipes from running."""
 
-    Args:
-        shelf: Agents and presets.
-        config: Settings in force.
-        environ: The daemon's environment.
-        boot: A clock that only goes forward, in seconds.
-    """
-
-    def __init__(
-        self,
-        shelf: AgentShelf,
-        config: Callable[[], PipesConfig],
-        environ: Mapping[str, str],
-        boot: Callable[[], float],
-    ) -> None:
-        self._shelf = shelf
-        self._config = config
-        self._environ = environ
-        self._boot = boot
+    def __init__(self, room: Pipes) -> None:
+        self._room = room
+        self._shelf = room.shelf
         self._programs: dict[str, tuple[PipeDefinition, float, Problem | None]] = {}
         """By pipe: of which definition, until when it counts, what was found."""
 
@@ -97,7 +81,7 @@ class PipeFaults:
 
     def _program(self, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
         """Return why a pipe's program cannot be started."""
-        now = self._boot()
+        now = self._room.clocks.boot()
         known = self._programs.get(definition.name)
         if known is not None and known[0] is definition and now < known[1]:
             return known[2]
@@ -109,7 +93,7 @@ class PipeFaults:
         word = next(iter(spec.argv or definition.command), None)
         if not isinstance(word, str) or any(placeholders_of(word)):
             return None
-        env = {"PATH": DEFAULT_PATH} | passed(self._environ, self._config().env_allow)
+        env = {"PATH": DEFAULT_PATH} | passed(self._shelf.environ, self._room.config.env_allow)
         why = _missing(word, spec, definition.folder, env)
         if why is None:
             return None

@@ -68,7 +68,6 @@ class SchedulerLimits:
         wake_silence_seconds: An agent silent for so long after a resume is ended.
         window_max_seconds: Longest time window of a prompt.
         window_default_seconds: Of a pipe that never succeeded and has no interval.
-        claim_days: How long an event's claim is kept.
         step_back_seconds: A due time that was served and lies ahead of the clock by no more is not served twice;
             one further ahead comes from a clock that was wrong, and is forgotten.
         late_seconds: A start that is later than this counts as missed and made good.
@@ -83,7 +82,6 @@ class SchedulerLimits:
     wake_silence_seconds: float = 60.0
     window_max_seconds: float = 8 * 3600.0
     window_default_seconds: float = 3600.0
-    claim_days: float = 7.0
     step_back_seconds: float = 3600.0
     late_seconds: float = 60.0
     sleep_seconds: float = 60.0

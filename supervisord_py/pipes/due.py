@@ -82,7 +82,6 @@ class Progress(msgspec.Struct, frozen=True):
         last_run_at: Start of its last run, whatever began it.
         last_due: The last due instant that was dealt with: run, or skipped because it was busy.
         occurrences: Scheduled runs so far.
-        ever_ran: Whether there was a run at all.
         touched_boot, anchor_boot: The later of `last_run_at` and `last_due`, and `anchor_at`, on the clock that counts
             suspend; None where only the wall clock knows.
     """
@@ -91,7 +90,6 @@ class Progress(msgspec.Struct, frozen=True):
     last_run_at: float | None = None
     last_due: float | None = None
     occurrences: int = 0
-    ever_ran: bool = False
     touched_boot: float | None = None
     anchor_boot: float | None = None
 
@@ -172,11 +170,7 @@ def _interval(schedule: Every, known: Progress, now: Now, limits: SchedulerLimit
     touched = known.touched_boot
     if touched is None and (at_wall := max(known.last_run_at or 0.0, known.last_due or 0.0)):
         touched = now.boottime_of(now.past(at_wall))
-    due = (
-        anchor
-        if touched is None and not known.ever_ran
-        else (anchor if touched is None else touched) + schedule.seconds
-    )
+    due = anchor if touched is None else touched + schedule.seconds
     if not run_on_enable:
         due = max(due, anchor + schedule.seconds)
     late = now.boottime - due

@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import structlog
 
 from supervisord_py.errors import BadRequestError
@@ -35,27 +34,6 @@ if TYPE_CHECKING:
 
 _OWN = ("pipe.md", "output", ".env")
 """In a pipe's folder, what the pipe itself or its owner writes: no news to it."""
-
-
-class PipeEvent(msgspec.Struct, frozen=True):
-    """Something happened.
-
-    Attributes:
-        name: The word before the colon.
-        subject: What it happened to: a pipe, a tool, an absolute path; None where there is none.
-        key: Which occurrence: an execution's id, a path with its time and size, what a webhook's caller gives.
-        chain: The pipes whose executions led to it, one by the other, the last one its source; empty when nobody knows.
-    """
-
-    name: str
-    subject: str | None
-    key: str
-    chain: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """As patterns and claims name it."""
-        return self.name if self.subject is None else f"{self.name}:{self.subject}"
 
 
 def check_published(name: str) -> None:
@@ -80,7 +58,7 @@ def misses(pattern: EventPattern, pipes: Collection[str]) -> bool:
     return not ("*" in subject or "?" in subject) or not any(named.fullmatch(each) for each in pipes)
 
 
-def matches(pattern: EventPattern, event: PipeEvent, folder: str) -> bool:
+def matches(pattern: EventPattern, event: PublishedEvent, folder: str) -> bool:
     """Say whether the event is one of the pattern's. `folder` is the pipe's: its relative paths begin there."""
     if pattern.event != event.name:
         return False
@@ -92,7 +70,7 @@ def matches(pattern: EventPattern, event: PipeEvent, folder: str) -> bool:
     return event.subject is not None and _glob(pattern.subject, names=True).fullmatch(event.subject) is not None
 
 
-def loop(pipe: str, event: PipeEvent) -> str | None:
+def loop(pipe: str, event: PublishedEvent) -> str | None:
     """Return why an event may not start a pipe that had a part in it, or None."""
     if pipe not in event.chain:
         return None

@@ -63,13 +63,6 @@ class FetchError(PxError):
     status = 502
 
 
-class Installed(NamedTuple):
-    """A pipe that was added; `warnings` are sentences for people."""
-
-    definition: PipeDefinition
-    warnings: tuple[str, ...] = ()
-
-
 class _Origin(NamedTuple):
     """What is to be copied: the bytes of `pipe.md`, and the folder whose other files come along (None for none).
 
@@ -91,7 +84,7 @@ async def install(
     limit_bytes: int,
     knows_agent: Callable[[str], bool] = lambda _agent: True,
     default_agent: str = DEFAULT_AGENT,
-) -> Installed:
+) -> PipeDefinition:
     """Add a pipe: from a folder with a `pipe.md`, one Markdown file, `https://...`, or `example:NAME`.
 
     `limit_bytes` is of `pipe.md`; an agent that nobody knows is only a warning.
@@ -111,10 +104,10 @@ async def install(
     else:
         origin = await asyncio.to_thread(_local, source, examples_dir, name, limit_bytes)
     definition = await asyncio.to_thread(_place, origin, pipes_dir, default_agent)
-    warnings = list(definition.warnings)
-    if not knows_agent(definition.agent):
-        warnings.append(f"the agent {shown(definition.agent)} is not known here; the pipe cannot run until it is")
-    return Installed(definition, tuple(warnings))
+    if knows_agent(definition.agent):
+        return definition
+    unknown = f"the agent {shown(definition.agent)} is not known here; the pipe cannot run until it is"
+    return replace(definition, warnings=(*definition.warnings, unknown))
 
 
 def scaffold(name: str, pipes_dir: Path) -> Path:

@@ -31,6 +31,7 @@ from supervisord_py.ledger.pipe_executions import (
     add,
 )
 from supervisord_py.ledger.pipe_history import ExecutionFilter
+from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.presets import PresetProblem, resolve
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_state import Claim
     from supervisord_py.pipes.adapters import AgentLimits
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.models import PipeDefinition, RunRequest
+    from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.outcome import NextTry
     from supervisord_py.pipes.room import Pipes
 
@@ -98,13 +99,13 @@ class Intake:
 
     # -- by hand -------------------------------------------------------------------------------------------------
 
-    async def run(self, definition: PipeDefinition, request: RunRequest) -> Execution:
+    async def run(self, definition: PipeDefinition, order: Order, *, queue: bool) -> Execution:
         """Queue a run that somebody asks for.
 
         Raises:
-            ConflictError: The pipe runs, or waits for a run by hand, already (unless `request.queue`).
+            ConflictError: The pipe runs, or waits for a run by hand, already (unless `queue`).
         """
-        seconds, name = request.timeout_seconds, definition.name
+        seconds, name = order.timeout_seconds, definition.name
         if seconds is not None and not seconds > 0:
             message = f"a timeout of {seconds:g} s is no time"
             errors = [{"pointer": "/timeout", "message": message}]
@@ -116,8 +117,7 @@ class Intake:
                 unit=f"pipe:{name}",
                 retry_after_seconds=60,
             )
-        order = BY_HAND._replace(context=request.context, timeout_seconds=seconds)
-        return await self._asked(definition, order, queue=request.queue)
+        return await self._asked(definition, order, queue=queue)
 
     async def retry(self, definition: PipeDefinition, before: Execution) -> Execution:
         """Queue an execution again, as a new row that names it, with what its pipe says now.
@@ -261,7 +261,7 @@ class Intake:
             following = self.next_try(Run(room, draft, definition), refusal)
             goes_on = following is not None
             change |= room.states.change_by(draft, refusal, draft.queued_at, goes_on=goes_on)
-        also = room.states.operation(name, **change) if change else None
+        also = PIPE_STATES.merge(name, **change) if change else None
         whole = await add(room.ledger, lambda number: self._whole(definition, draft, number), claim=claim, also=also)
         if whole is None:
             return None

@@ -165,20 +165,6 @@ def error_of(problems: Sequence[Problem], pipe: str) -> ConfigError:
 # -- what is asked, and what is shown ----------------------------------------------------------------------------------
 
 
-class RunRequest(NamedTuple):
-    """A run by hand.
-
-    Attributes:
-        context: JSON values that the prompt shows to the agent; None for none.
-        queue: Wait in line where the pipe runs already, instead of being refused.
-        timeout_seconds: Of this run alone; None for the pipe's own.
-    """
-
-    context: Mapping[str, Any] | None = None
-    queue: bool = False
-    timeout_seconds: float | None = None
-
-
 class PublishedEvent(NamedTuple):
     """Something that happened, which may start pipes.
 
@@ -188,6 +174,7 @@ class PublishedEvent(NamedTuple):
         key: Names this one happening: each pipe claims it once. None makes each call a happening of its own.
         facts: JSON values for the prompt.
         source: The pipe whose execution caused it, or None.
+        chain: The pipes whose executions led to it, one by the other, the last one its source; empty when nobody knows.
     """
 
     name: str
@@ -195,6 +182,12 @@ class PublishedEvent(NamedTuple):
     key: str | None = None
     facts: Mapping[str, Any] | None = None
     source: str | None = None
+    chain: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """As patterns and claims name it."""
+        return self.name if self.subject is None else f"{self.name}:{self.subject}"
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -273,12 +266,6 @@ class GroupView(msgspec.Struct, frozen=True):
     slots: int
     running: tuple[Execution, ...]
     waiting: tuple[Execution, ...]
-
-
-class QueueView(msgspec.Struct, frozen=True):
-    """All lines."""
-
-    groups: tuple[GroupView, ...]
 
 
 class NextReport(msgspec.Struct, frozen=True):

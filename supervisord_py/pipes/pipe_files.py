@@ -44,7 +44,7 @@ class PipeFiles:
         from supervisord_py.pipes.install import install
 
         config = self._room.config
-        known = (await self._room.shelf.adapters()).agents
+        known = (await asyncio.to_thread(self._room.shelf.adapters_now)).agents
         async with self._lock:
             installed = await install(
                 source,
@@ -56,8 +56,8 @@ class PipeFiles:
                 default_agent=config.default_agent,
             )
         await self._room.upkeep.refresh()
-        view, warnings = self._room.get(installed.definition.name), installed.warnings
-        if view.config_error is not None and installed.definition.agent in known:
+        view, warnings = self._room.get(installed.name), installed.warnings
+        if view.config_error is not None and installed.agent in known:
             warnings = (*warnings, f"it cannot run until this is mended: {view.config_error}")
         self._room.say_of_pipe("pipe_installed", view.name, source=source, warnings=list(warnings))
         return structs.replace(view, warnings=warnings)
@@ -154,7 +154,7 @@ class PipeFiles:
         if isinstance(declared, BrokenPipe):
             return validate(declared)
         chosen = await self._room.intake.choose(declared, BY_HAND)
-        presets = await self._room.shelf.presets()
+        _, presets = await self._room.shelf.look()
         found = resolve(declared, presets)
         words = None if isinstance(found, PresetProblem) else _in_words(declared, found)
         faults = await asyncio.to_thread(self._room.faults.afresh, declared)

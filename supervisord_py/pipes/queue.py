@@ -18,7 +18,7 @@ import msgspec
 from supervisord_py.ledger.pipe_executions import Group
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from supervisord_py.pipes.config import SlotLimits
 
@@ -71,7 +71,8 @@ class Queue:
             ValueError: It is in line, or holds a slot.
         """
         self._check_new(entry)
-        self._insert(entry)
+        insort(self._line, entry, key=_place)
+        self._in_line[entry.id] = entry
 
     def adopt(self, entry: Waiting) -> None:
         """Take in one that runs already; it holds a slot, even where there is none left.
@@ -86,15 +87,16 @@ class Queue:
         """Return whom to start now, in order; each holds its slot and its pipe from here on."""
         self._looked_at = now
         room, pipes = self._room(), self._held_pipes()
-        admitted: list[Waiting] = []
+        admitted: dict[int, Waiting] = {}
         for entry in self._line:
-            if entry.pipe in pipes or room[entry.group] <= 0 or not _is_due(entry, now):
-                continue
-            room[entry.group] -= 1
-            pipes.add(entry.pipe)
-            admitted.append(entry)
-        self._take(admitted)
-        return tuple(entry.id for entry in admitted)
+            is_due = entry.not_before is None or entry.not_before <= now
+            if is_due and entry.pipe not in pipes and room[entry.group] > 0:
+                room[entry.group] -= 1
+                pipes.add(entry.pipe)
+                admitted[entry.id] = entry
+        self._holders |= admitted
+        self._leave(admitted.keys())
+        return tuple(admitted)
 
     def ended(self, number: int) -> None:
         """Free the slot and the pipe of an execution; one that holds none has given them back already."""
@@ -144,11 +146,7 @@ class Queue:
         if entry.id in self._holders or entry.id in self._in_line:
             raise ValueError(f"execution {entry.id} is known already")
 
-    def _insert(self, entry: Waiting) -> None:
-        insort(self._line, entry, key=_place)
-        self._in_line[entry.id] = entry
-
-    def _leave(self, numbers: set[int]) -> None:
+    def _leave(self, numbers: Collection[int]) -> None:
         if numbers:
             self._line = [entry for entry in self._line if entry.id not in numbers]
         for number in numbers:
@@ -161,15 +159,6 @@ class Queue:
     def _held_pipes(self) -> set[str]:
         return {entry.pipe for entry in self._holders.values()}
 
-    def _take(self, admitted: list[Waiting]) -> None:
-        for entry in admitted:
-            self._holders[entry.id] = entry
-        self._leave({entry.id for entry in admitted})
-
 
 def _place(entry: Waiting) -> tuple[float, int]:
     return (entry.ready_at, entry.id)
-
-
-def _is_due(entry: Waiting, now: float) -> bool:
-    return entry.not_before is None or entry.not_before <= now

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
@@ -26,6 +27,7 @@ _DAY = 86400.0
 FIRST_SECONDS = 30.0
 EVERY_SECONDS = 3600.0
 _BATCH = 200
+_remove = partial(shutil.rmtree, ignore_errors=True)
 _log = structlog.get_logger(__name__)
 
 
@@ -69,7 +71,3 @@ def _numbered(root: Path) -> list[int]:
 def _each(act: Callable[[Path], None], folders: Iterable[Path]) -> None:
     for folder in folders:
         act(folder)
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

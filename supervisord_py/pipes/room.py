@@ -24,9 +24,9 @@ from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.checks import PipeFaults
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.events import EventSources, check_published
-from supervisord_py.pipes.intake import Intake
+from supervisord_py.pipes.intake import BY_HAND, Intake
 from supervisord_py.pipes.launch import LaunchOrder
-from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, PipesHealth, RunRequest
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, PipesHealth
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import BOTH, PAGE_MAX, OutputStream
 from supervisord_py.pipes.pipe_files import PipeFiles
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.front_matter import Value
-    from supervisord_py.pipes.models import Declared, EventClaims, NextReport, PipeView, PublishedEvent, QueueView
+    from supervisord_py.pipes.models import Declared, EventClaims, GroupView, NextReport, PipeView, PublishedEvent
     from supervisord_py.pipes.output import FollowItem, OutputPage
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
@@ -102,14 +102,13 @@ class Pipes:
         self.driver = RunDriver(self)
         self.states = PipeStates(ledger, self.clocks)
         self.catalog = PipeCatalog(config.pipes_dir, config.file_bytes_max, default_agent=config.default_agent)
-        environ = os.environ if environ is None else environ
-        self.shelf = AgentShelf(placement, lambda: self.config, environ)
-        self.faults = PipeFaults(self.shelf, lambda: self.config, environ, self.clocks.boot)
+        self.shelf = AgentShelf(self, os.environ if environ is None else environ)
+        self.faults = PipeFaults(self)
         self.line = Queue(config.slots)
+        self.triggers = Triggers(self)
         self.timetable = Timetable(self)
         self.status = PipeStatus(self)
         self.intake = Intake(self)
-        self.triggers = Triggers(self)
         self.sources = EventSources(self)
         self.upkeep = Upkeep(self)
         self._files = PipeFiles(self)
@@ -359,7 +358,7 @@ class Pipes:
 
     def health(self) -> PipesHealth:
         """Return how the room is."""
-        scheduler = self.timetable.health()
+        scheduler = self.timetable
         return PipesHealth(
             scheduler_running=scheduler.alive and self.config.enabled,
             scheduler_restarts=scheduler.restarts,
@@ -412,7 +411,7 @@ class Pipes:
         """Return what a schedule means: JSON values `{valid, summary, error, hint, warnings, next}`; never raises."""
         return self.status.preview(text, timezone, max(1, min(count, _MOST_NEXT)))
 
-    def queue(self) -> QueueView:
+    def queue(self) -> tuple[GroupView, ...]:
         """Return all lines."""
         return self.status.queue()
 
@@ -481,16 +480,30 @@ class Pipes:
 
     # -- executions --------------------------------------------------------------------------------------------------
 
-    async def run(self, name: str, request: RunRequest | None = None) -> Execution:
+    async def run(
+        self,
+        name: str,
+        *,
+        context: Mapping[str, Any] | None = None,
+        queue: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> Execution:
         """Run a pipe by hand; return its execution: in line, running, or failed at once.
+
+        Args:
+            name: Of the pipe.
+            context: JSON values that the prompt shows to the agent; None for none.
+            queue: Wait in line where the pipe runs already, instead of being refused.
+            timeout_seconds: Of this run alone; None for the pipe's own.
 
         Raises:
             UnknownUnitError: There is no pipe of that name.
             ConfigError: Its file is broken.
-            ConflictError: It runs, or waits for its run, already (unless `request.queue`).
+            ConflictError: It runs, or waits for its run, already (unless `queue`).
         """
         self._refuse_at_the_end()
-        return await self.intake.run(await self._files.usable(name), request or RunRequest())
+        order = BY_HAND._replace(context=context, timeout_seconds=timeout_seconds)
+        return await self.intake.run(await self._files.usable(name), order, queue=queue)
 
     async def retry(self, number: int) -> Execution:
         """Run an execution again, as a new row that names it, with what its pipe says now.

@@ -32,6 +32,7 @@ from supervisord_py.ledger.pipe_executions import (
     finish,
     mark_running,
 )
+from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.ledger.store import LedgerDegradedError
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
@@ -232,7 +233,7 @@ class Run(Instance):
         self.become(status=Status.RUNNING, **known)
         seconds, progress = self.execution.plan.timeout_seconds, msgspec.json.encode(self.terms).decode()
         claim = mark_running(self.id, timeout_seconds=seconds, progress=progress, **known)
-        state = self.room.states.operation(self.name, last_run_at=now)
+        state = PIPE_STATES.merge(self.name, last_run_at=now)
         return together(claim, state, super().starting())
 
     def spawned(self, child: Child) -> Operation:
@@ -469,7 +470,7 @@ class Run(Instance):
             self.room.states.take(self.name, last_run_at=started)
         self.room.states.take(self.name, **change)
         self._final = facts
-        return finish(self.id, also=self.room.states.operation(self.name, **change), **facts)
+        return finish(self.id, also=PIPE_STATES.merge(self.name, **change), **facts)
 
     def take_final(self) -> None:
         """Be what the row says by now."""

@@ -150,10 +150,8 @@ class Calendar(msgspec.Struct, frozen=True):
     def following(self, instant: float, machine: tzinfo, begun: float) -> Iterator[float]:
         """Yield the due instants after `instant`, ascending, until it is over; `begun` is when it was enabled."""
         origin = self._origin(begun)
-        last = max(instant, origin - 1.0)
-        for found in self._instants(
-            last, 2, origin, zone_of(self.timezone, machine)
-        ):  # pragma: no branch - without an end
+        last, zone = max(instant, origin - 1.0), zone_of(self.timezone, machine)
+        for found in self._instants(last, 2, origin, zone):  # pragma: no branch - without an end
             if self.ending is not None and found > self.ending:
                 return
             if found > last:
@@ -194,9 +192,8 @@ class Calendar(msgspec.Struct, frozen=True):
         if self.frequency is not Frequency.MONTHS and behind > period:
             first += behind // period * period
         kinds: tuple[Any, ...] = (rrule.MINUTELY, rrule.HOURLY, rrule.DAILY, rrule.WEEKLY, rrule.MONTHLY)
-        for found in rrule.rrule(
-            kinds[tuple(Frequency).index(self.frequency)], dtstart=first, **every
-        ):  # pragma: no branch
+        kind = kinds[tuple(Frequency).index(self.frequency)]
+        for found in rrule.rrule(kind, dtstart=first, **every):  # pragma: no branch
             yield found.replace(tzinfo=zone).timestamp()
 
     def _first(self, origin: datetime) -> datetime:

@@ -167,14 +167,6 @@ class _Entry:
         self.backoff = Backoff(_RETRIES)
 
 
-class SchedulerHealth(NamedTuple):
-    """How the loop does. `alive` is False before the start, after the end, and between a crash and the next start."""
-
-    alive: bool
-    restarts: int
-    last_error: str | None
-
-
 class Scheduler:
     """Asks and starts.
 
@@ -185,6 +177,10 @@ class Scheduler:
         note: Told when what is known of a pipe changes.
         limits: The settings.
         watch: The clocks.
+
+    Attributes:
+        alive: False before the start, after the end, and between a crash of the body and its next start.
+        restarts, last_error: How often it crashed, and why the last time.
     """
 
     restart_policy = _RESTARTS
@@ -208,9 +204,9 @@ class Scheduler:
         self.now = watch.now
         self._entries: dict[str, _Entry] = {}
         self._bell = asyncio.Event()
-        self._alive = False
-        self._restarts = 0
-        self._last_error: str | None = None
+        self.alive = False
+        self.restarts = 0
+        self.last_error: str | None = None
 
     def wake(self) -> None:
         """Look now: a pipe was added, enabled, edited, removed, or a run of one began or ended."""
@@ -227,16 +223,12 @@ class Scheduler:
         entry = self._entries.get(pipe.name)
         return entry.decision if entry and entry.candidate.schedule == pipe.schedule else None
 
-    def health(self) -> SchedulerHealth:
-        """Return how the loop does."""
-        return SchedulerHealth(self._alive, self._restarts, self._last_error)
-
     async def run(self) -> None:
         """Ask and start until cancelled."""
         backoff = Backoff(self.restart_policy)
         while True:
             try:
-                self._alive = True
+                self.alive = True
                 while True:
                     self._bell.clear()
                     seconds = await self.turn()
@@ -244,12 +236,12 @@ class Scheduler:
                         async with asyncio.timeout(seconds):
                             await self._bell.wait()
             except Exception as err:
-                self._restarts += 1
-                self._last_error = f"{type(err).__name__}: {err}"
-                _log.exception("scheduler_crashed", restarts=self._restarts)
+                self.restarts += 1
+                self.last_error = f"{type(err).__name__}: {err}"
+                _log.exception("scheduler_crashed", restarts=self.restarts)
                 backoff = backoff.failed(self._watch.now().boottime, 0.0)
             finally:
-                self._alive = False
+                self.alive = False
             await asyncio.sleep(backoff.wait_seconds(self._watch.now().boottime))  # no bell: a crash may be its echo
 
     async def turn(self) -> float:
@@ -332,11 +324,8 @@ class Timetable(Scheduler):
 
     def __init__(self, room: Pipes) -> None:
         watch = ClockWatch(room.clocks, self._zone)
-        super().__init__(self._candidates, self._due, self._remember, room.config.scheduler, watch)
+        super().__init__(self._candidates, room.triggers.due, self._remember, room.config.scheduler, watch)
         self._room = room
-
-    async def _due(self, pipe: str, due: Due) -> str | None:
-        return await self._room.triggers.due(pipe, due)
 
     def start(self) -> None:
         """Begin to ask which pipes are due."""

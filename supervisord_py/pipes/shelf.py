@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.pipes.adapters import Adapters
-    from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.presets import Presets
-    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.pipes.room import Pipes
 
 
 LOCALTIME = "/etc/localtime"
@@ -113,55 +112,40 @@ def _stamp(file: Path) -> _Stamp:
 
 
 class AgentShelf:
-    """What is needed to start agents.
+    """What is needed to start agents; `environ` is the daemon's environment, to pick from."""
 
-    Args:
-        placement: Runs probes and `cmd:` keys.
-        config: Settings in force.
-        environ: The daemon's environment, to pick from.
-    """
-
-    def __init__(self, placement: KeeperClient, config: Callable[[], PipesConfig], environ: Mapping[str, str]) -> None:
-        self._config = config
-        self._environ = dict(environ)
+    def __init__(self, room: Pipes, environ: Mapping[str, str]) -> None:
+        self._room = room
+        self.environ = dict(environ)
         """Not the mapping of the process itself, which decodes every value at every look."""
         self._adapters: ReadAgain[Adapters] = ReadAgain(load_adapters)
         self._presets: ReadAgain[Presets] = ReadAgain(load_presets)
         self._versions = VersionCache()
-        self._placement = placement
         self.zone = "UTC"
         """The machine's time zone, once it is open."""
 
     async def open(self) -> None:
         """Learn the machine's time zone."""
-        self.zone = await asyncio.to_thread(machine_zone, self._environ)
-
-    async def adapters(self) -> Adapters:
-        """Return the agents that are known."""
-        return await asyncio.to_thread(self.adapters_now)
+        self.zone = await asyncio.to_thread(machine_zone, self.environ)
 
     def adapters_now(self) -> Adapters:
         """Return the agents that are known; their file is read only where it has changed (7 ms). Blocking."""
-        return self._adapters.now(self._config().agents_file)
+        return self._adapters.now(self._room.config.agents_file)
 
     def presets_now(self) -> Presets:
         """Return the presets; their file is read only where it has changed. Blocking."""
-        return self._presets.now(self._config().presets_file)
+        return self._presets.now(self._room.config.presets_file)
 
     def problems(self) -> dict[str, list[str]]:
         """Return everything that is wrong with the files of agents and presets, in sentences. Blocking."""
         found = {"agents": self.adapters_now().problems, "presets": self.presets_now().problems}
         return {name: [sentence(each) for each in problems] for name, problems in found.items()}
 
-    async def presets(self) -> Presets:
-        """Return the presets as their file stands."""
-        return (await self.look())[1]
-
     async def look(self) -> tuple[Adapters, Presets]:
         """Return agents and presets as their files stand; presets that make no sense are looked at twice (I3)."""
         adapters, presets = await asyncio.to_thread(lambda: (self.adapters_now(), self.presets_now()))
         if presets.file_problem is not None:
-            presets = await read_presets(self._config().presets_file)
+            presets = await read_presets(self._room.config.presets_file)
         return adapters, presets
 
     async def context(self) -> LaunchContext:
@@ -170,12 +154,12 @@ class AgentShelf:
 
     def context_now(self) -> LaunchContext:
         """Return what a start needs. Blocking."""
-        config = self._config()
+        config = self._room.config
         return LaunchContext(
             adapters=self.adapters_now(),
-            environ=self._environ,
+            environ=self.environ,
             env_allow=config.env_allow,
-            run=partial(program.run, self._placement),
+            run=partial(program.run, self._room.placement),
             presets_folder=config.presets_file.parent,
             versions=self._versions,
             preflight=config.preflight,

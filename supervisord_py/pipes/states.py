@@ -16,14 +16,13 @@ from msgspec import structs
 
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.ledger.pipe_state import PIPE_STATES, PipeStateRow, forget
-from supervisord_py.pipes.catalog import SETTLE_SECONDS, ChangeKind
+from supervisord_py.pipes.catalog import SETTLE_SECONDS
 from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, problem_text
 from supervisord_py.pipes.schedule import At
 
 if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution, Outcome
     from supervisord_py.ledger.store import Ledger
-    from supervisord_py.ledger.table import Operation
     from supervisord_py.pipes.catalog import Change
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.pipes.run import Run
@@ -31,13 +30,6 @@ if TYPE_CHECKING:
 
 _INSTANTS = ("last_run_at", "last_due", "anchor_at")
 _NOT_ITS_OWN = frozenset((ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED))
-_WORDS = {
-    ChangeKind.ADDED: "pipe_added",
-    ChangeKind.CHANGED: "pipe_changed",
-    ChangeKind.REMOVED: "pipe_removed",
-    ChangeKind.BROKEN: "pipe_broken",
-    ChangeKind.MENDED: "pipe_mended",
-}
 _MEANS = " | "
 """Between a schedule's text and what it was read as, in what is remembered of a pipe."""
 _log = structlog.get_logger(__name__)
@@ -71,12 +63,8 @@ class PipeStates:
         """All pipes that something is remembered of."""
         return tuple(self._rows)
 
-    def operation(self, pipe: str, **fields: Any) -> Operation:
-        """Return what writes a change, for the transaction of somebody's row; `take` it over when that is written."""
-        return PIPE_STATES.merge(pipe, **fields)
-
     def take(self, pipe: str, **fields: Any) -> None:
-        """Take over a change that somebody else writes."""
+        """Take over a change that the transaction of somebody's row writes."""
         before = self.get(pipe)
         after = self._rows[pipe] = structs.replace(before, **fields)
         ahead = self._clocks.wall() - self._clocks.boot()
@@ -91,7 +79,7 @@ class PipeStates:
         wanted = {name: value for name, value in fields.items() if getattr(before, name) != value}
         if wanted or pipe not in self._rows:
             self.take(pipe, **wanted)
-            self._ledger.post(self.operation(pipe, **wanted))
+            self._ledger.post(PIPE_STATES.merge(pipe, **wanted))
 
     async def forget(self, pipe: str) -> None:
         """Drop what is remembered of a pipe that is gone."""
@@ -171,7 +159,7 @@ class Upkeep:
     async def _take(self, change: Change) -> None:
         declared = self._room.catalog.get(change.name)
         problem = problem_text(declared.problem) if isinstance(declared, BrokenPipe) else None
-        self._room.say_of_pipe(_WORDS[change.kind], change.name, config_error=problem)
+        self._room.say_of_pipe(f"pipe_{change.kind}", change.name, config_error=problem)
         if isinstance(declared, PipeDefinition):
             await self.settle(declared)
         elif isinstance(declared, BrokenPipe):

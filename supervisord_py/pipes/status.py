@@ -19,7 +19,6 @@ from supervisord_py.pipes.models import (
     NextReport,
     PipeDefinition,
     PipeView,
-    QueueView,
     problem_text,
 )
 from supervisord_py.pipes.schedule import At, Calendar, ScheduleError, describe, time_text, zone_of
@@ -98,7 +97,8 @@ class PipeStatus:
         return self._of_definition(known, declared, row)
 
     def _of_definition(self, known: PipeView, definition: PipeDefinition, row: PipeStateRow) -> PipeView:
-        enabled, fault = self._room.states.is_enabled(definition), self._fault(definition)
+        config, enabled = self._room.config, self._room.states.is_enabled(definition)
+        fault = self._fault(definition)
         late = due.slower(
             definition.schedule, self.progress(row), self._room.timetable.now(), self._seconds.get(definition.name)
         )
@@ -106,11 +106,11 @@ class PipeStatus:
             known,
             enabled=enabled,
             schedule=definition.schedule_text,
-            next_run=self._next_run(definition, row) if enabled else None,
+            next_run=next(iter(self._upcoming(definition, row, 1)), None) if enabled and config.enabled else None,
             warnings=(
                 *self._not_installed(definition),
                 *definition.warnings,
-                *timeout_doubts(definition, self._room.config),
+                *timeout_doubts(definition, config),
                 *self._over(definition),
                 *self._unheard(definition),
                 *([late] if late else ()),
@@ -139,13 +139,12 @@ class PipeStatus:
         row = self._room.states.get(definition.name)
         if _has_begun(row) or not self._room.states.is_enabled(definition):
             return None
-        standing = self._standing(definition, row)
-        if not (isinstance(standing, Never) and standing.over):
+        if (why := self._why_over(definition, row)) is None:
             return None
         is_map = isinstance(definition.schedule, Calendar)
         key = "schedule_config" if is_map else "schedule"
         hint = "write an `ending` that will come, or none" if is_map else "write a time that will come, or `manual`"
-        return definition.problem(key, f"{key}: {standing.why}", hint)
+        return definition.problem(key, f"{key}: {why}", hint)
 
     def _over(self, definition: PipeDefinition) -> tuple[str, ...]:
         """Say that a schedule has come to its end: its file is not wrong, and no time follows all the same."""
@@ -153,13 +152,12 @@ class PipeStatus:
         waits = row.last_run_at is None and self._room.of_pipe(definition.name)
         if waits or not _has_begun(row):
             return ()
-        standing = self._standing(definition, row)
-        if not (isinstance(standing, Never) and standing.over):
+        if (why := self._why_over(definition, row)) is None:
             return ()
         now = self._room.timetable.now()
         zone = zone_of(getattr(definition.schedule, "timezone", None), now.zone)
         ran = "never ran" if row.last_run_at is None else f"last ran {time_text(row.last_run_at, zone, now.wall)}"
-        return (f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule",)
+        return (f"its schedule is over: {why}; it {ran}, and will not run again by schedule",)
 
     def _unheard(self, definition: PipeDefinition) -> tuple[str, ...]:
         """Say which of its events cannot come: ends of pipes that are not there, files that are no news to it."""
@@ -180,10 +178,6 @@ class PipeStatus:
         said = f"execution {running.id} (pid {running.execution.pid}) has said nothing for {seconds:.0f} s"
         return (f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it",)
 
-    def _next_run(self, definition: PipeDefinition, row: PipeStateRow) -> float | None:
-        found = self._upcoming(definition, row, 1) if self._room.config.enabled else ()
-        return found[0] if found else None
-
     def _standing(self, definition: PipeDefinition, row: PipeStateRow) -> Due:
         """Return what holds of a pipe: what the scheduler waits for, else what it would say now."""
         live = self._room.timetable.decision_on(definition)
@@ -193,6 +187,11 @@ class PipeStatus:
         return decide(
             definition.schedule, self.progress(row), self._room.timetable.now(), limits, run_on_enable=run_on_enable
         )
+
+    def _why_over(self, definition: PipeDefinition, row: PipeStateRow) -> str | None:
+        """Return why no time of a schedule is to come; None where one is, or where it has no times."""
+        standing = self._standing(definition, row)
+        return standing.why if isinstance(standing, Never) and standing.over else None
 
     def _upcoming(self, definition: PipeDefinition, row: PipeStateRow, count: int) -> tuple[float, ...]:
         standing = self._standing(definition, row)
@@ -206,7 +205,6 @@ class PipeStatus:
             last_run_at=row.last_run_at,
             last_due=row.last_due,
             occurrences=row.occurrences,
-            ever_ran=row.last_run_at is not None,
             touched_boot=self._room.states.touched_boot(row.pipe_name),
             anchor_boot=self._room.states.anchor_boot(row.pipe_name),
         )
@@ -261,9 +259,8 @@ class PipeStatus:
     def schedule_doubts(self, definition: PipeDefinition) -> tuple[str, ...]:
         """Say what is odd about a pipe's times and events: that no more will come, or that its runs take longer."""
         row, now = self._room.states.get(definition.name), self._room.timetable.now()
-        standing = self._standing(definition, row)
-        is_over = isinstance(standing, Never) and standing.over and self.schedule_trouble(definition) is None
-        never = (f"no run of it comes by itself: {standing.why}",) if is_over and not _has_begun(row) else ()
+        why = None if _has_begun(row) or self.schedule_trouble(definition) else self._why_over(definition, row)
+        never = () if why is None else (f"no run of it comes by itself: {why}",)
         late = due.slower(definition.schedule, self.progress(row), now, self._seconds.get(definition.name))
         return (*never, *self._over(definition), *([late] if late else ()), *self._unheard(definition))
 
@@ -290,9 +287,9 @@ class PipeStatus:
 
     # -- lines -------------------------------------------------------------------------------------------------------
 
-    def queue(self) -> QueueView:
+    def queue(self) -> tuple[GroupView, ...]:
         """Return all lines."""
-        return QueueView(tuple(self._group(group) for group in Group))
+        return tuple(self._group(group) for group in Group)
 
     def _group(self, group: Group) -> GroupView:
         line, runs = self._room.line, self._room.runs

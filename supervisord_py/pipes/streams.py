@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import codecs
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
 
 from supervisord_py.ledger.pipe_executions import Usage
-
-if TYPE_CHECKING:
-    pass
 
 FINAL_TEXT_CHARS = 64 * 1024
 LINE_BYTES = 16 * 1024 * 1024

@@ -17,14 +17,11 @@ from supervisord_py.ledger.pipe_executions import ErrorType, Group, Status, Trig
 from supervisord_py.ledger.pipe_state import Claim, release_claim
 from supervisord_py.pipes import events
 from supervisord_py.pipes.definition import FILE_CHANGED
-from supervisord_py.pipes.events import PipeEvent
 from supervisord_py.pipes.intake import Order
 from supervisord_py.pipes.models import Claimed, EventClaims, PublishedEvent, Suppressed
 from supervisord_py.pipes.schedule import At
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.due import Due
     from supervisord_py.pipes.models import PipeDefinition
@@ -66,13 +63,12 @@ class Triggers:
         self, published: PublishedEvent, cause: int | None = None, source: Execution | None = None
     ) -> EventClaims:
         """Start every enabled pipe that waits for an event, once each; `source` is the execution that caused it."""
-        key = published.key or uuid.uuid4().hex
         if source is None and published.source is not None:
             running = self._room.running(published.source)
             source = None if running is None else running.execution
         before = (source.plan.context or {}).get("chain", ()) if source is not None and source.trigger_event else ()
         chain = (*before, published.source) if published.source is not None else ()
-        event = PipeEvent(published.name, published.subject, key, chain)
+        event = published._replace(key=published.key or uuid.uuid4().hex, chain=chain)
         claimed: list[Claimed] = []
         suppressed: list[Suppressed] = []
         for definition in tuple(self._room.usable()):
@@ -81,7 +77,7 @@ class Triggers:
             why = self._refusal(definition, event) or self._looping(definition.name, event, cause)
             if why is None:
                 try:
-                    run = await self._start(definition, event, published.facts, cause)
+                    run = await self._start(definition, event, cause)
                 except PxError as error:
                     run, why = None, error.detail
                 else:
@@ -93,7 +89,7 @@ class Triggers:
             _log.info("pipe_event_suppressed", pipe=definition.name, event_name=event.text, why=why)
         return EventClaims(tuple(claimed), tuple(suppressed))
 
-    def _looping(self, pipe: str, event: PipeEvent, cause: int | None) -> str | None:
+    def _looping(self, pipe: str, event: PublishedEvent, cause: int | None) -> str | None:
         """Return why an event would go round in a loop; it is told, too, for whoever made the ring has to learn of it.
 
         That a pipe does not start itself is nothing to tell: it is so after each run of one that waits for all ends.
@@ -107,7 +103,7 @@ class Triggers:
     def _decided(self, pipe: str, words: str) -> None:
         self._room.states.change(pipe, last_decision=words, last_decision_at=self._room.clocks.moment())
 
-    def _refusal(self, definition: PipeDefinition, event: PipeEvent) -> str | None:
+    def _refusal(self, definition: PipeDefinition, event: PublishedEvent) -> str | None:
         room = self._room
         for is_so, why in (
             (room.is_ending, "the daemon is stopping"),
@@ -123,11 +119,9 @@ class Triggers:
             return f"execution {waiting[0].id} waits already, and will see the change"
         return None
 
-    async def _start(
-        self, definition: PipeDefinition, event: PipeEvent, facts: Mapping[str, Any] | None, cause: int | None
-    ) -> Run | None:
-        name, key = definition.name, event.key
-        data = None if facts is None else dict(facts)
+    async def _start(self, definition: PipeDefinition, event: PublishedEvent, cause: int | None) -> Run | None:
+        name, key = definition.name, event.key or ""
+        data = None if event.facts is None else dict(event.facts)
         context: dict[str, Any] = {"event": event.text, "key": key, "data": data}
         if event.chain:
             context["chain"] = event.chain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -19,9 +19,6 @@ from supervisord_py.pipes.streams import (
     with_status,
     words,
 )
-
-if TYPE_CHECKING:
-    pass
 
 _PRESENT = "present"  # the turn of a format whose turns have no names
 

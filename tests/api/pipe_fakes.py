@@ -19,7 +19,6 @@ from supervisord_py.pipes.models import (
     NextReport,
     PipesHealth,
     PipeView,
-    QueueView,
     Suppressed,
 )
 from supervisord_py.pipes.output import FollowDone, FollowItem, FollowStart, OutputPage, OutputStream
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from supervisord_py.ledger.pipe_history import ExecutionFilter
-    from supervisord_py.pipes.models import PublishedEvent, RunRequest
+    from supervisord_py.pipes.models import PublishedEvent
 
 
 def execution(number: int = 7, **facts: Any) -> Execution:
@@ -142,16 +141,16 @@ class FakePipes:
             last_decision=decision,
         )
 
-    def queue(self) -> QueueView:
-        return QueueView((GroupView(Group.MANUAL, 4, (execution(1),), (execution(2, position=1),)),))
+    def queue(self) -> tuple[GroupView, ...]:
+        return (GroupView(Group.MANUAL, 4, (execution(1),), (execution(2, position=1),)),)
 
     def preview(self, text: str, timezone: str | None, count: int) -> dict[str, Any]:
         self._did("preview", text, timezone, count)
         return {"valid": True, "summary": "every minute", "next": []}
 
-    async def run(self, name: str, request: RunRequest) -> Execution:
+    async def run(self, name: str, **asked: Any) -> Execution:
         self.get(name)
-        self._did("run", name, request)
+        self._did("run", name, asked)
         row = self.rows[8] = execution(8, status=Status.QUEUED, position=1, stdout=None, finished_at=None)
         return row
 

@@ -10,7 +10,7 @@ from api.pipe_fakes import execution
 from supervisord_py.errors import ConflictError
 from supervisord_py.ledger.pipe_executions import ErrorType, Plan, Status
 from supervisord_py.ledger.pipe_history import ExecutionFilter
-from supervisord_py.pipes.models import PublishedEvent, RunRequest
+from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.process.model import TreeStat
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def test_a_run_is_queued_with_what_was_said(rig: Rig) -> None:
     body = {"context": {"why": "me"}, "queue": True, "timeout": 5}
     status, document, _ = await rig.ask("POST", "/api/pipes/digest/run", body)
     assert (status, document["schema"], document["id"], document["position"]) == (202, "px.execution/1", 8, 1)
-    assert rig.pipes.asked[-1] == ("run", "digest", RunRequest({"why": "me"}, queue=True, timeout_seconds=5.0))
+    assert rig.pipes.asked[-1] == ("run", "digest", {"context": {"why": "me"}, "queue": True, "timeout_seconds": 5.0})
     assert set(document) >= ROW
     status, done, _ = await rig.ask("POST", "/api/pipes/digest/run?wait=1")
     assert (status, done["status"], done["stdout"]) == (200, "completed", "out")
@@ -73,7 +73,7 @@ async def test_a_body_counts_also_where_the_request_has_a_key(rig: Rig) -> None:
     first, again = [await rig.ask("POST", "/api/pipes/digest/run", body, key) for _ in range(2)]
     assert (first[0], first[1]) == (202, again[1])
     assert [each for each in rig.pipes.asked if each[0] == "run"] == [
-        ("run", "digest", RunRequest(None, queue=True, timeout_seconds=5.0))
+        ("run", "digest", {"context": None, "queue": True, "timeout_seconds": 5.0})
     ]
 
 

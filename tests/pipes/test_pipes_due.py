@@ -64,7 +64,6 @@ class World:
             known,
             last_due=due.at,
             last_run_at=now.wall if started else known.last_run_at,
-            ever_ran=known.ever_ran or started,
             occurrences=known.occurrences + started,
             touched_boot=now.boottime if started else now.boottime_of(due.at),
         )
@@ -118,7 +117,7 @@ def test_no_step_of_the_wall_clock_moves_an_interval(step: float) -> None:
 def test_a_last_run_in_the_future_counts_as_now() -> None:
     """B4: the clock was wrong when it ran, or is wrong now."""
     world = World(Every(HOUR))
-    world.progress = Progress(NOON - DAY, last_run_at=NOON + 400 * DAY, ever_ran=True)
+    world.progress = Progress(NOON - DAY, last_run_at=NOON + 400 * DAY)
     assert world.waits() == HOUR
     world.pass_(HOUR)
     assert world.run().missed == 0
@@ -167,7 +166,7 @@ def test_a_clock_that_was_wrong_by_a_year_does_not_stop_cron_for_a_year() -> Non
 def test_a_clock_that_starts_in_the_past_serves_nothing_twice_when_it_is_put_right() -> None:
     """A machine without a clock of its own: 1970 at boot, then the network's time."""
     ran = at("2026-11-21T09:00")
-    raw = Progress(ran - DAY, last_run_at=ran, last_due=ran, ever_ran=True)
+    raw = Progress(ran - DAY, last_run_at=ran, last_due=ran)
     boot = Now(100.0, 10.0)
     assert isinstance(decide(NINE, raw, boot, LIMITS), Wait)
     decision = decide(NINE, raw, Now(ran + HOUR, 20.0), LIMITS)
@@ -296,7 +295,7 @@ def test_nothing_runs_early_twice_or_in_a_burst(schedule: Schedule, start: float
 
 NOW = Now(NOON, 5000.0)
 SEEN = Progress(NOON)
-RAN = Progress(NOON - 7200, last_run_at=NOON - 600, last_due=NOON - 600, ever_ran=True)
+RAN = Progress(NOON - 7200, last_run_at=NOON - 600, last_due=NOON - 600)
 
 
 def coming(schedule: Schedule, progress: Progress, count: int = 5) -> tuple[float, ...]:

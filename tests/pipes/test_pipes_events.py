@@ -7,22 +7,21 @@ import pytest
 from supervisord_py.errors import BadRequestError
 from supervisord_py.pipes.definition import parse_pattern
 from supervisord_py.pipes.events import (
-    PipeEvent,
     check_published,
     goes_below,
     loop,
     matches,
     watch_root,
 )
-from supervisord_py.pipes.models import EventPattern
+from supervisord_py.pipes.models import EventPattern, PublishedEvent
 from supervisord_py.pipes.schedule import ScheduleError
 
 HOME = "/home/me/pipes/summary"
 
 
-def event(text: str) -> PipeEvent:
+def event(text: str) -> PublishedEvent:
     name, colon, subject = text.partition(":")
-    return PipeEvent(name, subject if colon else None, "1")
+    return PublishedEvent(name, subject if colon else None, "1")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_what_to_watch(pattern: str, root: str, deep: bool) -> None:
 
 
 def test_an_event_starts_no_pipe_that_had_a_part_in_it() -> None:
-    of_c = PipeEvent("pipe_completed", "c", "1", ("a", "b", "c"))
+    of_c = PublishedEvent("pipe_completed", "c", "1", chain=("a", "b", "c"))
     assert loop("a", of_c) == "pipe_completed:c would go round in a loop (a -> b -> c -> a): suppressed"
     assert "(b -> c -> b)" in str(loop("b", of_c))
     assert "does not start itself" in str(loop("c", of_c))

@@ -16,12 +16,12 @@ from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.schedule import Manual
 
 if TYPE_CHECKING:
-    from supervisord_py.pipes.install import Installed
+    from supervisord_py.pipes.models import PipeDefinition
 
 EXAMPLES = Path(__file__).parents[2] / "supervisord_py" / "examples" / "pipes"
 
 
-async def add(pipes_dir: Path, source: str, name: str | None = None) -> Installed:
+async def add(pipes_dir: Path, source: str, name: str | None = None) -> PipeDefinition:
     return await install(source, pipes_dir, EXAMPLES, name=name, limit_bytes=LIMIT)
 
 
@@ -43,8 +43,8 @@ async def test_a_folder_is_copied_without_what_its_runs_left(tmp_path: Path) -> 
     pipes_dir = tmp_path / "pipes"
     added = await add(pipes_dir, str(origin))
     folder = pipes_dir / "mine"
-    assert added.definition.folder == folder
-    assert not added.definition.enabled
+    assert added.folder == folder
+    assert not added.enabled
     assert (folder / "pipe.md").read_text() == pipe_text("schedule: every 5m  # often\nenabled: false\n")
     assert left_in(folder) == [".env", "agent.sh", "lib", "link", "pipe.md"]
     assert left_in(folder / "lib") == ["output"]
@@ -60,15 +60,15 @@ async def test_one_file_is_a_pipe_too(tmp_path: Path, file: str, name: str) -> N
     path.parent.mkdir()
     path.write_bytes(b"\xef\xbb\xbf---\r\nname: N\r\n---\r\nDo\r\nit.\r\n")
     added = await add(tmp_path / "pipes", str(path))
-    assert added.definition.name == name
-    written = (added.definition.folder / "pipe.md").read_bytes()
+    assert added.name == name
+    written = (added.folder / "pipe.md").read_bytes()
     assert written == b"\xef\xbb\xbf---\r\nname: N\r\nenabled: false\r\n---\r\nDo\r\nit.\r\n"
 
 
 async def test_the_examples_are_added_by_name(tmp_path: Path) -> None:
     added = await add(tmp_path, "example:disk-digest")
-    assert added.definition.agent == "command"
-    assert os.access(added.definition.folder / "digest.sh", os.X_OK)
+    assert added.agent == "command"
+    assert os.access(added.folder / "digest.sh", os.X_OK)
     with pytest.raises(UnknownUnitError, match="did you mean 'disk-digest'"):
         await add(tmp_path, "example:disk-digets")
     with pytest.raises(UnknownUnitError) as caught:

@@ -71,8 +71,8 @@ async def site(context: ssl.SSLContext | None) -> AsyncIterator[str]:
 
 async def add(address: str, pipes: Path) -> str:
     installed = await install(address, pipes, pipes, limit_bytes=LIMIT)
-    assert not installed.definition.enabled
-    return installed.definition.name
+    assert not installed.enabled
+    return installed.name
 
 
 async def test_a_pipe_is_added_from_whom_the_machine_trusts(tmp_path: Path, good: ssl.SSLContext) -> None:

@@ -13,7 +13,6 @@ from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import ErrorType, Status
 from supervisord_py.pipes import checks as checks_module
 from supervisord_py.pipes.checks import CheckStatus
-from supervisord_py.pipes.models import RunRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +28,7 @@ async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Pat
         told = "timeout: 600 s is cut to 60 s (pipes.timeout_max_seconds)"
         assert rig.room.get("long").warnings == (told,)
         assert told in {each.message for each in await rig.room.validate("long")}
-        queued = await rig.room.run("long", RunRequest(timeout_seconds=90.0))
+        queued = await rig.room.run("long", timeout_seconds=90.0)
         assert queued.plan.warnings == ("timeout: 90 s is cut to 60 s (pipes.timeout_max_seconds)",)
         await rig.room.cancel(queued.id)
 

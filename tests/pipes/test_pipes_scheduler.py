@@ -77,7 +77,7 @@ class Room:
             pipe = self.pipes[name]
             known = replace(pipe.progress, last_due=due.at, occurrences=pipe.progress.occurrences + started)
             if started:
-                known = replace(known, last_run_at=self.wall, ever_ran=True, touched_boot=self.boottime)
+                known = replace(known, last_run_at=self.wall, touched_boot=self.boottime)
             self.pipes[name] = replace(pipe, progress=known)
         return None if started else "still running: execution 7; skipped"
 
@@ -223,9 +223,9 @@ async def test_it_sleeps_while_nothing_is_due_and_wakes_when_told() -> None:
         room.pass_(2)
         room.scheduler.wake()
         await until(lambda: room.runs)
-        assert room.scheduler.health().alive
+        assert room.scheduler.alive
         await until(lambda: room.looks == 3)
-    assert not room.scheduler.health().alive
+    assert not room.scheduler.alive
     assert room.told("hand") == [Never("runs only by hand or by an event")]
 
 

@@ -17,7 +17,6 @@ from supervisord_py.api.executions import execution_document
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.pipes.adapters import load_adapters
 from supervisord_py.pipes.launch import provider_doubt
-from supervisord_py.pipes.models import RunRequest
 
 if TYPE_CHECKING:
     import pytest
@@ -49,7 +48,7 @@ async def test_a2_the_preset_is_frozen_in_the_queue(rig: PipeRig) -> None:
     folder = rig.write("a2", "agent: tell\npreset: a2")
     (folder / "wait").touch()
     first = await begun(rig, "a2")
-    second = await rig.room.run("a2", RunRequest(queue=True))
+    second = await rig.room.run("a2", queue=True)
     presets(rig, preset("a2", 'provider = "openai"', 'model = "after"'))
     row = await rig.room.execution(second.id, blobs=True)
     assert (row.status, row.preset.id, row.preset.model) == (Status.QUEUED, "a2", "before")

@@ -14,7 +14,6 @@ from supervisord_py.ledger.store import Durability
 from supervisord_py.pipes import output, retention, run
 from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
-from supervisord_py.pipes.models import RunRequest
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.schedule import Every
 
@@ -74,7 +73,7 @@ async def test_b2_a_run_that_is_silent_after_a_resume_ends(short_tmp: Path, monk
 
 def test_b3_what_came_due_without_ticks_is_due_at_the_next() -> None:
     """App Nap is a matter of graphical programs; its effect, a scheduler that gets no turn for a while, is this."""
-    schedule, limits, begun_at = Every(1800.0), SchedulerLimits(), Progress(1000.0, last_run_at=1000.0, ever_ran=True)
+    schedule, limits, begun_at = Every(1800.0), SchedulerLimits(), Progress(1000.0, last_run_at=1000.0)
     before = decide(schedule, begun_at, Now(1000.0 + 1799, 50_000.0 + 1799), limits)
     assert isinstance(before, Wait)
     after = decide(schedule, begun_at, Now(1000.0 + 1800 * 3.5, 50_000.0 + 1800 * 3.5), limits)
@@ -244,7 +243,7 @@ async def test_c8_the_row_knows_its_window_and_its_context(rig: PipeRig) -> None
     """The same values as the prompt names; the next window begins where this one ended."""
     rig.shell("c8", "cat")
     with settings(rig, default_timezone="Europe/Berlin"):
-        queued = await rig.room.run("c8", RunRequest(context={"query": "invoices"}))
+        queued = await rig.room.run("c8", context={"query": "invoices"})
         first = await rig.room.wait(queued.id)
     second = await rig.run("c8")
     assert (first.context_end, second.context_start) == (first.queued_at, first.context_end)

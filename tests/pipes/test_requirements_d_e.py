@@ -259,7 +259,7 @@ def test_e6_a_clock_set_back_serves_no_due_time_twice() -> None:
     """Accepted by the spec as it is; here what was served lies ahead, and the next one is waited for."""
     schedule = parse_schedule("0 9 * * *", timezone="UTC").schedule
     nine = 1_795_251_600.0  # 2026-11-21 09:00 UTC
-    served = Progress(nine - 86400, last_run_at=nine, last_due=nine, ever_ran=True)
+    served = Progress(nine - 86400, last_run_at=nine, last_due=nine)
     back = decide(schedule, served, Now(nine - 1800, 1000.0), SchedulerLimits())
     assert isinstance(back, Wait)
     assert back.until == nine + 86400

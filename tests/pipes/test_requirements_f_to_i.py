@@ -19,7 +19,6 @@ from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.pipes import presets as preset_file
 from supervisord_py.pipes import run
 from supervisord_py.pipes.config import OutputLimits
-from supervisord_py.pipes.models import RunRequest
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.process.model import ChildSpec
 
@@ -231,7 +230,7 @@ async def test_h3_several_at_once_are_all_tracked(rig: PipeRig) -> None:
     for name in names:
         rig.shell(name, "sleep 1000")
     numbers = [await begun(rig, name) for name in names]
-    manual = next(it for it in rig.room.queue().groups if it.group == "manual")
+    manual = next(it for it in rig.room.queue() if it.group == "manual")
     shown = {it.id: it.pid for it in manual.running}
     assert set(numbers) <= set(shown)
     assert len({shown[number] for number in numbers} - {None}) == 3
@@ -248,7 +247,7 @@ async def test_h4_sessions_take_no_slot_of_pipes(short_tmp: Path) -> None:
         await house.room.refresh()
         await eventually(lambda: house.room.get("h4-due").pid, "the scheduled one")
         await begun(house, "h4-hand")
-        assert {it.group: len(it.running) for it in house.room.queue().groups} == {
+        assert {it.group: len(it.running) for it in house.room.queue()} == {
             "scheduled": 1,
             "event": 0,
             "manual": 1,
@@ -268,7 +267,7 @@ async def test_i1_quitting_ends_what_runs_and_writes_it_down(short_tmp: Path) ->
         folder = house.shell("i1", "trap '' TERM; touch deaf; while :; do sleep 0.02; done")
         number = await begun(house, "i1")
         await eventually((folder / "deaf").exists, "the trap")
-        waiting = await house.room.run("i1", RunRequest(queue=True))
+        waiting = await house.room.run("i1", queue=True)
         pid = house.running(number)
         await house.room.close()
         assert not alive(pid)
