@@ -182,6 +182,21 @@ def all_commands() -> Iterator[tuple[str, ...]]:
     yield from walk(root, ())
 
 
+PROMISED = {
+    "": "status run pin unpin start stop restart logs wait events why doctor exec completion version",
+    "tools": "list show validate debug new add sync remove",
+    "kernel": "list start stop restart interrupt attach export",
+    "pipe": "list show validate new add remove enable disable run cancel queue next runs output tail retry",
+    "daemon": "start stop restart reload status install uninstall",
+    "config": "show check",
+}
+
+
+def test_every_promised_command_is_there() -> None:
+    promised = {(group, name) if group else (name,) for group, names in PROMISED.items() for name in names.split()}
+    assert promised <= set(all_commands())
+
+
 @pytest.mark.parametrize("path", list(all_commands()), ids=" ".join)
 def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     ended = CliRunner().invoke(root, [*path, "--help"], prog_name="pxctl")

@@ -270,6 +270,7 @@ def test_an_interpreter_that_died_since_is_told_and_the_next_choice_is_not_taken
     assert by_id.json()["hint"]
 
 
+@pytest.mark.deep
 def test_an_interpreter_without_ipykernel_names_the_exact_command(home: House, short_tmp: Path) -> None:
     python = environment(short_tmp / "bare")
     next((short_tmp / "bare").rglob("ours.pth")).unlink()
