@@ -160,7 +160,6 @@ async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(f
     assert front.living() == {}
 
 
-@pytest.mark.deep
 async def test_a_restart_by_the_user_leaves_the_open_page_working(front: Front, server: Server) -> None:
     kernel = await server.ask("POST", "/api/kernels", {"name": "pxd"})
     route = f"/api/kernels/{kernel['id']}"
@@ -177,7 +176,6 @@ async def test_a_restart_by_the_user_leaves_the_open_page_working(front: Front, 
                 await page.run("1")
 
 
-@pytest.mark.deep
 async def test_a_crash_is_told_to_the_page_which_goes_on_with_the_next_kernel(front: Front, server: Server) -> None:
     kernel = await server.ask("POST", "/api/kernels", {"name": "pxd"})
     async with server.channels(kernel["id"]) as page:
@@ -192,7 +190,6 @@ async def test_a_crash_is_told_to_the_page_which_goes_on_with_the_next_kernel(fr
     await server.settled(kernel["id"])
 
 
-@pytest.mark.deep
 async def test_kernels_end_with_a_server_that_ends_in_order_and_outlive_one_that_is_killed(
     front: Front, server: Server
 ) -> None:
@@ -213,7 +210,6 @@ async def test_a_server_that_ends_in_order_ends_its_kernels(front: Front, server
     until(lambda: front.living() == {}, "the daemon has it down")
 
 
-@pytest.mark.deep
 async def test_a_kernel_that_cannot_be_started_is_told_with_the_daemons_words(front: Front, server: Server) -> None:
     front.spec("dead", ["/nowhere/python", "-m", "ipykernel_launcher", "-f", "{connection_file}"])
     async with server.http.post("/api/kernels", json={"name": "dead"}) as answer:
