@@ -125,6 +125,7 @@ def bash_offers(px: Px, line: str, names: list[str]) -> bool:
     return in_bash(px, line) == names
 
 
+@pytest.mark.deep
 def test_bash_completes_names_with_colons(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/units", UNITS).on("GET /api/tools", TOOLS).on("GET /api/tools/alpha", TOOL)
     for line, names in {
@@ -151,6 +152,7 @@ def in_zsh(house: House, line: str) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
+@pytest.mark.deep
 def test_zsh_completes_more_than_the_first_word(
     px: Px, daemon: FakeDaemon, require: Callable[[object, str], None]
 ) -> None:
