@@ -125,6 +125,7 @@ def bash_offers(px: Px, line: str, names: list[str]) -> bool:
     return in_bash(px, line) == names
 
 
+@pytest.mark.deep
 def test_bash_completes_names_with_colons(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/units", UNITS).on("GET /api/tools", TOOLS).on("GET /api/tools/alpha", TOOL)
     for line, names in {
@@ -151,6 +152,7 @@ def in_zsh(house: House, line: str) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
+@pytest.mark.deep
 def test_zsh_completes_more_than_the_first_word(
     px: Px, daemon: FakeDaemon, require: Callable[[object, str], None]
 ) -> None:
@@ -180,6 +182,21 @@ def all_commands() -> Iterator[tuple[str, ...]]:
                 yield (*path, name)
 
     yield from walk(root, ())
+
+
+PROMISED = {
+    "": "status run pin unpin start stop restart logs wait events why doctor exec completion version",
+    "tools": "list show validate debug new add sync remove",
+    "kernel": "list start stop restart interrupt attach export",
+    "pipe": "list show validate new add remove enable disable run cancel queue next runs output tail retry",
+    "daemon": "start stop restart reload status install uninstall",
+    "config": "show check",
+}
+
+
+def test_every_promised_command_is_there() -> None:
+    promised = {(group, name) if group else (name,) for group, names in PROMISED.items() for name in names.split()}
+    assert promised <= set(all_commands())
 
 
 @pytest.mark.parametrize("path", list(all_commands()), ids=" ".join)

@@ -89,7 +89,9 @@ def test_good_settings(home: Path) -> None:
     assert list(home.iterdir()) == []
 
 
-@pytest.mark.parametrize("words", [(), ("--check-config",), ("--show-config",)])
+@pytest.mark.parametrize(
+    "words", [(), *(pytest.param((word,), marks=pytest.mark.deep) for word in ("--check-config", "--show-config"))]
+)
 def test_bad_settings_exit_78_with_file_line_key_and_nearest(home: Path, words: tuple[str, ...]) -> None:
     (home / "pxd.toml").write_text("# c\n[tools]\nwarm_keep_mxa = 3\n")
     (home / "conf.d").mkdir()
@@ -118,12 +120,7 @@ def test_every_setting_is_shown_with_its_origin(home: Path) -> None:
     assert {"key": "tools.warm_keep_max", "value": 3, "origin": f"{home}/pxd.toml:2"} in document["settings"]
 
 
-def test_config_must_exist_when_it_is_named(home: Path) -> None:
-    done = pxd(home, "--check-config", "--config", "/none.toml")
-    assert done.returncode == 78
-    assert "/none.toml: cannot be read: No such file or directory" in done.stderr
-
-
+@pytest.mark.deep
 def test_service_files_are_printed(home: Path) -> None:
     unit = pxd(home, "--print-unit", "systemd", "--set", "tools.queue_max=7").stdout
     assert f"ExecStart={sys.executable} -P -m supervisord_py --foreground --set tools.queue_max=7\n" in unit
@@ -142,6 +139,7 @@ def test_a_socket_path_over_the_limit_is_told_before_anything_starts(home: Path)
     assert list(home.iterdir()) == []
 
 
+@pytest.mark.deep
 def test_contradicting_places_are_a_usage_error(home: Path) -> None:
     done = pxd(home, "--system")
     assert done.returncode == 2
@@ -149,6 +147,7 @@ def test_contradicting_places_are_a_usage_error(home: Path) -> None:
     assert pxd(home, "--nonsense").returncode == 2
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("which", ["run", "state"])
 def test_a_link_in_the_place_of_a_directory_is_refused(home: Path, which: str) -> None:
     (home / "elsewhere").mkdir()
@@ -159,6 +158,7 @@ def test_a_link_in_the_place_of_a_directory_is_refused(home: Path, which: str) -
     assert list((home / "elsewhere").iterdir()) == []
 
 
+@pytest.mark.deep
 def test_a_disk_that_refuses_is_no_traceback(home: Path) -> None:
     (home / "run").mkdir(mode=0o700)
     (home / "run" / "pxd.lock").mkdir()

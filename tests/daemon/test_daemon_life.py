@@ -11,6 +11,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from e2e.house import BIN, House, alive, server, until
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ def test_term_to_the_control_plane_alone_replaces_it(shared: House) -> None:
     assert exited["code"] in {0, -signal.SIGKILL}, "after its last word it has five seconds to go"
 
 
+@pytest.mark.deep
 def test_a_keeper_that_dies_during_the_stop_leaves_nothing_either(running: House) -> None:
     deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     running.tool("deaf", deaf + ECHO, stop_timeout_seconds=50)
@@ -78,6 +81,7 @@ def test_a_keeper_that_dies_during_the_stop_leaves_nothing_either(running: House
     assert len(facts(running, "sweeping")) == 1
 
 
+@pytest.mark.deep
 def test_what_dies_in_the_background_ends_the_control_plane_loudly(home: House, short_tmp: Path) -> None:
     """Nothing goes on half alive: it exits, the keeper starts another one, the children stay.
 
@@ -170,6 +174,7 @@ def test_a_state_dump_on_request(shared: House) -> None:
     assert any(child.startswith("tool:echo ") for child in entry["children"])
 
 
+@pytest.mark.deep
 def test_a_socket_of_the_service_manager_is_served_and_left_in_place(home: House, short_tmp: Path) -> None:
     """As systemd does it: the socket is descriptor 3 and LISTEN_PID is the pid of whoever is executed."""
     path = str(short_tmp / "given.sock")
@@ -197,6 +202,7 @@ def test_a_socket_of_the_service_manager_is_served_and_left_in_place(home: House
     assert os.path.exists(path)
 
 
+@pytest.mark.deep
 def test_a_port_that_is_taken_degrades_the_daemon_but_does_not_stop_it(home: House) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -207,6 +213,7 @@ def test_a_port_that_is_taken_degrades_the_daemon_but_does_not_stop_it(home: Hou
     assert "Address already in use" in degraded["detail"]
 
 
+@pytest.mark.deep
 def test_places_may_be_relative_to_where_it_was_started(home: House) -> None:
     log = open(home.home / "pxd.stderr", "ab")  # noqa: SIM115 - closed below, the child keeps its own
     environ = {**home.environ, "PX_HOME": home.home.name}

@@ -75,7 +75,10 @@ STARTS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("tool", sorted(STARTS))
+EACH_CASE = ("raises", "elsewhere", "never-served", "no-module", "hungry", "bad-shape", "drifts", "refuses")
+
+
+@pytest.mark.parametrize("tool", mostly_deep(sorted(STARTS), *EACH_CASE))
 def test_the_fault_is_found_by_a_fresh_look(home: House, tool: str) -> None:
     """Nobody ran it before: debug tries it itself."""
     code, manifest, case, evidence = STARTS[tool]

@@ -76,6 +76,7 @@ def test_streams_results_and_displays_go_where_programs_expect_them(held: House)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"out\n{'a': 1}\n4\n", b"err\n")
 
 
+@pytest.mark.deep
 def test_output_that_a_full_disk_did_not_take_is_a_failure_that_says_so(require_root: None) -> None:
     with house() as home:
         cells = home.home / "state" / "cells"
@@ -141,6 +142,7 @@ def test_bytes_that_are_no_text_come_out_unchanged(held: House) -> None:
     assert execute(held, "stay", code, "--raw").stdout == bytes(range(256)) * 3
 
 
+@pytest.mark.deep
 def test_a_slow_reader_loses_nothing(held: House) -> None:
     process = spawn(held, "exec", GENERATE, "--kernel", "stay", "--raw")
     assert process.stdout is not None

@@ -25,18 +25,13 @@ HUGE = 10**400
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[House]:
+def home() -> Iterator[House]:
+    """The house, and at the end proof that the session beside the tests' own was never touched."""
     with kernels_house() as made:
         assert run(made, "other", "keep = 42").ok
+        pid = row(made, "other")["pid"]
         yield made
-
-
-@pytest.fixture
-def home(served: House) -> Iterator[House]:
-    """The house, and afterwards proof that the session beside the test's own was not touched."""
-    pid = row(served, "other")["pid"]
-    yield served
-    assert (value(served, "other", "keep"), row(served, "other")["pid"]) == ("42", pid)
+        assert (value(made, "other", "keep"), row(made, "other")["pid"]) == ("42", pid)
 
 
 def execute(home: House, body: object, *, session: str = "bad", headers: Mapping[str, str] | None = None) -> Answer:
@@ -270,6 +265,7 @@ def test_an_interpreter_that_died_since_is_told_and_the_next_choice_is_not_taken
     assert by_id.json()["hint"]
 
 
+@pytest.mark.deep
 def test_an_interpreter_without_ipykernel_names_the_exact_command(home: House, short_tmp: Path) -> None:
     python = environment(short_tmp / "bare")
     next((short_tmp / "bare").rglob("ours.pth")).unlink()

@@ -179,6 +179,7 @@ def test_the_local_gateways_kernels_outlive_the_brain_but_not_their_gateway(besi
     forget_one(home, "g")
 
 
+@pytest.mark.deep
 def test_an_orderly_restart_of_the_brain_cuts_no_cell(besieged: House) -> None:
     home = besieged
     assert run(home, "orderly", "x = 7").ok
@@ -210,6 +211,7 @@ def test_the_time_of_a_call_is_over_also_where_its_brain_died(besieged: House) -
     forget_one(home, "late")
 
 
+@pytest.mark.deep
 def test_a_call_that_waited_when_the_brain_died_is_not_run_behind_the_clients_back(besieged: House) -> None:
     """Its client has been cut off and will ask again: to run it as well would be to run it twice."""
     home = besieged
@@ -228,10 +230,10 @@ def test_a_call_that_waited_when_the_brain_died_is_not_run_behind_the_clients_ba
     forget_one(home, "queue")
 
 
-@pytest.mark.parametrize("seed", rounds(2, of=10))
+@pytest.mark.parametrize("seed", rounds(1, of=10))
 def test_kill_of_the_kernel_is_told_at_once_and_takes_its_children_along(besieged: House, seed: int) -> None:
     home, dice = besieged, random.Random(200 + seed)
-    what = BUSY_WITH[seed % len(BUSY_WITH)]
+    what = BUSY_WITH[(seed + 1) % len(BUSY_WITH)]
     print(f"seed {seed}: {what}")
     assert run(home, "kernel", f"x = {seed}").ok
     pid, other = row(home, "kernel")["pid"], row(home, "other")["pid"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import time
@@ -178,7 +177,7 @@ def interrupted(calls: Calls, name: str) -> list[dict[str, Any]]:
     return [item for item in calls.events(calls.show(name)["unit"]) if item["event"] == "interrupted_cell"]
 
 
-@pytest.mark.parametrize("row", mostly_deep(YIELDING, "endless loop", "sleep", "child", "await"))
+@pytest.mark.parametrize("row", mostly_deep(YIELDING, "sleep", "await"))
 def test_a_cell_that_yields_ends_by_the_first_rung_and_keeps_its_variables(patient: Calls, row: str) -> None:
     code, error = YIELDING[row]
     before = patient.run("row", "mine = 42")
@@ -189,6 +188,7 @@ def test_a_cell_that_yields_ends_by_the_first_rung_and_keeps_its_variables(patie
     assert (after["cells"][0]["text"], after["instance"]) == ("42\n", before["instance"]), after
 
 
+@pytest.mark.deep
 def test_a_cell_whose_child_alone_was_interrupted_is_timed_out_all_the_same(patient: Calls) -> None:
     """os.system() returns without an exception (notes §3.4): the cell ends, what it printed then is there."""
     patient.run("row", "mine = 42")
@@ -287,6 +287,7 @@ def test_the_default_ladder_comes_no_rung_early_and_is_over_two_seconds_after_it
 # -- whose time it is -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_the_time_is_that_of_the_whole_call(patient: Calls) -> None:
     """Each cell alone would have had the time; the call of all has not.
 
@@ -518,6 +519,7 @@ def test_the_time_of_a_call_covers_the_start_and_a_start_that_is_given_up_leaves
     assert not slow.has_run
 
 
+@pytest.mark.deep
 def test_a_client_that_goes_away_during_the_start_leaves_a_session_that_works(
     patient: Calls, slow: SlowProject
 ) -> None:
@@ -531,6 +533,7 @@ def test_a_client_that_goes_away_during_the_start_leaves_a_session_that_works(
     assert slow.left(patient, kernel["unit"]) == [kernel["pid"]], "exactly one kernel"
 
 
+@pytest.mark.deep
 def test_interrupt_during_the_start_ends_the_start(patient: Calls, slow: SlowProject) -> None:
     """While it starts SIGINT is not sent; the start is ended, and the caller is told (notes §4.4)."""
     call = patient.later("early", "open('ran', 'w')", cwd=str(slow.folder))
@@ -568,6 +571,7 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.deep
 def test_a_second_ctrl_c_goes_on_to_the_next_rung(patient: Calls) -> None:
     # Whoever reads a word may interrupt at once: it is said inside of `try`. And the cell sleeps in short pieces: a
     # signal that comes right before a sleep is noticed after it, here before anybody has to interrupt again.
@@ -595,22 +599,10 @@ while True:
     assert actions({"steps": patient.history("harder")[-1]["steps"]}) == TO_TERM
 
 
-def test_a_killed_exec_cancels_its_cell(patient: Calls) -> None:
-    """Nobody is there to read: the daemon sees the connection end."""
-    patient.run("killed", "mine = 42")
-    process = exec_in_background(patient, "killed", "print('begun', flush=True)\nimport time; time.sleep(600)")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    os.kill(process.pid, signal.SIGKILL)
-    finished(process)
-    patient.wait_state("killed", "idle")
-    assert patient.value("killed", "mine") == "42"
-    assert patient.history("killed")[-2]["status"] == "cancelled"
-
-
 # -- what comes in between ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_a_stubborn_cell_does_not_hold_up_another_session(quick: Calls, tmp_path: Path) -> None:
     """Neither while it runs, for hours if it could, nor while it is made to end."""
     mark = tmp_path / "begun"
@@ -639,6 +631,7 @@ def test_stop_while_a_cell_runs_ends_both_and_the_caller_is_told(patient: Calls)
     assert patient.value("stopped", "'mine' in globals()") == "False"
 
 
+@pytest.mark.deep
 def test_a_cell_that_ends_in_the_moment_of_its_timeout_leaves_no_late_sigint_behind(patient: Calls) -> None:
     """SIGINTs that come between cells must hit neither the kernel nor the next cell."""
     patient.run("edge", "1")

@@ -244,6 +244,7 @@ def test_a_per_call_kernel_starts_empty_and_is_removed(calls: Calls) -> None:
     assert calls.value("percall", "mine") == "1"
 
 
+@pytest.mark.deep
 def test_a_per_call_kernel_is_removed_when_its_caller_goes_away(calls: Calls) -> None:
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     with calls.stream("percall", code, per_call=True) as stream:
@@ -285,6 +286,7 @@ def test_reset_replaces_the_kernel_once_before_the_first_cell(calls: Calls) -> N
     assert [item["reason"] for item in stopped] == ["replaced"]
 
 
+@pytest.mark.deep
 def test_reset_waits_for_its_turn(calls: Calls, tmp_path: Path) -> None:
     """The running cell of another caller is not cut off."""
     first = calls.later("turn", waits_for(tmp_path / "go", "'whole'"))
@@ -398,6 +400,7 @@ def test_a_good_cell_between_two_crashes_forgives_the_first(calls: Calls) -> Non
         assert calls.value("forgiven", "1") == "1"
 
 
+@pytest.mark.deep
 def test_who_waits_behind_a_crash_is_run_in_the_new_kernel_and_told(calls: Calls, tmp_path: Path) -> None:
     first = calls.later("behind", waits_for(tmp_path / "go", "import os; os._exit(3)"))
     calls.wait_running("behind")
@@ -422,12 +425,6 @@ def test_exit_in_a_cell_is_no_crash(calls: Calls) -> None:
 
 
 # -- cells that call back -------------------------------------------------------------------------------------------
-
-
-def test_a_cell_that_calls_its_own_session_is_refused_and_not_deadlocked(calls: Calls) -> None:
-    document = calls.run("own", f"{ASK_SELF}\nstatus, problem = ask('own', '1')\nprint(status, problem['kind'])")
-    assert document["status"] == "ok", document
-    assert document["cells"][0]["text"] == "409 conflict\n"
 
 
 def test_a_cell_may_call_another_session(calls: Calls) -> None:

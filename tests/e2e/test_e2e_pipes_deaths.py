@@ -181,6 +181,7 @@ def test_an_orderly_restart_of_the_brain_cuts_no_run_and_nothing_that_waits(last
     assert row(home, first).pid == pid
 
 
+@pytest.mark.deep
 def test_a_timeout_counts_from_the_start_whoever_counts_it(lasting: House) -> None:
     home = lasting
     mark = home.home / "late.mark"
@@ -201,6 +202,7 @@ def test_a_timeout_counts_from_the_start_whoever_counts_it(lasting: House) -> No
     assert done.incomplete
 
 
+@pytest.mark.deep
 def test_an_agent_that_settled_under_one_brain_is_ended_by_the_next(lasting: House) -> None:
     """Everything was read: no output will ever come again to say that it is done."""
     home = lasting
@@ -225,6 +227,7 @@ def has_settled(home: House, number: int) -> bool:
     return any(each["event"] == "execution_settled" and each["execution"] == number for each in events(home, "settled"))
 
 
+@pytest.mark.deep
 def test_a_cancel_is_a_cancel_also_when_its_brain_dies_meanwhile(lasting: House) -> None:
     """The keeper notes why before it signals: whoever comes next knows it."""
     home = lasting
@@ -255,6 +258,7 @@ def cancel(home: House, number: int) -> None:
 # -- a disk that is full -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_a_full_disk_crashes_nothing_and_what_it_cost_is_said(require_root: None) -> None:
     """The agent sees it itself, and its row says so; who cannot even begin says why."""
     with pipes_house(start=False) as home:

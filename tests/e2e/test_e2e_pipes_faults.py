@@ -36,6 +36,7 @@ from e2e.pipe_house import (
     shell,
     started,
 )
+from rounds import mostly_deep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,7 +144,10 @@ def test_turns_without_end_are_ended_by_a_ceiling(home: House) -> None:
 # -- what is forked ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["exits", "settles", "crashes", "is-killed", "fails", "times-out", "is-cancelled"])
+ENDS = ("exits", "settles", "crashes", "is-killed", "fails", "times-out", "is-cancelled")
+
+
+@pytest.mark.parametrize("end", mostly_deep(ENDS, "exits", "is-killed", "is-cancelled"))
 def test_whatever_it_forked_goes_with_it_however_it_ends(home: House, end: str) -> None:
     """A child, one in a session of its own, and one forked twice into a session of its own."""
     last = {
@@ -214,6 +218,7 @@ def test_a_flood_on_stderr_blocks_nothing_and_is_kept(home: House) -> None:
     assert digest.digest() == hashlib.sha256(LINE * 6144).digest()
 
 
+@pytest.mark.deep
 def test_a_hundred_megabytes_arrive_byte_for_byte(home: House) -> None:
     """It pauses each 25 MB until they are read: what comes faster than that the log may give up, and say so (D40)."""
     piece, gates = 26_214_400, [home.home / f"hundred.{n}" for n in (1, 2, 3)]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.house import DEADLINE, House, alive, house, server, until, written_pid
+from rounds import DEEP, mostly_deep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -223,7 +224,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", sorted(FAULTS))
+@pytest.mark.parametrize("fault", mostly_deep(sorted(FAULTS), "raises", "exits0", "silent"))
 def test_a_start_that_fails_says_why_and_is_not_sticky(shared: House, fault: str) -> None:
     code, manifest, evidence = FAULTS[fault]
     shared.tool(fault, code, **manifest)
@@ -291,14 +292,14 @@ def test_a_flood_of_output_harms_nobody_and_is_kept_within_its_bounds(shared: Ho
         "flood",
         server("""
         chunk = b'x' * 65535 + b'\\n'
-        for _ in range(1600): os.write(1, chunk)
+        for _ in range(body["chunks"]): os.write(1, chunk)
         os.write(2, b'\\xff\\xfe invalid \\x80\\n')
         return {'done': True}
     """),
         max_runtime_seconds=600,
     )
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        flood = pool.submit(home.run, "flood", seconds=110)
+        flood = pool.submit(home.run, "flood", {"chunks": 1600 if DEEP else 200}, seconds=110)
         for _ in range(10):
             assert home.run("good").status == 200
         assert flood.result().status == 200
@@ -380,6 +381,7 @@ def test_client_disconnect_cancels_the_run(shared: House) -> None:
     until(lambda: shared.status("slow")["in_flight"] == 0, "the disconnect frees the instance")
 
 
+@pytest.mark.deep
 def test_a_full_disk_harms_nobody_and_is_said(require_root: None) -> None:
     """The log directory is a tiny tmpfs; a flooding tool fills it, everything goes on, and space ends it."""
     with house() as home:
@@ -415,6 +417,7 @@ def test_a_full_disk_harms_nobody_and_is_said(require_root: None) -> None:
             subprocess.run(["umount", "-l", logs], check=False)  # even where somebody just looks into it
 
 
+@pytest.mark.deep
 def test_too_few_descriptors_are_a_clear_error(home: House) -> None:
     home.tool("echo", ECHO)
     home.start()

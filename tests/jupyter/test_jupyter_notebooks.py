@@ -74,6 +74,7 @@ def test_a_cell_over_its_time_is_interrupted_and_the_rest_runs(front: Front, cod
     assert streams(book.cells[2]) == "1\n"
 
 
+@pytest.mark.deep
 def test_without_an_interrupt_a_cell_over_its_time_ends_notebook_and_kernel(front: Front) -> None:
     book = notebook("import time; time.sleep(600)")
     runner = client(book, front)
@@ -185,6 +186,7 @@ def test_a_kernel_outlives_the_front_end_that_was_killed(front: Front) -> None:
         end(process)
 
 
+@pytest.mark.deep
 def test_an_executed_notebook_is_equal_to_the_one_of_a_stock_kernel(front: Front) -> None:
     """But for times and ids: our launcher takes nothing away from a front end."""
     cells = [

@@ -22,8 +22,6 @@ from supervisord_py.jupyter.provisioner import SupervisedProvisioner
 if TYPE_CHECKING:
     from jupyter_house import Front
 
-SPINS = "while True: pass"
-
 
 @pytest.fixture(autouse=True)
 def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +191,8 @@ async def test_an_interpreter_that_is_dead_is_refused_with_the_reason(front: Fro
     assert front.living() == {}
 
 
-@pytest.mark.parametrize("language", mostly_deep(["python", "snake"], "snake"))
+@pytest.mark.deep
+@pytest.mark.parametrize("language", ["python", "snake"])
 async def test_arguments_are_passed_on_to_the_kernel_and_again_after_a_restart(front: Front, language: str) -> None:
     name = front.spec(f"with-arguments-{language}", [PYTHON, *LAUNCHED], language=language)
     async with kernel(name, extra_arguments=["--IPKernelApp.exec_lines=given = 7"]) as (km, kc):
@@ -203,6 +202,7 @@ async def test_arguments_are_passed_on_to_the_kernel_and_again_after_a_restart(f
         assert await value(kc, "given") == 7
 
 
+@pytest.mark.deep
 async def test_a_kernel_can_be_carried_over_to_another_front_end(front: Front) -> None:
     async with kernel() as (km, _):
         told = await km.provisioner.get_provisioner_info()
