@@ -38,10 +38,18 @@ DEEP = os.environ.get("PX_TEST_DEEP") == "1"
 """Set by `make deep`: many examples and seeds. `make test` plays each promise once."""
 # No test is timed: how long an example takes, or hypothesis to make one, tells of the machine only.
 settings.register_profile(
-    "quick", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25, stateful_step_count=40
+    "quick",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    max_examples=25,
+    stateful_step_count=40,
 )
 settings.register_profile(
-    "deep", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=200, stateful_step_count=60
+    "deep",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    max_examples=200,
+    stateful_step_count=60,
 )
 settings.load_profile("deep" if DEEP else "quick")
 STATE_DEPTH = 4

@@ -10,7 +10,8 @@ import socket
 import struct
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 from aiohttp import web
@@ -34,6 +35,7 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Caps, Reason, StopReport, TreeStat
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolsConfig
+from supervisord_py.tools.service import Granted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -70,18 +72,6 @@ class State:
     failure: dict[str, Any] | None = None
     warnings: tuple[str, ...] = ()
     survivors: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Lease:
-    """A hold on an instance."""
-
-    address: str = "127.0.0.1"
-    port: int = 4711
-    pid: int = 4242
-    instance: str = "00000000.AAAAAAAAAAAA"
-    cold_start_ms: int | None = None
-    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass
@@ -134,11 +124,12 @@ class FakeLauncher:
         await self._did("unpin", name)
 
     @contextlib.asynccontextmanager
-    async def lease(self, name: str, *, timeout_seconds: float | None = None) -> AsyncIterator[Lease]:
+    async def lease(self, name: str, timeout_seconds: float | None = None) -> AsyncIterator[Granted]:
         await self._did("lease", name, str(timeout_seconds))
         self.leases += 1
         try:
-            yield Lease()
+            instance = SimpleNamespace(key="00000000.AAAAAAAAAAAA", port=4711, pid=4242, over=asyncio.Event())
+            yield Granted(1, cast("Any", instance), None)
         finally:
             self.leases -= 1
 

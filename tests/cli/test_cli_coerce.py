@@ -70,8 +70,10 @@ def test_nothing_is_guessed_where_only_a_string_is_named_or_nothing(text: str, s
             },
         ),
         lambda inner: st.fixed_dictionaries(
-            {}, optional={"anyOf": st.lists(inner), "items": inner, "prefixItems": st.lists(inner)}
+            {},
+            optional={"anyOf": st.lists(inner, max_size=3), "items": inner, "prefixItems": st.lists(inner, max_size=3)},
         ),
+        max_leaves=8,
     ),
 )
 def test_no_schema_and_no_text_makes_it_fail(text: str, schema: Any) -> None:
