@@ -47,8 +47,7 @@ QUICK = {
 ONCE = ["sigint", "nudge"]
 AT_ITS_BEGIN = [ONCE, [*ONCE, *ONCE]]
 """Of an interrupt that may come just as the code goes to sleep: what Python notes between its last look for signals and
-the system call ends nothing by itself. Our kernels are woken from it three times within 0.3 s; then it is the second
-rung's, where a machine is so busy that this was not enough."""
+the system call ends nothing by itself, and the second rung does."""
 TO_TERM = [*ONCE, *ONCE, "sigterm"]
 BEGUN = """
 def begun():
