@@ -53,6 +53,11 @@ settings.register_profile(
 )
 settings.load_profile("deep" if DEEP else "quick")
 STATE_DEPTH = 4
+# Assertions are rewritten once, not in every process of every run: a sixth of the time of `make test`.
+sys.dont_write_bytecode = False
+# structlog and jsonschema load these wherever they are installed: 1.2 s in every process, for what no test looks at.
+for _slow in ("rich", "rfc3987_syntax"):
+    sys.modules.setdefault(_slow, None)  # type: ignore[arg-type]  # None means 'not there' to the import system
 # A shell that starts us in the background has us ignore Ctrl-C, which all that we start would inherit.
 for _number in (signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:

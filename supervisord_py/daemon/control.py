@@ -45,7 +45,9 @@ def main() -> int:
     # Imports make tens of thousands of objects that live for ever: collecting among them costs a tenth of the start.
     gc.disable()
     # structlog loads rich wherever it is installed, for tracebacks that we print plainly: a fifth of the start.
-    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None means 'not there' to the import system
+    # jsonschema loads a grammar of addresses that no notebook has: a second before the first one runs.
+    for unused in ("rich", "rfc3987_syntax"):
+        sys.modules.setdefault(unused, None)  # type: ignore[arg-type]  # None means 'not there' to the import system
     from supervisord_py.daemon import boot, control_plane  # noqa: F401  # the latter is what takes long
     from supervisord_py.daemon.logging import configure_log
     from supervisord_py.daemon.settings import SettingsError
