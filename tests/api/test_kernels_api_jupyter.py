@@ -220,6 +220,7 @@ async def test_front_ends_and_calls_share_one_session(api: KernelsApi) -> None:
         assert said(heard) == "42\n"
 
 
+@pytest.mark.deep
 async def test_binary_buffers_pass(api: KernelsApi) -> None:
     model = await begin(api)
     code = """
@@ -259,6 +260,7 @@ async def _post(api: KernelsApi, path: str) -> int:
         return answer.status
 
 
+@pytest.mark.deep
 async def test_a_crash_is_told_in_the_same_way(api: KernelsApi) -> None:
     model = await begin(api)
     kernel = (await api.get("/api/kernels"))["kernels"][0]

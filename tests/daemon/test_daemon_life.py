@@ -130,6 +130,7 @@ def test_a_stopped_keeper_is_no_dead_keeper(shared: House) -> None:
     assert facts(shared, "sweeping") == []
 
 
+@pytest.mark.deep
 def test_reload_by_signal_keeps_the_last_good_settings_and_says_so_also_after_a_crash(shared: House) -> None:
     assert shared.process is not None
     tool, restarts = shared.status("echo")["pid"], shared.get("/api/daemon")["control"]["restarts"]

@@ -333,6 +333,7 @@ def test_completion_scripts_are_valid_and_know_live_names(shared: House) -> None
     assert until(completed, "live names are completed")
 
 
+@pytest.mark.deep
 def test_bad_settings_are_told_by_the_client_too(home: House) -> None:
     (home.home / "pxd.toml").write_text("[tools]\nwarm_keep_max = 'x'\n")
     checked = home.pxctl("config", "check")

@@ -227,6 +227,7 @@ def test_a_changed_tool_is_replaced_and_a_timed_out_client_gets_7(home: House) -
     assert home.pxctl("run", "naps", "seconds:=60", "--timeout", "1").returncode == 7
 
 
+@pytest.mark.deep
 def test_a_start_that_fails_is_tried_again_at_the_next_request(home: House) -> None:
     folder = home.tool("stubborn", "open('spawned', 'a').write('x')\nraise SystemExit('not today')")
     for n in range(1, 4):
@@ -328,6 +329,7 @@ def test_why_of_a_ready_tool_tells_of_the_life_it_has_now(home: House) -> None:
     assert why["chain"][-1]["instance"] == home.status("reborn")["instance"]
 
 
+@pytest.mark.deep
 def test_the_start_after_a_stop_or_a_lost_keeper_tells_the_last_state_and_what_was_interrupted() -> None:
     with house() as other:
         other.tool("cut", SHOW)

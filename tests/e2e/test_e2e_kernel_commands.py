@@ -153,6 +153,7 @@ def test_attach_to_a_stopped_session_says_how_to_start_it(held: House) -> None:
     assert "hint: pxctl kernel start parted-" in ended.stderr
 
 
+@pytest.mark.deep
 def test_the_history_is_listed_paged_and_exported_also_of_a_stopped_session(held: House) -> None:
     run(held, "exec", "print('x' * 200_000)", "--kernel", "past")
     run(held, "exec", "import sys; print('err', file=sys.stderr); 1 / 0", "--kernel", "past")

@@ -482,6 +482,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
         yield Calls(made, str(tmp_path_factory.mktemp("tight")))
 
 
+@pytest.mark.deep
 def test_over_soft_memory_the_kernel_is_replaced_after_the_call_with_a_notice(tight: Calls) -> None:
     before = tight.run("soft", "mine = 1")
     assert before["notices"] == []

@@ -341,6 +341,7 @@ def test_kill_of_the_keeper_leaves_nothing_and_the_next_start_says_what_was_cut_
     assert "variables are gone" in again.told
 
 
+@pytest.mark.deep
 def test_a_stop_of_the_daemon_ends_cells_and_says_so(fallen: House) -> None:
     """A C loop, escaped children and a shell cell at once: exit 0, nothing left, all told."""
     home = fallen

@@ -196,6 +196,7 @@ def test_a_cell_whose_child_alone_was_interrupted_is_timed_out_all_the_same(pati
     assert patient.value("row", "mine") == "42"
 
 
+@pytest.mark.deep
 def test_the_children_of_an_interrupted_cell_are_gone(patient: Calls, tmp_path: Path) -> None:
     """subprocess.run() ends its child when it is interrupted, in whatever session that is."""
     mark = tmp_path / "pid"
@@ -305,6 +306,7 @@ def test_the_time_is_that_of_the_whole_call(patient: Calls) -> None:
     assert patient.value("whole", "[name for name in 'abc' if name in globals()]") == "['a']"
 
 
+@pytest.mark.deep
 def test_the_time_counts_from_the_arrival_also_what_was_spent_in_line(patient: Calls, tmp_path: Path) -> None:
     for number in range(6):
         answer = waited_for_half(patient, tmp_path / f"go{number}")
@@ -373,6 +375,7 @@ def test_interrupt_ends_the_running_cell_and_says_by_what(patient: Calls, tmp_pa
     assert patient.value("asked", "mine, 'never' in globals()") == "(42, False)"
 
 
+@pytest.mark.deep
 def test_each_further_interrupt_goes_on_to_the_next_rung(patient: Calls) -> None:
     """The second rung of this daemon is 20 s away: only the asking can bring it sooner.
 
@@ -403,6 +406,7 @@ def test_interrupt_of_an_idle_kernel_harms_nothing(patient: Calls) -> None:
     assert (after["cells"][0]["text"], after["instance"]) == ("42\n", first["instance"])
 
 
+@pytest.mark.deep
 def test_an_interrupted_cell_gives_way_to_the_next_call_in_line(patient: Calls, tmp_path: Path) -> None:
     patient.run("line", "order = []")
     mark = tmp_path / "begun"
@@ -431,6 +435,7 @@ def test_a_call_that_is_cancelled_in_the_queue_runs_nothing_and_hurts_nobody(pat
     assert not mark.exists()
 
 
+@pytest.mark.deep
 def test_a_call_whose_time_is_over_in_the_queue_is_a_504_and_the_running_one_goes_on(
     patient: Calls, tmp_path: Path
 ) -> None:
@@ -640,6 +645,7 @@ def test_a_cell_that_ends_in_the_moment_of_its_timeout_leaves_no_late_sigint_beh
         assert (document["status"], document["variables"]) == ("ok", "kept"), document
 
 
+@pytest.mark.deep
 def test_an_output_over_the_cap_is_cut_and_says_so(quick: Calls) -> None:
     """It has nothing to do with interrupts but the daemon, whose cells may print a megabyte."""
     document = quick.run("capped", "for at in range(300): print(str(at).rjust(9999, '.'))")

@@ -552,6 +552,7 @@ def _without_output(told: dict[str, Any]) -> dict[str, Any]:
     return {**told, "cells": [{"status": each["status"], "error": each["error"]} for each in told["cells"]]}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("row", mostly_deep(SCRIPTS, "print"))
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 def test_a_script_gives_the_same_through_every_backend(peers: Calls, backend: str, row: str) -> None:

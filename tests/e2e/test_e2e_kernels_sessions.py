@@ -188,6 +188,7 @@ def test_beyond_its_places_the_least_recently_used_idle_session_is_evicted(narro
     assert [item["reason"] for item in stopped] == ["evicted_lru"]
 
 
+@pytest.mark.deep
 def test_running_and_queued_sessions_are_never_evicted(narrow: Calls, tmp_path: Path) -> None:
     """Two places, both busy: a third session waits for one, and is told so when its time is over."""
     held = [narrow.later(name, waits_for(tmp_path / "go", "'well'")) for name in ("busy1", "busy2")]
@@ -207,6 +208,7 @@ def test_running_and_queued_sessions_are_never_evicted(narrow: Calls, tmp_path: 
     assert patient.document()["cells"][0]["text"] == "'had a place'\n"
 
 
+@pytest.mark.deep
 def test_an_idle_session_is_evicted_and_a_running_one_is_not(narrow: Calls, tmp_path: Path) -> None:
     settings = narrow.house.home / "pxd.toml"
     narrow.run("idle", "1")

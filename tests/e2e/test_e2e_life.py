@@ -89,6 +89,7 @@ def test_restart_replaces_the_brain_and_keeps_the_tools_and_all_replaces_everyth
     assert running.status("echo")["state"] == "cold"
 
 
+@pytest.mark.deep
 def test_a_second_sigterm_stops_at_once(running: House) -> None:
     running.tool(
         "deaf", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ECHO, stop_timeout_seconds=500
@@ -141,6 +142,7 @@ def test_a_broken_ledger_is_moved_aside_and_said(home: House, how: str) -> None:
     assert [event["moved_to"] for event in told if event["event"] == "ledger_rebuilt"] == [str(moved)]
 
 
+@pytest.mark.deep
 def test_settings_that_are_no_proper_file_are_refused_and_block_nothing(running: House) -> None:
     file = running.home / "pxd.toml"
     makes: list[Callable[[], object]] = [
@@ -160,6 +162,7 @@ def test_settings_that_are_no_proper_file_are_refused_and_block_nothing(running:
         assert "pxd.toml" in started.stderr
 
 
+@pytest.mark.deep
 def test_a_daemon_whose_settings_are_broken_meanwhile_is_stopped_all_the_same(running: House) -> None:
     """Who stops it needs none of them, and what it keeps going by are those that were good."""
     running.tool("echo", ECHO)

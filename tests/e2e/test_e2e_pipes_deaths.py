@@ -113,6 +113,7 @@ def test_killed_keepers_leave_nothing_and_every_row_says_what_became_of_it(campa
 # -- what waits, and what an orderly end does --------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_what_waits_in_line_runs_after_the_restart_in_its_order() -> None:
     """A killed keeper, then an orderly stop: what ran is told, what waited waits on."""
     with pipes_house() as home:

@@ -241,6 +241,7 @@ def test_a_hundred_megabytes_arrive_byte_for_byte(home: House) -> None:
     assert len(home.request("GET", "/api/pipes/hundred/executions").body) < 5000, "a list carries no output"
 
 
+@pytest.mark.deep
 def test_streams_of_deltas_old_and_new_are_kept_as_text_not_as_they_came(home: House) -> None:
     """Old ones repeat the message with each delta: 200 kB of text are 40 MB of stream."""
     fake(home, "old", "flood-out:204800", agent="fake-old")

@@ -176,6 +176,7 @@ def test_a_default_preset_that_is_broken_fails_who_would_take_it_and_no_other_mo
     file.unlink()
 
 
+@pytest.mark.deep
 def test_a_file_is_read_again_within_a_second_however_it_is_written(home: House) -> None:
     folder = fake(home, "edited", "answer:one")
     assert run(home, "edited").stdout == "one\n"
@@ -245,6 +246,7 @@ def test_an_edit_goes_through_a_link_and_touches_nothing_else(home: House) -> No
     until(lambda: pipe(home, "linked")["schedule"] == "every 5h", "an edit behind the link is seen")
 
 
+@pytest.mark.deep
 def test_a_single_time_is_taken_as_people_write_it_and_over_where_it_is_past(home: House) -> None:
     """No other time is offered than the one that was written; a past one did not run and is not made good."""
     for text in ("in 30m", "tomorrow at 9am", "2099-12-01 10:00"):

@@ -278,6 +278,7 @@ def in_a_second() -> str:
     return (datetime.now(UTC) + timedelta(seconds=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+@pytest.mark.deep
 def test_a_one_time_schedule_runs_once_and_again_when_it_gets_a_new_time(home: House) -> None:
     for count in (1, 2):
         soon = in_a_second()

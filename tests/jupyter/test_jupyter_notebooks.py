@@ -53,6 +53,7 @@ def test_nbclient_executes_a_notebook_and_leaves_nothing(front: Front) -> None:
     assert front.living() == {}
 
 
+@pytest.mark.deep
 def test_a_cell_that_fails_ends_the_notebook(front: Front) -> None:
     book = notebook("1 / 0", "print('never')")
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
@@ -84,6 +85,7 @@ def test_without_an_interrupt_a_cell_over_its_time_ends_notebook_and_kernel(fron
     assert front.living() == {}
 
 
+@pytest.mark.deep
 def test_a_kernel_that_dies_in_a_cell_is_told(front: Front) -> None:
     with pytest.raises(DeadKernelError):
         client(notebook("import os; os._exit(3)"), front).execute()

@@ -55,6 +55,7 @@ async def test_what_is_shut_down_is_gone_when_the_call_returns(front: Front) -> 
         assert not Path(km.connection_file).exists()
 
 
+@pytest.mark.deep
 def test_the_synchronous_manager_starts_restarts_and_ends_kernels(front: Front) -> None:
     km = KernelManager(kernel_name="pxd")
     km.start_kernel()
@@ -222,6 +223,7 @@ async def test_a_kernel_can_be_carried_over_to_another_front_end(front: Front) -
         gone(front.session_of(km)["pid"] or 0)
 
 
+@pytest.mark.deep
 async def test_a_daemon_that_is_not_there_is_started_unless_that_is_forbidden(
     own_front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:

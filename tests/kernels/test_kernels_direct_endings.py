@@ -144,6 +144,7 @@ async def test_an_interrupt_that_comes_before_its_cell_has_begun_ends_it(kernel:
         await interrupted(kernel, running)
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("only_rung")
 async def test_an_interrupt_waits_for_a_kernel_that_is_slow_to_begin(kernel: Kernel) -> None:
     child = kernel.handle.child

@@ -117,6 +117,7 @@ async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
         assert (told.reason, told.facts["code"]) == ("exit", 0)
 
 
+@pytest.mark.deep
 async def test_a_cell_that_holds_the_gil_costs_the_kernel_within_the_ladder(
     short_tmp: Path, passing: PassingTime
 ) -> None:
@@ -402,6 +403,7 @@ def _lives(pid: int | None) -> bool:
     return True
 
 
+@pytest.mark.deep
 async def test_hundreds_of_short_cells_leave_nothing_growing(house: RoomHouse) -> None:
     await house.run("1")
     tasks = len(asyncio.all_tasks())
