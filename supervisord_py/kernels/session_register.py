@@ -118,6 +118,8 @@ class SessionRegister:
             found = [it for it in found if it.key.cwd == cwd]
         if len(found) > 1:
             found = [it for it in found if it.life is not None] or found
+        if len({it.key.cwd for it in found}) == 1:  # a shell gives its name up to a Python
+            found = [it for it in found if it.key.backend is not BackendName.BASH] or found
         if not found:
             raise unknown(name)
         if len(found) > 1:

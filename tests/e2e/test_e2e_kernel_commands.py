@@ -110,6 +110,9 @@ def test_among_sessions_of_one_name_that_of_the_folder_is_meant(held: House) -> 
     assert elsewhere.returncode == 2
     assert elsewhere.stderr.count("candidate: kernel:twins-") == 2
     assert run(held, "kernel", "show", "twins", "--cwd", "here").returncode == 0
+    assert run(held, "exec", "--bash", "true", "--kernel", "twins", cwd=folders[0]).returncode == 0
+    shown = json.loads(run(held, "kernel", "show", "twins", "--json", cwd=folders[0]).stdout)
+    assert shown["backend"] != "bash", "a bare name means the Python session"
 
 
 def test_interrupt_ends_the_running_cell_of_somebody_else(held: House) -> None:

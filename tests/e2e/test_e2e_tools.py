@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -200,7 +201,9 @@ def test_stop_leaves_no_double_forked_deaf_grandchild(shared: House) -> None:
     leader = shared.status("escape")["pid"]
     grandchild = written_pid(folder / "grandchild")
     assert alive(grandchild)
-    assert shared.pxctl("stop", "escape").returncode == 0
+    stopped = shared.pxctl("stop", "escape")
+    assert stopped.returncode == 0
+    assert re.fullmatch(r"tool:escape stopped \(killed after [0-9.]+ s: it ignores SIGTERM\)\n", stopped.stdout)
     assert not alive(leader)
     assert not alive(grandchild)
     assert shared.status("escape")["state"] == "cold"

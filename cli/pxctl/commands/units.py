@@ -208,7 +208,8 @@ def steer(
     def merged(documents: list[Document]) -> Document:
         members = ("units", "survivors") if verb == "stop" else ("units",)
         lists = {member: [one for document in documents for one in document.get(member, [])] for member in members}
-        return {"schema": f"px.{verb}/1", **lists}
+        killed = {unit: after for document in documents for unit, after in document.get("killed", {}).items()}
+        return {"schema": f"px.{verb}/1", **lists, **({"killed": killed} if verb == "stop" else {})}
 
     def show(unit: str, document: Document) -> None:
         found = next((one for one in document["units"] if one.get("unit") == unit), (document["units"] or [{}])[0])
@@ -216,7 +217,8 @@ def steer(
         if no_wait:
             words = GOING[verb]
         elif verb == "stop" and found.get("state") in _DOWN:
-            words = "stopped"
+            deaf = document.get("killed", {}).get(unit)
+            words = "stopped" if deaf is None else f"stopped (killed after {deaf:g} s: it ignores SIGTERM)"
         elif found.get("execution") is not None:
             words = f"{found.get('state')} (execution {found['execution']})"
         invocation.print(unit if invocation.quiet else f"{unit} {words}")
