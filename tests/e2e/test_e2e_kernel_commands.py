@@ -69,7 +69,9 @@ def test_general_commands_know_kernels(held: House) -> None:
     assert run(held, "wait", unit).stdout == f"{unit} idle\n"
     assert run(held, "why", "kernel:general").stdout.startswith(f"{unit} is idle\n")
     assert "ready" in run(held, "events", "--unit", unit).stdout
-    assert run(held, "logs", unit).returncode == 0
+    logs = run(held, "logs", unit)
+    assert (logs.returncode, logs.stdout) == (0, "")
+    assert "pxctl kernel cells general" in logs.stderr
     assert run(held, "restart", "kernel:general").stdout.startswith(f"{unit} idle (pid ")
     assert run(held, "stop", "kernel:general").stdout == f"{unit} stopped\n"
     assert run(held, "status", unit).returncode == 3

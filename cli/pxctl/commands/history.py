@@ -73,6 +73,9 @@ def show_logs(
                 begins_line = _write_stamped(piece, bytes_of(piece), begins_line)
             following = piece.get("next_position")
             cursor = following if isinstance(following, int) else cursor
+    if cursor is None and unit.startswith("kernel:"):
+        name = unit.removeprefix("kernel:")
+        invocation.notice(f"the kernel's process printed nothing; what cells printed: pxctl kernel cells {name}")
 
 
 def _write_stamped(piece: Document, content: bytes, begins_line: bool) -> bool:
