@@ -82,42 +82,30 @@ class SessionSet:
                 self._on_closed()
             case ev.TimePassed():
                 self._on_time(now)
-            case ev.BecameReady() | ev.StartFailed() | ev.Died() | ev.Gone() | ev.Adopted():
-                self._see_life(event, now)
-            case ev.Used() | ev.ForeignBusy() | ev.RecycleAsked():
-                self._see_use(event, now)
-            case _:
-                self._hear(event, now)
-
-    def _hear(self, wish: ev.Wish, now: float) -> None:
-        match wish:
             case ev.Asked():
-                self._on_asked(wish)
+                self._on_asked(event)
             case ev.StartAsked() | ev.RestartAsked():
-                self._on_up_asked(wish)
+                self._on_up_asked(event)
             case ev.GaveUp(ticket) | ev.Ended(ticket):
                 self._on_ended(ticket, now)
             case ev.Succeeded(ticket):
                 self._on_succeeded(ticket)
             case ev.StopAsked(session, reason):
                 self._on_stop_asked(session, reason, Refusal.STOPPED)
-            case _:  # pragma: no cover - the union is closed
-                assert_never(wish)
-
-    def _see_life(self, sight: ev.LifeSight, now: float) -> None:
-        match sight:
             case ev.BecameReady(session, serial):
                 self._on_ready(session, serial, now)
             case ev.StartFailed():
-                self._on_start_failed(sight, now)
+                self._on_start_failed(event, now)
             case ev.Died():
-                self._on_died(sight, now)
+                self._on_died(event, now)
             case ev.Gone(session, serial):
                 self._on_gone(session, serial)
             case ev.Adopted():
-                self._on_adopted(sight)
+                self._on_adopted(event)
+            case ev.Used() | ev.ForeignBusy() | ev.RecycleAsked():
+                self._see_use(event, now)
             case _:  # pragma: no cover - the union is closed
-                assert_never(sight)
+                assert_never(event)
 
     def _see_use(self, sight: ev.UseSight, now: float) -> None:
         slot = self._slots.get(sight.session)
@@ -130,8 +118,6 @@ class SessionSet:
                 slot.work_elsewhere(now, busy=busy)
             case ev.RecycleAsked(_, serial):
                 slot.recycle = slot.recycle or slot.serial == serial
-            case _:  # pragma: no cover - the union is closed
-                assert_never(sight)
 
     # -- what callers want -------------------------------------------------------------------------------------------
 
