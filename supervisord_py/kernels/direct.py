@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.config import KernelsConfig, LadderTimes
     from supervisord_py.kernels.connection_file import Connection
     from supervisord_py.kernels.kernel_client import KernelClient, Message, Request
-    from supervisord_py.kernels.spare_pool import Activity
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child, ExitRecord
 
@@ -104,19 +103,18 @@ class DirectBackend:
         Raises:
             ReadinessTimeoutError: It does not answer by then.
         """
-        with self.spares.activity.waited_for():
-            file = connection_file.folder_of(self._config.run_dir, launch.session_id) / connection_file.FILE
-            client = await open_client(connection_file.read(file), launch.instance, trace=self._config.trace)
-            begun = asyncio.get_running_loop().time()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await client.wait_ready()
-            except TimeoutError:
-                await client.close()
-                raise messages.not_ready(launch, deadline - begun, client.seen) from None
-            except BaseException:
-                await client.close()
-                raise
+        file = connection_file.folder_of(self._config.run_dir, launch.session_id) / connection_file.FILE
+        client = await open_client(connection_file.read(file), launch.instance, trace=self._config.trace)
+        begun = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await client.wait_ready()
+        except TimeoutError:
+            await client.close()
+            raise messages.not_ready(launch, deadline - begun, client.seen) from None
+        except BaseException:
+            await client.close()
+            raise
         self.spares.want(launch)
         return self._kernel(launch, child, client)
 
@@ -149,8 +147,7 @@ class DirectBackend:
         return kernel
 
     def _kernel(self, launch: Launch, child: Child | None, client: KernelClient) -> DirectKernel:
-        times, activity = self._config.ladder, self.spares.activity
-        return DirectKernel(self._placement, launch, child, client, activity, times=times)
+        return DirectKernel(self._placement, launch, child, client, times=self._config.ladder)
 
     async def close(self, *, stop: bool) -> None:
         """End the spares; kernels are their handles' to end."""
@@ -202,7 +199,6 @@ class DirectKernel:
         launch: Launch,
         child: Child | None,
         client: KernelClient,
-        activity: Activity,
         *,
         times: LadderTimes,
     ) -> None:
@@ -212,7 +208,6 @@ class DirectKernel:
         self.client = client
         self._placement = placement
         self._launch = launch
-        self._activity = activity
         self._times = times
         self._unit = f"kernel:{launch.session_id}"
         self._key = launch.instance
@@ -293,8 +288,7 @@ class DirectKernel:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight.add(done)
         try:
-            with self._activity.waited_for():
-                yield
+            yield
         finally:
             self._in_flight.discard(done)
             done.set_result(None)

@@ -12,8 +12,7 @@ import asyncio
 import hashlib
 import json
 import socket
-import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +27,7 @@ from supervisord_py.process.keeper_client import marked
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine
 
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
@@ -38,25 +37,11 @@ if TYPE_CHECKING:
 FD = 3
 STORED = "kernel-spare"  # name of its descriptor with the keeper, for the moment of the spawn: one is made at a time
 ANSWER_SECONDS = 1.0  # for taking an order: a fresh start takes about half of it
-NEVER_NEWER_SECONDS = 0.1  # file systems' clocks are a little behind ours
-SETTLE_SECONDS = 0.5  # so long no cell must have run before a spare is made,
-PATIENCE_SECONDS = 10.0  # and after this it is made beside running ones
+SETTLE_SECONDS = 0.5  # from a start to the making of the next spare: its first cell has run by then, mostly
 LINE_BYTES = 1 << 20
-AT_START = frozenset(
-    """
-    HOME USER LOGNAME LANG LANGUAGE TERM TZ TZDIR TMPDIR TEMP TMP LOCPATH NLSPATH IN_SPHINX_RUN NO_COLOR FORCE_COLOR
-    JPY_PARENT_PID JPY_INTERRUPT_EVENT SSLKEYLOGFILE
-    """.split()  # noqa: SIM905  # a page of names reads better so
-)
-AT_START_PREFIXES = tuple(
-    """
-    PYTHON _PYTHON __PYVENV LC_ LD_ DYLD_ MALLOC_ GLIBC_ GCONV_ OPENSSL_ OMP_ GOMP_ KMP_ MKL_ OPENBLAS_ BLIS_ VECLIB_
-    NUMEXPR_ CUDA_ NVIDIA_ IPYTHON IPYKERNEL JUPYTER_ TRAITLETS_ TORNADO_ PYZMQ_ ZMQ_ PSUTIL_ ANDROID_ ASAN_ LSAN_ TSAN_
-    UBSAN_ COVERAGE_ COV_CORE_
-    """.split()  # noqa: SIM905  # same
-)
-"""What an interpreter, the dynamic loader, the C library, ipykernel's imports and numerical libraries read at a start:
-before an order could set it."""
+LATE = frozenset(("PATH", "PWD", "OLDPWD", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "IPYKERNEL_CELL_NAME"))
+LATE_PREFIXES = ("PX_", "JPY_")
+"""Variables that the order brings: nothing that acts while Python starts. All others a spare is started with."""
 _log = structlog.get_logger(__name__)
 
 
@@ -68,7 +53,11 @@ class Recipe(NamedTuple):
     limits: tuple[ResourceLimit, ...]
     max_rss_bytes: int | None
     memory_grace_seconds: float
-    env: tuple[tuple[str, str], ...]  # the variables that act at the start, sorted
+    env: tuple[tuple[str, str], ...]  # all but what the order brings, sorted
+
+
+def _is_late(name: str) -> bool:
+    return name in LATE or name.startswith(LATE_PREFIXES)
 
 
 def recipe_of(launch: Launch) -> Recipe | None:
@@ -77,9 +66,9 @@ def recipe_of(launch: Launch) -> Recipe | None:
         return None
     if not all(entry.startswith("/") for entry in (launch.env.get("PYTHONPATH") or "/").split(":")):
         return None  # Python makes them absolute as it starts, in the folder that it is started in
-    acting = (each for each in launch.env.items() if each[0] in AT_START or each[0].startswith(AT_START_PREFIXES))
+    env = tuple(sorted(each for each in launch.env.items() if not _is_late(each[0])))
     memory = (launch.max_rss_bytes, launch.memory_grace_seconds)
-    return Recipe(launch.interpreter, launch.overlay, launch.limits, *memory, tuple(sorted(acting)))
+    return Recipe(launch.interpreter, launch.overlay, launch.limits, *memory, env)
 
 
 class UnfitError(Exception):
@@ -108,7 +97,7 @@ class Spare:
 
     async def warm_up(self) -> None:
         """Start it; returns when it waits for its order. Raises PxError, OSError, UnfitError."""
-        begun, recipe = time.time(), self.recipe
+        recipe = self.recipe
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -133,9 +122,6 @@ class Spare:
         finally:
             await self._placement.drop_fd(STORED)
         self._stamps = (await self._hear())["made_from"]
-        newest = max((each[2] for each in self._stamps.values() if each is not None), default=0)
-        if newest >= (begun - NEVER_NEWER_SECONDS) * 1e9:
-            raise UnfitError("what it was made from changed meanwhile")
         self.is_ready = True
 
     async def become(self, launch: Launch, argv: tuple[str, ...]) -> Child:
@@ -144,11 +130,11 @@ class Spare:
         UnfitError, PxError, OSError, TimeoutError: it cannot be, and nothing is known of that key.
         """
         unit = f"kernel:{launch.session_id}"
-        born, env = marked(self.key, self.unit, self._env), marked(launch.instance, unit, launch.env)
+        env = marked(launch.instance, unit, {name: it for name, it in launch.env.items() if _is_late(name)})
         async with asyncio.timeout(ANSWER_SECONDS):
             if await asyncio.to_thread(stamped, self._stamps) != self._stamps:
                 raise UnfitError("what it was made from has changed")
-            await self._say({"argv": argv, "cwd": launch.cwd, "env": env, "born": born})
+            await self._say({"argv": argv, "cwd": launch.cwd, "env": env})
             answer = await self._hear()
         if not answer["fits"]:
             raise UnfitError(str(answer["why"]))
@@ -187,45 +173,10 @@ class Spare:
             self._writer = None
 
 
-class Activity:
-    """Whether somebody waits for a kernel: for its start, or for a cell."""
-
-    def __init__(self) -> None:
-        self._waiting = 0
-        self._none_waits = asyncio.Event()
-        self._none_waits.set()
-        self._since = asyncio.get_running_loop().time()
-
-    @contextmanager
-    def waited_for(self) -> Iterator[None]:
-        """Count one who waits."""
-        self._waiting += 1
-        self._none_waits.clear()
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._since = asyncio.get_running_loop().time()
-                self._none_waits.set()
-
-    async def quiet(self) -> None:
-        """Return when nobody has waited for a moment, or when that takes too long."""
-        loop = asyncio.get_running_loop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while True:
-                    await self._none_waits.wait()
-                    if (rest := self._since + SETTLE_SECONDS - loop.time()) <= 0:
-                        return
-                    await asyncio.sleep(rest)
-
-
 class SparePool:
-    """The spares of one control plane; one that was taken is made anew when no cell runs. End it with `close`."""
+    """The spares of one control plane; one that was taken is made anew. End it with `close`."""
 
     def __init__(self, placement: KeeperClient, config: KernelsConfig) -> None:
-        self.activity = Activity()
         self._placement = placement
         self._config = config
         self._used: dict[Recipe, str] = {}  # with PATH; as many as there may be spares, the most recently used last
@@ -293,7 +244,7 @@ class SparePool:
     async def _make_due(self) -> None:
         """Make one spare after the other, for what was used last first."""
         while due := [each for each in self._used if each in self._due and each not in self._lives]:
-            await self.activity.quiet()
+            await asyncio.sleep(SETTLE_SECONDS)
             recipe = next((each for each in reversed(due) if each in self._used), None)
             if recipe is not None:
                 self._due.discard(recipe)

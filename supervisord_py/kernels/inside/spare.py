@@ -7,10 +7,9 @@ folder, no variable, no file of anybody's. What cannot be made equal any more is
 refused, because a fresh start is always right. Whoever holds the other end of FD owns this process: when it closes, the
 process ends.
 
-On FD, a line of JSON each: `{"made_from": {PATH: STAMP…}}` from here; the order `{"argv", "cwd", "env", "born"}`;
+On FD, a line of JSON each: `{"made_from": {PATH: STAMP…}}` from here; the order `{"argv", "cwd", "env"}`;
 `{"fits": true}` or `{"fits": false, "why": TEXT}` from here; at last `{"go": true}`. A stamp is `[device, inode, ctime
-in ns]`, null where there is nothing; `argv` is the command line of the fresh start; `born` is the environment that this
-process was spawned with.
+in ns]`, null where there is nothing; `argv` is the command line of the fresh start; `env` goes over this environment.
 """
 
 from __future__ import annotations
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
 NICE = 10
 PIECE = 65536
-PACKAGES = ("IPython", "comm", "ipykernel", "jupyter_client", "jupyter_core", "tornado", "traitlets", "zmq")
-"""Nothing is imported ahead of what a fresh start imports before it looks into the session's folder: a name at the top,
-of the standard library too, is the user's to hide by a file there."""
 
 
 class Owner:
@@ -68,8 +64,7 @@ def wait(number: int, load: Callable[[], Any]) -> tuple[list[str], Any]:
     stamps = stamped(places())
     loaded = _out_of_the_way(load)
     owner = Owner(number)
-    packages = [each for name in PACKAGES for each in getattr(sys.modules.get(name), "__path__", ())]
-    owner.tell(made_from={**stamps, **stamped(packages)})
+    owner.tell(made_from=stamps)
     order = owner.hear()
     why = _become(order)
     owner.tell(fits=why is None, why=why)
@@ -83,9 +78,7 @@ def places() -> list[str]:
     """Return the files and folders that decide what an interpreter is: a change of one makes this process old."""
     folders = [each for each in sys.path if os.path.isdir(each)]
     found = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.dirname(os.path.abspath(__file__))]
-    for folder in folders:
-        found += [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth"))]
-    return found
+    return found + folders
 
 
 def stamped(paths: Iterable[str]) -> dict[str, list[int] | None]:
@@ -124,26 +117,11 @@ def _out_of_the_way(load: Callable[[], Any]) -> Any:
 
 def _become(order: dict[str, Any]) -> str | None:
     """Take over folder and environment of the order; return why this process cannot be what was ordered, or None."""
-    born: dict[str, str] = order["born"]
-    env: dict[str, str] = order["env"]
-    cwd: str = order["cwd"]
-    made = {name: os.environ.get(name) for name in {*os.environ, *born}}
-    changed = {name: value for name, value in made.items() if value != born.get(name)}
-    for name in changed:
-        # The start of Python, or what runs with it, has set a variable, as it would set the session's.
-        if env.get(name) != born.get(name) and name not in ("PX_INSTANCE", "PX_UNIT"):
-            return "the start of Python changes " + name + ", which the session has of its own"
     try:
-        os.chdir(cwd)
+        os.chdir(order["cwd"])
     except OSError as error:
-        return "cannot enter " + cwd + ": " + str(error)
-    os.environ.clear()
-    os.environ.update(env)
-    for name, value in changed.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        return "cannot enter " + order["cwd"] + ": " + str(error)
+    os.environ.update(order["env"])
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = order["argv"]
     return None
