@@ -177,7 +177,7 @@ class KernelHandle(Protocol):
         """Wait for the end of a cell that an earlier control plane sent; as `execute` otherwise."""
 
     async def interrupt(self) -> str:
-        """SIGINT to the process group and, 20 ms later, the nudge; return the actions taken (`sigint+nudge`)."""
+        """SIGINT to the process group; return what was done (`sigint`)."""
 
     async def terminate(self) -> str:
         """SIGTERM to the process group; where there is no process, the nearest that the server has."""

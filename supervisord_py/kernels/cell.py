@@ -50,7 +50,7 @@ class CellError:
 class Step:
     """One rung of the ladder that was climbed to end a cell."""
 
-    action: str  # `sigint`, `nudge`, `sigterm`, `sigkill`, `rest_interrupt`, `delete`
+    action: str  # `sigint`, `sigterm`, `sigkill`, `rest_interrupt`, `delete`
     after_seconds: float  # since the first rung
     detail: str | None = None  # what it met, where that is known
 

@@ -43,7 +43,6 @@ class SessionLimits:
 class LadderTimes:
     """When the rungs of an interrupt come, in seconds after the first (notes: kernels §4.4)."""
 
-    nudge_seconds: float = 0.02
     again_seconds: float = 1.0
     terminate_seconds: float = 3.0
     kill_seconds: float = 4.0

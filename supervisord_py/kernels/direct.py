@@ -45,6 +45,7 @@ may take."""
 LINGER_SECONDS = 2 * cell_end.UNHEARD_WORDS_SECONDS
 """How long the sockets to a dead kernel are read on: longer than anyone waits for its last words."""
 BEGIN_LOOK_SECONDS = 0.002
+WAKE_SECONDS = 0.02
 GONE = "gone"
 _log = structlog.get_logger(__name__)
 
@@ -338,9 +339,9 @@ class DirectKernel:
     # -- asking and ending it --------------------------------------------------------------------------------------
 
     async def interrupt(self) -> str:
-        """SIGINT to the process group and, a moment later, the nudge; or the message, where its kernelspec says so.
+        """SIGINT to the process group; or the message, where its kernelspec says so.
 
-        The nudge is any request on shell: it wakes a loop that took the signal but sleeps on (ipykernel #881). An idle
+        A moment later any request on shell wakes a loop that took the signal but sleeps on (ipykernel #881). An idle
         kernel ignores the signal, so a cell that was sent and has not begun is waited for, up to the next rung.
         """
         with suppress(TimeoutError):
@@ -352,9 +353,9 @@ class DirectKernel:
             return "interrupt_request"
         if not await self._signal(signal.SIGINT):
             return GONE
-        await asyncio.sleep(self._times.nudge_seconds)
+        await asyncio.sleep(WAKE_SECONDS)
         self.client.ask("shell", "kernel_info_request")
-        return "sigint+nudge"
+        return "sigint"
 
     async def terminate(self) -> str:
         """SIGTERM to the process group."""

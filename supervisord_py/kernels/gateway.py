@@ -161,8 +161,8 @@ class RemoteKernels:
         return None
 
     def _kernel(self, client: GatewayClient, held: RemoteKernel, launch: Launch) -> GatewayKernel:
-        spool, nudge = self.spools and launch.interpreter is not None, self.config.ladder.nudge_seconds
-        return GatewayKernel(client, held, spool=spool, nudge_seconds=nudge, trace=self.config.trace, ended=self.ended)
+        spool = self.spools and launch.interpreter is not None
+        return GatewayKernel(client, held, spool=spool, trace=self.config.trace, ended=self.ended)
 
     async def ended(self, held: RemoteKernel, is_deleted: bool) -> tuple[int, ...]:
         """Forget a kernel that is known to be gone; returns the pids of what is left of it on this machine."""

@@ -45,6 +45,7 @@ SPOOLED_SECONDS = 1.0  # the same for a kernel whose output is in its own files
 LEFT_ALONE_SECONDS = 5.0  # after so much silence the server is asked first: it may have culled the kernel
 LEAVE_SECONDS = 1.0  # how long a DELETE under way may hold up the closing of the connections
 LOOK_SECONDS = 0.5
+WAKE_SECONDS = 0.02  # after an interrupt: when the loop that may sleep on is woken
 REMEMBERED_CELLS = 16  # cells whose late output is still recorded
 BROKEN = "The connection to the gateway broke while the cell ran: output may be missing."
 _DELETED = "it was deleted at its server"
@@ -126,7 +127,6 @@ class GatewayKernel:
         held: RemoteKernel,
         *,
         spool: bool,
-        nudge_seconds: float,
         trace: bool,
         ended: Callable[[RemoteKernel, bool], Awaitable[tuple[int, ...]]],
     ) -> None:
@@ -139,7 +139,7 @@ class GatewayKernel:
         self.early: deque[Message] | None = None  # of cells that an earlier control plane sent, until one is followed
         self.died: asyncio.Future[ExitRecord | None] = asyncio.get_running_loop().create_future()
         self.is_closed = False
-        self._client, self._spool, self._nudge_seconds, self._ended = client, spool, nudge_seconds, ended
+        self._client, self._spool, self._ended = client, spool, ended
         self._why = ""
         self._ending: asyncio.Task[None] | None = None
         self._is_deleted = False
@@ -342,7 +342,7 @@ class GatewayKernel:
     # -- its end -----------------------------------------------------------------------------------------------------
 
     async def interrupt(self) -> str:
-        """Have the server interrupt it and, a little later, the nudge; return the actions taken."""
+        """Have the server interrupt it and, a moment later, wake its loop; return what was done."""
         try:
             await self._client.interrupt(self.held.kernel)
         except UnknownUnitError:
@@ -351,11 +351,11 @@ class GatewayKernel:
         except PxError as error:
             _log.warning("gateway_interrupt_failed", kernel=self.held.kernel, detail=error.detail)
             return "interrupt_failed"
-        await asyncio.sleep(self._nudge_seconds)
+        await asyncio.sleep(WAKE_SECONDS)
         with contextlib.suppress(TimeoutError, KernelGoneError):
             async with asyncio.timeout(1.0):
                 await self._socket.send(self._request("kernel_info_request", {}, uuid.uuid4().hex))
-        return "rest_interrupt+nudge"
+        return "rest_interrupt"
 
     async def terminate(self) -> str:
         """Have the server end it; that goes on in the background, `died` tells the end."""

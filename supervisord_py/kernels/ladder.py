@@ -127,7 +127,7 @@ class Ladder:
         Args:
             rung: The next one.
             at: When it was begun.
-            action: As the handle named it; several joined by `+` become several steps.
+            action: As the handle named it.
             detail: What it met.
 
         Raises:
@@ -135,18 +135,13 @@ class Ladder:
         """
         if rung is not self.next_rung:
             raise ValueError(f"{rung} is not the next rung of {self}")
-        steps = tuple(self._step(word, at, detail) for word in action.split("+"))
+        step = Step(action, round(at - (self.taken[0][1] if self.taken else at), 3), detail)
         hurried = self.hurried - (self.hurried > 0 and at < self._unhurried())
-        return replace(self, taken=(*self.taken, (rung, at)), steps=self.steps + steps, hurried=hurried)
+        return replace(self, taken=(*self.taken, (rung, at)), steps=(*self.steps, step), hurried=hurried)
 
     def hurry(self) -> Ladder:
         """Return the ladder after one more cancel."""
         return replace(self, hurried=self.hurried + 1)
-
-    def _step(self, action: str, at: float, detail: str | None) -> Step:
-        begun = self.taken[0][1] if self.taken else at
-        later = self.times.nudge_seconds if action == "nudge" else 0.0
-        return Step(action, round(at - begun + later, 3), detail)
 
     def _offset(self, rung: Rung) -> float:
         return {

@@ -77,7 +77,7 @@ class FakeHandle:
 
     async def interrupt(self) -> str:
         self.interrupts += 1
-        return "sigint+nudge"
+        return "sigint"
 
 
 @dataclass

@@ -159,7 +159,7 @@ def test_a_session_of_another_folder_is_steered_by_its_folder(px: Px, daemon: Fa
             "no cell is running: its start was ended",
         ),
         ({"running": "c1", "steps": []}, "cell c1: asked to end"),
-        ({"running": "c1", "steps": [{"action": "sigint"}, {"action": "nudge"}]}, "cell c1: sigint, nudge"),
+        ({"running": "c1", "steps": [{"action": "sigint"}, {"action": "sigterm"}]}, "cell c1: sigint, sigterm"),
     ],
 )
 def test_interrupt_tells_what_it_did(px: Px, daemon: FakeDaemon, answer: dict[str, Any], words: str) -> None:

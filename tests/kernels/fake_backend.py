@@ -122,7 +122,7 @@ class FakeHandle:
         self.rungs.append("interrupt")
         if self.cell is not None and not self.cell.done() and self.word == "hold":
             self.cell.set_result(Reply(CellStatus.ERROR, CellError("KeyboardInterrupt", "")))
-        return "sigint+nudge"
+        return "sigint"
 
     async def terminate(self) -> str:
         self.rungs.append("terminate")

@@ -127,7 +127,7 @@ async def interrupted(kernel: Kernel, running: asyncio.Future[Reply]) -> None:
     """
     await asyncio.wait({running}, timeout=5.0)
     if not running.done():
-        assert await kernel.handle.interrupt() == "sigint+nudge"
+        assert await kernel.handle.interrupt() == "sigint"
     reply = await ended(running)
     assert reply.error is not None
     assert reply.error.name in {"KeyboardInterrupt", "CancelledError", "NoReply"}  # where it just begins
@@ -140,7 +140,7 @@ async def test_an_interrupt_that_comes_before_its_cell_has_begun_ends_it(kernel:
         request = kernel.rig.request(kernel.launch, "import time; time.sleep(600)")
         running = asyncio.ensure_future(kernel.handle.execute(request, no_news))
         await asyncio.sleep(0)  # sent, and not a moment later
-        assert await kernel.handle.interrupt() == "sigint+nudge"
+        assert await kernel.handle.interrupt() == "sigint"
         await interrupted(kernel, running)
 
 
@@ -157,7 +157,7 @@ async def test_an_interrupt_waits_for_a_kernel_that_is_slow_to_begin(kernel: Ker
     await asyncio.wait({interrupting}, timeout=1.0)
     assert not interrupting.done(), "it would have been lost on an idle kernel"
     os.kill(child.identity.pid, signal.SIGCONT)
-    assert await interrupting == "sigint+nudge"
+    assert await interrupting == "sigint"
     await interrupted(kernel, running)
 
 

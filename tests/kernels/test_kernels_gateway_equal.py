@@ -108,7 +108,7 @@ async def _a_lot_of_output(house: House) -> None:
 
 
 async def _an_interrupt_keeps_the_variables(house: House) -> None:
-    """Also where the cell awaits, which no server's interrupt alone can end: the nudge does."""
+    """Also where the cell awaits, which no server's interrupt alone can end: the request behind it does."""
     await house.run("kept = 7; import asyncio, time")
     for code, names in (
         ("time.sleep(600)", ("KeyboardInterrupt",)),
@@ -116,7 +116,7 @@ async def _an_interrupt_keeps_the_variables(house: House) -> None:
         ("while True: pass", ("KeyboardInterrupt",)),
     ):
         _, task = await house.begin_and_wait(code)
-        assert await house.handle.interrupt() in ("sigint+nudge", "rest_interrupt+nudge")
+        assert await house.handle.interrupt() in ("sigint", "rest_interrupt")
         reply = await asyncio.wait_for(task, 60)
         assert reply.status is CellStatus.ERROR
         assert reply.error is not None

@@ -148,9 +148,9 @@ def test_a_cell_that_asked_for_input_is_told_what_to_do_instead() -> None:
 
 
 def test_a_cut_off_cell_says_when_how_and_what_became_of_the_variables() -> None:
-    steps = (Step("sigint", 0.0), Step("nudge", 0.02))
+    steps = (Step("sigint", 0.0),)
     assert messages.cut_off(Stopped(0, 1), CellStatus.TIMED_OUT, 30.04, Variables.KEPT, steps) == (
-        "The cell ran out of time: interrupted after 30 s, by nudge; variables are kept."
+        "The cell ran out of time: interrupted after 30 s, by sigint; variables are kept."
     )
     killed = (*steps, Step("sigterm", 3.0), Step("sigkill", 4.0))
     assert messages.cut_off(Stopped(0, 2), CellStatus.CANCELLED, 4.25, Variables.LOST, killed) == (

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from kernels.room_house import RoomHouse
 
-SWIFT = LadderTimes(nudge_seconds=0.0, again_seconds=0.02, terminate_seconds=0.04, kill_seconds=0.06)
+SWIFT = LadderTimes(again_seconds=0.02, terminate_seconds=0.04, kill_seconds=0.06)
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ async def test_an_interrupt_without_a_cell_of_ours_reaches_what_others_run(
     result = await house.run("ok")
     report = await house.room.interrupt(result.session_id)
     assert report.running is None
-    assert [step.action for step in report.steps] == ["sigint", "nudge"]
+    assert [step.action for step in report.steps] == ["sigint"]
     assert backend.handle.rungs == ["interrupt"]
     await house.room.stop(result.session_id)
     assert (await house.room.interrupt(result.session_id)).steps == ()

@@ -120,7 +120,7 @@ def _become(order: dict[str, Any]) -> str | None:
     try:
         os.chdir(order["cwd"])
     except OSError as error:
-        return "cannot enter " + order["cwd"] + ": " + str(error)
+        return "cannot enter {}: {}".format(order["cwd"], error)
     os.environ.update(order["env"])
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = order["argv"]
