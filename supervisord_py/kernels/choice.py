@@ -22,6 +22,11 @@ SPEC_PREFIX = "spec:"
 """Before the name of a kernelspec that is a session's interpreter."""
 
 
+def shortened(text: str, most: int = 200) -> str:
+    """Return what somebody sent as it is repeated to them: at most `most` characters, and how many were left out."""
+    return text if len(text) <= most else f"{text[:most]}… and {len(text) - most} characters more"
+
+
 class ChooseRequest(msgspec.Struct, frozen=True):
     """For what an interpreter and an environment are wanted."""
 

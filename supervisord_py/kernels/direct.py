@@ -20,7 +20,7 @@ import structlog
 from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
 from supervisord_py.kernels import cell_end, connection_file, messages
 from supervisord_py.kernels.cell_files import reply_of
-from supervisord_py.kernels.launch_command import command
+from supervisord_py.kernels.kernelspecs import command
 from supervisord_py.kernels.recording import Recording
 from supervisord_py.kernels.spare_pool import SparePool
 from supervisord_py.process.model import ChildSpec, Reason

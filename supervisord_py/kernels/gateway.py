@@ -28,7 +28,7 @@ from supervisord_py.kernels.gateway_kernel import GatewayKernel, RemoteKernel
 from supervisord_py.process.model import Child, Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from supervisord_py.kernels.backend import Launch
@@ -99,9 +99,9 @@ class RemoteKernels:
         """
         kernel_id = wanted = wanted or str(uuid.uuid4())
         kernel, env = None, body.get("env")
+        # Each kind of server has its own place for the id that we want.
+        proposed = {"env": {**env, "KERNEL_ID": wanted}} if isinstance(env, dict) and env else {}
         try:
-            # Each kind of server has its own place for the id that we want.
-            proposed = {"env": {**env, "KERNEL_ID": wanted}} if isinstance(env, dict) and env else {}
             kernel_id = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
             names = (launch.instance, launch.session_id, kernel_id, client.shown, uuid.uuid4().hex)
             held = RemoteKernel(*names, started_at=time.time(), tag=launch.tag)
@@ -277,22 +277,25 @@ class GatewayExternal(RemoteKernels):
         OverloadedError: it has as many kernels as it may; StartFailedError: it is not reachable, or failed.
         """
         client = self._client()
-        server = await client.preflight()
+        specs = await client.preflight()
+        body: dict[str, object] = {"name": self._kernelspec(launch, client, specs)}
+        if await client.is_enterprise():
+            user = launch.env.get("USER", "") or await asyncio.to_thread(getpass.getuser)
+            body["env"] = {"KERNEL_USERNAME": user, "KERNEL_WORKING_DIR": launch.cwd}
+        return await self.start_at(client, launch, body, deadline=deadline)
+
+    def _kernelspec(self, launch: Launch, client: GatewayClient, specs: Collection[str]) -> str:
         name = launch.kernelspec or self.config.gateway.kernel_name
-        if name not in server.specs:
-            near = difflib.get_close_matches(name, server.specs, 1)
+        if name not in specs:
+            near = difflib.get_close_matches(name, specs, 1)
             raise InvalidInputError(
                 f"The gateway at {client.shown} has no kernelspec {name!r};"
-                f" it offers: {', '.join(sorted(server.specs)) or 'none'}.",
+                f" it offers: {', '.join(sorted(specs)) or 'none'}.",
                 hint=f"Did you mean {near[0]!r}?" if near else "See `pxctl kernel start --help` for --kernelspec.",
                 errors=[{"pointer": "/kernelspec", "message": f"unknown at the gateway: {name}"}],
-                kernelspecs=sorted(server.specs),
+                kernelspecs=sorted(specs),
             )
-        body: dict[str, object] = {"name": name}
-        if server.is_enterprise:
-            user = launch.env.get("USER", "") or await asyncio.to_thread(getpass.getuser)
-            body["env"] = kernel_variables(launch.env, launch.cwd, user)
-        return await self.start_at(client, launch, body, deadline=deadline)
+        return name
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
         """Give it what is harmless of its environment, and its directory; say with its first answer what it has not."""
@@ -321,7 +324,7 @@ class GatewayExternal(RemoteKernels):
 
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs of the server."""
-        return (await self._client().preflight()).specs
+        return await self._client().preflight()
 
     async def close(self, *, stop: bool) -> None:
         """Let go of all connections."""
@@ -345,13 +348,6 @@ class GatewayExternal(RemoteKernels):
 
 
 # -- what is said to a new kernel at somebody else's server; pure. A secret is never sent ------------------------------
-
-
-def kernel_variables(env: Mapping[str, str], cwd: str, user: str) -> dict[str, str]:
-    """Return the `KERNEL_…` variables for Enterprise Gateway; a value that it would refuse is left out."""
-    wanted = {name: value for name, value in env.items() if name.startswith("KERNEL_") and not _SECRET.search(name)}
-    wanted |= {"KERNEL_USERNAME": user, "KERNEL_WORKING_DIR": cwd}
-    return {name: value for name, value in wanted.items() if re.fullmatch(r"[^$`\n\r\0]{1,4096}", value)}
 
 
 def init_code(cwd: str, env: Mapping[str, str], instance: str, unit: str) -> str:

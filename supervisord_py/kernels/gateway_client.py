@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
-import msgspec
 from yarl import URL
 
 from supervisord_py.errors import ConfigError, OverloadedError, PxError, StartFailedError, UnknownUnitError
@@ -36,13 +35,6 @@ _NO_JUPYTER = "what answers there is no Jupyter server"
 
 class GatewayUnreachableError(StartFailedError):
     """Nothing answers at the address, or nothing that speaks Jupyter's API."""
-
-
-class Preflight(msgspec.Struct, frozen=True):
-    """What a server told of itself; `is_enterprise`: an Enterprise Gateway, which takes `KERNEL_…` variables."""
-
-    specs: Mapping[str, Mapping[str, Any]]
-    is_enterprise: bool
 
 
 class GatewayClient:
@@ -77,21 +69,20 @@ class GatewayClient:
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
 
-    async def preflight(self, seconds: float = PREFLIGHT_SECONDS) -> Preflight:
-        """Ask who is there and which kernels it offers; raises PxError: unreachable, wants a token, no Jupyter."""
-        answers: Any = await asyncio.gather(
-            self._json("GET", "api", "tell its version", seconds),
-            self._json("GET", "api/kernelspecs", "list its kernelspecs", seconds),
-            return_exceptions=True,
-        )
-        about, specs = answers  # what hides its version has none
-        if isinstance(specs, BaseException):
-            raise specs
+    async def preflight(self, seconds: float = PREFLIGHT_SECONDS) -> Mapping[str, Mapping[str, Any]]:
+        """Return the kernelspecs that it offers; raises PxError: unreachable, wants a token, no Jupyter."""
+        specs = await self._json("GET", "api/kernelspecs", "list its kernelspecs", seconds)
         try:
-            found = {name: dict(each["spec"]) for name, each in specs["kernelspecs"].items()}
+            return {name: dict(each["spec"]) for name, each in specs["kernelspecs"].items()}
         except (TypeError, KeyError, AttributeError, ValueError):
             raise self.unreachable(_NO_JUPYTER) from None
-        return Preflight(found, isinstance(about, dict) and "gateway_version" in about)
+
+    async def is_enterprise(self) -> bool:
+        """Say whether it is an Enterprise Gateway, which takes `KERNEL_…` variables; what hides its version is none."""
+        with suppress(PxError):
+            about = await self._json("GET", "api", "tell its version", PREFLIGHT_SECONDS)
+            return isinstance(about, dict) and "gateway_version" in about
+        return False
 
     async def create(self, body: Mapping[str, Any], seconds: float) -> str:
         """Start a kernel and return its id; `body`: `name`, and what the server knows of `env`, `path`, `kernel_id`."""
@@ -219,21 +210,18 @@ class GatewayClient:
 
 def _why(error: BaseException, seconds: float) -> str:
     """Say why a call did not come through; never the address, which may hold credentials."""
-    match error:
-        case TimeoutError():
-            return f"timeout: no answer within {seconds:g} s"
-        case aiohttp.ClientConnectorCertificateError():
-            return f"its certificate is not accepted: {error.certificate_error}"
-        case aiohttp.ClientConnectorError():
-            number = error.os_error.errno  # a name that is not found has a negative one, and words of its own
-            words = os.strerror(number) if number is not None and number > 0 else error.os_error.strerror
-            return words or "the connection is refused"
-        case aiohttp.ServerDisconnectedError():
-            return "it closed the connection without an answer"
-        case aiohttp.ClientPayloadError():
-            return "its answer broke off"
-        case OSError():
-            return error.strerror or type(error).__name__
+    if isinstance(error, TimeoutError):
+        return f"timeout: no answer within {seconds:g} s"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not accepted: {error.certificate_error}"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "it closed the connection without an answer"
+    error = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(error, OSError):  # a name that is not found has a negative number, and words of its own
+        number = error.errno or 0
+        return (os.strerror(number) if number > 0 else error.strerror) or "the connection is refused"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "its answer broke off"
     return f"it does not speak HTTP: {type(error).__name__}"
 
 

@@ -29,7 +29,7 @@ from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog, CellRecorder, reply_of
 from supervisord_py.kernels.gateway_client import UNKNOWN_THERE, GatewayUnreachableError
 from supervisord_py.kernels.gateway_socket import KernelSocket
-from supervisord_py.kernels.kernel_requests import ForeignRequests, cell_mark, execute_content
+from supervisord_py.kernels.websocket_frames import ForeignRequests, cell_mark, execute_content
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -25,7 +25,7 @@ from supervisord_py.kernels.gateway import MARK, RemoteKernels, remaining, write
 from supervisord_py.kernels.gateway_client import OUR_LOG, GatewayClient
 from supervisord_py.kernels.gateway_kernel import EndedEarlyError
 from supervisord_py.kernels.gateway_server import SPECS, SharedGateway
-from supervisord_py.kernels.launch_command import CONNECTION_FILE, launcher_command
+from supervisord_py.kernels.kernelspecs import CONNECTION_FILE, launcher_command
 from supervisord_py.kernels.messages import early_exit
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason

@@ -23,7 +23,7 @@ import zmq.asyncio
 from jupyter_client.session import DELIM, Session
 
 from supervisord_py.errors import ConflictError, InterruptedRunError
-from supervisord_py.kernels.kernel_requests import ForeignRequests, cell_mark, execute_content
+from supervisord_py.kernels.websocket_frames import ForeignRequests, cell_mark, execute_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -21,17 +21,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from supervisord_py.errors import ConfigError, InvalidInputError
+from supervisord_py.kernels import inside
 from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from supervisord_py.kernels.backend import Launch
 
 NATIVE = "python3"
 OUR_PROVISIONER = "supervisord-py"
 LOCAL_PROVISIONER = "local-provisioner"
 _BARE_PYTHON = re.compile(r"python3?")
 _TEMPLATE = re.compile(r"\{(?:resource_dir|prefix)\}")
-_LAUNCHED = ("-m", "ipykernel_launcher", "-f", "{connection_file}")
+LAUNCHER = Path(inside.__path__[0]) / "launch.py"
+CONNECTION_FILE = "{connection_file}"
+"""Stands for the path in the argv of a kernelspec."""
+_LAUNCHED = ("-m", "ipykernel_launcher", "-f", CONNECTION_FILE)
 _DEFAULTS: Mapping[str, Any] = {
     "env": {},
     "interrupt_mode": "signal",
@@ -175,3 +181,34 @@ def _read(name: str, folder: str) -> Any:
 def _broken(name: str, file: str, why: str) -> ConfigError:
     detail, hint = f"the kernelspec {name} cannot be used: {file}: {why}", f"mend {file}, or install that kernel again"
     return ConfigError(detail, hint=hint, kernelspec=name, file=file)
+
+
+# -- command lines -----------------------------------------------------------------------------------------------------
+
+
+def command(launch: Launch, connection_file: str) -> tuple[str, ...]:
+    """Return program and arguments of a kernel.
+
+    Raises:
+        ConfigError: The kernelspec has no argv, or one that names no connection file.
+    """
+    if launch.interpreter is not None:
+        return launcher_command(launch.interpreter, launch, connection_file)
+    argv = launch.kernelspec_argv or ()
+    if not any(CONNECTION_FILE in word for word in argv):
+        raise ConfigError(
+            f"kernelspec {launch.kernelspec!r} cannot be started: its argv has no {CONNECTION_FILE}",
+            hint="correct its kernel.json (`jupyter kernelspec list` tells where it is)",
+            unit=f"kernel:{launch.session_id}",
+        )
+    return (*(word.replace(CONNECTION_FILE, connection_file) for word in argv), *launch.arguments)
+
+
+def launcher_command(interpreter: str, launch: Launch, connection_file: str) -> tuple[str, ...]:
+    """Return the command line of our launcher; `connection_file` may be the placeholder of a kernelspec."""
+    words = [interpreter, str(LAUNCHER), "-f", connection_file]
+    if launch.overlay is not None:
+        words += ["--px-overlay", launch.overlay]
+    for folder in launch.modules:
+        words += ["--px-modules", folder]
+    return (*words, *launch.arguments)

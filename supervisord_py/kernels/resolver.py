@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, Attempt, Choice, Source, Verdict
+from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, Attempt, Choice, Source, Verdict, shortened
 from supervisord_py.kernels.environment import Activation, Filtered, deactivated, filtered
 from supervisord_py.kernels.exposure import Offer, report
 from supervisord_py.kernels.installs import (
@@ -34,7 +34,6 @@ from supervisord_py.kernels.installs import (
 from supervisord_py.kernels.interpreters import MANAGED, Candidate, InterpreterProbe, Trouble, candidates, refused
 from supervisord_py.kernels.kernelspecs import find_kernelspec
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.kernels.shortened import shortened
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 

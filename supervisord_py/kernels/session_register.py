@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
+from supervisord_py.kernels.choice import shortened
 from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.messages import end_in_row, how_it_ended
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
-from supervisord_py.kernels.shortened import shortened
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.process.model import Reason
 

@@ -21,7 +21,7 @@ import structlog
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.backend import SpareView
 from supervisord_py.kernels.inside.spare import stamped
-from supervisord_py.kernels.launch_command import LAUNCHER
+from supervisord_py.kernels.kernelspecs import LAUNCHER
 from supervisord_py.process.host import check_room
 from supervisord_py.process.keeper_client import marked
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason

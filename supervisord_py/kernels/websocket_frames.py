@@ -1,9 +1,8 @@
-"""Jupyter's messages as they travel over a kernel's websocket: the two framings, and new requests. Pure.
+"""Jupyter's messages: how a cell is asked for, who else uses a kernel, and the two framings of websockets. Pure.
 
-For both sides: we are a client of gateways, and a server for JupyterLab. What does not parse is a `ValueError`.
-The v1 subprotocol carries the parts of a message side by side, each found by an offset (64 bit, little endian); the
-older framing is one JSON text, here without binary buffers. The formats are those of jupyter_server's websocket
-documentation.
+We are a client of gateways, and a server for JupyterLab. What does not parse is a `ValueError`. The v1 subprotocol
+carries the parts of a message side by side, each found by an offset (64 bit, little endian); the older framing is one
+JSON text, here without binary buffers. The formats are those of jupyter_server's websocket documentation.
 """
 
 from __future__ import annotations
@@ -12,9 +11,12 @@ import json
 import struct
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    from supervisord_py.kernels.backend import ExecuteRequest
 
 V1 = "v1.kernel.websocket.jupyter.org"
 PROTOCOL = "5.3"
@@ -117,3 +119,53 @@ def _checked(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("a part that is no JSON object")
     return value
+
+
+# -- cells, and whose they are -----------------------------------------------------------------------------------------
+
+
+def execute_content(code: str, **members: Any) -> dict[str, Any]:
+    """Return the content of an execute_request; `members` replace what is usual."""
+    return {
+        "code": code,
+        "silent": False,
+        "store_history": False,
+        "user_expressions": {},
+        "allow_stdin": False,
+        "stop_on_error": False,  # one cell at a time; ipykernel 6 would abort the next one, too
+        **members,
+    }
+
+
+def cell_mark(request: ExecuteRequest) -> dict[str, Any]:
+    """Return the metadata by which our launcher knows a cell of ours, and writes its files."""
+    place = {"cell": request.cell_id, "dir": str(request.cells_dir)}
+    return {"px": {**place, "preview": request.preview_bytes, "cap": request.cell_bytes}}
+
+
+class ForeignRequests:
+    """What iopub tells of requests that are not ours. `used_at`: when one last began or ended, Unix seconds.
+
+    A kernel is in foreign use from the first `busy` of such a request to its `idle`. Where an `idle` was lost, the end
+    of a later request of our own settles it: shell requests are worked off one after the other.
+    """
+
+    def __init__(self) -> None:
+        self.used_at: float | None = None
+        self._under_way: set[str] = set()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._under_way)
+
+    def note(self, state: str, request: str, now: float) -> None:
+        """A status message of a foreign request came: its execution state, its message id, Unix seconds."""
+        self.used_at = now
+        if state == "busy":
+            self._under_way.add(request)
+        elif state == "idle":
+            self._under_way.discard(request)
+
+    def settle(self) -> None:
+        """A shell request of our own has ended: earlier ones have too."""
+        self._under_way.clear()

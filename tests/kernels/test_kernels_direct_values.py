@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError, StartFailedError
-from supervisord_py.kernels import channels, launch_command, messages
+from supervisord_py.kernels import channels, kernelspecs, messages
 from supervisord_py.kernels.backend import Launch, Reply
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.cell_files import CellLog, reply_of
@@ -90,10 +90,10 @@ def is_output(letter: Letter) -> bool:
 
 def test_a_kernelspec_gets_its_connection_file() -> None:
     spec = replace(LAUNCH, interpreter=None, kernelspec="ir", kernelspec_argv=("R", "--args", "{connection_file}"))
-    assert launch_command.command(spec, "/run/c.json") == ("R", "--args", "/run/c.json")
+    assert kernelspecs.command(spec, "/run/c.json") == ("R", "--args", "/run/c.json")
     for argv in (None, (), ("R",)):
         with pytest.raises(ConfigError, match="'ir'"):
-            launch_command.command(replace(spec, kernelspec_argv=argv), "/run/c.json")
+            kernelspecs.command(replace(spec, kernelspec_argv=argv), "/run/c.json")
 
 
 # -- words of failures ----------------------------------------------------------------------------------------------

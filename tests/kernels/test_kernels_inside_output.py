@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import shutil
 import signal
 import sys
@@ -132,27 +130,6 @@ def test_a_native_crash_reports_where_to_the_original_stderr(python: str, short_
         assert rig.process.wait(60) == -signal.SIGSEGV
         assert rig.out(cell) == b"x\n"
         assert "Segmentation fault" in rig.stderr.read_text()
-
-
-def test_nobody_reading_the_kernels_own_stdout_never_blocks_it(python: str, short_tmp: Path) -> None:
-    """D1: the original descriptors are full pipes that nobody reads."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    try:
-        for _ in itertools.count():
-            os.write(writer, b"x" * 4096)
-    except BlockingIOError:
-        os.set_blocking(writer, True)
-    try:
-        with kernel(short_tmp, [*ours(python), "--log-level=50"], stdout=writer, stderr=writer) as rig:
-            flood = "import os, subprocess\nos.write(1, b'y' * 300_000); os.write(2, b'z' * 300_000)\n"
-            flood += "_ = subprocess.run(['head', '-c', '300000', '/dev/zero'])"
-            mine = rig.good(flood)
-            assert [len(data) for _, data in streams(rig, mine.id)] == [600_000, 300_000]
-            rig.good(flood, px=False)
-    finally:
-        os.close(reader)
-        os.close(writer)
 
 
 def test_a_request_that_is_not_ours_is_published_as_ipykernel_does(

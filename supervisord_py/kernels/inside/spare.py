@@ -117,10 +117,11 @@ def _out_of_the_way(load: Callable[[], Any]) -> Any:
 
 def _become(order: dict[str, Any]) -> str | None:
     """Take over folder and environment of the order; return why this process cannot be what was ordered, or None."""
+    cwd: str = order["cwd"]
     try:
-        os.chdir(order["cwd"])
+        os.chdir(cwd)
     except OSError as error:
-        return "cannot enter {}: {}".format(order["cwd"], error)
+        return "cannot enter " + cwd + ": " + str(error)
     os.environ.update(order["env"])
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = order["argv"]

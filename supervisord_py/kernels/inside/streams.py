@@ -14,7 +14,6 @@ import contextlib
 import functools
 import io
 import os
-import select
 import sys
 import threading
 import time
@@ -36,8 +35,6 @@ LONGEST_LINE = 8192
 """Bytes that wait for the end of their line in a forked child, as in Python's own streams."""
 REMEMBERED = 1024
 """Cells whose late output is still known for what it is."""
-SAFE_BYTES = 512
-"""What a pipe takes whole, without blocking, when poll(2) says that it can be written (POSIX: PIPE_BUF or more)."""
 POOLS = frozenset(("concurrent.futures.thread", "multiprocessing.pool"))
 """Their workers live for many cells: what they print is the doing of whoever gave them work last."""
 
@@ -200,25 +197,6 @@ class OutStream(Stock):
         super().set_parent(parent)
         if parent.get("header", parent).get("msg_type") != "execute_request" and CELLS.get(before) is not None:
             self._parent_header_global = before
-
-    def _watch_pipe_fd(self) -> None:
-        """Read what is written to the descriptor while no cell of ours has it; runs in a thread of ipykernel's.
-
-        Its own cuts characters at 1,000 bytes, and waits for ever where nobody reads the original descriptor.
-        """
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        ready = select.poll()
-        ready.register(self._original_stdstream_copy, select.POLLOUT)
-        while self._should_watch and (data := os.read(int(self._fid or 0), 65536)):
-            cell = CELLS.get(self._parent_header_global)
-            if cell is not None:
-                self.put(cell, data)
-                continue
-            super().write(decoder.decode(data))
-            for start in range(0, len(data), SAFE_BYTES):
-                if not ready.poll(0):
-                    break
-                os.write(self._original_stdstream_copy, data[start : start + SAFE_BYTES])
 
     def forget_held(self) -> None:
         """Begin with nothing: what waited was the parent's, and so was the lock."""
