@@ -180,13 +180,17 @@ async def start_document(call: Call, names: Sequence[str], query: WorkQuery | Ba
 
 
 async def stop_document(call: Call, names: Sequence[str], query: WorkQuery | BatchQuery) -> tuple[dict[str, Any], int]:
-    """Stop tools; return the answer and its status."""
-    stops = [call.context.launcher.stop(name, Reason.STOPPED) for name in names]
+    """Stop tools; return the answer and its status. `killed`: those that did not end within their grace."""
+    killed: list[str] = []
+
+    async def stop(name: str) -> None:
+        if (await call.context.launcher.stop(name, Reason.STOPPED)).killed:
+            killed.append(f"tool:{name}")
 
     async def work() -> None:
         try:
             async with asyncio.timeout(query.timeout):
-                await _all_or_first_failure(stops)
+                await _all_or_first_failure([stop(name) for name in names])
         except TimeoutError as error:
             raise TimedOutError(
                 f"The stop of {', '.join(_units(names))} took longer than {query.timeout:g} s; it goes on.",
@@ -194,7 +198,7 @@ async def stop_document(call: Call, names: Sequence[str], query: WorkQuery | Bat
             ) from error
 
     document, status = await work_document(call, "px.stop/1", _units(names), work(), query)
-    return {**document, "survivors": []}, status
+    return {**document, "survivors": [], "killed": killed}, status
 
 
 async def _all_or_first_failure(work: Sequence[Coroutine[Any, Any, Any]]) -> None:

@@ -224,6 +224,19 @@ FAULTS = {
 }
 
 
+def test_a_stop_that_had_to_kill_says_so(shared: House) -> None:
+    """And a tool that ended at SIGTERM was not killed."""
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    shared.tool("deaf", deaf + ECHO, stop_timeout_seconds=0.3)
+    shared.tool("hearing", ECHO, stop_timeout_seconds=30)
+    for name, killed in (("deaf", True), ("hearing", False)):
+        assert shared.run(name).status == 200
+        words = ", killed: it did not end within its grace after SIGTERM" if killed else ""
+        assert shared.pxctl("stop", name).stdout == f"tool:{name} stopped{words}\n"
+        assert shared.run(name).status == 200
+        assert json.loads(shared.pxctl("stop", name, "--json").stdout)["killed"] == [f"tool:{name}"] * killed
+
+
 @pytest.mark.parametrize("fault", mostly_deep(sorted(FAULTS), "raises", "exits0", "silent"))
 def test_a_start_that_fails_says_why_and_is_not_sticky(shared: House, fault: str) -> None:
     code, manifest, evidence = FAULTS[fault]
