@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from beside import beside
 from cli.fake_daemon import FakeDaemon, document
-from cli.px import until
-from pxctl import daemon_process
 
 if TYPE_CHECKING:
     from cli.px import Px
@@ -48,15 +46,3 @@ def test_a_closed_stdout_is_told_and_nothing_goes_to_the_daemon_instead(px: Px, 
     assert done.returncode == 1
     assert b"Bad file descriptor" in done.stderr
     assert len(daemon.seen) == 1
-
-
-def test_a_process_is_known_by_more_than_its_pid() -> None:
-    child = subprocess.Popen(["sleep", "60"])
-    sighting = daemon_process.Sighting(child.pid, "x")
-    assert sighting.alive
-    child.kill()
-    # Dead and not yet waited for: gone all the same.
-    until(lambda: not sighting.alive, "a zombie counts as gone")
-    child.wait()
-    assert not sighting.alive
-    assert not daemon_process.Sighting(2**22 + 7, "never").alive
