@@ -127,7 +127,6 @@ def _await_answer(invocation: Invocation, child: subprocess.Popen[bytes], timeou
                 f"{who} has not answered within {timeout:g} s",
                 kind="timed_out",
                 hint="pxctl doctor",
-                exit_code=Exit.TIMED_OUT,
                 stderr_tail=_tail(Path(places.log_file), before),
                 daemon_pid=None if code else child.pid,
             )
@@ -153,7 +152,6 @@ def _refuse_held_state(places: Places, tail: str) -> None:
         f"{line.removeprefix('pxd: ')}, and serves another socket than {places.socket}",
         kind="conflict",
         hint="set XDG_RUNTIME_DIR or PX_SOCKET as for that daemon, or PX_HOME for one of its own",
-        exit_code=Exit.CONFLICT,
         daemon_pid=int(pid[1]) if pid else None,
     )
 
@@ -206,7 +204,7 @@ def run(argv: list[str], env: Mapping[str, str] | None = None) -> subprocess.Com
         return subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, **settings)
     except subprocess.TimeoutExpired as error:
         detail = f"{' '.join(argv)} did not end within 120 s"
-        raise Failure(detail, kind="timed_out", exit_code=Exit.TIMED_OUT) from error
+        raise Failure(detail, kind="timed_out") from error
     except OSError as error:
         raise Failure(f"cannot run {argv[0]}: {error.strerror}", kind="os_error") from error
 
@@ -250,5 +248,5 @@ def stop_daemon(client: Client, timeout: float) -> None:
             detail = f"still alive: {', '.join(f'{name} (pid {pid})' for pid, name in left)}"
             hint = f"look at it: ps -o pid,ppid,stat,etime,args -p {','.join(str(pid) for pid, _ in left)}"
             survivors = [{"pid": pid, "name": name} for pid, name in left]
-            raise Failure(detail, kind="survivors", hint=hint, exit_code=Exit.CONFLICT, survivors=survivors)
+            raise Failure(detail, kind="survivors", hint=hint, survivors=survivors)
         time.sleep(_PAUSE_SECONDS)
