@@ -180,10 +180,46 @@ class Invocation:
             self.warn(f"\npxctl: {words}")
             raise Silent(Exit.FAILED) from None
 
-    def confirm_removal(self, unit: str, hint: str) -> None:
-        """Return when a person says that a unit and its folder may go; `hint` is the command that does not ask."""
+    # -- what is done alike to tools and pipes
+
+    def make(self, kind: str, name: str, content: Document, target: str) -> Document | None:
+        """Have a unit made to start from; return its document where the next step is to be told."""
+        self.action = f"make {kind}:{name}"
+        answer = self.client().ask("POST", target, content={"name": name, **content}, timeout=120.0)
+        made: Document = {"name": name, **answer.document}
+        if self.print_result(answer, [made["name"]]):
+            return None
+        self.print(f"{kind}:{made['name']} written to {made.get('folder')}")
+        return made
+
+    def install(self, kind: str, source: str, name: str | None, target: str, words: str = "") -> Document:
+        """Have a unit added from a path, an address or an example, and say so; return its document."""
+        from pathlib import Path
+
+        # What is no path is an example or an address; the daemon says which of them it takes.
+        is_path = not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", source)
+        content = {"source": str(Path(source).expanduser().absolute()) if is_path else source}
+        with self.spinner(source, "adding…"):
+            answer = self.client().ask("POST", target, content=content | ({"name": name} if name else {}), timeout=None)
+        found, folder = answer.document.get("name"), answer.document.get("folder")
+        if not self.print_result(answer, [found]):
+            self.print(f"{kind}:{found} added" + (f" in {folder}" if folder else "") + words)
+            self.print_warnings(answer.document)
+        document: Document = answer.document
+        return document
+
+    def remove(self, unit: str, command: str, target: str, yes: bool) -> None:
+        """Have a unit and its folder removed once a person says so; `command` is the one that does not ask."""
+        if not yes:
+            self._confirm_removal(unit, command)
+        answer = self.client().ask("DELETE", target, timeout=None)
+        result = answer if answer.document else {"schema": "px.removed/1", "unit": unit, "removed": True}
+        if not self.print_result(result, [unit.partition(":")[2]]):
+            self.print(f"{unit} removed")
+
+    def _confirm_removal(self, unit: str, hint: str) -> None:
         if not self.in_is_terminal or not self.err_is_terminal:
-            raise Failure("nobody is there to be asked", kind="unconfirmed", hint=hint, exit_code=Exit.USAGE, unit=unit)
+            raise Failure("nobody is there to be asked", kind="unconfirmed", hint=hint, unit=unit)
         output.write_error(f"Remove {unit} and its folder? [y/N] ")
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             self.warn("not removed")

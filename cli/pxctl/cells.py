@@ -149,18 +149,14 @@ _SIGNS = {
 class View:
     """Shows what is waited for and what is said of a call; `TerminalView` and `PipeView` show its cells, too.
 
-    Args:
-        invocation: Where to.
-        unit: What is waited for.
-        has_headers: Whether cells are announced though there is only one.
+    `has_headers`: cells are announced though there is only one.
     """
 
     def __init__(self, invocation: Invocation, unit: str, *, has_headers: bool = False) -> None:
         self.invocation = invocation
-        self.unit = unit
         self._has_headers = has_headers
         self._said: set[str] = set()
-        self._spinner: output.Spinner | None = None
+        self._spinner = invocation.spinner(unit, lambda: self.phase)
         self.phase = self.title = ""
         self.count = self.index = self._pictures = 0
         self.has_shown_error = False
@@ -235,14 +231,11 @@ class View:
     def waiting(self, phase: str) -> None:
         """Say what is waited for, where it takes a while."""
         self.phase = phase
-        if self._spinner is None:
-            self._spinner = self.invocation.spinner(self.unit, lambda: self.phase).__enter__()
+        self._spinner.start()
 
     def close_line(self) -> None:
         """End a line that is begun; erase the spinner."""
-        if self._spinner is not None:
-            self._spinner.stop()
-            self._spinner = None
+        self._spinner.stop()
 
     def save(self, cell_id: str, mime: str, content: bytes) -> str:
         """Save a picture and return where."""
@@ -269,8 +262,7 @@ class PipeView(View):
 
     def __init__(self, invocation: Invocation, unit: str, *, has_headers: bool, raw: bool) -> None:
         super().__init__(invocation, unit, has_headers=has_headers)
-        self._raw = raw
-        self._ends_line = True
+        self._raw, self._ends_line = raw, True
         self._colour = invocation.err_has_colour
         self._shaper = Shaper(colour=self._colour, full=True) if invocation.err_is_terminal else None
 
@@ -322,14 +314,7 @@ class PipeView(View):
 
 
 class TerminalView(View):
-    """Shows a call to a person.
-
-    Args:
-        invocation, unit, has_headers: As in View.
-        full: Collapse nothing.
-        protocol: How pictures are drawn.
-        kernel: Returns how the kernel is called, for commands that show the rest.
-    """
+    """Shows a call to a person; with `full`, nothing is collapsed. `kernel` says how the kernel is called."""
 
     _mark = "~ "
 
@@ -344,9 +329,7 @@ class TerminalView(View):
         kernel: Callable[[], str],
     ) -> None:
         super().__init__(invocation, unit, has_headers=has_headers)
-        self._full = full
-        self._protocol = protocol
-        self._kernel = kernel
+        self._full, self._protocol, self._kernel = full, protocol, kernel
         self._cell_id = ""
         self._shaper = Shaper(colour=invocation.has_colour, full=full)
         self._updates: dict[str, Document] = {}

@@ -26,6 +26,10 @@ class Exit:
 
 
 _EXIT_BY_STATUS = {400: 2, 401: 6, 403: 6, 404: 4, 409: 8, 413: 2, 422: 2, 504: 7}
+_EXIT_BY_KIND = {
+    "usage": 2, "unconfirmed": 2, "binary_answer": 2, "inactive": 3, "not_running": 3, "unknown_unit": 4,
+    "unreachable": 5, "forbidden": 6, "timed_out": 7, "conflict": 8, "survivors": 8,
+}  # fmt: skip
 PROBLEM_PREFIX = "urn:px:problem:"
 
 
@@ -33,17 +37,12 @@ PROBLEM_PREFIX = "urn:px:problem:"
 
 
 class Failure(Exception):
-    """An outcome to report and to exit with.
+    """An outcome to report and to exit with, by default with the exit code of its kind.
 
-    Attributes:
-        detail: What, where, why.
-        kind: One stable word.
-        hint: The next command, or None.
-        exit_code: CONTRACT §3.
-        unit: `kind:name`, or None.
-        extra: Further members of the problem document.
-        action: What was being done ("run tool:x"); None: the command says it; "": the detail says it all.
+    `action`: what was being done ("run tool:x"); None: the command says it; "": the detail says it all.
     """
+
+    action: str | None = None
 
     def __init__(
         self,
@@ -51,14 +50,13 @@ class Failure(Exception):
         *,
         kind: str = "failed",
         hint: str | None = None,
-        exit_code: int = Exit.FAILED,
+        exit_code: int | None = None,
         unit: str | None = None,
         **extra: Any,
     ) -> None:
         super().__init__(detail)
-        self.detail, self.kind, self.hint, self.exit_code, self.unit = detail, kind, hint, exit_code, unit
-        self.extra = extra
-        self.action: str | None = None
+        self.detail, self.kind, self.hint, self.unit, self.extra = detail, kind, hint, unit, extra
+        self.exit_code = _EXIT_BY_KIND.get(kind, Exit.FAILED) if exit_code is None else exit_code
 
     def document(self) -> Document:
         """Return the problem document."""
@@ -94,7 +92,7 @@ class Unreachable(Failure):
 
     def __init__(self, path: str, why: str) -> None:
         detail, hint = f"no daemon answers at {path}: {why}", "pxctl daemon start"
-        super().__init__(detail, kind="unreachable", hint=hint, exit_code=Exit.UNREACHABLE, socket=path)
+        super().__init__(detail, kind="unreachable", hint=hint, socket=path)
 
 
 class Interrupted(Failure):
@@ -115,7 +113,7 @@ class Silent(Exception):
 
 def usage(detail: str, hint: str) -> Failure:
     """Return the failure of a call that cannot be meant so."""
-    return Failure(detail, kind="usage", hint=hint, exit_code=Exit.USAGE)
+    return Failure(detail, kind="usage", hint=hint)
 
 
 def raise_problem(event: Document) -> None:
@@ -140,12 +138,10 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """Asks one daemon.
+    """Asks the daemon at the socket `path`.
 
-    Args:
-        path: Its socket.
-        wake: Called once when nobody answers there; asked again when it returns. None: that is a failure at once.
-        waiting: Returns what tells a person, while it lasts, that an answer is waited for.
+    `wake` is called once when nobody answers there, then it is asked again; None: that is a failure at once. `waiting`
+    returns what tells a person, while it lasts, that an answer is waited for.
     """
 
     def __init__(
@@ -154,9 +150,7 @@ class Client:
         wake: Callable[[], None] | None = None,
         waiting: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        self.path = path
-        self._wake = wake
-        self._waiting = waiting
+        self.path, self._wake, self._waiting = path, wake, waiting
         self._kept: Exchange | None = None
 
     def open(
@@ -279,12 +273,7 @@ class Head(NamedTuple):
 
 
 class Exchange:
-    """A request and its answer on a connection. Use as a context manager, or `close()` it.
-
-    Args:
-        path: The socket.
-        timeout: Seconds of silence that are borne; None for ever.
-    """
+    """A request and its answer on a connection; bears `timeout` seconds of silence. A context manager, or `close()`."""
 
     def __init__(self, path: str, *, timeout: float | None, connect_timeout: float = _CONNECT_SECONDS) -> None:
         self._path = path
@@ -408,7 +397,7 @@ class Exchange:
             return Failure(detail, kind="bad_answer", hint="check PX_SOCKET and --socket")
         if isinstance(error, TimeoutError):
             detail = f"the daemon has not answered for {self._timeout:g} s"
-            return Failure(detail, kind="timed_out", hint="pxctl doctor", exit_code=Exit.TIMED_OUT)
+            return Failure(detail, kind="timed_out", hint="pxctl doctor")
         if isinstance(error, OSError):
             return Interrupted(error.strerror or str(error))
         return Interrupted("it was closed in the middle of an answer")
@@ -432,7 +421,7 @@ def _connect(path: str, timeout: float) -> socket.socket:
         connection.close()
         hint = "the daemon answers its own user and root only; is PX_SOCKET right?"
         detail = f"no access to {path}: {error.strerror}"
-        raise Failure(detail, kind="forbidden", hint=hint, exit_code=Exit.PERMISSION) from error
+        raise Failure(detail, kind="forbidden", hint=hint) from error
     except OSError as error:
         connection.close()
         why = error.strerror or f"{error} ({len(path.encode())} bytes; the platform allows about 104)"
@@ -488,7 +477,7 @@ def expand(client: Client, names: Sequence[str]) -> list[str]:
     units = list(dict.fromkeys(str(unit["unit"]) for unit in found.get("units", [])))
     if not units:
         detail, hint = f"nothing is called {', '.join(names)}", "pxctl status shows all units"
-        raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=Exit.UNKNOWN_UNIT)
+        raise Failure(detail, kind="unknown_unit", hint=hint)
     return units
 
 

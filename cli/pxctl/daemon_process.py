@@ -6,6 +6,7 @@ when the keeper and each child that was seen before are gone by pid and start ti
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -126,7 +127,6 @@ def _await_answer(invocation: Invocation, child: subprocess.Popen[bytes], timeou
                 f"{who} has not answered within {timeout:g} s",
                 kind="timed_out",
                 hint="pxctl doctor",
-                exit_code=Exit.TIMED_OUT,
                 stderr_tail=_tail(Path(places.log_file), before),
                 daemon_pid=None if code else child.pid,
             )
@@ -152,7 +152,6 @@ def _refuse_held_state(places: Places, tail: str) -> None:
         f"{line.removeprefix('pxd: ')}, and serves another socket than {places.socket}",
         kind="conflict",
         hint="set XDG_RUNTIME_DIR or PX_SOCKET as for that daemon, or PX_HOME for one of its own",
-        exit_code=Exit.CONFLICT,
         daemon_pid=int(pid[1]) if pid else None,
     )
 
@@ -205,44 +204,12 @@ def run(argv: list[str], env: Mapping[str, str] | None = None) -> subprocess.Com
         return subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, **settings)
     except subprocess.TimeoutExpired as error:
         detail = f"{' '.join(argv)} did not end within 120 s"
-        raise Failure(detail, kind="timed_out", exit_code=Exit.TIMED_OUT) from error
+        raise Failure(detail, kind="timed_out") from error
     except OSError as error:
         raise Failure(f"cannot run {argv[0]}: {error.strerror}", kind="os_error") from error
 
 
 # -- its end ----------------------------------------------------------------------------------------------------------
-
-
-def start_mark(pid: int) -> str | None:
-    """Return what tells this process from a later one with the same pid; None when there is none, or only a zombie."""
-    if sys.platform == "darwin":
-        return mark_from_ps(pid)
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    # Fields 3 (state) and 22 (start time) of proc(5), counted from behind the name.
-    return None if not fields or fields[0] in {b"Z", b"X"} else fields[19].decode()
-
-
-def mark_from_ps(pid: int) -> str | None:
-    """Return the mark of a process where there is no /proc."""
-    mark = run(["ps", "-o", "lstart=,stat=", "-p", str(pid)]).stdout.strip()
-    return None if not mark or mark.split()[-1].startswith("Z") else mark
-
-
-class Sighting:
-    """A process as it was seen."""
-
-    def __init__(self, pid: int, name: str) -> None:
-        self.pid = pid
-        self.name = name
-        self._mark = start_mark(pid)
-
-    @property
-    def alive(self) -> bool:
-        """Whether exactly that process still lives."""
-        return self._mark is not None and start_mark(self.pid) == self._mark
 
 
 def stop_daemon(client: Client, timeout: float) -> None:
@@ -252,11 +219,22 @@ def stop_daemon(client: Client, timeout: float) -> None:
         Unreachable: No daemon answers.
         Failure: Names what outlived the stop.
     """
+    import psutil
+
+    def lives(process: psutil.Process) -> bool:
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
     document = client.get("/api/status", timeout=_READ_SECONDS).document
     daemon: dict[str, Any] = document.get("daemon") or {}
     pids = [((daemon.get(name) or {}).get("pid"), f"pxd {name}") for name in ("keeper", "control")]
     pids += [(unit.get("pid"), str(unit.get("unit"))) for unit in document.get("units", [])]
-    seen = [Sighting(pid, name) for pid, name in pids if isinstance(pid, int)]
+    seen: list[tuple[psutil.Process, str]] = []  # each knows its process by pid and start time
+    for pid, name in pids:
+        with contextlib.suppress(psutil.Error):
+            seen += [(psutil.Process(pid), name)] if isinstance(pid, int) else []
     try:
         client.ask("POST", "/api/daemon/stop", timeout=None)
     except Interrupted:
@@ -265,13 +243,10 @@ def stop_daemon(client: Client, timeout: float) -> None:
         if problem.kind != "shutdown":
             raise
     deadline = time.monotonic() + timeout
-    while left := [one for one in seen if one.alive]:
+    while left := [(one.pid, name) for one, name in seen if lives(one)]:
         if time.monotonic() >= deadline:
-            raise Failure(
-                f"still alive: {', '.join(f'{one.name} (pid {one.pid})' for one in left)}",
-                kind="survivors",
-                hint=f"look at it: ps -o pid,ppid,stat,etime,args -p {','.join(str(one.pid) for one in left)}",
-                exit_code=Exit.CONFLICT,
-                survivors=[{"pid": one.pid, "name": one.name} for one in left],
-            )
+            detail = f"still alive: {', '.join(f'{name} (pid {pid})' for pid, name in left)}"
+            hint = f"look at it: ps -o pid,ppid,stat,etime,args -p {','.join(str(pid) for pid, _ in left)}"
+            survivors = [{"pid": pid, "name": name} for pid, name in left]
+            raise Failure(detail, kind="survivors", hint=hint, survivors=survivors)
         time.sleep(_PAUSE_SECONDS)

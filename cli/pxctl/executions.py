@@ -49,7 +49,7 @@ def find_execution(client: Client, text: str) -> Document:
     newest = newest_of(client, name)
     if newest is None:
         detail, hint, unit = "it has no executions yet", f"pxctl pipe run {name}", f"pipe:{name}"
-        raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=Exit.UNKNOWN_UNIT, unit=unit)
+        raise Failure(detail, kind="unknown_unit", hint=hint, unit=unit)
     return newest
 
 
@@ -63,7 +63,7 @@ def await_execution(client: Client, execution: Document, timeout: float | None =
     """Return the whole row once it is final; a restart of the control plane meanwhile does not end the waiting."""
     number, unit = execution.get("id"), f"pipe:{execution.get('pipe_name')}"
     detail, hint = f"it is not over after {timeout or 0:g} s", f"pxctl pipe tail -f {number}"
-    too_late = Failure(detail, kind="timed_out", hint=hint, exit_code=Exit.TIMED_OUT, unit=unit, execution=number)
+    too_late = Failure(detail, kind="timed_out", hint=hint, unit=unit, execution=number)
     target = query(f"/api/executions/{number}", [("wait", True)])
     return ask_until(client, lambda _: target, timeout, too_late, met=True)
 
@@ -227,18 +227,15 @@ class ExecutionView:
     """Shows the events of an execution. Use as a context manager: while it lasts, a spinner may be drawn."""
 
     def __init__(self, invocation: Invocation, unit: str) -> None:
-        self._invocation = invocation
-        self._unit = unit
-        self._phase = "…"
-        self._has_printed = False
-        self._spinner: output.Spinner | None = None
+        self._invocation, self._unit = invocation, unit
+        self._phase, self._has_printed = "…", False
+        self._spinner = invocation.spinner(unit, lambda: self._phase)
         self._out, self._err = (Outlet(invocation, stream) for stream in STREAMS)
 
     def __enter__(self) -> ExecutionView:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stop_spinner()
         self._close_lines()
 
     def show(self, event: Document) -> None:
@@ -246,7 +243,7 @@ class ExecutionView:
         if event.get("event") == "output":
             pair = (self._out, self._err)
             outlet, other = pair if event.get("stream") != "stderr" else pair[::-1]
-            self._stop_spinner()
+            self._spinner.stop()
             self._has_printed = True
             if self._invocation.out_is_terminal and self._invocation.err_is_terminal:
                 other.close_line()
@@ -256,20 +253,15 @@ class ExecutionView:
             words = where_it_is(execution)
             if words and words != self._phase:
                 self._phase = words
-                self._stop_spinner()
                 self._close_lines()
                 self._invocation.notice(f"pxctl: {self._unit} execution {execution.get('id')}: {words}")
-            if not self._has_printed and self._spinner is None and execution.get("status") in {"queued", "running"}:
-                self._spinner = self._invocation.spinner(self._unit, lambda: self._phase).__enter__()
+            if not self._has_printed and execution.get("status") in {"queued", "running"}:
+                self._spinner.start()
 
     def _close_lines(self) -> None:
+        self._spinner.stop()
         self._out.close_line()
         self._err.close_line()
-
-    def _stop_spinner(self) -> None:
-        if self._spinner is not None:
-            self._spinner.stop()
-            self._spinner = None
 
 
 def where_it_is(execution: Document) -> str:

@@ -85,12 +85,7 @@ def stream(
 
 
 def events_of(client: Client, target: Callable[[], str], *, follow: bool) -> Iterator[tuple[bytes, Document]]:
-    """Yield line and event of an NDJSON answer. `target` is asked anew at each connection: it names the place.
-
-    Raises:
-        Problem: The stream ended with it.
-        Failure: A line is no event; the daemon is away for too long.
-    """
+    """Yield line and event of an NDJSON answer. `target` is asked anew at each connection: it names the place."""
     patience = Patience()
     while True:
         try:
@@ -130,13 +125,8 @@ def ask_until(
 ) -> Document:
     """Return a document once the daemon has it, asked for in slices, over restarts of the control plane.
 
-    Args:
-        client: Of the daemon.
-        target: Of so many seconds: the request.
-        timeout: Seconds; None is without end.
-        too_late: Raised once they are over.
-        slack: How much longer than a slice the daemon may take to say that it is over.
-        met: The daemon answered before.
+    `target` makes the request of so many seconds; `too_late` is raised once `timeout` is over. `slack`: how much longer
+    than a slice the daemon may take to say so. `met`: it answered before.
     """
     patience, deadline = Patience(met=met), None if timeout is None else time.monotonic() + timeout
     while True:
@@ -201,14 +191,10 @@ def since_when(text: str | None) -> str | None:
 
 
 class Page(NamedTuple):
-    """A piece of output.
+    """A piece of output: its bytes, where the next one begins, the bytes of the whole output so far.
 
-    Attributes:
-        content: The bytes.
-        end: Where the next page begins.
-        total: Bytes of the whole output so far.
-        complete: They reach the end, and no more will come.
-        truncated: Not all of it was kept (pipes.output_file_bytes); an empty page is the end then.
+    `complete`: they reach the end, and no more will come. `truncated`: not all of it was kept
+    (pipes.output_file_bytes); an empty page is the end then.
     """
 
     content: bytes

@@ -111,29 +111,29 @@ def forget_stdout() -> None:
 
 
 class Spinner:
-    """Says on stderr what is waited for and for how long, after 0.3 s, while its block runs; leaves nothing behind.
+    """Says on stderr what is waited for and for how long, after 0.3 s, until it is stopped; leaves nothing behind.
 
-    Args:
-        label: What is waited for ("tool:x").
-        phase: Says what is going on, in a word or two; asked twice a second, may block briefly.
-        on: False draws nothing; so does a second one while another is there.
+    `phase` says what is going on, in a word or two; it is asked twice a second and may block briefly. One that is not
+    `on` draws nothing, nor does a second one while another is there. It may be started and stopped again and again.
     """
 
     _is_there = False
 
     def __init__(self, label: str, phase: Callable[[], str], *, on: bool) -> None:
-        self._label = label
-        self._phase = phase
+        self._label, self._phase, self._on = label, phase, on
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._draw, daemon=True) if on else None
+        self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Spinner:
-        if Spinner._is_there:
-            self._thread = None
-        if self._thread is not None:
+    def start(self) -> Spinner:
+        """Draw from now on, unless it does already."""
+        if self._on and not Spinner._is_there:
             Spinner._is_there = True
+            self._stopped = threading.Event()
+            self._thread = threading.Thread(target=self._draw, args=[self._stopped], daemon=True)
             self._thread.start()
         return self
+
+    __enter__ = start
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
@@ -145,11 +145,11 @@ class Spinner:
             self._thread.join(2.0)  # whoever reads stderr may have stopped reading
             Spinner._is_there, self._thread = False, None
 
-    def _draw(self) -> None:
+    def _draw(self, stopped: threading.Event) -> None:
         is_utf8 = (getattr(sys.stderr, "encoding", None) or "").lower().startswith("utf")
         frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏" if is_utf8 else "|/-\\"
         began, phase, turn = time.monotonic(), "", 0
-        while not self._stopped.wait(0.1 if turn else 0.3):
+        while not stopped.wait(0.1 if turn else 0.3):
             if turn % 5 == 0:
                 phase = self._phase()
             seconds = time.monotonic() - began
@@ -284,15 +284,10 @@ def cut(text: str, width: int) -> str:
 
 
 class Column(NamedTuple):
-    """One column.
+    """A column: heading; the key of a row or a function of it, whose absence is left blank.
 
-    Attributes:
-        title: Its heading.
-        value: The key of a row, or a function of it; what is absent is left blank.
-        rank: 0 is kept as long as possible; the highest rank is dropped first.
-        right: Aligned to the right (numbers).
-        minimum: Cells to which it may be cut; None means never cut.
-        style: Of a row's text: a function of the row; None is plain.
+    `rank`: 0 is kept as long as possible, the highest is dropped first. `minimum`: cells to which it may be cut; None
+    means never. `style`: of a row's text.
     """
 
     title: str

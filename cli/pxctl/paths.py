@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pxctl.client import Exit, Failure, usage
+from pxctl.client import Failure, usage
 
 APP = "pxd"
 
@@ -105,9 +105,7 @@ def _user_runtime_dir(env: Mapping[str, str]) -> str:
             return platformdirs.user_runtime_dir(APP, appauthor=False)
     except (OSError, RuntimeError) as error:
         hint = "set XDG_RUNTIME_DIR to a directory of yours with mode 0700, or PX_HOME"
-        raise Failure(
-            f"no safe runtime directory: {error}", kind="forbidden", hint=hint, exit_code=Exit.PERMISSION
-        ) from error
+        raise Failure(f"no safe runtime directory: {error}", kind="forbidden", hint=hint) from error
 
 
 def _is_private(path: str) -> bool:

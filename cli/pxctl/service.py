@@ -43,7 +43,7 @@ def write_unit(path: Path, text: str, *, force: bool) -> bool:
     if found is not None and not force:
         detail = f"{path} is there already and differs from what would be written"
         hint = "pxctl daemon install --print shows the new text; --force overwrites"
-        raise Failure(detail, kind="conflict", hint=hint, exit_code=Exit.CONFLICT, path=str(path))
+        raise Failure(detail, kind="conflict", hint=hint, path=str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.new")
     beside.write_text(text, "utf-8")

@@ -39,9 +39,7 @@ def harmless(text: str, *, colour: bool) -> str:
 class Shaper:
     """Shapes what one cell prints: harmless and collapsed; the same however the text is cut into pieces.
 
-    Args:
-        colour: Whether colours are kept.
-        full: Show all lines; else the first ones as they come, and at the end the last ones.
+    `full`: all lines are shown; else the first ones as they come, and at the end the last ones.
     """
 
     def __init__(self, *, colour: bool, full: bool) -> None:

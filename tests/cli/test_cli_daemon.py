@@ -9,20 +9,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from beside import beside
 from cli.fake_daemon import FakeDaemon, document, problem
 from cli.px import until
-from pxctl import daemon_process
-from pxctl.daemon_process import start_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cli.bin_house import House
     from cli.px import Ended, Px
 
@@ -42,15 +38,6 @@ def test_a_daemon_is_started_detached_and_answers_when_the_command_returns(house
     assert house.log.parent.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_daemon_that_runs_is_left_alone(house: House) -> None:
-    first = house("daemon", "start", "--json").json()
-    second = house("daemon", "start", "--json").json()
-    assert (first["started"], second["started"], first["pid"]) == (True, False, second["pid"])
-    assert "runs already" in house("daemon", "start").text
-    assert house("daemon", "start", "-q").text == f"{first['pid']}\n"
-    assert len(house.calls) == 1
-
-
 def test_parallel_starts_leave_one_daemon_and_all_succeed(house: House) -> None:
     env = house.px.environment()
     starts = [beside([*house.argv, "daemon", "start", "--json"], env=env, stdout=subprocess.PIPE) for _ in range(4)]
@@ -59,40 +46,6 @@ def test_parallel_starts_leave_one_daemon_and_all_succeed(house: House) -> None:
     assert len({one["pid"] for one in told}) == 1
     # A start returns when a daemon answers, its own or not: one that has not lost yet would win after the stop.
     until(lambda: pretenders(house) <= {told[0]["pid"]}, "those that lost to another are gone")
-
-
-@contextlib.contextmanager
-def leader(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in the place of the one that a start has made."""
-    child = subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
-    try:
-        yield child
-    finally:
-        child.returncode = None  # a start may have said that it is over
-        child.kill()
-        child.communicate()
-
-
-def test_a_start_returns_when_its_own_child_has_lost(
-    px: Px, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another daemon answers while the child is still on its way to the lock."""
-    monkeypatch.setattr(daemon_process, "_LOSER_SECONDS", daemon_process.START_SECONDS)
-    daemon.on("GET /api/health", document({"ok": True}))
-    daemon.on("GET /api/daemon", document({"keeper": {"pid": os.getpid()}}))
-    with leader("sh", "-c", "read go; exit 8") as child:
-        lose = child.stdin.close
-        monkeypatch.setattr(daemon_process.time, "sleep", lambda _: lose())
-        daemon_process._await_answer(SimpleNamespace(socket_path=px.socket, places=None), child, 60.0, 0)
-        assert child.returncode == 8
-
-
-def test_a_start_returns_while_its_own_child_serves(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/health", document({"ok": True}))
-    with leader("sleep", "600") as child:
-        daemon.on("GET /api/daemon", problem(503, "busy"), document({"keeper": {"pid": child.pid}}))
-        daemon_process._await_answer(SimpleNamespace(socket_path=px.socket, places=None), child, 60.0, 0)
-        assert len(daemon.asked("GET /api/daemon")) == 2
 
 
 def pretenders(house: House) -> set[int]:
@@ -152,15 +105,6 @@ def test_a_log_that_cannot_be_written_is_an_error(house: House) -> None:
     assert "cannot write the daemon's log" in ended.err
 
 
-def test_the_flags_reach_the_daemon(house: House) -> None:
-    other = str(house.px.folder / "other")
-    ended = house("--socket", other, "daemon", "start")
-    assert ended.code == 0, ended.err
-    assert house("daemon", "status", PX_SOCKET=other).code == 0
-    assert house("daemon", "stop", PX_SOCKET=other).code == 0
-    assert house("--system", "config", "show", PX_HOME="", FAKE_PXD="exit1").code == 1
-
-
 def test_no_pxd_anywhere(px: Px) -> None:
     code = "import sys; sys.executable = '/no/python'; from pxctl.main import main; sys.exit(main(['daemon', 'start']))"
     ended = px(argv=[sys.executable, "-c", code], PATH="/nowhere")
@@ -173,7 +117,7 @@ def test_stop_returns_when_daemon_and_children_are_gone(house: House) -> None:
     pid = house("daemon", "status", "--json").json()["keeper"]["pid"]
     ended = house("daemon", "stop")
     assert (ended.code, ended.text) == (0, "pxd stopped\n")
-    assert start_mark(pid) is None
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     ended = house("daemon", "stop")
     assert (ended.code, ended.out) == (0, b"")
     assert "does not run" in ended.err
@@ -189,27 +133,6 @@ def test_stop_names_what_survived(house: House) -> None:
         assert f"tool:a (pid {unit['pid']})" in ended.err
     finally:
         os.kill(unit["pid"], signal.SIGKILL)
-
-
-def test_a_daemon_that_will_not_go_is_named(house: House) -> None:
-    house("daemon", "start", FAKE_PXD="stubborn")
-    pid = house("daemon", "status", "--json").json()["keeper"]["pid"]
-    ended = house("daemon", "stop", "--timeout", "0.3", "--json")
-    assert ended.code == 8
-    assert {one["pid"] for one in ended.json()["survivors"]} == {pid}
-    process = beside([*house.argv, "daemon", "stop"], env=house.px.environment(), stderr=subprocess.PIPE)
-    asked = house.px.folder / "s"
-    until(asked.exists, "it is there")
-    os.kill(pid, signal.SIGKILL)
-    assert process.wait(60) == 0
-    process.communicate()
-    os.unlink(house.px.socket)
-
-
-def test_stopping_what_is_stopping_already_waits_for_the_end(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document({"daemon": {"keeper": {"pid": 2**22 + 5}}, "units": []}))
-    daemon.on("POST /api/daemon/stop", problem(503, "shutdown", 1), b"", problem(403, "forbidden", 6))
-    assert [px("daemon", "stop").code for _ in range(3)] == [0, 0, 6]
 
 
 @pytest.mark.parametrize("how", ["serve", "abrupt"])

@@ -129,13 +129,6 @@ def test_what_cannot_be_meant_is_refused_with_a_hint(
     assert daemon.seen == []
 
 
-def test_nothing_to_run_on_a_terminal_is_a_usage_error_with_an_example(px: Px, daemon: FakeDaemon) -> None:
-    with px.terminal("exec") as screen:
-        assert screen.end() == 2
-        assert "pxctl exec 'print(1 + 1)'" in screen.text
-    assert daemon.seen == []
-
-
 def test_a_notebook_for_the_shell_is_refused(px: Px) -> None:
     (px.folder / "x.ipynb").write_text("{}")
     assert px("exec", "--bash", "-f", "x.ipynb").code == 2
@@ -160,33 +153,6 @@ def test_inside_of_a_cell_the_own_session_is_named_by_its_id(
 
 
 # -- on a pipe --------------------------------------------------------------------------------------------------------
-
-
-def test_stdout_gets_the_bytes_and_results_on_lines_of_their_own(px: Px, daemon: FakeDaemon) -> None:
-    raw = {"event": "output", "id": CELL, "stream": "stdout", "base64": base64.b64encode(b"\xff\x00\x1b[2J").decode()}
-    pieces = [out("no newline"), shown("text/plain", "2"), raw, shown("application/json", {"a": [1]}, "display")]
-    daemon.on(ROUTE, ndjson(started(), *pieces, out("\x1b[31merr\n", "stderr"), ended(), done()))
-    ended_call = px("exec", "1")
-    assert ended_call.out == b'no newline\n2\n\xff\x00\x1b[2J\n{"a": [1]}\n'
-    assert ended_call.err == "\x1b[31merr\n"
-    assert px("exec", "1", "--raw").out == b"no newline\xff\x00\x1b[2J"
-
-
-def test_several_cells_are_announced_on_stderr(px: Px, daemon: FakeDaemon) -> None:
-    first = [started(0, title="load", count=2), out("a\n"), ended()]
-    second = [started(1, count=2), ended("error", duration_seconds=12.0)]
-    daemon.on(ROUTE, ndjson(*first, *second, done("error", "Cell 2 of 2 failed.")))
-    ended_call = px("exec", "1")
-    assert (ended_call.code, ended_call.out) == (1, b"a\n")
-    assert ended_call.err.splitlines() == [
-        "[1/2] load",
-        "[1/2] ✓ 0.12s",
-        "[2/2]",
-        "[2/2] ✗ error 12s",
-        "pxctl: Cell 2 of 2 failed.",
-    ]
-    assert px("exec", "1", "-q").err.splitlines() == ["pxctl: Cell 2 of 2 failed."]
-    assert px("exec", "1", "--raw").err.splitlines() == ["pxctl: Cell 2 of 2 failed."]
 
 
 @pytest.mark.parametrize(
@@ -214,21 +180,6 @@ def test_the_exit_code_is_that_of_the_call(
     assert daemon.asked(ROUTE)[1].headers["accept"] == "application/json"
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "code"),
-    [(422, "invalid_input", 2), (409, "conflict", 8), (504, "timed_out", 7), (503, "limit_exceeded", 9)],
-)
-def test_a_call_that_never_ran_ends_with_its_problem(
-    px: Px, daemon: FakeDaemon, status: int, kind: str, code: int
-) -> None:
-    daemon.on(ROUTE, problem(status, kind, code, hint="do this"))
-    ended_call = px("exec", "1")
-    assert ended_call.code == code
-    assert ended_call.err == f"pxctl: cannot run kernel:default: it is {kind}\nhint: do this\n"
-    as_json = px("exec", "1", "--json")
-    assert (as_json.code, as_json.json()["kind"]) == (code, kind)
-
-
 def test_a_problem_at_the_end_of_the_stream_is_the_outcome(px: Px, daemon: FakeDaemon) -> None:
     late = {
         "type": "urn:px:problem:timed_out",
@@ -250,15 +201,6 @@ def test_a_shell_cell_exits_with_the_code_of_the_shell(px: Px, daemon: FakeDaemo
     assert (ended_call.code, ended_call.err) == (3, "ExitCode: 3\n")
 
 
-def test_a_dead_kernel_is_told_with_the_next_step(px: Px, daemon: FakeDaemon) -> None:
-    died = {"name": "KernelDied", "value": "signal 9", "traceback": []}
-    result = done("error", "The kernel died; variables are lost.", cells=[cell("error", error=died)])
-    daemon.on(ROUTE, ndjson(started(), ended("error", error=died), result))
-    ended_call = px("exec", "1")
-    assert ended_call.code == 1
-    assert ended_call.err.endswith(f"pxctl: The kernel died; variables are lost.\nhint: pxctl why kernel:{KERNEL}\n")
-
-
 def test_a_traceback_goes_to_stderr_with_colours_only_where_they_are_wanted(px: Px, daemon: FakeDaemon) -> None:
     error = {"event": "error", "id": CELL, "name": "E", "value": "v", "traceback": ["\x1b[31mE\x1b[0m", "v\x07"]}
     raised = {"name": "E", "value": "v", "traceback": ["x"]}
@@ -277,14 +219,6 @@ def test_notices_are_told_once(px: Px, daemon: FakeDaemon) -> None:
     assert ended_call.code == 0
     assert ended_call.err == f"pxctl: {text}\npxctl: exit() was called.\n"
     assert px("exec", "1", "-q").err == ""
-
-
-def test_events_are_printed_one_a_line(px: Px, daemon: FakeDaemon) -> None:
-    events = [started(), out("é\n"), ended("error"), done("error", "no")]
-    daemon.on(ROUTE, ndjson(*events))
-    ended_call = px("exec", "1", "--stream")
-    assert [json.loads(line) for line in ended_call.lines] == events
-    assert (ended_call.code, ended_call.err) == (1, "")
 
 
 # -- nothing is lost --------------------------------------------------------------------------------------------------
@@ -315,13 +249,6 @@ def test_later_cells_of_a_script_are_not_run_by_a_new_control_plane(px: Px, daem
     assert "later cells were not run" in ended_call.err
 
 
-def test_a_connection_lost_before_the_first_cell_is_the_outcome(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(ROUTE, ndjson({"event": "starting", "kernel": KERNEL}, whole=False))
-    ended_call = px("exec", "1")
-    assert ended_call.code == 1
-    assert "connection to the daemon was lost" in ended_call.err
-
-
 # -- Ctrl-C -----------------------------------------------------------------------------------------------------------
 
 
@@ -345,37 +272,9 @@ def test_ctrl_c_closes_the_connection_of_a_call_for_one_document(px: Px, daemon:
 # -- notebooks --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [["-o", "done.ipynb"], ["--inplace"], ["-o", "done.ipynb", "--json"]])
-@pytest.mark.parametrize("status", ["ok", "error"])
-def test_the_executed_notebook_is_saved_also_when_a_cell_failed(
-    px: Px, daemon: FakeDaemon, arguments: list[str], status: str
-) -> None:
-    (px.folder / "x.ipynb").write_text("{}")
-    result = done(status, None if status == "ok" else "no", notebook='{"executed": "é"}')
-    daemon.on(ROUTE, document(result["result"]) if "--json" in arguments else ndjson(started(), ended(status), result))
-    assert px("exec", "-f", "x.ipynb", *arguments).code == (status != "ok")
-    target = "x.ipynb" if "--inplace" in arguments else "done.ipynb"
-    assert (px.folder / target).read_text() == '{"executed": "é"}'
-
-
 def test_a_notebook_that_is_not_saved_says_how(px: Px, daemon: FakeDaemon) -> None:
     (px.folder / "x.ipynb").write_text("{}")
     daemon.on(ROUTE, ndjson(started(count=1), ended(), done(notebook="{}")))
     ended_call = px("exec", "-f", "x.ipynb")
     assert "pxctl exec -f x.ipynb --inplace, or -o FILE" in ended_call.err
     assert (px.folder / "x.ipynb").read_text() == "{}"
-
-
-# -- pictures on a pipe -----------------------------------------------------------------------------------------------
-
-
-def test_a_picture_is_saved_and_named_on_stderr(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(ROUTE, ndjson(started(), shown("image/png", PNG, "display"), ended(), done()))
-    ended_call = px("exec", "1")
-    assert ended_call.out == b""
-    path = px.folder / "px" / "pictures" / f"{CELL}-1.png"
-    assert f"saved: {path}" in ended_call.err
-    assert path.read_bytes() == base64.b64decode(PNG)
-    path.unlink()
-    assert px("exec", "1", "--raw").err == ""
-    assert not path.exists()

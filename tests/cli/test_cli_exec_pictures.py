@@ -8,13 +8,13 @@ import re
 import struct
 import time
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pxctl.cells import drawn, picture_in, protocol_of, save_picture, words_of
+from pxctl.cells import drawn, protocol_of, save_picture
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,38 +34,7 @@ def png(width: int = 2, height: int = 2) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def bundle(content: bytes, mime: str = "image/png") -> dict[str, Any]:
-    return {mime: base64.b64encode(content).decode(), "text/plain": "<Figure>"}
-
-
-# -- words ------------------------------------------------------------------------------------------------------------
-
-
-def test_words_come_by_the_daemons_order_of_types() -> None:
-    everything = {"text/html": "<b>h</b>", "text/plain": "p", "text/markdown": "m"}
-    assert words_of(everything) == "m"
-    assert words_of({key: everything[key] for key in ("text/html", "text/plain")}) == "p"
-    assert words_of({"text/html": "<b>h</b>"}) == "h"
-    assert words_of({"text/plain": ["a\n", "b"]}) == "a\nb"
-    assert words_of({"text/plain": {"a": 1}}) == '{"a": 1}'
-    assert words_of({"image/png": "…"}) == ""
-
-
-def test_html_becomes_its_words_and_json_is_told() -> None:
-    html = "<style>x{}</style><table><tr><td>1</td>\n<td>2 3</td></tr></table><p>end</p>"
-    assert words_of({"text/html": html}).split() == ["1", "2", "3", "end"]
-    assert words_of({"application/json": {"a": [1]}, "text/plain": "x"}) == '{"a": [1]}'
-
-
 # -- pictures ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_picture_is_found_among_the_types_of_a_bundle() -> None:
-    assert picture_in(bundle(png())) == ("image/png", png())
-    assert picture_in({"image/svg+xml": "<svg/>"}) == ("image/svg+xml", b"<svg/>")
-    assert picture_in({"image/png": "no base64!"}) is None
-    assert picture_in({"image/png": ""}) is None
-    assert picture_in({"text/plain": "x"}) is None
 
 
 @pytest.mark.parametrize(
@@ -109,24 +78,12 @@ def test_kitty_gets_the_file_in_chunks_and_answers_nothing(content: bytes) -> No
     assert written.endswith(b"\x1b\\\n")
 
 
-def test_kitty_is_told_to_fit_what_is_wider_than_the_terminal() -> None:
-    assert kitty_payload(drawn("image/png", png(4000, 1), "kitty", 80))[0]["c"] == "80"
-    assert "c" not in kitty_payload(drawn("image/png", png(40, 1), "kitty", 80))[0]
-
-
 def test_iterm_gets_the_file_with_its_size() -> None:
     written = drawn("image/jpeg", b"\xff\xd8\xff" * 9, "iterm", 80)
     assert written is not None
     head, _, rest = written.partition(b":")
     assert head == b"\x1b]1337;File=inline=1;size=27;preserveAspectRatio=1"
     assert base64.b64decode(rest.removesuffix(b"\x07\n")) == b"\xff\xd8\xff" * 9
-
-
-def test_what_cannot_be_drawn_is_left_alone() -> None:
-    assert drawn("image/svg+xml", b"<svg/>", "iterm", 80) is None
-    assert drawn("image/jpeg", b"\xff\xd8\xff", "kitty", 80) is None
-    assert drawn("image/png", b"x" * (16 * 1024 * 1024 + 1), "kitty", 80) is None
-    assert drawn("image/png", png(), "never", 80) is None
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -48,50 +48,10 @@ def shown(px: Px, daemon: FakeDaemon, *events: dict[str, Any], arguments: tuple[
         return without_spinner(screen.text)
 
 
-def test_a_single_cell_shows_its_output_and_nothing_else(px: Px, daemon: FakeDaemon) -> None:
-    result = {**display("text/plain", "2"), "event": "result"}
-    assert shown(px, daemon, started(count=1), out("hi"), result, ended(), done()) == "hi\n2\n"
-
-
-def test_several_cells_have_headers_signs_and_durations(px: Px, daemon: FakeDaemon) -> None:
-    (px.folder / "x.py").write_text("# %% load\n1\n# %%\n2\n")
-    first = [started(0, title="load", count=2, code="# %% load\n1\n"), out("one\n"), ended()]
-    second = [started(1, count=2, code="# %%\n1/0\n"), ended("error", duration_seconds=75)]
-    daemon.on(ROUTE, ndjson(*first, *second, done("error", "Cell 2 of 2 failed.")))
-    with px.terminal("exec", "-f", "x.py", NO_COLOR="1") as screen:
-        assert screen.end() == 1
-        assert without_spinner(screen.text).splitlines() == [
-            "[1/2] load",
-            "│ 1",
-            "one",
-            "✓ 0.12s",
-            "[2/2]",
-            "│ 1/0",
-            "✗ error 1m15s",
-            "pxctl: Cell 2 of 2 failed.",
-        ]
-
-
-def test_long_output_is_collapsed_with_the_command_that_shows_it(px: Px, daemon: FakeDaemon) -> None:
-    lines = [f"{at}\n" for at in range(100)]
-    events = [started(count=1), *map(out, lines), ended(), done()]
-    seen = shown(px, daemon, *events, NO_COLOR="1").splitlines()
-    assert seen[:15] == [str(at) for at in range(15)]
-    assert seen[15] == f"… 80 lines hidden; all of it: pxctl kernel output {KERNEL} {CELL}, or exec --full"
-    assert seen[16:] == [str(at) for at in range(95, 100)]
-    full = shown(px, daemon, *events, arguments=("--full",))
-    assert full.splitlines() == [str(at) for at in range(100)]
-
-
 def test_what_would_steer_the_terminal_does_not_reach_it(px: Px, daemon: FakeDaemon) -> None:
     nasty = "a\x1b[2J\x1b]0;title\x07\x9b1mb\x07\n"
     events = [started(), out(nasty), display("text/plain", nasty), ended(), done()]
     assert shown(px, daemon, *events) == "ab�\n".replace("ab", "a�1mb") * 2
-
-
-def test_json_is_indented(px: Px, daemon: FakeDaemon) -> None:
-    events = [started(), display("application/json", {"a": {"b": 1}}), ended(), done()]
-    assert shown(px, daemon, *events) == '{\n  "a": {\n    "b": 1\n  }\n}\n'
 
 
 @pytest.mark.parametrize(
@@ -158,12 +118,3 @@ def test_what_is_waited_for_is_told_and_erased(px: Px, daemon: FakeDaemon) -> No
         go_on.set()
         assert screen.end() == 0
         assert without_spinner(screen.text) == "out\n"
-
-
-def test_output_is_shown_while_the_cell_runs(px: Px, daemon: FakeDaemon) -> None:
-    go_on = threading.Event()
-    daemon.on(ROUTE, pausing(go_on, [started(), out("partial")], [ended(), done()]))
-    with px.terminal("exec", "1") as screen:
-        screen.see("partial")
-        go_on.set()
-        assert screen.end() == 0

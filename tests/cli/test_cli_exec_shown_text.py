@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pxctl.shaper import LINE_CHARACTERS, SHOWN_LINES, TAIL_LINES, Shaper, harmless
+from pxctl.shaper import SHOWN_LINES, TAIL_LINES, Shaper, harmless
 
 FRAGMENTS = st.sampled_from(
     ["a", "word ", "\n", "\n\n", "\r", "\r\n", "\t", "\x1b", "\x1b[", "\x1b[31m", "\x1b[0m", "\x1b[2J", "\x1b]0;t\x07",
@@ -60,37 +60,3 @@ def test_long_output_is_collapsed_and_what_is_hidden_is_counted(count: int, ends
         assert lines[head] == note(count - SHOWN_LINES)
         assert len(lines) == SHOWN_LINES + 1
     assert show([text], full=True).splitlines() == [str(at) for at in range(count)]
-
-
-def test_the_first_lines_are_shown_as_they_come_and_hiding_is_known() -> None:
-    shaper = Shaper(colour=False, full=False)
-    assert shaper.feed("one\ntw") == "one\ntw"
-    assert not shaper.hides
-    assert shaper.feed("o\n" + "x\n" * 13) == "o\n" + "x\n" * 13
-    assert shaper.hides
-    assert shaper.feed("y\n" * 100) == ""
-    assert shaper.hidden_lines == 100
-    assert shaper.end(note) == "<95 hidden>\n" + "y\n" * 5
-
-
-def test_what_is_held_back_does_not_grow_for_ever() -> None:
-    shaper = Shaper(colour=False, full=False)
-    shaper.feed("x\n" * 15)
-    for _ in range(40):
-        assert shaper.feed("z" * 65536) == ""
-    assert shaper.end(note) == "z" * LINE_CHARACTERS + "…\n"
-
-
-def test_colours_end_with_the_output() -> None:
-    assert show(["\x1b[31mred"]) == "\x1b[31mred\n\x1b[0m"
-    assert show(["\x1b[31mred\x1b[0m"]) == "\x1b[31mred\x1b[0m\n"
-    assert show(["\x1b[31mred"], colour=False) == "red\n"
-
-
-def test_a_block_begins_on_a_line_of_its_own() -> None:
-    shaper = Shaper(colour=False, full=False)
-    assert shaper.feed("no newline") + shaper.block("result") == "no newline\nresult\n"
-    assert shaper.fresh() == ""
-    shaper.feed("x\n" * 20 + "open")
-    shaper.block("result")
-    assert shaper.end(note).endswith("open\nresult\n")

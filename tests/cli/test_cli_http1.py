@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.fake_daemon import FakeDaemon, chunked, reply
+from cli.fake_daemon import chunked, reply
 from pxctl import client
-from pxctl.client import Exchange, Failure, Interrupted, Unreachable, split_lines
-from pxctl.commands.run import split_events
+from pxctl.client import Exchange, Failure, Interrupted, Unreachable
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -54,17 +53,6 @@ def test_a_chunked_answer_parses_the_same_however_it_is_cut(pieces: list[bytes],
     assert (status, body) == (200, b"".join(pieces))
 
 
-@given(st.binary(max_size=200), places)
-def test_a_counted_answer_parses_the_same_however_it_is_cut(body: bytes, at: list[int]) -> None:
-    status, fields, found = parse(cut(reply(body, more="X-A:  b \r\n") + b"rubbish behind the end", at))
-    assert (status, found, fields["x-a"]) == (200, body, "b")
-
-
-@given(st.binary(max_size=200), places)
-def test_an_answer_without_a_length_ends_with_the_connection(body: bytes, at: list[int]) -> None:
-    assert parse(cut(b"HTTP/1.1 200 OK\r\n\r\n" + body, at)) == (200, {}, body)
-
-
 @given(bodies, st.integers(0, 400))
 def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(pieces: list[bytes], keep: int) -> None:
     for whole in (chunked(*pieces), reply(b"".join(pieces) + b"x")):
@@ -94,47 +82,6 @@ def test_what_is_not_http_is_refused(raw: bytes) -> None:
         parse([raw])
 
 
-def ask(path: str, **settings: float | None) -> tuple[int, bytes]:
-    with Exchange(path, timeout=settings.get("timeout", 30.0)) as exchange:
-        head = exchange.send("POST", "/x", {"A": "b"}, b"body")
-        return head.status, exchange.read()
-
-
-def test_a_request_goes_out_with_its_fields_and_body(daemon: FakeDaemon) -> None:
-    daemon.on("POST /x", reply(b"done"))
-    assert ask(daemon.path) == (200, b"done")
-    (request,) = daemon.seen
-    assert (request.body, request.headers["a"], request.headers["host"]) == (b"body", "b", "px")
-
-
-@pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n", reply(b"1234")[:-1], chunked(b"x", ended=False)])
-def test_a_lost_connection_is_retryable(daemon: FakeDaemon, raw: bytes) -> None:
-    daemon.on("POST /x", raw)
-    with pytest.raises(Interrupted) as caught:
-        ask(daemon.path)
-    assert caught.value.document()["retryable"] is True
-
-
-def test_silence_is_a_timeout(daemon: FakeDaemon) -> None:
-    left = threading.Event()
-    daemon.on("POST /x", lambda *_: left.wait(30))
-    with pytest.raises(Failure) as caught:
-        ask(daemon.path, timeout=0.05)
-    left.set()
-    assert (caught.value.exit_code, caught.value.kind) == (7, "timed_out")
-
-
-def test_nobody_there_says_why(short_tmp: object) -> None:
-    with pytest.raises(Unreachable, match="no such socket"):
-        Exchange(f"{short_tmp}/nobody", timeout=1)
-    with socket.socket(socket.AF_UNIX) as stale:
-        stale.bind(f"{short_tmp}/stale")
-    with pytest.raises(Unreachable, match="nobody listens"):
-        Exchange(f"{short_tmp}/stale", timeout=1)
-    with pytest.raises(Unreachable, match="bytes; the platform allows"):
-        Exchange(f"{short_tmp}/{'x' * 200}", timeout=1)
-
-
 def test_a_full_queue_is_unreachable_not_for_ever(short_tmp: object) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{short_tmp}/full")
@@ -146,15 +93,3 @@ def test_a_full_queue_is_unreachable_not_for_ever(short_tmp: object) -> None:
         finally:
             for one in waiting:
                 one.close()
-
-
-@given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b""))), places)
-def test_lines_are_the_same_however_they_are_cut(lines: list[bytes], at: list[int]) -> None:
-    data = b"".join(line + b"\r\n" for line in lines)
-    assert list(split_lines(cut(data, at))) == lines
-
-
-def test_events_have_name_and_payload_and_comments_are_dropped() -> None:
-    raw = b": hi\n\nid: 7\nevent: step\ndata: a\ndata:b\n\ndata: last\nunknown: x\n\nevent: empty\n\ndata: unended"
-    events = list(split_events([raw[:9], raw[9:30], raw[30:]]))
-    assert events == [("step", b"a\nb"), ("message", b"last"), ("message", b"unended")]

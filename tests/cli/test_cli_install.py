@@ -74,12 +74,6 @@ def test_a_service_manager_that_fails_is_told(house: House, script: str, words: 
     assert (gone.code == 0) is (not (house.px.folder / UNIT).exists()) is ("does not run" in words)
 
 
-def test_no_service_manager_at_all(house: House) -> None:
-    ended = house("daemon", "install", "--platform", "systemd", PATH=str(house.bin))
-    assert ended.code == 1
-    assert "there is no systemctl" in ended.err
-
-
 def test_a_daemon_that_runs_by_hand_is_not_doubled(house: House) -> None:
     house.fake("systemctl", f'echo "$@" >> {house.px.folder}/systemctl')
     house("daemon", "start")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,10 @@ import pytest
 
 from cli.fake_daemon import FakeDaemon, Request, document, ndjson, pausing, problem, reply, results
 from cli.px import without_spinner
-from pxctl.daemon_process import find_program
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-    from pathlib import Path
 
     from cli.px import Px
 
@@ -41,12 +38,6 @@ def on_kernel(daemon: FakeDaemon, name: str = "default", **members: Any) -> Fake
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["default", "kernel:default"])
-def test_a_session_is_named_as_it_is_or_with_its_kind(px: Px, daemon: FakeDaemon, name: str) -> None:
-    on_kernel(daemon)
-    assert px("kernel", "show", name, "-q").text == f"{ID}\n"
-
-
 def several(daemon: FakeDaemon, *kernels: dict[str, Any]) -> None:
     """Have `default` mean several sessions, in whatever folder."""
     names = [f"kernel:{one['id']}" for one in kernels]
@@ -65,17 +56,6 @@ def test_in_one_folder_a_living_kernel_is_meant_before_a_remembered_one_or_the_s
     assert px("kernel", "show", "default", "-q").text == "default-a\n"
     several(daemon, shell, old)
     assert px("kernel", "show", "default", "-q").text == "default-b\n"
-
-
-@pytest.mark.parametrize(
-    "arguments", [["show"], ["interrupt"], ["attach"], ["cells"], ["export"], ["stop"], ["restart"]]
-)
-def test_a_session_that_is_not_there_exits_4(px: Px, daemon: FakeDaemon, arguments: list[str]) -> None:
-    daemon.on("GET /api/kernels/nope", problem(404, "unknown_unit", 4, detail="There is no session nope."))
-    ended = px("kernel", *arguments, "nope")
-    assert ended.code == 4
-    assert ended.err.startswith("pxctl: cannot ")
-    assert ended.err.endswith(": There is no session nope.\n")
 
 
 def test_a_name_of_another_kind_is_a_usage_error(px: Px, daemon: FakeDaemon) -> None:
@@ -111,23 +91,6 @@ def test_living_sessions_come_first_and_old_ones_only_when_asked_for(px: Px, dae
     assert len(px("kernel", "list", "--all").lines) == 11
     assert len(px("kernel", "list", "-q").lines) == 10
     assert px("kernel", "list", "--json").json() == everything
-
-
-def test_show_tells_what_there_is_and_json_everything(px: Px, daemon: FakeDaemon) -> None:
-    on_kernel(daemon, started_at="2026-01-01T00:00:00Z", notices=["An older Python was passed over."])
-    facts = dict(line.split(None, 1) for line in px("kernel", "show", "default").lines)
-    assert facts["unit"] == f"kernel:{ID}"
-    assert facts["notice"] == "An older Python was passed over."
-    assert "reason" not in facts
-    assert px("kernel", "show", "default", "--json").json()["id"] == ID
-    assert "failure" not in facts
-
-
-def test_a_session_that_failed_says_why_in_a_sentence(px: Px, daemon: FakeDaemon) -> None:
-    broken = kernel("broken-b", state="failed", failure=PROBLEM)
-    daemon.on("GET /api/kernels", document({"kernels": [broken]})).on("GET /api/kernels/broken-b", document(broken))
-    facts = dict(line.split(None, 1) for line in px("kernel", "show", "broken-b").lines)
-    assert facts["failure"] == "it died twice"
 
 
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------
@@ -181,20 +144,6 @@ def test_an_interrupt_of_a_session_without_a_process_exits_3(px: Px, daemon: Fak
     assert px("kernel", "interrupt", "default", "--json").json()["kind"] == "inactive"
 
 
-def test_a_pattern_interrupts_what_runs_of_it(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units", document({"units": [{"unit": f"kernel:e{at}-a"} for at in (1, 2, 3)]}))
-    for at, state in ((1, "busy"), (2, "stopped"), (3, "idle")):
-        answer = {"kernel": f"e{at}-a", "running": "c1" if at == 1 else None, "steps": [], "state": state}
-        daemon.on(f"POST /api/kernels/e{at}-a/interrupt", document(answer))
-    ended = px("kernel", "interrupt", "e*")
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.lines == ["kernel:e1-a cell c1: asked to end", "kernel:e3-a no cell is running"]
-    told = px("kernel", "interrupt", "e*", "--json").json()
-    assert [one["kernel"] for one in told["interrupts"]] == ["e1-a", "e3-a"]
-    daemon.on("GET /api/units", document({"units": [{"unit": "kernel:e2-a"}]}))
-    assert px("kernel", "interrupt", "e*").code == 3
-
-
 # -- attach -----------------------------------------------------------------------------------------------------------
 
 
@@ -216,20 +165,6 @@ def test_attach_runs_the_console_on_a_terminal(
         assert screen.end() != 0
         assert "Could not find existing kernel connection file" in screen.text
         assert "pxctl: " not in screen.text
-
-
-def test_the_console_beside_the_client_wins_over_that_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("beside", "on-path"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "jupyter-console").touch(mode=0o755)
-    (tmp_path / "empty").mkdir()
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "empty" / "python"))
-    env = {"PATH": f"{tmp_path / 'empty'}:{tmp_path / 'on-path'}"}
-    monkeypatch.setattr(sys, "argv", [str(tmp_path / "beside" / "pxctl")])
-    assert find_program("jupyter-console", env) == tmp_path / "beside" / "jupyter-console"
-    monkeypatch.setattr(sys, "argv", [str(tmp_path / "empty" / "pxctl")])
-    assert find_program("jupyter-console", env) == tmp_path / "on-path" / "jupyter-console"
-    assert find_program("jupyter-console", {"PATH": str(tmp_path / "empty")}) is None
 
 
 @pytest.mark.parametrize(
@@ -273,20 +208,6 @@ def test_start_sends_what_decides_the_interpreter(px: Px, daemon: FakeDaemon) ->
     assert daemon.seen[1].json()["name"] == "default"
 
 
-def test_start_tells_what_is_built_on_stderr_and_each_sentence_once(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(
-        "POST /api/kernels", ndjson(BUILDING, STARTING, {"event": "notice", "text": "look"}, done(notices=["look"]))
-    )
-    ended = px("kernel", "start")
-    assert daemon.seen[0].headers["accept"] == "application/x-ndjson"
-    assert ended.text == f"kernel:{ID} idle (pid 17)\n"
-    assert ended.err == "pxctl: building an overlay\N{REPLACEMENT CHARACTER}\npxctl: look\n"
-    ended = px("kernel", "start", "--json")
-    assert (ended.json()["schema"], ended.json()["id"]) == ("px.kernel/1", ID)
-    assert ended.err.startswith("pxctl: building")
-    assert px("kernel", "start", "-q").err == ""
-
-
 def test_on_a_terminal_the_wait_is_told_and_erased(px: Px, daemon: FakeDaemon) -> None:
     go_on = threading.Event()
     daemon.on("POST /api/kernels", pausing(go_on, [BUILDING, STARTING], [done()]))
@@ -307,17 +228,6 @@ def test_a_build_that_fails_while_it_is_told_is_a_failure(px: Px, daemon: FakeDa
     daemon.on("POST /api/kernels", ndjson(BUILDING))
     ended = px("kernel", "start", "work")
     assert (ended.code, "ended before the kernel was ready" in ended.err) == (1, True)
-
-
-def test_a_start_that_fails_shows_the_last_words(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/kernels", problem(503, "start_failed", 1, stderr_tail="boom\n", hint="pip install ipykernel"))
-    ended = px("kernel", "start", "work")
-    assert ended.code == 1
-    assert ended.err.splitlines() == [
-        "pxctl: cannot start kernel:work: it is start_failed",
-        "  stderr: boom",
-        "hint: pip install ipykernel",
-    ]
 
 
 CELLS = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pxctl import output
-from pxctl.output import Column, clean, cut, table, wants_colour, width_of
+from pxctl.output import Column, clean, table, wants_colour, width_of
 
 COLUMNS = [
     Column("UNIT", "0", minimum=6),
@@ -44,19 +43,6 @@ def test_no_line_is_wider_than_asked_and_the_first_column_stays(
         assert not name.strip() or width_of(name[0]) > width or line.lstrip()[:1] in {name.lstrip()[:1], "…"}
 
 
-@given(rows)
-def test_without_a_width_nothing_is_cut_or_dropped(texts: list[list[str]]) -> None:
-    for row, line in zip(texts, lines_of(texts, None)[1:], strict=True):
-        assert all(text == "-" or clean(text) in line for text in row)
-
-
-def test_columns_begin_at_the_same_cell_also_behind_wide_letters() -> None:
-    lines = lines_of([["日本語", "ready", "", ""], ["e\u0301a", "cold", "", ""]], None)
-    assert [
-        width_of(line[: line.index(word)]) for line, word in zip(lines, ["STATE", "ready", "cold"], strict=True)
-    ] == [8, 8, 8]
-
-
 def test_what_matters_least_goes_first() -> None:
     texts = [["tool:some-name", "ready", "12345", "memory_limit"]]
     seen = [lines_of(texts, width)[0].split() for width in (60, 38, 31, 21, 9)]
@@ -69,25 +55,9 @@ def test_what_matters_least_goes_first() -> None:
     ]
 
 
-def test_elastic_columns_shrink_before_others_are_dropped() -> None:
-    line = lines_of([["x", "ready", "17", "a reason of some length"]], 30)[1]
-    assert "…" in line
-    assert "17" in line
-
-
-def test_a_column_that_is_empty_everywhere_is_left_out() -> None:
-    assert lines_of([["x", "ready", "", ""]], None)[0].split() == ["UNIT", "STATE"]
-    assert lines_of([], None)[0].split() == ["UNIT", "STATE", "PID", "REASON"]
-
-
 @given(st.text())
 def test_nothing_in_a_cell_can_steer_a_terminal(text: str) -> None:
     assert clean(text).isprintable()
-
-
-@given(st.text(), st.integers(0, 20))
-def test_a_cut_text_fits(text: str, width: int) -> None:
-    assert width_of(cut(clean(text), width)) <= width
 
 
 @pytest.mark.parametrize(
@@ -118,27 +88,6 @@ def test_durations(seconds: object, words: str) -> None:
 )
 def test_sizes(count: object, words: str) -> None:
     assert output.size(count) == words
-
-
-@given(st.integers(-11_000_000_000, 13_000_000_000), st.integers(0, 999_999), st.integers(-14 * 60, 14 * 60))
-def test_times_are_read_as_datetime_reads_them(seconds: int, micros: int, minutes: int) -> None:
-    utc = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(seconds=seconds, microseconds=micros)
-    aware = utc.astimezone(dt.timezone(dt.timedelta(minutes=minutes)))
-    assert output.epoch(aware.isoformat()) == pytest.approx(seconds + micros / 1e6, abs=1e-3)
-    assert output.epoch(f"{utc:%Y-%m-%dT%H:%M:%S}Z") == seconds
-
-
-@pytest.mark.parametrize(
-    "text", [None, 5, "", "yesterday at noon or so", "2026-01-01T00:00:00", "2026-01-01T00:00:00?05"]
-)
-def test_what_is_no_time_is_none(text: object) -> None:
-    assert output.epoch(text) is None
-    assert output.ago(text, 0.0) == "-"
-
-
-def test_ages() -> None:
-    assert output.ago("1970-01-01T00:00:10Z", 22.5) == "12s ago"
-    assert output.ago("1970-01-01T00:10:00Z", 0.0) == "in 10m00s"
 
 
 @pytest.mark.parametrize(

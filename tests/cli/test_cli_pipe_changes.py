@@ -89,17 +89,6 @@ def test_config_values_are_json_where_they_read_as_such(px: Px, daemon: FakeDaem
     assert daemon.seen[0].json() == {"config": {key: sent}}
 
 
-def test_config_that_would_break_the_pipe_is_refused(px: Px, daemon: FakeDaemon) -> None:
-    errors = [{"file": "/p/digest/pipe.md", "line": 2, "detail": "schedule: no", "hint": "every 2h"}]
-    told = problem(422, "config_error", 2, detail="/p/digest/pipe.md:2: schedule: no", hint="every 2h", errors=errors)
-    daemon.on(CONFIG, told)
-    ended = px("pipe", "config", "digest", "schedule=never", "title=x")
-    assert (ended.code, ended.err) == (
-        2, "pxctl: cannot change pipe:digest: /p/digest/pipe.md:2: schedule: no\nhint: every 2h\n"
-    )  # fmt: skip
-    assert px("pipe", "config", "digest", "schedule").code == 2
-
-
 @pytest.mark.parametrize(("verb", "words"), [("enable", "enabled; next run "), ("disable", "disabled")])
 def test_pipes_are_switched_by_name_and_by_glob(px: Px, daemon: FakeDaemon, verb: str, words: str) -> None:
     daemon.on("GET /api/units", document({"units": [{"unit": "pipe:daily-a"}, {"unit": "pipe:digest"}]}))
@@ -112,17 +101,6 @@ def test_pipes_are_switched_by_name_and_by_glob(px: Px, daemon: FakeDaemon, verb
     assert daemon.asked("GET /api/units")[0].query == [("name", "pipe:d*")]
     assert px("pipe", verb, "digest", "-q").text == "digest\n"
     assert px("pipe", verb, "digest", "--json").json()["name"] == "digest"
-
-
-def test_one_failure_of_several_hides_no_other(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/pipes/a/enable", document(pipe("a", warnings=["odd"])))
-    daemon.on("POST /api/pipes/b/enable", problem(404, "unknown_unit", 4, detail="no b"))
-    ended = px("pipe", "enable", "b", "a")
-    assert (ended.code, ended.text) == (4, "pipe:a enabled\n")
-    assert ended.err == "warning: odd\npxctl: cannot enable pipe:b: no b\n"
-    told = px("pipe", "enable", "b", "a", "--json").json()
-    assert ([one["name"] for one in told["pipes"]], told["failures"][0]["detail"]) == (["a"], "no b")
-    assert px("pipe", "enable", "b").code == 4
 
 
 # -- cancel -----------------------------------------------------------------------------------------------------------
@@ -140,13 +118,3 @@ def test_cancel_takes_ids_and_pipes(px: Px, daemon: FakeDaemon) -> None:
     assert (px("pipe", "cancel", "diary").code, px("pipe", "cancel", "diary").err) == (
         0, "nothing runs and nothing waits\n"
     )  # fmt: skip
-
-
-def test_cancel_all_asks_for_every_pipe_of_the_queue_at_once(px: Px, daemon: FakeDaemon) -> None:
-    group = {"group": "manual", "running": [execution(12, "running")], "waiting": [execution(13, pipe_name="diary")]}
-    daemon.on("GET /api/pipes/queue", document({"groups": [group]}))
-    answer = {"executions": [execution(13, "cancelled")]}
-    daemon.on(STOP, results(pipe__diary=answer, pipe__digest={"executions": [execution(12, "cancelled")]}))
-    assert px("pipe", "cancel", "--all", "-q").lines == ["13", "12"]
-    assert daemon.asked(STOP)[0].query == [("unit", "pipe:diary"), ("unit", "pipe:digest")]
-    assert px("pipe", "cancel").code == px("pipe", "cancel", "--all", "12").code == 2

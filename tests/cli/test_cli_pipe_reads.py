@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
-
-from cli.fake_daemon import FakeDaemon, document, problem
+from cli.fake_daemon import FakeDaemon, document
 from cli.pipe_documents import LONG_AGO, execution, listed, on_execution, paged, pipe
-from cli.px import without_spinner
-from pxctl.executions import sentence
 
 if TYPE_CHECKING:
-    import socket
-
-    from cli.fake_daemon import Request
     from cli.px import Px
 
 OUTPUT = "GET /api/pipes/digest/executions/12/output"
@@ -65,22 +58,6 @@ def test_show_tells_the_facts_and_json_everything(px: Px, daemon: FakeDaemon) ->
     assert "muted" not in shown
     assert px("pipe", "show", "digest", "--json").json() == it
     assert px("pipe", "show", "digest", "-q").text == "digest\n"
-
-
-def test_the_prompt_is_shown_as_it_is(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/pipes/digest", document(pipe(rendered="Time range: …\n\n{{body}}")))
-    on_execution(daemon, execution(rendered_prompt="frozen\n"))
-    assert px("pipe", "show", "digest", "--rendered").text == "Time range: …\n\n{{body}}"
-    assert daemon.asked("GET /api/pipes/digest")[0].arguments == {"rendered": "1"}
-    assert px("pipe", "show", "12", "--rendered").text == "frozen\n"
-
-
-def test_show_of_a_number_is_an_execution(px: Px, daemon: FakeDaemon) -> None:
-    on_execution(daemon, execution(cost=1.5, exit_code=0))
-    facts = dict(line.split(None, 1) for line in px("pipe", "show", "12").lines)
-    assert (facts["id"], facts["status"], facts["duration"], facts["cost"]) == ("12", "completed", "3.2s", "$1.50")
-    daemon.on("GET /api/pipes/12", document(pipe("12")))
-    assert px("pipe", "show", "pipe:12", "-q").text == "12\n"
 
 
 def test_next_explains(px: Px, daemon: FakeDaemon) -> None:
@@ -184,26 +161,6 @@ def test_the_queue_is_told_by_group(px: Px, daemon: FakeDaemon) -> None:
     assert (px("pipe", "queue").out, px("pipe", "queue").err) == (b"", "nothing runs and nothing waits\n")
 
 
-def test_output_is_the_bytes_that_were_kept(px: Px, daemon: FakeDaemon) -> None:
-    kept = {"stdout": b"\xff" + b"x" * 1_500_000 + b"\n", "stderr": b"err\n", "events": b"{}\n"}
-    on_execution(daemon).on(OUTPUT, paged(kept))
-    daemon.on("GET /api/pipes/digest/executions", listed(execution()))
-    assert px("pipe", "output", "12").out == kept["stdout"]
-    assert px("pipe", "output", "digest", "--stderr").out == kept["stderr"]
-    assert px("pipe", "output", "12", "--events").out == kept["events"]
-    some = px("pipe", "output", "12", "--offset", "1", "--limit", "4")
-    assert (some.text, some.err) == ("xxxx", "pxctl: 5 of 1500002 bytes so far; go on with --offset 5\n")
-    assert px.both("pipe", "output", "12", "--offset", "1", "--limit", "4").startswith("xxxx\npxctl: 5 of 1500002")
-    assert px.both("pipe", "output", "12", "--stderr", "--limit", "3").startswith("err\npxctl: 3 of 4 bytes")
-    daemon.on("GET /api/pipes/digest/executions/12/output", paged({"stderr": b"err\n"}, complete=False))
-    assert px.both("pipe", "output", "12", "--stderr").startswith("err\npxctl: 4 of 4 bytes")
-    on_execution(daemon).on(OUTPUT, paged(kept))
-    told = px("pipe", "output", "12", "--stderr", "--json").json()
-    assert (told["text"], told["complete"], told["stream"]) == ("err\n", True, "stderr")
-    assert px("pipe", "output", "12", "--limit", "2", "--json").json()["base64"] == "/3g="
-    assert px("pipe", "output", "12", "--stderr", "--events").code == 2
-
-
 def test_output_of_which_not_all_was_kept_says_so(px: Px, daemon: FakeDaemon) -> None:
     """And comes to an end; `--offset` is offered only where there is more to be read."""
     on_execution(daemon).on(OUTPUT, paged({"stdout": b"head\n", "stderr": b"e\n"}, lost=90))
@@ -219,48 +176,3 @@ def test_output_of_which_not_all_was_kept_says_so(px: Px, daemon: FakeDaemon) ->
     assert (told["text"], told["total_bytes"], told["complete"]) == ("head\n", 95, False)
     assert told["truncated"] is True
     assert px("pipe", "tail", "12").err == "e\npxctl: not all of its output was kept (pipes.output_file_bytes)\n"
-
-
-def test_tail_shows_what_there_is_of_both_streams(px: Px, daemon: FakeDaemon) -> None:
-    running = execution(12, "running")
-    on_execution(daemon, running).on(OUTPUT, paged({"stdout": b"out\n", "stderr": b"err\n"}, complete=False))
-    ended = px("pipe", "tail", "12")
-    assert (ended.text, ended.err) == ("out\n", "err\npxctl: execution 12 running; go on: pxctl pipe tail -f 12\n")
-    daemon.on("GET /api/pipes/digest/executions/12", document(running))
-    assert px("pipe", "tail", "12", "--json").json() == running
-
-
-def test_a_terminal_gets_output_that_cannot_steer_it(px: Px, daemon: FakeDaemon) -> None:
-    def one_page(request: Request, connection: socket.socket) -> None:
-        paged({"stdout": "\x1b[2Jcafé".encode()})(request, connection)
-
-    on_execution(daemon).on(OUTPUT, one_page)
-    with px.terminal("pipe", "output", "12") as screen:
-        assert screen.end() == 0
-        assert without_spinner(screen.text) == "café\n"
-
-
-@pytest.mark.parametrize(
-    "arguments", [["output", "99"], ["tail", "99"], ["tail", "-f", "99"], ["retry", "99"], ["show", "99"]]
-)
-def test_an_execution_that_is_not_there_exits_4(px: Px, daemon: FakeDaemon, arguments: list[str]) -> None:
-    daemon.on("GET /api/executions/99", problem(404, "unknown_unit", 4, detail="there is no execution 99"))
-    ended = px("pipe", *arguments)
-    assert (ended.code, ended.err.endswith(": there is no execution 99\n")) == (4, True)
-
-
-@pytest.mark.parametrize(
-    ("members", "words"),
-    [
-        ({}, "execution 12 completed in 3.2s"),
-        ({"duration_ms": 25}, "execution 12 completed in 25ms"),
-        ({"status": "running", "duration_ms": None}, "execution 12 running"),
-        ({"status": "timed_out", "error_type": "timeout"}, "execution 12 timed out after 3.2s"),
-        (
-            {"status": "failed", "error_type": "auth_failed", "error_message": "401", "cost": 12},
-            "execution 12 failed after 3.2s, $12.00 (auth_failed): 401",
-        ),
-    ],
-)
-def test_how_it_ended_in_a_sentence(members: dict[str, Any], words: str) -> None:
-    assert sentence(execution(**{"status": "completed"} | members)) == words

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import signal
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, document, ndjson, pausing, problem, until_client_leaves
-from cli.pipe_documents import done, execution, listed, on_execution, output, started
-from cli.px import without_spinner
+from cli.fake_daemon import FakeDaemon, document, ndjson, problem, until_client_leaves
+from cli.pipe_documents import done, execution, listed, output, started
 
 if TYPE_CHECKING:
     from cli.px import Px
@@ -59,25 +57,6 @@ def test_a_time_that_was_cut_is_told_and_the_hint_names_what_cut_it(px: Px, daem
     ended = px("pipe", "run", "digest", "--timeout", "600")
     assert (ended.code, ended.err.splitlines()[0]) == (7, "warning: timeout: 600 s is cut to 3 s (x)")
     assert ended.err.splitlines()[-1].startswith("hint: raise pipes.timeout_max_seconds in pxd.toml")
-
-
-def test_run_sends_what_was_asked_and_asks_once(px: Px, daemon: FakeDaemon) -> None:
-    ran(daemon, done(execution()))
-    (px.folder / "context.json").write_text('{"issue": 7}')
-    assert px("pipe", "run", "digest").code == 0
-    assert px("pipe", "run", "digest", "--queue", "--timeout", "5", "--context", "@context.json").code == 0
-    assert px("pipe", "run", "digest", "--context", "-", given=b'{"a": [1]}').code == 0
-    first, second, third = daemon.asked(RUN)
-    assert first.json() == {}
-    assert second.json() == {"queue": True, "timeout": 5.0, "context": {"issue": 7}}
-    assert third.json() == {"context": {"a": [1]}}
-    assert len({request.headers["idempotency-key"] for request in (first, second, third)}) == 3
-
-
-@pytest.mark.parametrize("given", ["[1]", "{", "@nowhere"])
-def test_a_context_that_is_no_object_is_a_usage_error(px: Px, daemon: FakeDaemon, given: str) -> None:
-    assert px("pipe", "run", "digest", "--context", given).code == 2
-    assert daemon.seen == []
 
 
 @pytest.mark.parametrize(
@@ -133,29 +112,6 @@ def test_the_next_preset_is_followed_and_its_outcome_counts(px: Px, daemon: Fake
     assert "no key; execution 13 follows with the next preset\n" in ended.err
 
 
-def test_waiting_for_a_json_answer_survives_a_new_control_plane(px: Px, daemon: FakeDaemon) -> None:
-    ran(daemon).on(
-        "GET /api/executions/12",
-        problem(503, "shutdown", 1),
-        b"",
-        b"",
-        problem(503, "interrupted"),
-        document(execution()),
-    )
-    assert px("pipe", "run", "digest", "--json").code == 0
-
-
-def test_no_wait_prints_what_was_queued(px: Px, daemon: FakeDaemon) -> None:
-    ran(daemon)
-    assert px("pipe", "run", "digest", "--no-wait").text == "pipe:digest execution 12: waiting in line: position 2\n"
-    assert px("pipe", "run", "digest", "--no-wait", "-q").text == "12\n"
-    assert px("pipe", "run", "digest", "--no-wait", "--json").json()["status"] == "queued"
-    daemon.on(RUN, document(execution(12, "failed", error_type="preset_not_found")))
-    assert px("pipe", "run", "digest", "--no-wait").code == 1
-    assert px("pipe", "run", "digest", "--no-wait", "--json").code == 1
-    assert daemon.asked(TAIL) == []
-
-
 def test_a_lost_answer_is_asked_for_again_under_the_same_key(px: Px, daemon: FakeDaemon) -> None:
     ran(daemon, done(execution()))
     daemon.on(RUN, b"", problem(503, "shutdown"), document(QUEUED))
@@ -189,28 +145,6 @@ def test_ctrl_c_before_the_answer_says_that_it_may_run(px: Px, daemon: FakeDaemo
     assert (process.returncode, "may run: pxctl pipe queue" in err.decode()) == (1, True)
 
 
-def test_a_terminal_sees_where_it_is_and_nothing_that_steers_it(px: Px, daemon: FakeDaemon) -> None:
-    go_on = threading.Event()
-    ran(daemon).on(TAIL, pausing(go_on, [started(RUNNING)], [output("\x1b]0;owned\x07hi é"), done(execution())]))
-    with px.terminal("pipe", "run", "digest") as screen:
-        screen.see("pipe:digest: running")
-        go_on.set()
-        assert screen.end() == 0
-        text = without_spinner(screen.text)
-    assert text.splitlines()[-2:] == ["hi é", f"{NOTICE}completed, 3.2s"]
-    assert "owned" not in text
-
-
-def test_retry_queues_the_same_again_and_follows_it(px: Px, daemon: FakeDaemon) -> None:
-    on_execution(daemon, execution(9, "failed"))
-    daemon.on("POST /api/pipes/digest/executions/9/retry", document({**QUEUED, "retry_of": 9}, status="202 Accepted"))
-    daemon.on(TAIL, ndjson(started(RUNNING), output("again\n"), done(execution()))).on(LIST, listed())
-    ended = px("pipe", "retry", "9")
-    assert (ended.code, ended.text) == (0, "again\n")
-    assert px("pipe", "retry", "9", "--no-wait", "-q").text == "12\n"
-    assert px("pipe", "retry", "digest").code == 2
-
-
 def test_tail_follows_the_newest_execution_of_a_pipe(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(LIST, listed(RUNNING))
     events = [started(RUNNING), output("text\n"), done(execution(12, "failed", error_type="crash"))]
@@ -225,23 +159,3 @@ def test_tail_follows_the_newest_execution_of_a_pipe(px: Px, daemon: FakeDaemon)
         '{"event":"output"',
         '{"event":"done"',
     ]
-
-
-def test_who_follows_is_told_at_the_end_what_was_not_kept(px: Px, daemon: FakeDaemon) -> None:
-    on_execution(daemon, RUNNING).on(TAIL, ndjson(started(RUNNING), done({**execution(12), "truncated": True})))
-    ended = px("pipe", "tail", "-f", "12")
-    assert (
-        "\npxctl: not all of its output was kept (pipes.output_file_bytes)\npxctl: execution 12 completed" in ended.err
-    )
-
-
-def test_ctrl_c_ends_the_looking_quietly(px: Px, daemon: FakeDaemon) -> None:
-    go_on = threading.Event()
-    on_execution(daemon, RUNNING).on(TAIL, pausing(go_on, [started(RUNNING), output("so far\n")], []))
-    process = px.popen("pipe", "tail", "-f", "12")
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"so far\n"
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    go_on.set()
-    assert process.returncode == 0

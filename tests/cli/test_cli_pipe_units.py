@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, document, ndjson, problem, results, until_client_leaves
+from cli.fake_daemon import FakeDaemon, document, ndjson, problem, results
 from cli.pipe_documents import LONG_AGO, execution, listed, on_execution
 
 if TYPE_CHECKING:
@@ -44,25 +43,6 @@ def test_waiting_for_an_execution_exits_by_its_outcome(px: Px, daemon: FakeDaemo
     assert px("wait", "12", "-q").text == "12\n"
 
 
-def test_waiting_for_an_execution_has_its_limits(px: Px, daemon: FakeDaemon) -> None:
-    running = document(execution(12, "running"))
-    daemon.on(ONE, running, lambda _, connection: until_client_leaves(connection))
-    ended = px("wait", "12", "--timeout", "0.1")
-    assert ended.code == 7
-    assert ended.err == (
-        "pxctl: cannot wait for execution 12: it is not over after 0.1 s\nhint: pxctl pipe tail -f 12\n"
-    )
-    # Another one: of the first, a question may still be on its way that nobody waits for any more.
-    other = "GET /api/executions/13"
-    running = document(execution(13, "running"))
-    daemon.on(other, running, lambda _, connection: until_client_leaves(connection))
-    process = px.popen("wait", "13")
-    daemon.await_request(other, 2)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, "no longer waiting; 13 goes on as it is" in err.decode()) == (1, True)
-
-
 def waited(state: str, *, ok: bool) -> bytes:
     return document({"schema": "px.wait/1", "unit": "pipe:digest", "state": state, "reason": None, "ok": ok})
 
@@ -78,14 +58,6 @@ def test_waiting_for_a_pipe_is_for_its_end_and_exits_by_its_newest_execution(
     assert (ended.code, ended.text) == (7, "pipe:digest idle; execution 12 timed out after 3.2s\n")
     assert daemon.asked("GET /api/units/pipe:digest/wait")[0].arguments["for"] == "done"
     assert px("wait", name, "--json").json()["execution"]["id"] == 12
-
-
-def test_waiting_for_a_pipe_to_be_ready_is_not_about_executions(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units/pipe:digest/wait", waited("idle", ok=True)).on(LIST, listed(execution(12, "failed")))
-    assert px("wait", "pipe:digest", "--for", "ready").code == 0
-    assert px("wait", "pipe:digest", "--for", "done").code == 1
-    daemon.on(LIST, listed())
-    assert px("wait", "pipe:digest").code == 0
 
 
 # -- why and status ---------------------------------------------------------------------------------------------------

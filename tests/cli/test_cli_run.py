@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, chunked, document, problem, reply
+from cli.fake_daemon import FakeDaemon, chunked, document, reply
 
 if TYPE_CHECKING:
     import socket
@@ -42,43 +41,6 @@ def test_the_answer_comes_out_byte_for_byte(px: Px, daemon: FakeDaemon) -> None:
     )
 
 
-def test_values_are_coerced_by_the_schema(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(TOOL, tool()).on(RUN, document({}))
-    assert px("run", "lorenz", "rho=28", "xs=1,2", "o.depth=3", 'raw:={"k": [null]}').code == 0
-    (request,) = daemon.asked(RUN)
-    assert request.json() == {"rho": 28, "xs": [1, 2], "o": {"depth": "3"}, "raw": {"k": [None]}}
-    assert request.headers["content-type"] == "application/json"
-
-
-def test_input_from_everywhere(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(TOOL, tool()).on(RUN, document({}))
-    (px.folder / "in.json").write_bytes(b'{"rho":  1.0}')
-    px("run", "lorenz", "--input", '{"rho": 2}')
-    px("run", "lorenz", "--input", "@in.json")
-    px("run", "lorenz", "--input", "-", given=b"[1, 2]")
-    px("run", "lorenz", "--input", "@in.json", "xs=4")
-    bodies = [request.body for request in daemon.asked(RUN)]
-    assert bodies == [b'{"rho": 2}', b'{"rho":  1.0}', b"[1, 2]", b'{"rho": 1.0, "xs": [4]}']
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["--input", "{"], "--input is not JSON"),
-        (["--input", "@nothing"], "cannot read nothing"),
-        (["--input", "[1]", "rho=1"], "put over an object"),
-        (["rho"], "KEY=VALUE"),
-        (["rho:=x"], "rho is not JSON"),
-    ],
-)
-def test_input_that_makes_no_sense_exits_2(px: Px, daemon: FakeDaemon, arguments: list[str], why: str) -> None:
-    daemon.on(TOOL, tool())
-    ended = px("run", "lorenz", *arguments)
-    assert ended.code == 2
-    assert why in ended.err
-    assert not daemon.asked(RUN)
-
-
 def test_options_become_parameters(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(RUN, document({}))
     px("run", "lorenz", "--timeout", "2.5", "--keep-alive", "-1")
@@ -89,41 +51,12 @@ def test_options_become_parameters(px: Px, daemon: FakeDaemon) -> None:
     ]
 
 
-def test_input_that_does_not_fit_names_each_pointer(px: Px, daemon: FakeDaemon) -> None:
-    errors = [{"pointer": "/rho", "message": "'x' is not of type 'number'"}]
-    daemon.on(TOOL, tool()).on(RUN, problem(422, "invalid_input", 2, errors=errors, unit="tool:lorenz"))
-    ended = px("run", "lorenz", "rho=x")
-    assert ended.code == 2
-    assert ended.err.startswith("pxctl: cannot run tool:lorenz: ")
-    assert "  /rho: 'x' is not of type 'number'\n" in ended.err
-
-
-@pytest.mark.parametrize(
-    ("kind", "status", "code"), [("limit_exceeded", 503, 9), ("timed_out", 504, 7), ("unknown_unit", 404, 4)]
-)
-def test_failures_carry_their_exit_code(px: Px, daemon: FakeDaemon, kind: str, status: int, code: int) -> None:
-    daemon.on(RUN, problem(status, kind, code))
-    assert px("run", "lorenz").code == code
-    assert px("run", "lorenz", "--json").json()["kind"] == kind
-
-
-@pytest.mark.parametrize("name", ["kernel:x", "tool:", "pipe:a"])
-def test_what_is_no_tool_is_refused(px: Px, name: str) -> None:
-    assert px("run", name).code == 2
-
-
 def test_a_lost_connection_is_retryable_and_not_retried(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(RUN, b"")
     ended = px("run", "lorenz", "--json")
     assert (ended.code, ended.json()["kind"], ended.json()["retryable"]) == (1, "interrupted", True)
     assert len(daemon.asked(RUN)) == 1
     assert "again" in px("run", "lorenz").err
-
-
-def test_an_answer_that_breaks_off_prints_nothing_of_it(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(RUN, chunked(b'{"half":', ended=False))
-    ended = px("run", "lorenz", "--json")
-    assert ended.json()["kind"] == "interrupted"
 
 
 def stepwise(pieces: list[bytes], content_type: str, go: threading.Semaphore) -> Any:
@@ -248,12 +181,6 @@ def test_json_without_a_file_in_it_is_saved_as_it_came(px: Px, daemon: FakeDaemo
     assert (px.folder / "out.json").read_bytes() == raw
 
 
-def test_a_place_that_cannot_be_written_is_found_out_before_the_run(px: Px, daemon: FakeDaemon) -> None:
-    ended = px("run", "lorenz", "-o", "none/out")
-    assert (ended.code, daemon.seen) == (1, [])
-    assert "cannot write none/out" in ended.err
-
-
 @pytest.mark.parametrize(("unit", "command"), [("pipe:x", "pxctl pipe run x"), ("kernel:x", "pxctl exec --kernel x")])
 def test_a_unit_of_another_kind_is_answered_with_its_command(px: Px, unit: str, command: str) -> None:
     ended = px("run", unit)
@@ -282,44 +209,6 @@ def test_json_that_is_none_cannot_steer_the_terminal(px: Px, daemon: FakeDaemon)
         assert screen.end() == 0
         assert "\x1b[2J" not in screen.text
         assert "hello" in screen.text
-
-
-def test_who_waits_sees_a_spinner_that_knows_about_cold_starts(px: Px, daemon: FakeDaemon) -> None:
-    go, is_up = threading.Event(), threading.Event()
-
-    def answer(request: Request, connection: socket.socket) -> None:
-        go.wait(60)
-        connection.sendall(document({"done": True}))
-
-    daemon.on(RUN, answer).on(
-        TOOL, lambda _, connection: connection.sendall(tool("busy" if is_up.is_set() else "cold"))
-    )
-    with px.terminal("run", "lorenz") as screen:
-        screen.see("tool:lorenz: starting (cold)… ")
-        is_up.set()
-        screen.see("tool:lorenz: running…")
-        go.set()
-        assert screen.end() == 0
-        assert re.search(r"starting \(cold\)… \d+\.\ds", screen.text)
-        assert "\r\x1b[K" in screen.text
-        assert json.loads(screen.text.rpartition("\x1b[K")[2]) == {"done": True}
-
-
-def test_no_spinner_where_nobody_wants_it(px: Px, daemon: FakeDaemon) -> None:
-    def answer(request: Request, connection: socket.socket) -> None:
-        threading.Event().wait(0.6)
-        connection.sendall(document({}))
-
-    daemon.on(RUN, answer).on(TOOL, tool("cold"))
-    with px.terminal("run", "lorenz", "-q") as screen:
-        assert screen.end() == 0
-        assert "cold" not in screen.text
-    assert not daemon.asked(TOOL)
-
-
-def test_autostart_can_be_turned_off(px: Px) -> None:
-    assert px("run", "lorenz", PX_AUTOSTART="0").code == 5
-    assert px("run", "lorenz", "--no-autostart", PX_AUTOSTART="1").code == 5
 
 
 def test_the_tool_is_asked_for_and_run_on_one_connection(px: Px, daemon: FakeDaemon) -> None:

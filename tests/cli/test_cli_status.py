@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, chunked, document, problem, reply
+from cli.fake_daemon import FakeDaemon, document, problem, reply
 from cli.px import DEADLINE
 
 if TYPE_CHECKING:
@@ -83,37 +83,12 @@ def test_nothing_held_says_what_to_do_on_stderr(px: Px, daemon: FakeDaemon) -> N
     assert "pxctl tools add" in ended.err
 
 
-def test_named_units_that_are_not_up_exit_3(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document(STATUS | {"units": [UNIT]}), document(STATUS), document(STATUS))
-    assert px("status", "lorenz").code == 0
-    assert px("status", "lorenz", "cold*", "--json").code == 3
-    assert daemon.seen[-1].query == [("unit", "lorenz"), ("unit", "cold*")]
-    assert px("status").code == 0
-
-
 @pytest.mark.parametrize("state", ["failed", "stopping", "cold"])
 def test_what_is_not_up(px: Px, daemon: FakeDaemon, state: str) -> None:
     daemon.on("GET /api/status", document(STATUS | {"units": [UNIT | {"state": state, "reason": "memory_limit"}]}))
     ended = px("status", "lorenz")
     assert ended.code == 3
     assert "memory_limit" in ended.text
-
-
-def test_an_unknown_unit_exits_4_with_the_hint(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(
-        "GET /api/status", problem(404, "unknown_unit", 4, detail="There is no unit 'x'.", hint="did you mean 'y'?")
-    )
-    ended = px("status", "x")
-    assert (ended.code, ended.out) == (4, b"")
-    assert ended.err.splitlines() == ["pxctl: cannot read the status: There is no unit 'x'.", "hint: did you mean 'y'?"]
-
-
-def test_with_json_the_problem_document_is_all_there_is(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", problem(404, "unknown_unit", 4, extra=[1]))
-    ended = px("status", "x", "--json")
-    assert (ended.code, ended.err) == (4, "")
-    assert ended.json()["kind"] == "unknown_unit"
-    assert ended.json()["extra"] == [1]
 
 
 @pytest.mark.parametrize(
@@ -145,14 +120,6 @@ def test_candidates_errors_and_survivors_are_listed(px: Px, daemon: FakeDaemon) 
         assert f"  {line}\n" in err
 
 
-def test_nobody_there_exits_5(px: Px) -> None:
-    ended = px("status")
-    assert ended.code == 5
-    assert "no such socket" in ended.err
-    assert ended.err.endswith("hint: pxctl daemon start\n")
-    assert px("status", "--json").json()["exit_code"] == 5
-
-
 AS_NOBODY = """
 import importlib, locale, os, sys
 from pxctl.main import main
@@ -173,13 +140,6 @@ def test_a_read_is_asked_again_once_when_the_connection_is_lost(px: Px, daemon: 
     daemon.on("GET /api/status", b"", document(STATUS))
     assert px("status").code == 0
     assert len(daemon.seen) == 2
-
-
-def test_a_connection_lost_twice_is_a_retryable_error(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", chunked(b"{", ended=False))
-    ended = px("status", "--json")
-    assert ended.code == 1
-    assert (ended.json()["kind"], ended.json()["retryable"]) == ("interrupted", True)
 
 
 def test_an_answer_that_is_not_json_is_an_error(px: Px, daemon: FakeDaemon) -> None:
@@ -243,17 +203,6 @@ def test_socket_flag_and_environment(px: Px, daemon: FakeDaemon) -> None:
     assert px("--socket", px.socket, "status", PX_SOCKET="/nowhere").code == 0
     assert px("status", "--socket", px.socket, PX_SOCKET="/nowhere").code == 0
     assert px("status", PX_SOCKET="/nowhere").code == 5
-
-
-@pytest.mark.parametrize(
-    "arguments", [["nonsense"], ["status", "--nonsense"], ["run"], ["status", "--color", "pink"], ["tools", "nonsense"]]
-)
-def test_usage_errors_exit_2(px: Px, arguments: list[str]) -> None:
-    ended = px(*arguments)
-    assert (ended.code, ended.out) == (2, b"")
-    assert ended.err.startswith("pxctl: ")
-    assert "--help" in ended.err
-    assert px(*arguments, "--json").json()["kind"] == "usage"
 
 
 def test_version_names_both_sides(px: Px, daemon: FakeDaemon) -> None:

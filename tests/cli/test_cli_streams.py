@@ -47,34 +47,12 @@ def then_wait(raw: bytes) -> Any:
     return answer
 
 
-def test_output_comes_out_byte_for_byte(px: Px, daemon: FakeDaemon) -> None:
-    data = b"\xff\x00 caf\xc3"
-    daemon.on(LOGS, ndjson(piece(data, 0), piece(b"\xa9\r\n", len(data))))
-    ended = px("logs", "a")
-    assert (ended.code, ended.out, ended.err) == (0, data + b"\xa9\r\n", "")
-
-
 def test_what_was_lost_is_told_on_stderr(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(
         LOGS, ndjson(piece(b"a\n", 0), {"gap_bytes": 512, "position": 2, "next_position": 514}, piece(b"b\n", 14))
     )
     ended = px("logs", "a")
     assert (ended.out, ended.err) == (b"a\nb\n", "pxctl: 512 bytes of output were lost here\n")
-
-
-def test_wishes_become_parameters(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(LOGS, ndjson())
-    px("logs", "a")
-    px("logs", "a", "-n", "5", "--since", "10m", "--stderr")
-    px("logs", "a", "--stdout", "--json")
-    assert [request.arguments for request in daemon.seen] == [
-        {"encoding": "base64"},
-        {"since": "10m", "lines": "5", "stream": "stderr", "encoding": "base64"},
-        {"stream": "stdout"},
-    ]
-    both = px("logs", "a", "--stdout", "--stderr")
-    assert both.code == 2
-    assert both.err.endswith("hint: pxctl logs a\n")
 
 
 @pytest.mark.parametrize(
@@ -129,12 +107,6 @@ def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> N
     assert all("lines" not in one for one in arguments[1:])
 
 
-def test_following_bears_no_other_problem(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(LOGS, ndjson(piece(b"one\n", 0)), problem(404, "unknown_unit", 4))
-    ended = px("logs", "a", "-f")
-    assert (ended.code, ended.out) == (4, b"one\n")
-
-
 def test_a_broken_answer_without_following_is_an_error(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(LOGS, ndjson(piece(b"one\n", 0), ended=False))
     assert px("logs", "a").code == 1
@@ -156,20 +128,6 @@ def test_events_are_one_line_each(px: Px, daemon: FakeDaemon) -> None:
     assert daemon.seen[0].arguments == {"follow": "0", "unit": "a", "limit": "20"}
     assert px("events", "-q").lines == ["1", "9"]
     assert [json.loads(line).get("id") for line in px("events", "--json").lines] == [1, None, 9]
-
-
-def test_events_are_followed_after_the_last_one_seen(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(EVENTS, ndjson(event(1), event(2), ended=False), then_wait(ndjson(event(3), ended=False)))
-    process = px.popen("events", "-f", "-n", "2", "--json")
-    assert process.stdout is not None
-    assert [json.loads(process.stdout.readline())["id"] for _ in range(3)] == [1, 2, 3]
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert [request.arguments for request in daemon.seen] == [
-        {"follow": "1", "limit": "2"},
-        {"follow": "1", "after": "2"},
-    ]
 
 
 def test_a_build_shows_its_progress_and_ends_well(px: Px, daemon: FakeDaemon) -> None:

@@ -159,24 +159,7 @@ def test_new_and_add_name_what_they_made(px: Px, daemon: FakeDaemon) -> None:
     ]
 
 
-def test_add_says_when_packages_are_to_be_installed(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/tools/add", document({"schema": "px.tool/1", "name": "a", "needs_sync": True}))
-    assert "pxctl tools sync a" in px("tools", "add", "example:a").err
-
-
 REMOVE = "DELETE /api/tools/a"
-
-
-def test_removing_needs_a_yes(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(REMOVE, document({"schema": "px.removed/1"}))
-    ended = px("tools", "remove", "a")
-    assert ended.code == 2
-    assert "--yes" in ended.err
-    assert not daemon.asked(REMOVE)
-    assert px("tools", "remove", "a", "--yes").text == "tool:a removed\n"
-    assert px("tools", "remove", "a", "--yes", "--force", "-q").text == "a\n"
-    assert px("tools", "remove", "a", "--yes", "--json").json()["schema"] == "px.removed/1"
-    assert [request.arguments for request in daemon.asked(REMOVE)] == [{}, {"force": "1"}, {}]
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])

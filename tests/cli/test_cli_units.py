@@ -26,18 +26,6 @@ def outcome(name: str, state: str, pid: int | None = None) -> dict[str, Any]:
 START, STOP, RESTART = (f"POST /api/units/{verb}" for verb in ("start", "stop", "restart"))
 
 
-def test_a_started_unit_is_told_with_its_pid(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(START, results(a=outcome("a", "ready", 77)))
-    assert px("start", "a").text == "tool:a ready (pid 77)\n"
-    assert px("start", "a", "-q").text == "tool:a\n"
-    assert px("start", "a", "--timeout", "5").code == 0
-    assert [request.arguments for request in daemon.seen] == [
-        {"unit": "a"},
-        {"unit": "a"},
-        {"unit": "a", "timeout": "5"},
-    ]
-
-
 def test_several_units_are_one_request_whose_globs_the_daemon_expands(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(STOP, results(a=outcome("a", "cold"), b=outcome("b", "cold")))
     assert px("stop", "tool:*", "b").lines == ["tool:a stopped", "tool:b stopped"]
@@ -54,15 +42,6 @@ def test_one_failure_of_several_does_not_hide_the_others(px: Px, daemon: FakeDae
     assert told["schema"] == "px.stop/1"
     assert [unit["unit"] for unit in told["units"]] == ["tool:b"]
     assert told["failures"][0]["kind"] == "survivors"
-
-
-def test_not_waiting_is_said_to_the_daemon(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(START, results(a=outcome("a", "cold"))).on(STOP, results(a=outcome("a", "ready")))
-    daemon.on(RESTART, results(a=outcome("a", "cold")))
-    assert px("start", "a", "--no-wait").text == "tool:a starting\n"
-    assert px("stop", "a", "--no-wait").text == "tool:a stopping\n"
-    assert px("restart", "a", "--no-wait").text == "tool:a restarting\n"
-    assert [request.arguments for request in daemon.seen] == [{"unit": "a", "wait": "0"}] * 3
 
 
 @pytest.mark.parametrize(("verb", "going"), [("start", "starting"), ("stop", "stopping")])
@@ -125,19 +104,6 @@ def waited(state: str, *, ok: bool, reason: str | None = None) -> bytes:
     return document({"schema": "px.wait/1", "unit": "tool:a", "state": state, "reason": reason, "ok": ok})
 
 
-def test_waiting_exits_with_the_outcome(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(WAIT, waited("ready", ok=True), waited("failed", ok=False, reason="early_exit"), waited("cold", ok=True))
-    assert (px("wait", "a").code, px("wait", "a").code) == (0, 1)
-    ended = px("wait", "a", "--for", "stopped", "--json")
-    assert (ended.code, ended.json()["state"]) == (0, "cold")
-    assert [request.arguments["for"] for request in daemon.seen if request.path.endswith("wait")] == [
-        "ready",
-        "ready",
-        "stopped",
-    ]
-    assert px("wait", "a", "-q").text == "tool:a\n"
-
-
 def test_waiting_times_out_with_7(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(WAIT, problem(504, "timed_out", 7))
     for seconds in ("0.2", "2", "20"):
@@ -157,10 +123,6 @@ def test_waiting_times_out_with_7(px: Px, daemon: FakeDaemon) -> None:
 def test_waiting_survives_a_new_control_plane(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(WAIT, problem(504, "timed_out", 7), b"", b"", problem(503, "shutdown", 1), waited("ready", ok=True))
     assert px("wait", "a").code == 0
-
-
-def test_a_daemon_that_was_never_there_is_not_waited_for(px: Px) -> None:
-    assert px("wait", "a").code == 5
 
 
 def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> None:

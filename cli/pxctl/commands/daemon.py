@@ -129,7 +129,7 @@ def _await_new(invocation: Invocation, before: Document, timeout: float) -> Docu
                 return document
         time.sleep(_PAUSE_SECONDS)
     detail = f"no new control plane answers after {timeout:g} s"
-    raise Failure(detail, kind="timed_out", hint="pxctl doctor", exit_code=Exit.TIMED_OUT)
+    raise Failure(detail, kind="timed_out", hint="pxctl doctor")
 
 
 @declare(daemon, "reload", "reload the settings")
@@ -164,7 +164,7 @@ def show_daemon(invocation: Invocation) -> None:
         answer = invocation.client().get("/api/daemon")
     except Unreachable as failure:
         detail, hint = f"pxd does not run: {failure.detail}", "pxctl daemon start"
-        raise Failure(detail, kind="not_running", hint=hint, exit_code=Exit.INACTIVE, **failure.extra) from failure
+        raise Failure(detail, kind="not_running", hint=hint, **failure.extra) from failure
     document = answer.document
     keeper, control = document.get("keeper") or {}, document.get("control") or {}
     if invocation.print_result(answer, [keeper.get("pid")]):

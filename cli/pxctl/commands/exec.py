@@ -61,21 +61,12 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
 
 
 class Call:
-    """A call on its way. Use as a context manager: while it lasts, Ctrl-C belongs to it.
-
-    Args:
-        client: Of the daemon.
-        name: Of the session, as the user said it, without its kind.
-        body: Of the request.
-        fields: Of the request.
-    """
+    """A call on its way. Use as a context manager: while it lasts, Ctrl-C belongs to it."""
 
     def __init__(self, client: Client, name: str, body: Document, fields: dict[str, str]) -> None:
         self._client = client
         self._asking = Client(client.path)  # without a spinner, which would draw into the output
-        self._name = name
-        self._body = body
-        self._fields = fields
+        self._name, self._body, self._fields = name, body, fields
         self._cell: str | None = None
         self._counts = dict.fromkeys(STREAMS, 0)
         self._done: list[Document] = []

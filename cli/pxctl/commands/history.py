@@ -228,5 +228,5 @@ def _await_unit(client: Client, unit: str, goal: str, timeout: float | None) -> 
 
     name = unit if ":" in unit else f"tool:{unit}"
     detail, hint = f"it is not {goal} after {timeout or 0:g} s", f"pxctl why {unit}"
-    too_late = Failure(detail, kind="timed_out", hint=hint, exit_code=Exit.TIMED_OUT, unit=name, status=504)
+    too_late = Failure(detail, kind="timed_out", hint=hint, unit=name, status=504)
     return ask_until(client, target, timeout, too_late, slack=_SLACK_SECONDS)

@@ -14,12 +14,17 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import Invocation, declare, declare_group, no_autostart_option, timeout_option
+from pxctl.app import (
+    Invocation,
+    declare,
+    declare_group,
+    no_autostart_option,
+    timeout_option,
+)
 from pxctl.client import (
     Answer,
     Client,
     Document,
-    Exit,
     Failure,
     Problem,
     bare_name,
@@ -91,7 +96,7 @@ def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
             units = [unit for unit in units if client.get(route("kernel", unit)).document.get("cwd") == folder]
             if not units:
                 detail, hint = f"no session of {folder} is called so", "pxctl kernel list --all shows their folders"
-                raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=Exit.UNKNOWN_UNIT)
+                raise Failure(detail, kind="unknown_unit", hint=hint)
         found += units
     return list(dict.fromkeys(found))
 
@@ -322,7 +327,7 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
         if is_idle and document.get("state") in {"stopped", "failed"}:
             detail = f"it is {document['state']}: there is no process to interrupt"
             hint = f"pxctl kernel start {unit[7:]}"
-            raise Failure(detail, kind="inactive", unit=unit, hint=hint, exit_code=Exit.INACTIVE)
+            raise Failure(detail, kind="inactive", unit=unit, hint=hint)
         return document
 
     outcomes = one_by_one(invocation, "interrupt", _units(client, names, cwd), interrupt)
@@ -365,15 +370,15 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
     document = _find(invocation.client(), name, cwd).document
     file, unit = document.get("connection_file"), str(document.get("unit"))
     if not file:
-        code, kind, hint = Exit.FAILED, "not_joinable", "pxctl kernel list"
+        kind, hint = "not_joinable", "pxctl kernel list"
         if document.get("language") == "bash":
             detail, hint = "its cells are shell scripts; there is no kernel to join", "bash"
         elif str(document.get("backend", "")).startswith("gateway"):
             detail = "it is held by a gateway; join it through that"
         else:
-            detail, kind, code = f"it is {document.get('state')}", "inactive", Exit.INACTIVE
+            detail, kind = f"it is {document.get('state')}", "inactive"
             hint = f"pxctl kernel start {document.get('id')}"
-        raise Failure(detail, kind=kind, unit=unit, hint=hint, exit_code=code)
+        raise Failure(detail, kind=kind, unit=unit, hint=hint)
     program = find_program("jupyter-console", invocation.env)
     argv = [str(program), "--existing", file]
     by_hand = ["jupyter", "console", "--existing", file]
@@ -450,7 +455,7 @@ def print_output(
         cells = client.get(route("kernel", found, "cells")).document.get("cells", [])
         if not cells:
             unit = f"kernel:{found}"
-            raise Failure("it ran nothing yet", kind="unknown_unit", exit_code=Exit.UNKNOWN_UNIT, unit=unit)
+            raise Failure("it ran nothing yet", kind="unknown_unit", unit=unit)
         cell = str(cells[-1].get("id"))
     found_pages = pages(client, route("kernel", found, f"cells/{quote(cell)}/output"), stream, offset, limit)
     print_pages(invocation, found_pages, offset, {"schema": "px.cell-output/1", "kernel": found, "cell": cell})

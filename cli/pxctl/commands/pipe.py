@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import click
@@ -104,9 +102,7 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
         answer = invocation.client().get(query(route("pipe", name), [("rendered", rendered or None)]))
     document = answer.document
     if document.get("schema") == "px.queue/1":  # `queue` is a route: no pipe has that name
-        raise Failure(
-            "there is no pipe 'queue'", kind="unknown_unit", hint="pxctl pipe queue", exit_code=Exit.UNKNOWN_UNIT
-        )
+        raise Failure("there is no pipe 'queue'", kind="unknown_unit", hint="pxctl pipe queue")
     if rendered and not invocation.json:
         prompt = document.get("rendered_prompt" if is_execution else "rendered")
         if not isinstance(prompt, str):
@@ -193,13 +189,8 @@ def new_pipe(invocation: Invocation, name: str) -> None:
     Effect: modifying: writes a folder into the pipes directory
     $ pxctl pipe new my-pipe
     """
-    name = bare_name("pipe", name)
-    invocation.action = f"make pipe:{name}"
-    answer = invocation.client().ask("POST", "/api/pipes/new", content={"name": name}, timeout=120.0)
-    made = answer.document.get("name") or name
-    if not invocation.print_result(answer, [made]):
-        invocation.print(f"pipe:{made} written to {answer.document.get('folder')}")
-        invocation.notice(f"edit {answer.document.get('file')}, then: pxctl pipe run {made}")
+    if made := invocation.make("pipe", bare_name("pipe", name), {}, "/api/pipes/new"):
+        invocation.notice(f"edit {made.get('file')}, then: pxctl pipe run {made['name']}")
 
 
 @declare(pipe, "add", "add {source}")
@@ -213,16 +204,8 @@ def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     $ pxctl pipe add ./my-pipe --name other-name
     $ pxctl pipe add https://example.org/pipes/triage/pipe.md --name triage
     """
-    # What is no path is an example or an address; the daemon says which of them it takes.
-    is_path = not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", source)
-    content = {"source": str(Path(source).expanduser().absolute()) if is_path else source}
-    content |= {"name": name} if name else {}
-    with invocation.spinner(source, "adding…"):
-        answer = invocation.client().ask("POST", "/api/pipes", content=content, timeout=None)
-    found, folder = answer.document.get("name"), answer.document.get("folder")
-    if not invocation.print_result(answer, [found]):
-        invocation.print(f"pipe:{found} added" + (f" in {folder}" if folder else "") + ", disabled")
-        invocation.print_warnings(answer.document)
+    found = invocation.install("pipe", source, name, "/api/pipes", ", disabled").get("name")
+    if not invocation.json:
         invocation.notice(
             f"look at it: pxctl pipe show {found}; try it: pxctl pipe run {found}",
             f"let its schedule start it: pxctl pipe enable {found}",
@@ -246,14 +229,9 @@ def remove_pipe(invocation: Invocation, name: str, yes: bool) -> None:
     $ pxctl pipe remove my-pipe --yes
     """
     invocation.action = f"remove pipe:{bare_name('pipe', name)}"
-    client = invocation.client()
-    name = _exact_name(client, name)
+    name = _exact_name(invocation.client(), name)
     invocation.action = f"remove pipe:{name}"
-    if not yes:
-        invocation.confirm_removal(f"pipe:{name}", f"pxctl pipe remove {name} --yes")
-    answer = client.ask("DELETE", route("pipe", name), timeout=None)
-    if not invocation.print_result(answer, [name]):
-        invocation.print(f"pipe:{name} removed")
+    invocation.remove(f"pipe:{name}", f"pxctl pipe remove {name} --yes", route("pipe", name), yes)
 
 
 @declare(pipe, "config")

@@ -23,7 +23,6 @@ from pxctl.client import (
     PROBLEM_PREFIX,
     Client,
     Exchange,
-    Exit,
     Failure,
     bare_name,
     query,
@@ -159,7 +158,7 @@ def _print_answer(invocation: Invocation, exchange: Exchange, spinner: output.Sp
     is_text = content_type.startswith("text/") or content_type in {*_JSON_LINES, "application/xml"}
     if invocation.out_is_terminal and not (is_text or _is_json(content_type)):
         what = f"the tool answered with {content_type or 'bytes of no known type'}, which is not for a terminal"
-        raise Failure(what, kind="binary_answer", hint="run it again with -o FILE", exit_code=Exit.USAGE)
+        raise Failure(what, kind="binary_answer", hint="run it again with -o FILE")
     chunks, held = exchange.chunks(), b""
     for chunk in chunks if _is_json(content_type) else ():
         held += chunk

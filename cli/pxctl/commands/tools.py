@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -185,14 +184,9 @@ def new_tool(invocation: Invocation, name: str, template: str | None) -> None:
     $ pxctl tools new my-tool
     $ pxctl tools new my-tool --template stdlib
     """
-    name = bare_name("tool", name)
-    invocation.action = f"make tool:{name}"
-    content = {"name": name} | ({"template": template} if template else {})
-    answer = invocation.client().ask("POST", "/api/tools/new", content=content, timeout=120.0)
-    made, folder = answer.document.get("name") or name, answer.document.get("folder")
-    if not invocation.print_result(answer, [made]):
-        invocation.print(f"tool:{made} written to {folder}")
-        invocation.notice(f"try it: pxctl run {name} --input @{folder}/test-request.json")
+    content = {"template": template} if template else {}
+    if made := invocation.make("tool", bare_name("tool", name), content, "/api/tools/new"):
+        invocation.notice(f"try it: pxctl run {made['name']} --input @{made.get('folder')}/test-request.json")
 
 
 @declare(tools, "add", "add {source}")
@@ -206,16 +200,9 @@ def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
     $ pxctl tools add ./my-tool
     $ pxctl tools add ./my-tool --name other-name
     """
-    place = source if source.startswith("example:") else str(Path(source).expanduser().absolute())
-    content = {"source": place} | ({"name": name} if name else {})
-    with invocation.spinner(source, "adding…"):
-        answer = invocation.client().ask("POST", "/api/tools/add", content=content, timeout=None)
-    found, folder = answer.document.get("name"), answer.document.get("folder")
-    if not invocation.print_result(answer, [found]):
-        invocation.print(f"tool:{found} added" + (f" in {folder}" if folder else ""))
-        invocation.print_warnings(answer.document)
-    if answer.document.get("needs_sync"):
-        invocation.notice(f"it asks for packages; build its .venv: pxctl tools sync {found}")
+    added = invocation.install("tool", source, name, "/api/tools/add")
+    if added.get("needs_sync"):
+        invocation.notice(f"it asks for packages; build its .venv: pxctl tools sync {added.get('name')}")
 
 
 @declare(tools, "sync", "sync {tool}")
@@ -260,11 +247,5 @@ def remove_tool(invocation: Invocation, tool: str, yes: bool, force: bool) -> No
     $ pxctl tools remove my-tool
     $ pxctl tools remove my-tool --yes --force
     """
-    name = bare_name("tool", tool)
-    if not yes:
-        invocation.confirm_removal(tool, f"pxctl tools remove {name} --yes")
     target = query(route("tool", tool), [("force", force or None)])
-    answer = invocation.client().ask("DELETE", target, timeout=120.0)
-    result = answer.document or {"schema": "px.removed/1", "unit": tool, "removed": True}
-    if not invocation.print_result(result, [name]):
-        invocation.print(f"{tool} removed")
+    invocation.remove(tool, f"pxctl tools remove {bare_name('tool', tool)} --yes", target, yes)

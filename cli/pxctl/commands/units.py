@@ -206,10 +206,9 @@ def steer(
     """Start, stop or restart all units that the names mean in one request; print the outcome, return the exit code."""
 
     def merged(documents: list[Document]) -> Document:
-        members = ("units", "survivors") if verb == "stop" else ("units",)
+        members = ("units", "survivors", "killed") if verb == "stop" else ("units",)
         lists = {member: [one for document in documents for one in document.get(member, [])] for member in members}
-        killed = {unit: after for document in documents for unit, after in document.get("killed", {}).items()}
-        return {"schema": f"px.{verb}/1", **lists, **({"killed": killed} if verb == "stop" else {})}
+        return {"schema": f"px.{verb}/1", **lists}
 
     def show(unit: str, document: Document) -> None:
         found = next((one for one in document["units"] if one.get("unit") == unit), (document["units"] or [{}])[0])
@@ -217,8 +216,8 @@ def steer(
         if no_wait:
             words = GOING[verb]
         elif verb == "stop" and found.get("state") in _DOWN:
-            deaf = document.get("killed", {}).get(unit)
-            words = "stopped" if deaf is None else f"stopped (killed after {deaf:g} s: it ignores SIGTERM)"
+            is_killed = unit in document.get("killed", [])
+            words = "stopped" + (", killed: it did not end within its grace after SIGTERM" if is_killed else "")
         elif found.get("execution") is not None:
             words = f"{found.get('state')} (execution {found['execution']})"
         invocation.print(unit if invocation.quiet else f"{unit} {words}")
