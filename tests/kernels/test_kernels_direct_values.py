@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError, StartFailedError
 from supervisord_py.kernels import channels, kernelspecs, messages
-from supervisord_py.kernels.backend import Launch, Reply
-from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.cell_files import CellLog, reply_of
+from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.channels import Gap, Letter, Mailbox
 from supervisord_py.kernels.kernel_client import Message
 from supervisord_py.process.instance import End
@@ -40,9 +38,6 @@ def test_importing_the_backend_is_cheap() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert run.stdout == "\n"
-
-
-# -- messages -------------------------------------------------------------------------------------------------------
 
 
 # -- mailboxes ------------------------------------------------------------------------------------------------------
@@ -124,39 +119,3 @@ def test_each_trouble_of_the_launcher_has_its_words_and_its_step(
         assert words in error.detail
     assert error.unit == "kernel:s-abcdef"
     assert error.extra["reason"] == "early_exit"
-
-
-# -- replies and end records ----------------------------------------------------------------------------------------
-
-
-def end_in(folder: Path, *lines: str) -> Reply | None:
-    (folder / "c.jsonl").write_text("".join(lines))
-    return CellLog(folder, "c").reply()
-
-
-def test_a_reply_and_an_end_record_say_the_same(tmp_path: Path) -> None:
-    told = {"ename": "E", "evalue": "v", "traceback": ["a", "b"]}
-    reply = reply_of({"status": "error", "execution_count": 3, **told})
-    error = '{"name":"E","value":"v","traceback":["a","b"]}'
-    line = '{"kind":"end","at":0,"status":"error","execution_count":3,"ask_exit":false,"error":%s}\n'
-    assert reply == end_in(tmp_path, line % error)
-    assert (reply.status, reply.execution_count) == (CellStatus.ERROR, 3)
-    leave = {"status": "ok", "payload": [{"source": "ask_exit", "keepkernel": False}]}
-    assert reply_of(leave).asked_exit
-    found = end_in(tmp_path, '{"kind":"end","at":0,"status":"ok","ask_exit":true}\n')
-    assert found is not None
-    assert found.asked_exit
-    stay = {"status": "ok", "payload": [{"source": "ask_exit", "keepkernel": True}, {"source": "page"}, 3]}
-    assert not reply_of(stay).asked_exit
-    assert reply_of({"status": "aborted"}).status is CellStatus.ABORTED
-
-
-@pytest.mark.parametrize("much", [0, 200_000])
-def test_the_last_whole_end_is_found_from_behind(tmp_path: Path, much: int) -> None:
-    ends = [f'{{"kind":"end","at":0,"status":"{status}"}}\n' for status in ("error", "ok")]
-    long = '{"kind":"x","at":0,"x":"' + "e" * much + '"}\n'
-    others = ['["end"]\n', '{"kind":"x","y":"end"}\n', "nonsense end\n", long]
-    found = end_in(tmp_path, *ends, *others, '{"kind":"end","at":0,"sta')
-    assert found is not None
-    assert found.status is CellStatus.OK
-    assert end_in(tmp_path, *others, ends[0].rstrip()) is None
