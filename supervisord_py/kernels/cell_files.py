@@ -1,4 +1,4 @@
-"""Reads the files of one cell, and writes them for kernels that do not; blocking.
+"""Reads the files of one cell; blocking.
 
 Who writes them (`inside/cell_writer.py`) may be killed at any instruction: a last line without its end is not read yet,
 a line that makes no sense is passed over, memory is bounded whatever the files hold. The record file is the sign that a
@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import re
-import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -251,22 +250,6 @@ def capped_words(capped: Record) -> str:
     if why := capped.said.get("disk"):
         return f"some output of this cell was not kept: {why}"
     return f"the complete output is cut at its cap of {capped.said.get('cap')} bytes"
-
-
-class CellRecorder:
-    """Writes the files of a cell from the iopub messages of a kernel; blocking."""
-
-    def __init__(self, folder: Path, cell_id: str, cap: int) -> None:
-        writer = self._writer = CellWriter(str(folder), cell_id, cap)
-        self._began = time.monotonic()
-        self.begin, self.take, self.close = writer.begin, writer.message, writer.close
-
-    def end(self, content: Mapping[str, Any], *, status: str | None = None) -> None:
-        """The cell has ended, as its execute_reply says ({} where none came) or with another status.
-
-        Output that comes later may still be taken.
-        """
-        self._writer.reply(content, time.monotonic() - self._began, status)
 
 
 @asynccontextmanager

@@ -58,6 +58,7 @@ class CellWriter:
     def __init__(self, folder: str, cell_id: str, cap: int) -> None:
         self.base = os.path.join(folder, cell_id)
         self.ended = False
+        self._started = time.monotonic()
         self._cap = cap
         self._files: dict[str, Descriptor] = {}
         self._failed: set[str] = set()
@@ -139,14 +140,14 @@ class CellWriter:
             return False
         return True
 
-    def reply(self, content: Mapping[str, Any], duration: float, status: str | None = None) -> None:
+    def reply(self, content: Mapping[str, Any], status: str | None = None) -> None:
         """Close the cell by the content of its execute_reply ({} where none came), or with another status."""
         payload, count, said = content.get("payload"), content.get("execution_count"), str(content.get("status"))
         pieces = [each for each in payload if isinstance(each, dict)] if isinstance(payload, list) else []
         self.end(
             status or (said if said in ("ok", "error") else "aborted" if content else "error"),
             execution_count=count if isinstance(count, int) else None,
-            duration=duration,
+            duration=time.monotonic() - self._started,
             ask_exit=any(each.get("source") == "ask_exit" and not each.get("keepkernel") for each in pieces),
             error=_error(content) if said == "error" else None,
         )
