@@ -1,4 +1,4 @@
-"""Reads the files of one cell, and writes them for kernels that do not; blocking.
+"""Reads the files of one cell; blocking.
 
 Who writes them (`inside/cell_writer.py`) may be killed at any instruction: a last line without its end is not read yet,
 a line that makes no sense is passed over, memory is bounded whatever the files hold. The record file is the sign that a
@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import re
-import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,7 @@ from msgspec import Struct
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter, in_order
+from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter, in_order, told_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -216,11 +215,11 @@ def _status(said: Mapping[str, Any]) -> CellStatus:
     return {"ok": CellStatus.OK, "error": CellStatus.ERROR}.get(str(said.get("status")), CellStatus.ABORTED)
 
 
-def error_in(said: Mapping[str, Any], name: str = "name", value: str = "value") -> CellError:
-    """Return what was raised, as a record, or with `ename` and `evalue` as a message, has it."""
+def error_in(said: Mapping[str, Any]) -> CellError:
+    """Return what was raised, as a record has it."""
     lines = said.get("traceback")
     traceback = tuple(map(str, lines)) if isinstance(lines, list) else ()
-    return CellError(str(said.get(name) or "Error"), str(said.get(value) or ""), traceback)
+    return CellError(str(said.get("name") or "Error"), str(said.get("value") or ""), traceback)
 
 
 def end_of(record: Record) -> WrittenEnd:
@@ -231,11 +230,10 @@ def end_of(record: Record) -> WrittenEnd:
 
 
 def reply_of(content: Mapping[str, Any]) -> Reply:
-    status, count, payload = _status(content), content.get("execution_count"), content.get("payload")
-    pieces = [it for it in payload if isinstance(it, dict)] if isinstance(payload, list) else []
-    error = error_in(content, "ename", "evalue") if status is CellStatus.ERROR else None
-    asked_exit = any(it.get("source") == "ask_exit" and not it.get("keepkernel") for it in pieces)
-    return Reply(status, error, count if isinstance(count, int) else None, asked_exit)
+    """Return the word of an execute_reply."""
+    said = told_by(content)
+    error = error_in(said["error"]) if said["error"] is not None else None
+    return Reply(_status(said), error, said["execution_count"], said["ask_exit"])
 
 
 def as_event(record: Record) -> dict[str, Any] | None:
@@ -251,22 +249,6 @@ def capped_words(capped: Record) -> str:
     if why := capped.said.get("disk"):
         return f"some output of this cell was not kept: {why}"
     return f"the complete output is cut at its cap of {capped.said.get('cap')} bytes"
-
-
-class CellRecorder:
-    """Writes the files of a cell from the iopub messages of a kernel; blocking."""
-
-    def __init__(self, folder: Path, cell_id: str, cap: int) -> None:
-        writer = self._writer = CellWriter(str(folder), cell_id, cap)
-        self._began = time.monotonic()
-        self.begin, self.take, self.close = writer.begin, writer.message, writer.close
-
-    def end(self, content: Mapping[str, Any], *, status: str | None = None) -> None:
-        """The cell has ended, as its execute_reply says ({} where none came) or with another status.
-
-        Output that comes later may still be taken.
-        """
-        self._writer.reply(content, time.monotonic() - self._began, status)
 
 
 @asynccontextmanager

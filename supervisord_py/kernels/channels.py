@@ -12,7 +12,7 @@ import uuid
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import zmq
 from msgspec import Struct
@@ -40,18 +40,12 @@ OVERRUN = 8
 OUTPUT = frozenset(("stream", "display_data", "update_display_data", "execute_result"))
 
 
-class Gap(Struct):
-    """Output that was left out: `dropped_bytes` of messages, the first of which was `first`."""
-
-    first: Message
-    dropped_bytes: int
-
-
-class Letter(NamedTuple):
-    """A message that waits, and the channel that it came on."""
+class Pending(Struct):
+    """A message that waits, and its channel; or the gap that it begins, of so many `dropped_bytes` of output."""
 
     channel: str
     message: Message
+    dropped_bytes: int = 0
 
 
 class Mailbox:
@@ -65,7 +59,7 @@ class Mailbox:
     def __init__(self, limit_bytes: int) -> None:
         self.waiting_bytes = 0
         self._limit = limit_bytes
-        self._waiting: deque[Letter | Gap] = deque()
+        self._waiting: deque[Pending] = deque()
 
     @property
     def overrun(self) -> bool:
@@ -76,19 +70,19 @@ class Mailbox:
         """Take a message, or count it into a gap."""
         is_output = channel == "iopub" and message.type in OUTPUT
         if not is_output or self.waiting_bytes + message.size <= self._limit:
-            self._waiting.append(Letter(channel, message))
+            self._waiting.append(Pending(channel, message))
             self.waiting_bytes += message.size
             return
         last = self._waiting[-1] if self._waiting else None
-        if isinstance(last, Gap) and last.first.parent_id == message.parent_id:
+        if last is not None and last.dropped_bytes and last.message.parent_id == message.parent_id:
             last.dropped_bytes += message.size
         else:
-            self._waiting.append(Gap(message, message.size))
+            self._waiting.append(Pending(channel, message, message.size))
 
-    def take(self) -> Letter | Gap | None:
+    def take(self) -> Pending | None:
         """Return what comes next, None when nothing waits."""
         found = self._waiting.popleft() if self._waiting else None
-        if isinstance(found, Letter):
+        if found is not None and not found.dropped_bytes:
             self.waiting_bytes -= found.message.size
         return found
 
@@ -166,7 +160,7 @@ class Channels:
             if found is None:
                 self._news.clear()
                 await self._news.wait()
-            elif isinstance(found, Gap):
+            elif found.dropped_bytes:
                 yield self._tell_gap(found)
             else:
                 yield found.channel, _document(found.message.parts), found.message.parts[kernel_client.BUFFERS :]
@@ -191,12 +185,12 @@ class Channels:
             self._mailbox.put(channel, heard)
             self._news.set()
 
-    def _tell_gap(self, gap: Gap) -> Delivery:
+    def _tell_gap(self, gap: Pending) -> Delivery:
         """Return the stream message that stands for what was left out."""
         header = self._session.msg_header("stream")
         header["date"] = header["date"].isoformat()
         text = f"\n[px: {gap.dropped_bytes} bytes of output were left out here: this client reads too slowly]\n"
-        parent = kernel_client.load(gap.first.parts[kernel_client.PARENT])
+        parent = kernel_client.load(gap.message.parts[kernel_client.PARENT])
         told = {"header": header, "parent_header": parent, "metadata": {}, "content": {"name": "stderr", "text": text}}
         return "iopub", {**told, "msg_id": header["msg_id"], "msg_type": "stream"}, []
 

@@ -96,7 +96,7 @@ def make(run_dir: Path, session_id: str, instance: str) -> Connection:
     members = {**ports, "ip": made.address, "key": key, "transport": "ipc", "px_instance": instance}
     text = json.dumps({**members, "signature_scheme": made.scheme, "kernel_name": ""}, indent=1)
     try:
-        _write_private(made.file, text.encode())
+        write_private(made.file, text.encode())
     except OSError:
         remove(folder)
         raise
@@ -107,9 +107,7 @@ def _secret(file: Path) -> bytes:
     """Return the secret of this runtime directory, made where there is none, or a broken one."""
     with _ONE_AT_A_TIME:
         if not file.exists() or file.stat().st_size != SECRET_BYTES:
-            part = file.with_name(f"{SECRET}.{secrets.token_hex(4)}")
-            _write_private(part, secrets.token_bytes(SECRET_BYTES))
-            part.replace(file)
+            write_private(file, secrets.token_bytes(SECRET_BYTES))
         return file.read_bytes()
 
 
@@ -155,7 +153,9 @@ def _owner(folder: Path) -> str:
         return ""
 
 
-def _write_private(path: Path, content: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
+def write_private(path: Path, content: bytes) -> None:
+    """Write a private file (0600) that appears whole or not at all. Blocking."""
+    draft = path.with_name(f".{secrets.token_hex(6)}")
+    draft.touch(mode=0o600, exist_ok=False)
+    draft.write_bytes(content)
+    draft.replace(path)

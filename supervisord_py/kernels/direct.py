@@ -75,8 +75,7 @@ class DirectBackend:
     async def spec(self, launch: Launch) -> ChildSpec:
         """Return what is to be spawned; makes the folder with the connection file.
 
-        Raises:
-            StartFailedError, ConfigError: The folder cannot be made, or the kernelspec has no command line.
+        Raises StartFailedError, ConfigError: The folder cannot be made, or the kernelspec has no command line.
         """
         try:
             place = await asyncio.to_thread(
@@ -101,8 +100,7 @@ class DirectBackend:
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> DirectKernel:
         """Connect to a kernel that was spawned and return it when it answers; whoever waits sees to its death.
 
-        Raises:
-            ReadinessTimeoutError: It does not answer by then.
+        Raises ReadinessTimeoutError: It does not answer by then.
         """
         file = connection_file.folder_of(self._config.run_dir, launch.session_id) / connection_file.FILE
         client = await open_client(connection_file.read(file), launch.instance, trace=self._config.trace)
@@ -169,8 +167,7 @@ async def open_client(connection: Connection, instance: str, *, trace: bool) -> 
 def _listening(file: Path, instance: str) -> Connection:
     """Return the connection of an instance's file, behind which somebody listens.
 
-    Raises:
-        OSError, ValueError: Nobody does, or it is no connection file of that instance.
+    Raises OSError, ValueError: Nobody does, or it is no connection file of that instance.
     """
     connection = connection_file.read(file)
     if connection.instance != instance:
@@ -245,8 +242,7 @@ class DirectKernel:
     async def execute(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Reply:
         """Run a cell to its end: reply and end of output. Cancelling this abandons the wait, not the cell.
 
-        Raises:
-            KernelGoneError: It died.
+        Raises KernelGoneError: It died.
         """
         if self.died.done():
             raise cell_end.gone(self._unit, self.died)

@@ -11,7 +11,6 @@ import asyncio
 import difflib
 import getpass
 import re
-import secrets
 import time
 import uuid
 from collections import deque
@@ -23,6 +22,7 @@ import msgspec
 import structlog
 
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError, ReadinessTimeoutError, TimedOutError
+from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.gateway_client import GatewayClient
 from supervisord_py.kernels.gateway_kernel import GatewayKernel, RemoteKernel
 from supervisord_py.process.model import Child, Identity
@@ -46,14 +46,6 @@ _log = structlog.get_logger(__name__)
 def remaining(deadline: float) -> float:
     """Return the seconds until a loop time, at least a little: whoever gets them then times out at once."""
     return max(0.05, deadline - asyncio.get_running_loop().time())
-
-
-def write_private(path: Path, text: str | bytes) -> None:
-    """Write a private file that appears whole or not at all. Blocking."""
-    draft = path.with_name(f".{secrets.token_hex(6)}")
-    draft.touch(mode=0o600, exist_ok=False)
-    draft.write_bytes(text.encode() if isinstance(text, str) else text)
-    draft.replace(path)
 
 
 class RemoteKernels:

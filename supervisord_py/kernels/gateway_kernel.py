@@ -26,9 +26,10 @@ from supervisord_py.errors import PxError, StartFailedError, TimedOutError, Unkn
 from supervisord_py.kernels import websocket_frames
 from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.cell_files import CellLog, CellRecorder, reply_of
+from supervisord_py.kernels.cell_files import CellLog, reply_of
 from supervisord_py.kernels.gateway_client import UNKNOWN_THERE, GatewayUnreachableError
 from supervisord_py.kernels.gateway_socket import KernelSocket
+from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.websocket_frames import ForeignRequests, cell_mark, execute_content
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ class RemoteKernel(msgspec.Struct, frozen=True):
 class _Cell:
     """A cell on its way. `reply` is None when it was lost; `sent_after`: how many breaks there had been."""
 
-    def __init__(self, wake: Callable[[], None], recorder: CellRecorder | None) -> None:
+    def __init__(self, wake: Callable[[], None], writer: CellWriter | None) -> None:
         self.wake = wake
-        self.recorder = recorder
+        self.writer = writer
         self.sent_after: int | None = None
         self.reply: asyncio.Future[Mapping[str, Any] | None] = asyncio.get_running_loop().create_future()
         self.idle = asyncio.Event()
@@ -89,8 +90,8 @@ class _Cell:
 
     async def record(self, what: str, *said: Any) -> None:
         """Have something recorded, where the kernel does not do so by itself."""
-        if self.recorder is not None:
-            await asyncio.to_thread(getattr(self.recorder, what), *said)
+        if self.writer is not None:
+            await asyncio.to_thread(getattr(self.writer, what), *said)
 
     async def hear(self, message: Message) -> None:
         """Take a message of this cell."""
@@ -107,7 +108,7 @@ class _Cell:
             self.held_back = text.strip().splitlines()[0].rstrip(".")  # the server's words, no output of the cell
             return
         self.is_altered = self.is_altered or "\ufffd" in text
-        await self.record("take", message.type, message.content)
+        await self.record("message", message.type, message.content)
         self.wake()
 
 
@@ -226,10 +227,8 @@ class GatewayKernel:
 
     async def _see_through(self, request: ExecuteRequest, wake: Callable[[], None], message: Message | None) -> Reply:
         self._check()
-        recorder = None
-        if not self._spool:
-            recorder = CellRecorder(request.cells_dir, request.cell_id, request.cell_bytes)
-        cell = self._cells[request.cell_id] = _Cell(wake, recorder)
+        at = (str(request.cells_dir), request.cell_id, request.cell_bytes)
+        cell = self._cells[request.cell_id] = _Cell(wake, None if self._spool else CellWriter(*at))
         while len(self._cells) > REMEMBERED_CELLS:
             await self._cells.pop(next(iter(self._cells))).record("close")
         task = asyncio.create_task(self._run(request, cell, message), name=f"cell {request.cell_id}")
@@ -260,7 +259,7 @@ class GatewayKernel:
         if content is None:
             return await self._without_reply(request, cell)
         await self._await_idle(cell)
-        await cell.record("end", content)
+        await cell.record("reply", content)
         self.foreign.settle()
         cell.wake()
         reply = self._outcome(cell, reply_of(content))
@@ -286,7 +285,7 @@ class GatewayKernel:
         if self.died.done():
             await cell.record("close")
             self._check()
-        await cell.record("end", {})
+        await cell.record("reply", {})
         where = self._client.shown
         text = f"The connection to {where} broke, and how the cell ended was not heard; perhaps it never ran."
         return Reply(CellStatus.ERROR, error=CellError("ReplyLost", text), lossy=True, notice=BROKEN)

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels.gateway import MARK, RemoteKernels, remaining, write_private
+from supervisord_py.kernels.connection_file import write_private
+from supervisord_py.kernels.gateway import MARK, RemoteKernels, remaining
 from supervisord_py.kernels.gateway_client import OUR_LOG, GatewayClient
 from supervisord_py.kernels.gateway_kernel import EndedEarlyError
 from supervisord_py.kernels.gateway_server import SPECS, SharedGateway
@@ -112,7 +113,7 @@ class GatewayLocal(RemoteKernels):
         # `env` keeps the gateway's own variables out of the kernel: it gets PATH, and what the kernelspec says.
         body = {"name": name, "path": launch.cwd, "env": {}}
         try:
-            await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch))
+            await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch).encode())
             return await self.start_at(client, launch, body, deadline=deadline, wanted=wanted)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

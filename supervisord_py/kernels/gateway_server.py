@@ -21,7 +21,7 @@ import psutil
 import structlog
 
 from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels.gateway import write_private
+from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.gateway_client import OUR_LOG, GatewayClient
 from supervisord_py.process.instance import Instance, Phase
 from supervisord_py.process.model import ChildSpec, Reason
@@ -195,7 +195,7 @@ class SharedGateway(Driver[GatewayInstance]):
             probe.bind(("127.0.0.1", 0))
             instance.port = int(probe.getsockname()[1])
         token = secrets.token_urlsafe(32)
-        await asyncio.to_thread(write_private, self._token, token)
+        await asyncio.to_thread(write_private, self._token, token.encode())
         instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", token, "", is_ours=True)
         argv = gateway_argv(instance.python, instance.port)
         env = gateway_env(instance.env, token, self.folder / SPECS, runtime)

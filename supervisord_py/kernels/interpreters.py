@@ -23,6 +23,7 @@ from supervisord_py.errors import InvalidInputError, StartFailedError
 from supervisord_py.kernels.choice import Source, Verdict, shortened
 from supervisord_py.kernels.environment import Activation, PrefixKind
 from supervisord_py.kernels.inside import self_report
+from supervisord_py.kernels.inside.spare import stamped
 from supervisord_py.kernels.installs import PROGRAMS, how_it_ended, mark_of
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervisord_py.process.keeper_client import KeeperClient
+
+    Stamps = dict[str, list[int] | None]
 
 MANAGED = "managed"
 """The word by which a request asks for the managed environment."""
@@ -41,8 +44,6 @@ SHIM_SECONDS = 30.0
 REMEMBERED = 64
 _VERSIONED = re.compile(r"python[0-9.]*")
 _SCRIPT = str(Path(self_report.__file__).absolute())
-
-Stamps = tuple[tuple[str, int], ...]
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -241,16 +242,8 @@ class Interpreter(msgspec.Struct, frozen=True):
         return os.path.realpath(self.path) != os.path.realpath(self.executable)
 
     def stamps(self) -> Stamps:
-        """Return when each file was changed that the answer depends on; -1 for what is not there."""
-
-        def changed(path: str) -> int:
-            try:
-                return os.stat(path).st_mtime_ns
-            except OSError:
-                return -1
-
-        paths = (self.path, os.path.realpath(self.path), f"{self.prefix}/pyvenv.cfg", *self.packages)
-        return tuple((path, changed(path)) for path in paths)
+        """Return what differs when a file has changed that the answer depends on."""
+        return stamped((self.path, os.path.realpath(self.path), f"{self.prefix}/pyvenv.cfg", *self.packages))
 
 
 def read_report(path: str, text: str) -> Interpreter | Trouble:
@@ -281,7 +274,7 @@ class InterpreterProbe:
         lock = self._asking.setdefault(path, asyncio.Lock())
         async with lock:
             for key in ((path, ""), (path, cwd)):
-                said, seen, until = self._answers.get(key, (None, (), 0.0))
+                said, seen, until = self._answers.get(key, (None, {}, 0.0))
                 if said is not None and time.monotonic() < until and await asyncio.to_thread(said.stamps) == seen:
                     return said
             name = f"{PROGRAMS}ask-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"

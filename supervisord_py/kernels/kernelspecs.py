@@ -189,8 +189,7 @@ def _broken(name: str, file: str, why: str) -> ConfigError:
 def command(launch: Launch, connection_file: str) -> tuple[str, ...]:
     """Return program and arguments of a kernel.
 
-    Raises:
-        ConfigError: The kernelspec has no argv, or one that names no connection file.
+    Raises ConfigError: The kernelspec has no argv, or one that names no connection file.
     """
     if launch.interpreter is not None:
         return launcher_command(launch.interpreter, launch, connection_file)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from supervisord_py.kernels.cell_files import CellRecorder
+from supervisord_py.kernels.inside.cell_writer import CellWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ class Recording:
 
     def __init__(self, queue_bytes: int = QUEUE_BYTES) -> None:
         self._queue_bytes = queue_bytes
-        self._cells: OrderedDict[str, tuple[CellRecorder, Callable[[], None]]] = OrderedDict()
+        self._cells: OrderedDict[str, tuple[CellWriter, Callable[[], None]]] = OrderedDict()
         self._dropped: Counter[str] = Counter()
         self._jobs: asyncio.Queue[tuple[str, Callable[[], object], int, asyncio.Future[None] | None]] = asyncio.Queue()
         self._waiting_bytes = 0
@@ -39,7 +39,7 @@ class Recording:
 
     async def open(self, request: ExecuteRequest, wake: Callable[[], None], *, begin: bool, pid: int | None) -> None:
         """Record a cell from now on; without `begin` go on with what an earlier control plane has begun."""
-        recorder = await asyncio.to_thread(CellRecorder, request.cells_dir, request.cell_id, request.cell_bytes)
+        recorder = await asyncio.to_thread(CellWriter, str(request.cells_dir), request.cell_id, request.cell_bytes)
         self._cells[request.cell_id] = recorder, wake
         if begin:
             await self._do(request.cell_id, lambda: recorder.begin(request.code, pid))
@@ -59,13 +59,13 @@ class Recording:
         self._waiting_bytes += message.size
         recorder = known[0]
         self._jobs.put_nowait(
-            (message.parent_id, lambda: recorder.take(message.type, message.content()), message.size, None)
+            (message.parent_id, lambda: recorder.message(message.type, message.content()), message.size, None)
         )
 
     async def end(self, cell_id: str, reply: Mapping[str, Any], *, status: str | None = None) -> int:
         """Write the end of a cell behind all that came before; return how many bytes of messages were dropped."""
         recorder = self._cells[cell_id][0]
-        await self._do(cell_id, lambda: recorder.end(reply, status=status))
+        await self._do(cell_id, lambda: recorder.reply(reply, status))
         return self._dropped.pop(cell_id, 0)
 
     async def close(self) -> None:

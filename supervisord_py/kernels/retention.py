@@ -40,14 +40,6 @@ class KeptCell(NamedTuple):
     running: bool = False
 
 
-class Swept(NamedTuple):
-    """What a sweep removed: cells, their bytes, and folders of sessions that nobody knows."""
-
-    cells: int = 0
-    size: int = 0
-    folders: int = 0
-
-
 async def sweep(
     cells_dir: Path,
     limits: OutputLimits,
@@ -55,8 +47,8 @@ async def sweep(
     now: float,
     running: Callable[[], Collection[tuple[str, str]]],
     known: Collection[str],
-) -> Swept:
-    """Remove what is too old or too much. Never raises for the sake of a file that cannot be removed.
+) -> int:
+    """Remove what is too old or too much; return how many cells went. A file that cannot be removed is no error.
 
     `running` returns `(session id, cell id)` of all cells that run, and is asked again before each batch; `known` are
     the ids of all sessions that are remembered; `now` is in Unix seconds.
@@ -69,10 +61,9 @@ async def sweep(
         await asyncio.to_thread(_remove, cells_dir, batch)
     for folder in folders:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-    swept = Swept(len(going), sum(cell.size for cell in going), len(folders))
-    if swept != Swept():
-        _log.info("cells_swept", cells=swept.cells, bytes=swept.size, folders=swept.folders)
-    return swept
+    if going or folders:
+        _log.info("cells_swept", cells=len(going), bytes=sum(cell.size for cell in going), folders=len(folders))
+    return len(going)
 
 
 def _look(

@@ -13,7 +13,6 @@ import hashlib
 import json
 import socket
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
@@ -87,6 +86,7 @@ class Spare:
         self.key = placement.new_key()
         self.pid: int | None = None
         self.is_ready = False
+        self.life: asyncio.Task[None] | None = None
         digest = hashlib.sha256(f"{recipe.interpreter}\0{recipe.overlay}".encode(errors="surrogateescape"))
         self.unit = f"kernel-spare:{digest.hexdigest()[:8]}"  # one for each interpreter: logs do not pile up
         self._placement = placement
@@ -159,6 +159,8 @@ class Spare:
 
     async def end(self, reason: Reason) -> None:
         """Leave nothing of it; one that was given away is not touched."""
+        if self.life is not None:
+            await asyncio.wait([self.life])  # it may be spawning
         self._close()
         try:
             report = await self._placement.stop(self.key, grace_seconds=0.0, reason=reason.value)
@@ -174,16 +176,13 @@ class Spare:
 
 
 class SparePool:
-    """The spares of one control plane; one that was taken is made anew. End it with `close`."""
+    """The spares of one control plane; one that was taken is made anew with the next start. End it with `close`."""
 
     def __init__(self, placement: KeeperClient, config: KernelsConfig) -> None:
         self._placement = placement
         self._config = config
-        self._used: dict[Recipe, str] = {}  # with PATH; as many as there may be spares, the most recently used last
-        self._due: set[Recipe] = set()
-        self._spares: dict[Recipe, Spare] = {}
-        self._lives: dict[Recipe, asyncio.Task[None]] = {}
-        self._maker: asyncio.Task[None] | None = None
+        self._spares: dict[Recipe, Spare] = {}  # the most recently used last
+        self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def views(self) -> tuple[SpareView, ...]:
@@ -200,28 +199,28 @@ class SparePool:
         recipe = recipe_of(launch)
         if recipe is None or not self._config.spares:
             return
-        self._used.pop(recipe, None)
-        self._used[recipe] = launch.env.get("PATH", "")
-        if recipe not in self._lives:
-            self._due.add(recipe)
+        spare = self._spares.pop(recipe, None)
+        if spare is None:
+            spare = Spare(self._placement, recipe, launch.env.get("PATH", ""))
+            spare.life = self._run(self._live(spare))
+        self._spares[recipe] = spare
         self._trim()
-        if self._maker is None or self._maker.done():
-            self._maker = self._run(self._make_due())
 
-    def _trim(self) -> None:
-        while len(self._used) > self._config.spares:
-            del self._used[next(iter(self._used))]
-        for recipe in self._lives.keys() - self._used:
-            self._lives[recipe].cancel()
+    def _trim(self, most: int | None = None) -> None:
+        while len(self._spares) > (self._config.spares if most is None else most):
+            spare = self._spares.pop(next(iter(self._spares)))
+            if spare.life is not None:
+                spare.life.cancel()
+            self._run(spare.end(Reason.STOPPED))
 
     async def take(self, launch: Launch, argv: tuple[str, ...]) -> Child | None:
         """Return the child that a spare became under the launch's key; None where a fresh start is needed."""
         recipe = recipe_of(launch)
         if recipe is None or recipe not in self._spares or not self._spares[recipe].is_ready:
             return None
-        spare = self._spares.pop(recipe)
-        self._lives.pop(recipe).cancel()
-        unit = f"kernel:{launch.session_id}"
+        spare, unit = self._spares.pop(recipe), f"kernel:{launch.session_id}"
+        if spare.life is not None:
+            spare.life.cancel()
         try:
             child = await spare.become(launch, argv)
         except BaseException as trouble:
@@ -235,47 +234,27 @@ class SparePool:
 
     async def close(self) -> None:
         """End every spare, and what is under way."""
-        for task in (self._maker, *self._lives.values()):
-            if task is not None:
-                task.cancel()
+        self._trim(0)
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _make_due(self) -> None:
-        """Make one spare after the other, for what was used last first."""
-        while due := [each for each in self._used if each in self._due and each not in self._lives]:
-            await asyncio.sleep(SETTLE_SECONDS)
-            recipe = next((each for each in reversed(due) if each in self._used), None)
-            if recipe is not None:
-                self._due.discard(recipe)
-                spare, made = Spare(self._placement, recipe, self._used[recipe]), asyncio.Event()
-                life = self._run(self._life(spare, made))
-                self._spares[recipe], self._lives[recipe] = spare, life
-                life.add_done_callback(partial(self._left, spare, made))
-                await made.wait()
-
-    async def _life(self, spare: Spare, made: asyncio.Event) -> None:
+    async def _live(self, spare: Spare) -> None:
         """Have one spare until it ends or nobody took it for long; cancelled when it is given away or given up."""
         where = {"interpreter": spare.recipe.interpreter, "instance": spare.key}
         try:
-            check_room(spare.unit)
-            async with asyncio.timeout(self._config.start_seconds):
+            await asyncio.sleep(SETTLE_SECONDS)
+            async with self._one_at_a_time, asyncio.timeout(self._config.start_seconds):
+                check_room(spare.unit)
                 await spare.warm_up()
-            made.set()
             _log.info("kernel_spare_ready", **where)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._config.spare_idle_seconds):
                     await self._placement.wait(spare.key)
                     _log.warning("kernel_spare_died", **where)
-                    return
-            self._used.pop(spare.recipe, None)
         except _TROUBLE as trouble:
             _log.warning("kernel_spare_not_made", why=_words(trouble), **where)
-
-    def _left(self, spare: Spare, made: asyncio.Event, _: asyncio.Task[None]) -> None:
-        made.set()
-        if self._spares.get(spare.recipe) is spare:  # it was not given away
-            del self._spares[spare.recipe], self._lives[spare.recipe]
+        if self._spares.get(spare.recipe) is spare:
+            del self._spares[spare.recipe]
             self._run(spare.end(Reason.STOPPED))
 
     def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -8,20 +8,18 @@ import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import psutil
 import pytest
 
 from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
 from process.real_keeper import alive
-from supervisord_py.errors import ConflictError, StartFailedError
+from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels import bash
 from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.bash import BashBackend, outcome
+from supervisord_py.kernels.bash import BashBackend
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog
-from supervisord_py.ledger.instances import INSTANCES
-from supervisord_py.process.model import ExitRecord, Identity, Reason, ResourceLimit, Verdict
+from supervisord_py.process.model import ResourceLimit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -161,18 +159,6 @@ async def test_a_cell_that_ignores_sigint_and_sigterm_is_ended_by_the_last_rung(
     assert [await shell.handle.interrupt(), await shell.handle.terminate(), await shell.handle.kill()] == ["gone"] * 3
 
 
-async def test_abandoning_the_wait_leaves_the_cell_and_following_finds_it(shell: Shell) -> None:
-    shell.fifo()
-    request, running = await shell.begin("read -r _ <go; exit 4")
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    with pytest.raises(ConflictError):
-        await shell.handle.execute(shell.rig.request(shell.launch, "true"), no_news)
-    await shell.go()
-    async with asyncio.timeout(PATIENCE):
-        assert (await shell.handle.follow(request, no_news)).error == CellError("ExitCode", "4")
-
-
 @pytest.mark.parametrize("ends_first", [True, False])
 async def test_a_later_control_plane_sees_a_running_cell_out(shell: Shell, ends_first: bool) -> None:
     shell.fifo()
@@ -236,40 +222,6 @@ async def test_a_cell_that_is_just_being_spawned_is_not_missed_by_who_ends_it(sh
             reply = await running
         assert reply.error is not None
         assert reply.error.name == "Signal"
-
-
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"code": 0}, None),
-        ({"code": 3}, CellError("ExitCode", "3")),
-        ({"signal": 9}, CellError("Signal", "SIGKILL")),
-        ({"signal": 63}, CellError("Signal", "signal 63")),
-        (
-            {"signal": 9, "verdict": Verdict(Reason.MEMORY_LIMIT, "keeper", 0.0)},
-            CellError("ResourceLimitExceeded", "memory"),
-        ),
-        (
-            {"signal": 24, "verdict": Verdict(Reason.CPU_LIMIT, "rlimit", 0.0)},
-            CellError("ResourceLimitExceeded", "cpu"),
-        ),
-        ({"signal": 15, "verdict": Verdict(Reason.STOPPED, "control", 0.0)}, CellError("Signal", "SIGTERM")),
-    ],
-)
-def test_what_an_exit_record_says_of_the_cell(changes: dict[str, Any], error: CellError | None) -> None:
-    plain = ExitRecord("k", "kernel:s", Identity(1, 2, "b"), 0.0, 1.0, None, None, 0.0, 0.0, 0, 0, 0)
-    status = CellStatus.OK if error is None else CellStatus.ERROR
-    assert outcome(msgspec.structs.replace(plain, **changes)) == (status, error)
-
-
-async def test_each_process_has_a_row_and_is_forgotten_by_the_keeper_when_it_ended(shell: Shell) -> None:
-    await shell.run("exit 9")
-    assert shell.rig.ledger is not None
-    (row,) = await INSTANCES.find(shell.rig.ledger, "WHERE unit = ?", "kernel:sh-000000")
-    assert (row.start_method, row.reason, row.code) == ("bash", "exit", 9)
-    assert row.pid is not None
-    assert shell.handle.child is None
-    assert await shell.rig.placement.list("kernel:") == ()
 
 
 async def test_what_would_run_before_the_code_is_not_taken_from_the_environment(shell: Shell) -> None:

@@ -16,17 +16,14 @@ from hypothesis import strategies as st
 
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.cell_files import (
     CellLog,
-    CellRecorder,
     OutputGoneError,
     Page,
     Record,
-    as_event,
 )
 from supervisord_py.kernels.follow import Bell, Piece, Position, follow
-from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,32 +37,6 @@ def kinds(log: CellLog) -> list[str]:
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
-
-
-def test_all_kinds_of_records_have_their_members(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.display({"a": 1}, {"m": 2}, "id", update=True)
-    writer.display({STATUS_MIME: {"op": "x"}})
-    writer.result({"b": 2}, {}, 3)
-    writer.clear(wait=True)
-    writer.error("E", "v", ["line"])
-    writer.end("error", execution_count=4, duration=1.23456789, ask_exit=True, error={"name": "E", "value": "v"})
-    writer.end("ok", execution_count=5, duration=2.0)
-    log = log_of(tmp_path)
-    assert kinds(log) == ["begin", "display", "status", "result", "clear", "error", "end"]
-    begin, *shown, _ = log.records()
-    assert (begin.said["code"], begin.said["pid"]) == ("code", 7)
-    assert [as_event(record) for record in shown] == [
-        {"event": "display", "data": {"a": 1}, "metadata": {"m": 2}, "display_id": "id", "update": True},
-        {"event": "status", "status": {"op": "x"}},
-        {"event": "result", "data": {"b": 2}, "metadata": {}, "execution_count": 3},
-        {"event": "clear", "wait": True},
-        {"event": "error", "name": "E", "value": "v", "traceback": ["line"]},
-    ]
-    end = log.ended()
-    assert end is not None
-    assert (end.status, end.execution_count, end.duration, end.asked_exit) == (CellStatus.ERROR, 4, 1.234568, True)
-    assert end.error == CellError("E", "v")
 
 
 def test_what_comes_after_the_end_is_kept_and_what_was_swept_away_stays_away(tmp_path: Path) -> None:
@@ -286,55 +257,3 @@ async def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_late_bytes_are
     items = await everything(log)
     assert merged(items) == [("stdout", b"0123")]
     assert items[-1].kind == "end"
-
-
-# -- recording for kernels that do not write ---------------------------------------------------------------------------
-
-
-def test_what_a_kernel_sends_becomes_bytes_and_records_in_order(tmp_path: Path) -> None:
-    recorder = CellRecorder(tmp_path, "c", 1 << 20)
-    recorder.begin("code", 4711)
-    messages: list[tuple[str, dict[str, Any]]] = [
-        ("stream", {"name": "stdout", "text": "héllo\n"}),
-        ("stream", {"name": "stderr", "text": "oops \ud800\n"}),
-        ("display_data", {"data": {"text/plain": "d"}, "metadata": {}, "transient": {"display_id": "i"}}),
-        ("update_display_data", {"data": {"text/plain": "e"}, "transient": {"display_id": "i"}}),
-        ("display_data", {"data": {STATUS_MIME: {"op": "read"}}}),
-        ("execute_result", {"data": {"text/plain": "1"}, "metadata": {}, "execution_count": 7}),
-        ("clear_output", {"wait": True}),
-        ("error", {"ename": "E", "evalue": "v", "traceback": ["t"]}),
-    ]
-    assert all(recorder.take(kind, content) for kind, content in messages)
-    assert not recorder.take("status", {"execution_state": "busy"})
-    recorder.end({"status": "error", "execution_count": 7, "ename": "E", "evalue": "v", "traceback": ["t"]})
-    log = CellLog(tmp_path, "c")
-    assert log.page(0).data == "héllo\n".encode() + b"oops \xed\xa0\x80\n"
-    found = "begin err display display status result clear error end"
-    assert kinds(log) == found.split()
-    assert [record.said["update"] for record in log.records() if record.kind == "display"] == [False, True]
-    end = log.ended()
-    assert end is not None
-    assert (end.status, end.execution_count, end.error) == (CellStatus.ERROR, 7, CellError("E", "v", ("t",)))
-
-
-@pytest.mark.parametrize(
-    ("reply", "status", "expected"),
-    [
-        ({"status": "ok", "payload": [{"source": "ask_exit"}]}, None, (CellStatus.OK, True)),
-        ({"status": "aborted"}, None, (CellStatus.ABORTED, False)),
-        ({}, None, (CellStatus.ERROR, False)),
-        ({}, "aborted", (CellStatus.ABORTED, False)),
-    ],
-)
-def test_the_end_is_the_replys_or_what_is_said_and_odd_messages_harm_nobody(
-    tmp_path: Path, reply: dict[str, Any], status: str | None, expected: tuple[CellStatus, bool]
-) -> None:
-    recorder = CellRecorder(tmp_path, "c", 10)
-    odd: list[dict[str, Any]] = [{}, {"data": 3, "transient": 3, "text": 5, "name": 7, "traceback": 3}]
-    for content in odd:
-        for kind in ("stream", "display_data", "update_display_data", "execute_result", "clear_output", "error"):
-            assert recorder.take(kind, content)
-    recorder.end(reply, status=status)
-    end = CellLog(tmp_path, "c").ended()
-    assert end is not None
-    assert (end.status, end.asked_exit) == expected

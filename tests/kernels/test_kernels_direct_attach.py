@@ -88,29 +88,6 @@ async def ours(short_tmp: Path) -> AsyncIterator[House]:
         yield await made(rig, "ours")
 
 
-async def test_a_cell_that_ended_in_between_gives_its_result(ours: House) -> None:
-    request, running = await ours.begin(WAITS + "print('over')")
-    await ours.rig.replace()
-    with pytest.raises(InterruptedRunError):
-        await running
-    ours.go()
-    await eventually(lambda: ours.rig.records(request, "end"), "the end of the cell, with nobody there")
-    ours.handle = await ours.rig.attach(DirectBackend(ours.rig.placement, ours.rig.config), ours.launch)
-    async with asyncio.timeout(PATIENCE):
-        reply = await ours.handle.follow(request, no_news)
-    assert (reply.status, reply.lossy) == (CellStatus.OK, False)
-    assert ours.rig.out(request) == b"begun\nover\n"
-
-
-async def test_a_cell_that_never_reached_the_kernel_is_told_as_not_run(ours: House) -> None:
-    await ours.replace()
-    async with asyncio.timeout(PATIENCE):
-        reply = await ours.handle.follow(ours.rig.request(ours.launch, "1"), no_news)
-    assert reply.status is CellStatus.ABORTED
-    assert reply.notice is not None
-    assert "not run" in reply.notice
-
-
 async def test_a_stock_kernel_that_is_done_and_whose_reply_nobody_heard_is_not_claimed_to_be_well(
     short_tmp: Path,
 ) -> None:
@@ -128,20 +105,6 @@ async def test_a_stock_kernel_that_is_done_and_whose_reply_nobody_heard_is_not_c
         assert (reply.status, reply.lossy) == (CellStatus.ERROR, True)
         assert reply.error is not None
         assert reply.error.name == "NoReply"
-
-
-async def test_a_kernel_that_dies_while_it_is_followed_is_gone(house: House) -> None:
-    request, running = await house.begin(WAITS + "os._exit(5)")
-    await house.replace()
-    with pytest.raises(InterruptedRunError):
-        await running
-    following = asyncio.ensure_future(house.handle.follow(request, no_news))
-    house.go()
-    with pytest.raises(KernelGoneError) as caught:
-        async with asyncio.timeout(PATIENCE):
-            await following
-    assert caught.value.record is not None
-    assert caught.value.record.code == 5
 
 
 async def test_a_kernel_that_cannot_answer_is_taken_all_the_same(ours: House) -> None:

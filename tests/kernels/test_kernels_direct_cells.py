@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,27 +59,6 @@ async def kernel(
         else:
             launch = rig.stock() if request.param == "stock" else rig.launch()
         yield Kernel(rig, launch, await rig.start(DirectBackend(rig.placement, rig.config), launch))
-
-
-async def test_whoever_waits_is_woken_while_the_cell_runs(kernel: Kernel) -> None:
-    """News are in the files when the waker is called."""
-    seen: list[int] = []
-    request = kernel.rig.request(
-        kernel.launch,
-        "import time\nprint('first', flush=True)\nwhile not __import__('os').path.exists('go'): time.sleep(0.01)",
-    )
-    news = asyncio.Event()
-
-    def wake() -> None:
-        seen.append(len(kernel.rig.out(request)))
-        news.set()
-
-    running = asyncio.ensure_future(kernel.handle.execute(request, wake))
-    await eventually(lambda: seen and seen[-1] == len("first\n"), "news of the first line")
-    assert not running.done()
-    Path(kernel.launch.cwd, "go").touch()
-    async with asyncio.timeout(PATIENCE):
-        assert (await running).status is CellStatus.OK
 
 
 async def test_the_reply_of_a_stock_kernel_that_left_may_come_a_while_after_the_news_of_its_end(
@@ -156,19 +134,6 @@ async def test_what_a_stock_kernel_loses_is_told(short_tmp: Path, monkeypatch: p
         assert (reply.status, reply.lossy, reply.iopub_lost) == (CellStatus.OK, True, True)
         reply, _ = await stock.run("1")
         assert not reply.lossy
-
-
-async def test_the_end_is_orderly_and_leaves_no_file(kernel: Kernel) -> None:
-    file = kernel.handle.connection_file
-    assert file is not None
-    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    assert json.loads(file.read_text())["transport"] == "ipc"
-    await kernel.run("import atexit, pathlib\natexit.register(lambda: pathlib.Path('polite').touch())")
-    assert await kernel.handle.shutdown(PATIENCE, "stopped") == ()
-    assert Path(kernel.launch.cwd, "polite").exists()
-    assert not file.parent.exists()
-    assert kernel.handle.died.done()
-    assert await kernel.handle.shutdown(1.0, "stopped") == ()
 
 
 def jupyter_request(kind: str, **content: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house
 from supervisord_py.errors import InvalidInputError, OverloadedError
-from supervisord_py.kernels.channels import Gap, open_channels
+from supervisord_py.kernels.channels import open_channels
 from supervisord_py.kernels.direct import DirectBackend
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kernels.kernel_rig import KernelRig
     from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.channels import Channels, Letter
+    from supervisord_py.kernels.channels import Channels, Pending
     from supervisord_py.kernels.direct import DirectKernel
 
 
@@ -61,9 +61,9 @@ class Front:
         )
 
 
-def is_end(waiting: Letter | Gap, msg_id: str) -> bool:
+def is_end(waiting: Pending, msg_id: str) -> bool:
     """Say whether this is what comes behind all output of a request."""
-    if isinstance(waiting, Gap) or waiting.channel != "iopub":
+    if waiting.dropped_bytes or waiting.channel != "iopub":
         return False
     return waiting.message.parent_id == msg_id and waiting.message.is_status("idle")
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
-from supervisord_py.kernels.backend import KernelGoneError
+from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
 from supervisord_py.kernels.config import LadderTimes
 from supervisord_py.kernels.direct import DirectBackend
 
@@ -78,38 +77,6 @@ async def ended(running: asyncio.Future[Reply]) -> Reply:
         return await running
 
 
-# -- deaths ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("code", "exit_code", "signum"),
-    [
-        ("import os; os._exit(3)", 3, None),
-        ("import ctypes; ctypes.string_at(0)", None, signal.SIGSEGV),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", None, signal.SIGKILL),
-    ],
-)
-async def test_a_cell_that_kills_its_kernel_fails_with_how_it_ended(
-    kernel: Kernel, code: str, exit_code: int | None, signum: int | None
-) -> None:
-    running = await kernel.begin(code)
-    with pytest.raises(KernelGoneError) as caught:
-        await ended(running)
-    record = caught.value.record
-    assert record is not None
-    assert (record.code, record.signal) == (exit_code, signum)
-    assert (caught.value.extra["code"], caught.value.extra["signal"]) == (exit_code, signum)
-    assert kernel.handle.died.result() is record
-    if kernel.launch.interpreter is not None:
-        assert kernel.rig.out(kernel.request) == b"begun\n"
-    with pytest.raises(KernelGoneError):
-        await kernel.handle.execute(kernel.rig.request(kernel.launch, "1"), no_news)
-    assert not await answers(kernel.handle, PATIENCE)
-    assert await kernel.handle.interrupt() == "gone"
-    assert await kernel.handle.terminate() == "gone"
-    assert await kernel.handle.shutdown(5.0, "stopped") == ()
-
-
 # -- interrupts: the matrix of the notes, as far as one rung goes ---------------------------------------------------
 
 
@@ -170,13 +137,3 @@ async def test_a_kernelspec_may_ask_to_be_interrupted_by_message(short_tmp: Path
         reply = await ended(running)
         assert reply.error is not None
         assert reply.error.name == "KeyboardInterrupt"
-
-
-async def test_a_shutdown_of_a_busy_kernel_ends_its_cell_too(kernel: Kernel) -> None:
-    running = await kernel.begin("import time; time.sleep(600)")
-    assert await kernel.handle.shutdown(0.4, "evicted_lru") == ()
-    assert not Path(str(kernel.handle.connection_file)).exists()
-    with pytest.raises(KernelGoneError) as caught:
-        await ended(running)
-    assert caught.value.record is not None
-    assert caught.value.extra["reason"] == "evicted_lru"

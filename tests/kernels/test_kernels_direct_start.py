@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from dataclasses import replace
@@ -110,16 +109,6 @@ async def test_a_program_that_never_answers_is_ended_with_all_that_it_started(ri
     assert not alive(int(pids.read_text()))
 
 
-async def test_a_start_that_is_given_up_leaves_nothing(rig: KernelRig) -> None:
-    launch = rig.stock(kernelspec_argv=(program(rig, "hangs", "sleep 600"), "{connection_file}"))
-    starting = asyncio.ensure_future(rig.start(DirectBackend(rig.placement, rig.config), launch))
-    await eventually(lambda: rig.started and rig.started[0].pid, "its process")
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
-    await nothing_left(rig, launch)
-
-
 async def test_a_runtime_directory_that_is_too_long_is_told_with_its_bound(rig: KernelRig) -> None:
     deep = rig.folder / ("d" * 90)
     rig.config = replace(rig.config, run_dir=deep)
@@ -178,17 +167,3 @@ async def test_folders_that_nobody_owns_are_swept(rig: KernelRig) -> None:
     ours = place.folder_of(rig.config.run_dir, launch.session_id).name
     assert sorted(os.listdir(rig.config.run_dir / place.FOLDER)) == [place.SECRET, ours]
     assert await answers(handle, PATIENCE)
-
-
-async def test_what_is_asked_for_reaches_the_log_of_the_daemon(rig: KernelRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`trace` tells types and sizes, and not what was said."""
-    import structlog
-
-    rig.config = replace(rig.config, trace=True)
-    with structlog.testing.capture_logs() as logs:
-        launch = rig.launch()
-        handle = await rig.start(DirectBackend(rig.placement, rig.config), launch)
-        await handle.execute(rig.request(launch, "secret = 1"), lambda: None)
-    sent = next(it for it in logs if it["event"] == "kernel_message" and it["type"] == "execute_request")
-    assert (sent["way"], sent["channel"]) == ("sent", "shell")
-    assert "secret" not in str(logs)

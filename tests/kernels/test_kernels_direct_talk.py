@@ -12,21 +12,16 @@ import zmq.asyncio
 from structlog.testing import capture_logs
 
 from kernels.kernel_rig import PATIENCE, eventually
-from supervisord_py.kernels import cell_end, kernel_client
 from supervisord_py.kernels import connection_file as place
+from supervisord_py.kernels import kernel_client
 from supervisord_py.kernels.backend import ExecuteRequest
-from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.kernel_client import KernelClient, Message, NotSentError, session_for
-from supervisord_py.kernels.recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from supervisord_py.process.model import ExitRecord
-
-OK = {"status": "ok", "execution_count": 1}
 
 
 def said(kind: str, parent: str, session: str = "px-k", **content: Any) -> Message:
@@ -48,104 +43,11 @@ def never() -> asyncio.Future[ExitRecord | None]:
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all patience be short."""
-    for name in ("IDLE_SECONDS", "REPLY_SECONDS", "LAST_WORDS_SECONDS", "POLL_SECONDS", "PROBE_SECONDS"):
-        monkeypatch.setattr(cell_end, name, 0.02)
-
-
-@pytest.fixture
 async def talk(short_tmp: Path) -> AsyncIterator[KernelClient]:
     """A client of a kernel that never comes."""
     client = KernelClient(place.make(short_tmp, "k", "k.1"), "k")
     yield client
     await client.close()
-
-
-# -- requests ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_request_is_over_when_reply_and_idle_came_in_either_order(talk: KernelClient) -> None:
-    for order in ("reply first", "idle first"):
-        heard, late = list[str](), list[str]()
-        request = talk.expect("c", lambda it, heard=heard: heard.append(it.type))
-        news = [("shell", said("execute_reply", "c", **OK)), ("iopub", idle("c"))]
-        talk.hear("iopub", said("stream", "c", text="x"))
-        talk.hear("control", said("execute_reply", "c", status="error"))  # not where it was asked
-        for channel, it in news if order == "reply first" else reversed(news):
-            assert "c" in talk._under_way
-            talk.hear(channel, it)
-        assert "c" not in talk._under_way
-        assert request.reply.result()["status"] == "ok"
-        assert heard == ["stream", "status"]
-        talk.late = lambda it, late=late: late.append(it.type)
-        talk.hear("iopub", said("stream", "c", text="late"))
-        talk.hear("shell", said("execute_reply", "c", **OK))
-        assert late == ["stream"]
-
-
-async def test_what_others_do_is_told_apart_from_what_is_ours(talk: KernelClient) -> None:
-    talk.hear("iopub", said("status", "ours-of-before", execution_state="busy"))
-    assert not talk.foreign.busy
-    talk.hear("iopub", said("stream", "f", "front", text="x"))
-    assert talk.foreign.used_at is None
-    talk.hear("iopub", said("status", "f", "front", execution_state="busy"))
-    assert talk.foreign.busy
-    talk.expect("control", channel="control")
-    talk.hear("iopub", idle("control"))
-    assert talk.foreign.busy
-    talk.expect("c")
-    talk.hear("iopub", idle("c"))
-    assert not talk.foreign.busy  # its idle was lost; ours came later
-
-
-# -- ends of cells -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("replied", [True, False])
-async def test_the_last_word_of_a_kernel_that_died_counts(
-    talk: KernelClient, tmp_path: Path, hurried: None, *, replied: bool
-) -> None:
-    """Its reply, or the `end` on disk."""
-    CellWriter(str(tmp_path), "c", 100).end("ok", execution_count=4, duration=1.0, ask_exit=not replied)
-    request, died = talk.expect("c"), never()
-    died.set_result(None)
-    if replied:
-        talk.hear("shell", said("execute_reply", "c", **OK))
-    await cell_end.wait_for_end(request, died)
-    reply = await cell_end.conclude(request, died, cell(tmp_path), "kernel:k")
-    assert (reply.status, reply.execution_count) == (CellStatus.OK, 1 if replied else 4)
-    assert (reply.iopub_lost, reply.asked_exit) == (False, not replied)
-
-
-async def test_a_followed_cell_that_began_and_never_ended_is_not_claimed(
-    talk: KernelClient, tmp_path: Path, hurried: None
-) -> None:
-    CellWriter(str(tmp_path), "c", 100).begin("code")
-    request, probe = talk.expect("c"), talk.expect("probe")
-    talk.hear("shell", said("kernel_info_reply", "probe"))
-    reply = await cell_end.follow(request, probe, never(), cell(tmp_path), "kernel:k")
-    assert reply.error is not None
-    assert reply.error.name == "NoReply"
-
-
-# -- recordings -----------------------------------------------------------------------------------------------------
-
-
-async def test_what_waits_for_the_disk_is_bounded_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    recording, woken = Recording(queue_bytes=1000), asyncio.Event()
-    await recording.open(cell(tmp_path), woken.set, begin=True, pid=1)
-    for _ in range(10):
-        recording.take(said("stream", "c", name="stdout", text="x" * 300))
-    recording.take(said("stream", "nobody", name="stdout", text="x"))
-    recording.take(idle("c"))
-    async with asyncio.timeout(PATIENCE):
-        dropped = await recording.end("c", OK)
-    kept = (tmp_path / "c.out").read_bytes()
-    assert kept in {b"x" * 300, b"x" * 600}
-    assert dropped >= 3000 - len(kept)
-    assert woken.is_set()
-    await recording.close()
 
 
 # -- the wire ----------------------------------------------------------------------------------------------------------

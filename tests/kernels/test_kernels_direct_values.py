@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError, StartFailedError
 from supervisord_py.kernels import channels, kernelspecs, messages
-from supervisord_py.kernels.backend import Launch, Reply
-from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.cell_files import CellLog, reply_of
-from supervisord_py.kernels.channels import Gap, Letter, Mailbox
+from supervisord_py.kernels.backend import Launch
+from supervisord_py.kernels.channels import Mailbox, Pending
 from supervisord_py.kernels.kernel_client import Message
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
@@ -42,9 +40,6 @@ def test_importing_the_backend_is_cheap() -> None:
     assert run.stdout == "\n"
 
 
-# -- messages -------------------------------------------------------------------------------------------------------
-
-
 # -- mailboxes ------------------------------------------------------------------------------------------------------
 
 LETTERS = st.tuples(
@@ -58,7 +53,7 @@ LETTERS = st.tuples(
 @given(st.lists(st.one_of(LETTERS, st.none()), max_size=60))
 def test_a_mailbox_is_bounded_and_accounts_for_every_byte(steps: list[Any]) -> None:
     """None takes; everything else is put. Order holds, what matters is never dropped, gaps count what was."""
-    box, put, got = Mailbox(1000), list[tuple[str, Message]](), list[Letter | Gap]()
+    box, put, got = Mailbox(1000), list[tuple[str, Message]](), list[Pending]()
     for step in steps:
         if step is None:
             if (found := box.take()) is not None:
@@ -67,21 +62,21 @@ def test_a_mailbox_is_bounded_and_accounts_for_every_byte(steps: list[Any]) -> N
         kind, channel, parent, size = step
         put.append((channel, made(kind, parent, size)))
         box.put(*put[-1])
-        output = [it.message.size for it in box._waiting if isinstance(it, Letter) and is_output(it)]
+        output = [it.message.size for it in box._waiting if not it.dropped_bytes and is_output(it)]
         assert sum(output) <= 1000
         assert box.overrun is (box.waiting_bytes > channels.OVERRUN * 1000)
     while (found := box.take()) is not None:
         got.append(found)
     assert box.waiting_bytes == 0
-    kept = [it.message for it in got if isinstance(it, Letter)]
+    kept = [it.message for it in got if not it.dropped_bytes]
     assert [id(it) for it in kept] == [id(it) for _, it in put if any(it is each for each in kept)]
     important = [it for channel, it in put if channel == "shell" or it.type not in channels.OUTPUT]
     assert all(any(it is each for each in kept) for it in important)
-    lost = sum(it.dropped_bytes for it in got if isinstance(it, Gap))
+    lost = sum(it.dropped_bytes for it in got)
     assert sum(it.size for it in kept) + lost == sum(it.size for _, it in put)
 
 
-def is_output(letter: Letter) -> bool:
+def is_output(letter: Pending) -> bool:
     return letter.channel == "iopub" and letter.message.type in channels.OUTPUT
 
 
@@ -124,39 +119,3 @@ def test_each_trouble_of_the_launcher_has_its_words_and_its_step(
         assert words in error.detail
     assert error.unit == "kernel:s-abcdef"
     assert error.extra["reason"] == "early_exit"
-
-
-# -- replies and end records ----------------------------------------------------------------------------------------
-
-
-def end_in(folder: Path, *lines: str) -> Reply | None:
-    (folder / "c.jsonl").write_text("".join(lines))
-    return CellLog(folder, "c").reply()
-
-
-def test_a_reply_and_an_end_record_say_the_same(tmp_path: Path) -> None:
-    told = {"ename": "E", "evalue": "v", "traceback": ["a", "b"]}
-    reply = reply_of({"status": "error", "execution_count": 3, **told})
-    error = '{"name":"E","value":"v","traceback":["a","b"]}'
-    line = '{"kind":"end","at":0,"status":"error","execution_count":3,"ask_exit":false,"error":%s}\n'
-    assert reply == end_in(tmp_path, line % error)
-    assert (reply.status, reply.execution_count) == (CellStatus.ERROR, 3)
-    leave = {"status": "ok", "payload": [{"source": "ask_exit", "keepkernel": False}]}
-    assert reply_of(leave).asked_exit
-    found = end_in(tmp_path, '{"kind":"end","at":0,"status":"ok","ask_exit":true}\n')
-    assert found is not None
-    assert found.asked_exit
-    stay = {"status": "ok", "payload": [{"source": "ask_exit", "keepkernel": True}, {"source": "page"}, 3]}
-    assert not reply_of(stay).asked_exit
-    assert reply_of({"status": "aborted"}).status is CellStatus.ABORTED
-
-
-@pytest.mark.parametrize("much", [0, 200_000])
-def test_the_last_whole_end_is_found_from_behind(tmp_path: Path, much: int) -> None:
-    ends = [f'{{"kind":"end","at":0,"status":"{status}"}}\n' for status in ("error", "ok")]
-    long = '{"kind":"x","at":0,"x":"' + "e" * much + '"}\n'
-    others = ['["end"]\n', '{"kind":"x","y":"end"}\n', "nonsense end\n", long]
-    found = end_in(tmp_path, *ends, *others, '{"kind":"end","at":0,"sta')
-    assert found is not None
-    assert found.status is CellStatus.OK
-    assert end_in(tmp_path, *others, ends[0].rstrip()) is None

@@ -83,6 +83,3 @@ def test_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:
 
 def test_a_token_is_in_no_repr() -> None:
     assert "t0ken" not in repr(legacy_settings({"PI_PYTHON_GATEWAY_TOKEN": "t0ken", "PI_PYTHON_GATEWAY_URL": "t0ken"}))
-
-
-# -- explanations ----------------------------------------------------------------------------------------------------

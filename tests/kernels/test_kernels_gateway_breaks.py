@@ -58,13 +58,6 @@ async def nothing(server: FakeServer, message: Message) -> None:
     """Run on."""
 
 
-@pytest.mark.parametrize("v1", [True, False])
-async def test_both_framings_carry_a_cell(v1: bool, short_tmp: Path) -> None:
-    async with talking(short_tmp, v1=v1, on_execute=print_and_end) as (house, _):
-        ran = await house.run("print('all of it')")
-        assert (ran.reply.status, ran.out, ran.reply.lossy) == (CellStatus.OK, b"all of it\n", False)
-
-
 async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path) -> None:
     """The rest of its output and its reply come over the second connection; what came between is not known."""
 
@@ -132,27 +125,6 @@ async def test_a_connection_that_cannot_come_back_ends_the_kernel(status: int, w
         await server.cut()
         with pytest.raises(KernelGoneError, match=words):
             await task
-
-
-async def test_cancelling_the_wait_does_not_cancel_the_cell(short_tmp: Path) -> None:
-    later = asyncio.Event()
-
-    async def end_later(server: FakeServer, message: Message) -> None:
-        await server.say("stream", output("early "), to=message)
-        await later.wait()
-        await server.say("stream", output("late"), to=message)
-        await server.end_cell(message)
-
-    async with talking(short_tmp, on_execute=end_later) as (house, server):
-        request, task = house.begin("1")
-        await eventually(lambda: house.rig.out(request), "output")
-        task.cancel()
-        await asyncio.wait([task])
-        later.set()
-        await eventually(lambda: house.rig.records(request, "end"), "the end on disk")
-        assert house.rig.out(request) == b"early late"
-        server.on_execute = print_and_end
-        assert (await house.run("2")).out == b"all of it\n"
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,6 @@ import json
 import os
 import re
 import socket
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -62,19 +59,6 @@ def test_nothing_that_looks_like_a_secret_leaves_this_machine(env: dict[str, str
     for name in told:
         assert not any(word in name.upper() for word in ("TOKEN", "SECRET", "PASSW", "KEY", "COOKIE", "CREDENTIAL"))
     assert set(told) - {"PX_INSTANCE", "PX_UNIT"} <= {each for each in env if not each.startswith(("HOME", "KERNEL"))}
-
-
-def test_first_code_goes_where_it_is_told_and_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir("/")
-    monkeypatch.setattr("sys.path", ["/x"])
-    for name in ("LANG", "PX_INSTANCE", "PX_UNIT"):
-        monkeypatch.setenv(name, "before")
-    names: dict[str, Any] = {}
-    exec(init_code(str(tmp_path), {"LANG": "xx"}, "d.1", "kernel:s"), names)  # noqa: S102 - what a kernel would do
-
-    assert (os.getcwd(), sys.path[0]) == (str(tmp_path), str(tmp_path))
-    assert (os.environ["LANG"], os.environ["PX_INSTANCE"]) == ("xx", "d.1")
-    assert set(names) == {"__builtins__"}
 
 
 # -- whose gateway it is -----------------------------------------------------------------------------------------------

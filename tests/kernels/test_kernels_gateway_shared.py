@@ -51,13 +51,6 @@ async def local_house(folder: Path, **gateway: Any) -> AsyncIterator[House]:
             await house.backend.close(stop=True)
 
 
-def record_of(house: House) -> GatewayRecord:
-    """Return what is written of the gateway."""
-    record = house.backend._shared.read()
-    assert record is not None
-    return record
-
-
 async def gateways_of(rig: KernelRig) -> list[int]:
     """Return the pids of gateways that the keeper holds."""
     return [each.identity.pid for each in await rig.placement.list(UNIT) if each.unit == UNIT and each.exit is None]
@@ -87,21 +80,6 @@ async def test_d10_no_other_user_can_listen_to_a_kernel(short_tmp: Path) -> None
 
 
 # -- one gateway for all -----------------------------------------------------------------------------------------------
-
-
-async def test_a_gateway_is_found_again_by_the_next_control_plane(short_tmp: Path) -> None:
-    async with local_house(short_tmp) as house:
-        await house.open()
-        before = record_of(house)
-        await house.backend.close(stop=False)
-        await house.rig.replace()
-        house.backend = await local_of(house.rig)
-        await house.open("t-000000")
-        assert record_of(house) == before
-        assert await gateways_of(house.rig) == [before.pid]
-        await house.backend.close(stop=True)
-        assert await gateways_of(house.rig) == []
-        assert not (house.rig.config.gateway.dir / "gateway.json").exists()
 
 
 async def test_a_gateway_that_a_dead_control_plane_was_starting_is_stopped(short_tmp: Path) -> None:

@@ -62,44 +62,6 @@ def test_the_first_bytes_are_published_and_characters_are_not_cut(rig: InsideRig
     assert ran.text() == "é→😀"
 
 
-def test_every_record_is_on_disk_when_its_message_arrives(rig: InsideRig) -> None:
-    code = (
-        "from IPython.display import clear_output, display, publish_display_data\n"
-        "print('before'); handle = display('one', display_id='h'); handle.update('two'); clear_output(wait=True)\n"
-        "publish_display_data({'application/x-px-status+json': {'op': 'test', 'n': 1}})\n"
-        "1 / 0"
-    )
-    kinds = {
-        "display_data": ("display", "status"),
-        "update_display_data": ("display",),
-        "clear_output": ("clear",),
-        "error": ("error",),
-    }
-    cell = rig.send(code)
-    reply = rig.message("shell", cell)["content"]
-    assert rig.records(cell, "end")[0]["status"] == "error"
-    assert reply["ename"] == "ZeroDivisionError"
-
-    def check(kind: str, content: dict[str, Any]) -> None:
-        if kind in kinds:
-            assert any(rig.records(cell, each) for each in kinds[kind]), (kind, content)
-
-    while True:
-        message = rig.message("iopub", cell)
-        check(message["header"]["msg_type"], message["content"])
-        if message["content"].get("execution_state") == "idle":
-            break
-    first, second = rig.records(cell, "display")
-    assert (first["data"]["text/plain"], first["display_id"], first["update"]) == ("'one'", "h", False)
-    assert (second["data"]["text/plain"], second["display_id"], second["update"]) == ("'two'", "h", True)
-    assert rig.records(cell, "clear")[0]["wait"] is True
-    assert rig.records(cell, "status")[0]["event"] == {"op": "test", "n": 1}
-    (error,) = rig.records(cell, "error")
-    assert (error["name"], error["value"], error["at"]) == ("ZeroDivisionError", "division by zero", len(b"before\n"))
-    assert error["traceback"] == reply["traceback"]
-    assert rig.records(cell, "end")[0]["error"]["traceback"] == reply["traceback"]
-
-
 def test_a_full_disk_does_not_harm_the_code_and_names_itself(rig: InsideRig) -> None:
     """RLIMIT_FSIZE stands for a disk that is full: write(2) fails in the middle of the output."""
     ran = rig.good(

@@ -196,9 +196,6 @@ def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
         assert rig.run(wrong).reply["ename"] in {"FileNotFoundError", "ValueError"}
 
 
-# -- what is told ----------------------------------------------------------------------------------------------------
-
-
 # -- names and documentation -----------------------------------------------------------------------------------------
 
 

@@ -113,16 +113,5 @@ def test_the_output_of_a_line_is_what_it_wrote_and_its_code_is_kept(rig: InsideR
     psutil.Process(int(rig.out(ran.id))).kill()  # goes on in the background, and is not waited for
 
 
-def test_an_interrupt_ends_the_command_and_the_cell(rig: InsideRig) -> None:
-    """IPython would go on with the next line."""
-    cell = rig.send("!echo begun; echo $$ > pid; sleep 600\nafter = 2")
-    written = rig.cwd / "pid"
-    pid = int(until(lambda: rig.out(cell) == b"begun\n" and written.exists() and written.read_text(), "the command"))
-    rig.interrupt()
-    assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
-    rig.good("assert 'after' not in dir()")
-    until(lambda: is_over(pid), "its end")
-
-
 def test_lines_of_others_are_left_alone(rig: InsideRig) -> None:
     assert rig.run("!tty -s && echo 'a terminal'", px=False).text().strip() == "a terminal"

@@ -17,7 +17,6 @@ from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownEr
 from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
 from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.installs import Installers, overlay_install
 from supervisord_py.kernels.interpreters import MANAGED
 from supervisord_py.process.model import ChildSpec
 
@@ -210,23 +209,3 @@ async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(hous
 
 
 PYTHON = "/p q/python"
-
-
-@pytest.mark.parametrize(
-    ("tools", "pip", "start", "by_hand"),
-    [
-        (Installers("/b", "/uv"), True, ("/uv", "pip", "install", "--python", PYTHON), "'/p q/python' -m pip install"),
-        (Installers("/b", "/uv"), False, ("/uv", "pip", "install"), "/uv pip install --python '/p q/python'"),
-        (Installers("/b"), True, (PYTHON, "-m", "pip", "install"), "'/p q/python' -m pip install"),
-        (Installers("/b"), False, None, "'/p q/python' -m ensurepip && '/p q/python' -m pip install"),
-    ],
-)
-def test_uv_is_preferred_then_the_interpreter_s_own_pip(
-    tools: Installers, pip: bool, start: tuple[str, ...] | None, by_hand: str
-) -> None:
-    assert tools.add_ipykernel(PYTHON, has_pip=pip) == f"{by_hand} ipykernel"
-    install = overlay_install(PYTHON, "/overlays/t", tools, has_pip=pip)
-    assert (install is None) is (start is None)
-    if install is not None and start is not None:
-        assert install.steps[0][: len(start)] == start
-        assert install.steps[0][-3:-1] == ("--target", "/overlays/t")

@@ -11,7 +11,7 @@ import pytest
 
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.kernels.cell import Cell, CellError, CellResult, CellStatus
+from supervisord_py.kernels.cell import Cell, CellResult, CellStatus
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 from supervisord_py.kernels.notebook import (
@@ -143,23 +143,6 @@ def test_cells_that_lack_an_id_or_share_one_get_their_own() -> None:
     assert [cell.id for cell in valid(executed(json.dumps(plain), [])).cells] == ids
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "words"),
-    [
-        (CellStatus.ERROR, CellError("ExitCode", "3"), "ExitCode: 3"),
-        (CellStatus.TIMED_OUT, None, "timed_out: the cell ran out of its time and was ended"),
-        (CellStatus.CANCELLED, None, "cancelled: the cell was cancelled"),
-        (CellStatus.ERROR, None, "error: error"),
-    ],
-)
-def test_a_failure_without_a_traceback_is_told_in_the_notebook(
-    status: CellStatus, error: CellError | None, words: str
-) -> None:
-    made = valid(executed(notebook(code("x")), [CellResult(CELL, None, status, error=error)]))
-    (output,) = made.cells[0].outputs
-    assert (output.output_type, output.traceback) == ("error", [words])
-
-
 def test_a_reference_is_a_sentence_where_the_schema_knows_none(tmp_path: Path) -> None:
     writer = writer_of(tmp_path)
     writer.display({"image/png": "A" * 4000})
@@ -227,21 +210,6 @@ def test_a_script_is_split_at_its_markers_with_their_titles() -> None:
         "a\r",
         "# %% x\r\nb\x0c# %% no\n",
     ]
-
-
-@pytest.mark.parametrize(
-    ("marker", "title"),
-    [
-        ("# %%   ", None),
-        ("# %% A title\t", "A title"),
-        ('# %% Title {"tags": ["x"]}', "Title"),
-        ("# %% name='a b' Title", "Title"),
-        ("# %% a=b c", "c"),
-    ],
-)
-def test_what_a_marker_says(marker: str, title: str | None) -> None:
-    assert cells_of_script(f"{marker}\nx") == (Cell(f"{marker}\nx", title),)
-    assert cells_of_script("# %% Title [Raw]\nx") == cells_of_script("# %% [md]\nx") == ()
 
 
 @pytest.mark.parametrize("line", ["# %%time", "x # %%", " # %%", "## %%", "#  %%", "'# %%'"])

@@ -14,15 +14,11 @@ from hypothesis import strategies as st
 
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels import render
 from supervisord_py.kernels.artifacts import find_artifact, spill
-from supervisord_py.kernels.cell import CellError, CellStatus, Step
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.render import (
-    NEAR_BYTES,
     CellOutput,
     as_on_a_terminal,
-    cell_result,
     cut_end,
     cut_start,
     show,
@@ -99,20 +95,6 @@ def test_the_complete_output_is_an_artifact_by_the_cells_own_id_and_links_are_no
 # -- the result ------------------------------------------------------------------------------------------------------
 
 
-def test_a_result_takes_from_the_end_record_what_is_not_given(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.write("stdout", b"x")
-    writer.end("error", execution_count=4, duration=0.25, error={"name": "E", "value": "v"})
-    output = show(log_of(tmp_path), LIMITS)
-    result = cell_result(CELL, "title", output, notices=("told",), steps=(Step("sigint", 0.0),))
-    assert (result.status, result.error) == (CellStatus.ERROR, CellError("E", "v"))
-    assert (result.execution_count, result.duration_seconds) == (4, 0.25)
-    assert (result.text, result.artifact, result.total_bytes, result.total_lines) == ("x", CELL, 1, 1)
-    assert (result.notices, result.steps[0].action, result.title) == (("told",), "sigint", "title")
-    other = cell_result(CELL, None, output, status=CellStatus.TIMED_OUT, duration_seconds=9.0, execution_count=5)
-    assert (other.status, other.duration_seconds, other.execution_count) == (CellStatus.TIMED_OUT, 9.0, 5)
-
-
 PICTURE = {"image/png": "AAAA"}
 
 # -- where to cut ----------------------------------------------------------------------------------------------------
@@ -124,16 +106,6 @@ def test_a_cut_never_divides_a_character(text: str, place: int) -> None:
     place = min(place, len(data))
     data[:place][: cut_end(data[:place])].decode()
     data[place:][cut_start(data[place:]) :].decode()
-
-
-def test_a_cut_falls_between_lines_that_are_near() -> None:
-    assert cut_end(b"one\ntwo\nthr") == 8
-    assert cut_start(b"ne\ntwo\nthree") == 3
-    assert cut_end(b"x\n" + b"y" * NEAR_BYTES) == 2 + NEAR_BYTES
-    assert cut_start(b"y" * NEAR_BYTES + b"\nx") == 0
-    assert cut_start(b"all of it\n") == 0
-    assert cut_start(b"\x80\x80\x80\x80\x80") == 0
-    assert cut_start(b"\x80\x80") == 2
 
 
 @pytest.mark.parametrize(
@@ -194,14 +166,6 @@ def test_rich_outputs_whose_words_are_left_out_stay_among_the_outputs(tmp_path: 
     assert "ttt" not in found.text
     assert kinds(found) == ["stdout", "text/markdown", "stdout"]
     assert f"1 lines omitted; artifact {found.artifact}" in found.text
-
-
-def test_only_the_first_and_the_last_rich_outputs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render, "FIRST_OUTPUTS", 2)
-    found = shown(tmp_path, [f"{number}" for number in range(10)], most_outputs=5)
-    assert [output["data"]["text/markdown"] for output in found.outputs] == ["0", "1", "7", "8", "9"]
-    assert found.text == "0\n1\n7\n8\n9\n"
-    assert "5 of 10 rich outputs are not listed" in found.notices[0]
 
 
 @settings(max_examples=60)

@@ -58,6 +58,7 @@ class CellWriter:
     def __init__(self, folder: str, cell_id: str, cap: int) -> None:
         self.base = os.path.join(folder, cell_id)
         self.ended = False
+        self._started = time.monotonic()
         self._cap = cap
         self._files: dict[str, Descriptor] = {}
         self._failed: set[str] = set()
@@ -139,17 +140,10 @@ class CellWriter:
             return False
         return True
 
-    def reply(self, content: Mapping[str, Any], duration: float, status: str | None = None) -> None:
+    def reply(self, content: Mapping[str, Any], status: str | None = None) -> None:
         """Close the cell by the content of its execute_reply ({} where none came), or with another status."""
-        payload, count, said = content.get("payload"), content.get("execution_count"), str(content.get("status"))
-        pieces = [each for each in payload if isinstance(each, dict)] if isinstance(payload, list) else []
-        self.end(
-            status or (said if said in ("ok", "error") else "aborted" if content else "error"),
-            execution_count=count if isinstance(count, int) else None,
-            duration=duration,
-            ask_exit=any(each.get("source") == "ask_exit" and not each.get("keepkernel") for each in pieces),
-            error=_error(content) if said == "error" else None,
-        )
+        told = told_by(content)
+        self.end(**{**told, "status": status or told["status"], "duration": time.monotonic() - self._started})
 
     def end(
         self,
@@ -225,6 +219,18 @@ def _error(content: Mapping[str, Any]) -> dict[str, Any]:
         "name": str(content.get("ename") or "Error"),
         "value": str(content.get("evalue") or ""),
         "traceback": traceback,
+    }
+
+
+def told_by(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an execute_reply ({} where none came) says of the end of a cell, as the record `end` has it."""
+    payload, count, said = content.get("payload"), content.get("execution_count"), str(content.get("status"))
+    pieces = [each for each in payload if isinstance(each, dict)] if isinstance(payload, list) else []
+    return {
+        "status": said if said in ("ok", "error") else "aborted" if content else "error",
+        "execution_count": count if isinstance(count, int) else None,
+        "ask_exit": any(each.get("source") == "ask_exit" and not each.get("keepkernel") for each in pieces),
+        "error": _error(content) if said == "error" else None,
     }
 
 

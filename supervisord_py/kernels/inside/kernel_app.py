@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -78,7 +77,7 @@ class Session(jupyter_session.Session):
             cell.writer.message(kind, content)
         else:  # everything that it wrote is in its files, and `end` says how it went
             CELLS.give_back(cell)
-            cell.writer.reply(content, time.monotonic() - cell.started)
+            cell.writer.reply(content)
 
 
 class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):

@@ -16,7 +16,6 @@ import io
 import os
 import sys
 import threading
-import time
 from collections import OrderedDict
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING, Any
@@ -46,7 +45,6 @@ class Cell:
         self.header = dict(header)
         self.writer = CellWriter(folder, name, cap)
         self.left = preview
-        self.started = time.monotonic()
         self.decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in NUMBERS}
 
 
