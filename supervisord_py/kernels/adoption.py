@@ -17,8 +17,7 @@ from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.execution import CellWork
 from supervisord_py.kernels.kernel_driver import own_of
-from supervisord_py.kernels.room_requests import Owner
-from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.session import BackendName, Owner
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process import clock
 from supervisord_py.process.instance import End, read_note

@@ -26,7 +26,7 @@ from supervisord_py.kernels.cell import (
 )
 from supervisord_py.kernels.execution import CellWork
 from supervisord_py.kernels.messages import Stopped
-from supervisord_py.kernels.room_requests import Owner
+from supervisord_py.kernels.session import Owner
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process import clock
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.execution import CellOutcome, CellRun
     from supervisord_py.kernels.kernel_driver import KernelInstance
     from supervisord_py.kernels.kernel_pool import Granted
-    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.room import Kernels
+    from supervisord_py.kernels.session_register import LiveSession
 
 _log = structlog.get_logger(__name__)
 

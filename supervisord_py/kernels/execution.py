@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CallEvent, CellResult, CellStarted, Step
     from supervisord_py.kernels.config import LadderTimes
     from supervisord_py.kernels.kernel_driver import KernelInstance
-    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.room import Kernels
+    from supervisord_py.kernels.session_register import LiveSession
     from supervisord_py.ledger.kernels import KernelCellRow
 
 LOST_CELL_SECONDS = 5.0
