@@ -218,6 +218,13 @@ class KernelPool:
         finally:
             del self._waiters[asking.ticket]
 
+    def give_back(self, life: KernelInstance, ticket: int) -> None:
+        """A call is over: the next one may have its kernel, unless the code has left that."""
+        self.report(ev.Ended(ticket))
+        if life.exiting:
+            self.life_died(life)
+        self.register.used(life.session)
+
     def lives_present(self) -> tuple[KernelInstance, ...]:
         """Return every life of which something is left."""
         return tuple(self._by_serial.values())

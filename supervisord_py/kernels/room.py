@@ -15,7 +15,7 @@ from supervisord_py.kernels import call_rules, kernelspecs, spares
 from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.adoption import KernelAdoption
 from supervisord_py.kernels.backends import Backends
-from supervisord_py.kernels.call import Call, CallPlan
+from supervisord_py.kernels.call import Call
 from supervisord_py.kernels.cell import CellStatus, Notice, Step
 from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.choice import BASH, ChooseRequest
@@ -329,9 +329,11 @@ class Kernels:
             PxError: The call never ran a cell.
         """
         self._refuse_at_the_end()
-        plan = await self._plan(request, tell)
+        call_rules.check_cells(request.cells)
+        timeout = call_rules.timeout_of(request.timeout_seconds, self.config)
+        session = await self._session_to_call(request, request.arrived_at + timeout.seconds, tell)
         self._refuse_at_the_end()
-        call = Call(self, plan, tell)
+        call = Call(self, session, request, timeout, tell)
         self._calls.add(call)
         call.answer.add_done_callback(lambda _: self._calls.discard(call))
         call.task = self.pool.supervisor.task(call.work())
@@ -342,22 +344,6 @@ class Kernels:
             if not isinstance(self._ending, InterruptedRunError):
                 call.cancel()
             raise
-
-    async def _plan(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> CallPlan:
-        call_rules.check_cells(request.cells)
-        timeout = call_rules.timeout_of(request.timeout_seconds, self.config)
-        loop = asyncio.get_running_loop()
-        deadline = request.arrived_at + timeout.seconds
-        session = await self._session_to_call(request, deadline, tell)
-        return CallPlan(
-            id=secrets.token_hex(8),
-            session=session,
-            request=request,
-            timeout=timeout,
-            deadline=deadline,
-            queued_at=time.time() - (loop.time() - request.arrived_at),
-            caller=self.pool.serial_of_instance(request.caller_instance),
-        )
 
     async def _session_to_call(
         self, request: CallRequest, deadline: float, tell: Callable[[CallEvent], None]
