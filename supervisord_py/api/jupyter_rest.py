@@ -18,8 +18,7 @@ from aiohttp import web
 from supervisord_py.api.schemas import JupyterKernel, read_body
 from supervisord_py.api.streams import json_answer, rfc3339
 from supervisord_py.errors import PxError, SurvivorsError, UnknownUnitError
-from supervisord_py.kernels.room_requests import Owner, StartRequest
-from supervisord_py.kernels.session import BackendName, SessionState
+from supervisord_py.kernels.session import BackendName, Owner, SessionState, StartRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,8 +25,7 @@ from supervisord_py.kernels.artifacts import find_artifact
 from supervisord_py.kernels.cell import CallRequest, Cell
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.notebook import cells_of_script
-from supervisord_py.kernels.room_requests import Owner, StartRequest
-from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.session import BackendName, Owner, StartRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

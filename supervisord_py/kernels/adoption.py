@@ -15,17 +15,15 @@ import structlog
 from supervisord_py.errors import PxError
 from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.execution import CellWork
+from supervisord_py.kernels.execution import CellRun
 from supervisord_py.kernels.kernel_driver import own_of
-from supervisord_py.kernels.room_requests import Owner
-from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.session import BackendName, Owner
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process import clock
 from supervisord_py.process.instance import End, read_note
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.kernel_driver import KernelInstance, KernelNote
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.process.model import Child
@@ -154,19 +152,9 @@ class KernelAdoption:
 
     async def _follow(self, life: KernelInstance, sent: KernelCellRow, ticket: int) -> None:
         """Wait for the end of a cell in flight, or make it end when the time of its call is over."""
-        assert life.handle is not None
         left = (life.cell_deadline or clock.now()) - clock.now()
-        deadline = asyncio.get_running_loop().time() + left
-        work = CellWork(self._room, life.session, life, life.handle)
-        run = work.begin(sent, deadline, _nobody)
-        done = await work.perform(run, sent, deadline)
-        if done.result.status is CellStatus.OK:
+        run = CellRun(self._room, life, sent, asyncio.get_running_loop().time() + left)
+        result, _, _ = await run.perform()
+        if result.status is CellStatus.OK:
             self._pool.report(ev.Succeeded(ticket))
-        self._pool.report(ev.Ended(ticket))
-        if life.exiting:
-            self._pool.life_died(life)
-        self._room.register.used(life.session)
-
-
-def _nobody(_: CallEvent) -> None:
-    """Nobody is told."""
+        self._pool.give_back(life, ticket)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
-from msgspec import Struct, field
 
 from supervisord_py.errors import CancelledRunError, PxError, TimedOutError
 from supervisord_py.kernels import messages
@@ -24,9 +23,9 @@ from supervisord_py.kernels.cell import (
     CellStatus,
     Variables,
 )
-from supervisord_py.kernels.execution import CellWork
+from supervisord_py.kernels.execution import CellRun
 from supervisord_py.kernels.messages import Stopped
-from supervisord_py.kernels.room_requests import Owner
+from supervisord_py.kernels.session import Owner
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process import clock
 
@@ -35,51 +34,51 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.call_rules import Timeout
     from supervisord_py.kernels.cell import CallEvent, CallRequest, Cell
-    from supervisord_py.kernels.execution import CellOutcome, CellRun
     from supervisord_py.kernels.kernel_driver import KernelInstance
     from supervisord_py.kernels.kernel_pool import Granted
-    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.room import Kernels
+    from supervisord_py.kernels.session_register import LiveSession
 
 _log = structlog.get_logger(__name__)
 
 
-class CallPlan(Struct, frozen=True):
-    """A call of which everything is known before it waits. `deadline` is loop time."""
-
-    id: str
-    session: LiveSession
-    request: CallRequest
-    timeout: Timeout
-    deadline: float
-    queued_at: float
-    caller: int | None
-    notices: tuple[str, ...] = ()
-
-
-class _Course(Struct):
-    """How a call goes."""
-
-    results: list[CellResult] = field(default_factory=list)
-    variables: Variables = Variables.KEPT
-    message: str | None = None
-    notices: list[str] = field(default_factory=list)
-    over_memory: bool = False
-
-
 class Call:
-    """One call. `work` runs it; `answer` is what the client waits for."""
+    """One call. `work` runs it; `answer` is what the client waits for.
 
-    def __init__(self, room: Kernels, plan: CallPlan, tell: Callable[[CallEvent], None]) -> None:
-        self.plan = plan
-        self.answer: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
+    Args:
+        session: Where its cells run.
+        request: As it was asked for.
+        timeout: The time it has.
+        tell: Told of what happens, on the loop.
+    """
+
+    def __init__(
+        self,
+        room: Kernels,
+        session: LiveSession,
+        request: CallRequest,
+        timeout: Timeout,
+        tell: Callable[[CallEvent], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.id = secrets.token_hex(8)
+        self.answer: asyncio.Future[CallResult] = loop.create_future()
         self.task: asyncio.Task[None] | None = None
-        self._room = room
+        self._room, self._session, self._request, self._timeout = room, session, request, timeout
+        self._deadline = request.arrived_at + timeout.seconds
+        self._queued_at = time.time() - (loop.time() - request.arrived_at)
         self._teller: Callable[[CallEvent], None] | None = tell
         self._run: CellRun | None = None
         self._ticket = room.pool.new_ticket()
         self._granted = False
         self._cancelled = False
+        self._is_own = session.owner is Owner.PER_CALL and session.keeps_variables
+        """The variables of the session end with this call."""
+        self._results: list[CellResult] = []
+        self._variables = Variables.KEPT
+        self._message: str | None = None
+        self._over_memory = False
+        self._notices = [] if timeout.notice is None else [timeout.notice]
 
     # -- from outside ------------------------------------------------------------------------------------------------
 
@@ -108,7 +107,7 @@ class Call:
             try:
                 self._teller(event)
             except Exception:
-                _log.exception("call_listener_failed", call=self.plan.id)
+                _log.exception("call_listener_failed", call=self.id)
                 self._teller = None
 
     # -- its course --------------------------------------------------------------------------------------------------
@@ -116,186 +115,150 @@ class Call:
     async def work(self) -> None:
         """Run it to its end and answer."""
         try:
-            result = await self._go()
+            granted = await self._wait_for_kernel()
+            try:
+                await self._run_cells(granted.life)
+            finally:
+                self._conclude(granted.life)
+            result = self._answer(granted)
         except PxError as error:
-            self._settle(error)
+            self._fail(error)
         except asyncio.CancelledError:
-            self._settle(_cancelled(self.plan))
+            self._fail(self._cancelled_error())
             raise
         except Exception as error:
-            self._settle(PxError(f"pxd failed: {error!r}", unit=self.plan.session.unit))
+            self._fail(PxError(f"pxd failed: {error!r}", unit=self._session.unit))
             raise
         else:
-            self._settle(result)
+            self._teller = None
+            if not self.answer.done():
+                self.answer.set_result(result)
 
-    def _settle(self, outcome: CallResult | PxError) -> None:
+    def _fail(self, error: PxError) -> None:
         self._teller = None
-        if self.answer.done():
-            return
-        if isinstance(outcome, CallResult):
-            self.answer.set_result(outcome)
-        else:
-            self.answer.set_exception(outcome)
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
-    async def _go(self) -> CallResult:
-        granted = await self._wait_for_kernel()
-        course = _Course(notices=[*self.plan.notices, *self._greetings(granted)])
-        try:
-            await self._run_cells(granted.life, course)
-        finally:
-            self._conclude(granted.life, course)
-        return self._answer(granted, course)
+    def _cancelled_error(self) -> PxError:
+        return CancelledRunError("The call was cancelled before its first cell began.", unit=self._session.unit)
 
     async def _wait_for_kernel(self) -> Granted:
-        plan, request = self.plan, self.plan.request
+        """Return the kernel in its turn; what the first call on a kernel is told about it, is noted."""
+        session, request, pool = self._session, self._request, self._room.pool
         loop = asyncio.get_running_loop()
         asked = ev.Asked(
             self._ticket,
-            plan.session.id,
-            clock.now() + (plan.deadline - loop.time()),
+            session.id,
+            clock.now() + (self._deadline - loop.time()),
             reset=request.reset,
             per_call=request.per_call,
-            caller=plan.caller,
+            caller=pool.serial_of_instance(request.caller_instance),
         )
-        granted = await self._room.pool.acquire(asked, plan.session, self._tell)
+        granted = await pool.acquire(asked, session, self._tell)
         self._granted = True
-        if loop.time() >= plan.deadline or self._cancelled:
-            self._room.pool.report(ev.Ended(self._ticket))
+        if loop.time() >= self._deadline or self._cancelled:
+            pool.report(ev.Ended(self._ticket))
             if self._cancelled:
-                raise _cancelled(plan)
+                raise self._cancelled_error()
             raise TimedOutError(
-                messages.waited_in_vain(plan.timeout.seconds, "the kernel was started"),
+                messages.waited_in_vain(self._timeout.seconds, "the kernel was started"),
                 hint="Ask again: it is ready now.",
-                unit=plan.session.unit,
+                unit=session.unit,
             )
+        if granted.cold:
+            self._notices += session.notices
+        if granted.life.cell is None and session.lost is not None:
+            self._notices.append(session.lost)
+            session.lost = None
         return granted
 
-    def _greetings(self, granted: Granted) -> list[str]:
-        """Return what the first call on a kernel is told about it."""
-        session = self.plan.session
-        found = list(session.notices) if granted.cold else []
-        if granted.life.cell is None and session.lost is not None:
-            found.append(session.lost)
-            session.lost = None
-        return found
-
-    async def _run_cells(self, life: KernelInstance, course: _Course) -> None:
-        cells = self.plan.request.cells
+    async def _run_cells(self, life: KernelInstance) -> None:
+        """Run the cells in order, as far as they go."""
+        cells = self._request.cells
         for index, cell in enumerate(cells):
-            is_stateless = not self.plan.session.keeps_variables
-            where = Stopped(index, len(cells), cell.title, self._is_own, is_stateless)
-            if self._is_over():
-                course.results.append(replace(self._not_run_in_time(cell), variables=self._left(course)))
-                course.message = f"The call's time was over before {str(where)[0].lower()}{str(where)[1:]} began."
+            where = Stopped(index, len(cells), cell.title, self._is_own, not self._session.keeps_variables)
+            if asyncio.get_running_loop().time() >= self._deadline:
+                error = CellError("TimedOut", "The call's time was over before this cell began; it was not run.")
+                self._not_run(cell, CellStatus.TIMED_OUT, error)
+                self._message = f"The call's time was over before {str(where)[0].lower()}{str(where)[1:]} began."
                 break
-            if not await self._run_cell(where, cell, life, course):
+            if not await self._run_cell(where, cell, life):
                 break
-        for cell in cells[len(course.results) :]:
-            aborted = CellResult(secrets.token_hex(8), cell.title, CellStatus.ABORTED, variables=self._left(course))
-            course.results.append(aborted)
+        for cell in cells[len(self._results) :]:
+            self._not_run(cell, CellStatus.ABORTED)
 
-    def _left(self, course: _Course) -> Variables:
+    def _not_run(self, cell: Cell, status: CellStatus, error: CellError | None = None) -> None:
+        left = self._left()
+        self._results.append(CellResult(secrets.token_hex(8), cell.title, status, error=error, variables=left))
+
+    def _left(self) -> Variables:
         """Return what the next call finds of the variables, as far as this one came."""
-        has_none = self._is_own or not self.plan.session.keeps_variables
-        return Variables.LOST if has_none else course.variables
+        return self._variables if self._session.keeps_variables and not self._is_own else Variables.LOST
 
-    @property
-    def _is_own(self) -> bool:
-        """Whether the variables of the session end with this call."""
-        return self.plan.session.owner is Owner.PER_CALL and self.plan.session.keeps_variables
-
-    def _is_over(self) -> bool:
-        return asyncio.get_running_loop().time() >= self.plan.deadline
-
-    @staticmethod
-    def _not_run_in_time(cell: Cell) -> CellResult:
-        error = CellError("TimedOut", "The call's time was over before this cell began; it was not run.")
-        return CellResult(secrets.token_hex(8), cell.title, CellStatus.TIMED_OUT, error=error)
-
-    async def _run_cell(self, where: Stopped, cell: Cell, life: KernelInstance, course: _Course) -> bool:
+    async def _run_cell(self, where: Stopped, cell: Cell, life: KernelInstance) -> bool:
         """Run one cell; return whether the next one is to be run."""
-        done = await self._send(self._dispatched(where, cell, life), life, where.index)
-        judged = done.judged
-        course.over_memory = done.over_memory
-        if judged.variables is Variables.LOST:
-            course.variables = Variables.LOST
-        result = replace(done.result, variables=self._left(course))
-        course.results.append(result)
-        if result.status is CellStatus.OK:
-            self._room.pool.report(ev.Succeeded(self._ticket))
-        after = asyncio.get_running_loop().time() - self.plan.request.arrived_at
-        course.message = sentence(where, judged, done.end, life.end, after)
-        self._tell(CellDone(result))
-        if judged.stops_the_call:
-            return False
-        if self._cancelled or done.end.cut is not None:
-            course.message = course.message or f"The call was cancelled.{where.left_out}"
-            return False
-        return True
-
-    def _dispatched(self, where: Stopped, cell: Cell, life: KernelInstance) -> KernelCellRow:
-        return KernelCellRow(
+        sent = KernelCellRow(
             id=secrets.token_hex(8),
-            session=self.plan.session.id,
-            call=self.plan.id,
+            session=self._session.id,
+            call=self.id,
             ordinal=where.index,
             code=cell.code,
             status=RUNNING,
-            queued_at=self.plan.queued_at,
+            queued_at=self._queued_at,
             started_at=time.time(),
             instance=life.key,
             title=cell.title,
         )
-
-    async def _send(self, sent: KernelCellRow, life: KernelInstance, index: int) -> CellOutcome:
-        deadline = self.plan.deadline
-        if life.handle is None:
-            raise AssertionError(life)
-        work = CellWork(self._room, self.plan.session, life, life.handle)
-        run = self._run = work.begin(sent, deadline, self._tell)
-        count = len(self.plan.request.cells)
-        started = CellStarted(index, sent.id, sent.title, sent.session, code=sent.code, count=count)
+        started = CellStarted(where.index, sent.id, sent.title, sent.session, code=sent.code, count=where.count)
+        run = self._run = CellRun(self._room, life, sent, self._deadline, self._tell)
         try:
-            return await work.perform(run, sent, deadline, started)
+            result, judged, end = await run.perform(started)
         finally:
             self._run = None
+        self._over_memory = run.over_memory
+        if judged.variables is Variables.LOST:
+            self._variables = Variables.LOST
+        result = replace(result, variables=self._left())
+        self._results.append(result)
+        if result.status is CellStatus.OK:
+            self._room.pool.report(ev.Succeeded(self._ticket))
+        after = asyncio.get_running_loop().time() - self._request.arrived_at
+        self._message = sentence(where, judged, end, life.end, after)
+        self._tell(CellDone(result))
+        if judged.status is not CellStatus.OK or judged.exited:
+            return False
+        if self._cancelled or end.cut is not None:
+            self._message = self._message or f"The call was cancelled.{where.left_out}"
+            return False
+        return True
 
-    def _conclude(self, life: KernelInstance, course: _Course) -> None:
+    def _conclude(self, life: KernelInstance) -> None:
         """Give the kernel back; one that the code left, or that is too large, is on its way out from now on."""
-        pool, session = self._room.pool, self.plan.session
+        pool, session = self._room.pool, self._session
         session.last_used = time.time()
-        if course.over_memory and course.variables is Variables.KEPT and life.wanted is None:
+        if self._over_memory and self._variables is Variables.KEPT and life.wanted is None:
             pool.report(ev.RecycleAsked(session.id, life.serial))
             pool.supervisor.say("recycled", life, rss_bytes=life.rss_bytes)
-            course.notices.append(messages.RECYCLED)
-            course.variables = Variables.LOST
-        pool.report(ev.Ended(self._ticket))
-        if life.exiting:
-            pool.life_died(life)
-        pool.register.used(session)
+            self._notices.append(messages.RECYCLED)
+            self._variables = Variables.LOST
+        pool.give_back(life, self._ticket)
 
-    def _answer(self, granted: Granted, course: _Course) -> CallResult:
-        plan, key = self.plan, self.plan.session.key
-        if plan.timeout.notice is not None:
-            course.notices.insert(0, plan.timeout.notice)
+    def _answer(self, granted: Granted) -> CallResult:
+        key = self._session.key
         return CallResult(
             session_id=key.id,
             cwd=key.cwd,
             interpreter=key.interpreter,
             backend=key.backend,
-            variables=self._left(course),
-            cells=tuple(course.results),
-            timeout_seconds=plan.timeout.seconds,
-            clamped=plan.timeout.clamped,
+            variables=self._left(),
+            cells=tuple(self._results),
+            timeout_seconds=self._timeout.seconds,
+            clamped=self._timeout.clamped,
             cold_start_ms=granted.life.cold_start_ms if granted.cold else None,
             instance=granted.life.key,
-            notices=tuple(course.notices),
-            message=course.message,
+            notices=tuple(self._notices),
+            message=self._message,
         )
-
-
-def _cancelled(plan: CallPlan) -> PxError:
-    return CancelledRunError("The call was cancelled before its first cell began.", unit=plan.session.unit)
 
 
 def _retrieved(answer: asyncio.Future[CallResult]) -> None:

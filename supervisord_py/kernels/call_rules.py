@@ -143,11 +143,6 @@ class Judgement(Struct, frozen=True):
     exited: bool = False
     notices: tuple[str, ...] = ()
 
-    @property
-    def stops_the_call(self) -> bool:
-        """Whether later cells are not to be run."""
-        return self.status is not CellStatus.OK or self.exited
-
 
 def judge(end: CellEnd, kernel_end: End | None) -> Judgement:
     """Say what came of a cell.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.execution import CellEnd
-    from supervisord_py.kernels.live_session import LiveSession
+    from supervisord_py.kernels.session_register import LiveSession
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.instance import End

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -15,19 +16,16 @@ from supervisord_py.kernels.call_rules import judge
 from supervisord_py.kernels.cell import CellNews, CellStatus, RungClimbed, Variables
 from supervisord_py.kernels.cell_files import held_to_cap
 from supervisord_py.kernels.ladder import Ladder, Over, Rung, Sight, Take, Wait
-from supervisord_py.kernels.session import BackendName
 from supervisord_py.process import clock
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from supervisord_py.kernels.backend import KernelHandle, Reply
+    from supervisord_py.kernels.backend import Reply
     from supervisord_py.kernels.call_rules import Judgement
     from supervisord_py.kernels.cell import CallEvent, CellResult, CellStarted, Step
-    from supervisord_py.kernels.config import LadderTimes
     from supervisord_py.kernels.kernel_driver import KernelInstance
-    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.ledger.kernels import KernelCellRow
 
@@ -61,21 +59,39 @@ class CellEnd(Struct, frozen=True):
 
 
 class CellRun:
-    """One run of one cell."""
+    """One run of one cell on a session's kernel, from here to the end of that cell.
+
+    Args:
+        sent: The cell's row.
+        deadline: Loop time after which it is made to end.
+        tell: Told of what happens, on the loop.
+    """
 
     def __init__(
-        self, life: KernelInstance, handle: KernelHandle, cell_id: str, tell: Callable[[CallEvent], None]
+        self,
+        room: Kernels,
+        life: KernelInstance,
+        sent: KernelCellRow,
+        deadline: float,
+        tell: Callable[[CallEvent], None] = lambda _: None,
     ) -> None:
-        self.cell_id = cell_id
+        assert life.handle is not None
+        loop = asyncio.get_running_loop()
+        self.cell_id = sent.id
         self.steps: tuple[Step, ...] = ()
-        self._life = life
-        self._handle = handle
-        self.tell = tell
+        self.over_memory = False
+        """The kernel is over its soft limit after the cell."""
+        self._room, self._life, self._handle = room, life, life.handle
+        self._sent, self._deadline, self._tell = sent, deadline, tell
+        self._is_stateless = not life.session.keeps_variables
         self._cut: CellStatus | None = None
         self._hurries = 0
         self._is_over = False
-        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._news: asyncio.Future[None] = loop.create_future()
         self._climbed = asyncio.Condition()
+        life.cell, life.cell_deadline, life.busy = sent.id, clock.now() + (deadline - loop.time()), True
+        life.judged.clear()
+        life.session.has_cells, life.session.run = True, self
 
     def cut(self, status: CellStatus, *, rungs: int = 1) -> None:
         """Have the cell end; asked again, the next rung is taken at once. The first status stands."""
@@ -88,117 +104,90 @@ class CellRun:
 
     async def until_climbed(self, known: int, seconds: float) -> None:
         """Wait until more than `known` steps are there, or that time is over."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._climbed:
                 await self._climbed.wait_for(lambda: len(self.steps) > known or self._is_over)
-        except TimeoutError:
-            pass
 
-    async def run(self, work: Coroutine[None, None, Reply], deadline: float, times: LadderTimes) -> CellEnd:
-        """Run the cell to its end.
+    async def perform(self, started: CellStarted | None = None) -> tuple[CellResult, Judgement, CellEnd]:
+        """Send the cell, wait for its end or make it end; return what came of it, what that means, and how it ended.
 
         Args:
-            work: The handle's `execute` or `follow` of this cell.
-            deadline: Loop time after which it is made to end.
-            times: Of the ladder.
+            started: Told right before it is sent, when its row is there. None for a cell that an earlier control plane
+                sent: it is only followed, and how long it took, its own files tell.
         """
-        executing = asyncio.ensure_future(work)
+        life, room, sent = self._life, self._room, self._sent
         try:
-            await self._until_cut_or_ended(executing, deadline)
-            if executing.done():
-                return self._ended(executing, None)
-            self._cut = self._cut or CellStatus.TIMED_OUT
-            over, steps = await self._climb(executing, Ladder(times, asyncio.get_running_loop().time()))
+            end, duration = await self._see_end(started)
+            if end.steps:
+                self._say_climbed(end)
+            await self._until_known(end)
+            judged = judge(end, life.end)
+            life.exiting = life.exiting or judged.exited
+        finally:
+            life.busy = False
+            life.judged.set()
+        is_over = life.over.is_set()
+        self.over_memory, result = await asyncio.gather(  # the keeper measures while we read
+            room.memory.is_over(life),
+            room.cell_store.finish(sent, judged, end, duration, kernel_is_over=is_over),
+        )
+        if end.gone is not None and not is_over:
+            room.pool.supervisor.task(self._seal_later(result))
+        if judged.error is not None or result.status is not judged.status:
+            judged = replace(judged, status=result.status, error=result.error)
+        return result, judged, end
+
+    async def _see_end(self, started: CellStarted | None) -> tuple[CellEnd, float | None]:
+        """Return how it ended, and after how many seconds."""
+        loop, room, sent = asyncio.get_running_loop(), self._room, self._sent
+        noting: asyncio.TimerHandle | None = None
+        output = room.config.output
+        request = ExecuteRequest(
+            sent.id, sent.code, room.config.cells_dir / sent.session, output.preview_bytes, output.cell_bytes
+        )
+        try:
+            # Noted until when it may run, for a control plane that comes after us: the keeper is told before the cell
+            # is sent, while the row is on its way to the disk.
+            if self._life.is_ours:
+                room.pool.note(self._life)
+            else:
+                noting = loop.call_later(NOTE_SECONDS, room.pool.note, self._life)
+            if started is not None:
+                await room.cell_store.dispatch(sent)
+                self._tell(started)
+            news, began = CellNews(sent.id), loop.time()
+            async with held_to_cap(request):
+                work = self._handle.follow if started is None else self._handle.execute
+                end = await self._run(work(request, lambda: self._tell(news)))
+            return end, None if started is None else loop.time() - began
+        finally:
+            self._life.session.run = None
+            if noting is not None:
+                noting.cancel()
+
+    async def _run(self, work: Coroutine[None, None, Reply]) -> CellEnd:
+        loop = asyncio.get_running_loop()
+        executing = asyncio.ensure_future(work)
+        over: Over | None = None
+        try:
+            left = max(0.0, self._deadline - loop.time())
+            news: set[asyncio.Future[Any]] = {executing, self._news}
+            await asyncio.wait(news, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not executing.done():
-                await asyncio.wait({executing}, timeout=LOST_CELL_SECONDS if not over.abandoned else 0)
-            return self._ended(executing, over, steps)
+                self._cut = self._cut or CellStatus.TIMED_OUT
+                over = await self._climb(executing, Ladder(self._room.config.ladder, loop.time()))
+                if not executing.done():
+                    await asyncio.wait({executing}, timeout=LOST_CELL_SECONDS if not over.abandoned else 0)
+            return self._ended(executing, over)
         finally:
             if not executing.done():
                 executing.cancel()  # abandons the wait, not the cell
                 await asyncio.wait({executing})
             self._is_over = True
-            await self._say_climbed()
+            async with self._climbed:
+                self._climbed.notify_all()
 
-    async def _until_cut_or_ended(self, executing: asyncio.Future[Reply], deadline: float) -> None:
-        left = max(0.0, deadline - asyncio.get_running_loop().time())
-        news: set[asyncio.Future[Any]] = {executing, self._news}
-        await asyncio.wait(news, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-
-    # -- the ladder --------------------------------------------------------------------------------------------------
-
-    async def _climb(self, executing: asyncio.Future[Reply], ladder: Ladder) -> tuple[Over, tuple[Step, ...]]:
-        loop = asyncio.get_running_loop()
-        while True:
-            if self._hurries and not ladder.hurried and ladder.taken:
-                self._hurries -= 1
-                ladder = ladder.hurry()
-            if self._news.done():
-                self._news = loop.create_future()
-            match ladder.decide(loop.time(), self._sight(executing, ladder)):
-                case Over() as over:
-                    return over, ladder.steps
-                case Take(rung):
-                    ladder = await self._take(ladder, rung)
-                case Wait(until):
-                    await self._until_news(executing, until)
-
-    def _sight(self, executing: asyncio.Future[Reply], ladder: Ladder) -> Sight:
-        ended = executing.done()
-        gone = self._handle.died.done() or (ended and executing.exception() is not None)
-        if self._is_stateless and ended:
-            gone = gone or ladder.is_fatal  # a shell cell is a process of its own: with it ends all that was signalled
-        return Sight(cell_ended=ended, gone=gone)
-
-    @property
-    def _is_stateless(self) -> bool:
-        return self._life.session.key.backend is BackendName.BASH
-
-    async def _take(self, ladder: Ladder, rung: Rung) -> Ladder:
-        at = asyncio.get_running_loop().time()
-        try:
-            action = await self._perform(rung)
-            detail = None
-        except KeeperLostError:
-            raise
-        except PxError as error:  # a gateway that does not answer must not stop the ladder
-            action, detail = rung.value, error.detail
-        taken = ladder.took(rung, at, action, detail)
-        for step in taken.steps[len(ladder.steps) :]:
-            _log.info("cell_rung", unit=self._life.unit, cell=self.cell_id, action=step.action, detail=step.detail)
-            self.tell(RungClimbed(self.cell_id, step))
-        self.steps = taken.steps
-        await self._say_climbed()
-        return taken
-
-    async def _say_climbed(self) -> None:
-        async with self._climbed:
-            self._climbed.notify_all()
-
-    async def _perform(self, rung: Rung) -> str:
-        if rung in {Rung.TERMINATE, Rung.KILL} and not self._is_stateless:
-            self._want_its_end()
-        match rung:
-            case Rung.INTERRUPT | Rung.AGAIN:
-                return await self._handle.interrupt()
-            case Rung.TERMINATE:
-                return await self._handle.terminate()
-            case Rung.KILL:
-                return await self._handle.kill()
-
-    def _want_its_end(self) -> None:
-        timed_out = self._cut is CellStatus.TIMED_OUT
-        self._life.wanted = self._life.wanted or (Reason.TIMEOUT if timed_out else Reason.CANCELLED)
-
-    async def _until_news(self, executing: asyncio.Future[Reply], until: float) -> None:
-        """Wait for whichever comes first: the end of the cell, of the kernel, one more cancel, the time."""
-        left = max(0.0, until - asyncio.get_running_loop().time())
-        everything: tuple[asyncio.Future[Any], ...] = (executing, self._handle.died, self._news)
-        news = {it for it in everything if not it.done()}
-        await asyncio.wait(news, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-
-    # -- its end -----------------------------------------------------------------------------------------------------
-
-    def _ended(self, executing: asyncio.Future[Reply], over: Over | None, steps: tuple[Step, ...] = ()) -> CellEnd:
+    def _ended(self, executing: asyncio.Future[Reply], over: Over | None) -> CellEnd:
         reply: Reply | None = None
         gone: PxError | None = None
         if not executing.done():
@@ -212,130 +201,20 @@ class CellRun:
         variables = over.variables if over else Variables.LOST if gone else Variables.KEPT
         if self._is_stateless:
             variables = Variables.KEPT
-        return CellEnd(reply, gone, self._cut, variables, steps, self._is_stateless)
+        return CellEnd(reply, gone, self._cut, variables, self.steps, self._is_stateless)
 
-
-class CellOutcome(Struct, frozen=True):
-    """A cell that is over.
-
-    Attributes:
-        result: For whoever asked.
-        judged, end: What it means.
-        over_memory: The kernel is over its soft limit now.
-    """
-
-    result: CellResult
-    judged: Judgement
-    end: CellEnd
-    over_memory: bool
-
-
-class CellWork:
-    """Performs cells on one kernel of one session."""
-
-    def __init__(self, room: Kernels, session: LiveSession, life: KernelInstance, handle: KernelHandle) -> None:
-        self._room = room
-        self._session = session
-        self._life = life
-        self._handle = handle
-        self._noting: asyncio.TimerHandle | None = None
-
-    def begin(self, sent: KernelCellRow, deadline: float, tell: Callable[[CallEvent], None]) -> CellRun:
-        """Note that a cell is under way; `deadline` is loop time."""
-        life = self._life
-        loop = asyncio.get_running_loop()
-        left = deadline - loop.time()
-        life.cell, life.cell_deadline, life.busy = sent.id, clock.now() + left, True
-        life.judged.clear()
-        self._session.has_cells = True
-        run = self._session.run = CellRun(life, self._handle, sent.id, tell)
-        return run
-
-    async def perform(
-        self, run: CellRun, sent: KernelCellRow, deadline: float, started: CellStarted | None = None
-    ) -> CellOutcome:
-        """Send a cell and wait for its end, or make it end; return what came of it.
-
-        Args:
-            run: Its run.
-            sent: The cell.
-            deadline: Loop time after which it is made to end.
-            started: Told right before it is sent, when its row is there. None for a cell that an earlier control plane
-                sent: it is only followed, and how long it took, its own files tell.
-        """
-        try:
-            end, duration = await self._see_end(run, sent, deadline, started)
-            if end.steps:
-                self._say_climbed(sent, end)
-            await self._until_known(end)
-            judged = judge(end, self._life.end)
-            self._life.exiting = self._life.exiting or judged.exited
-        finally:
-            self._life.busy = False
-            self._life.judged.set()
-        is_over = self._life.over.is_set()
-        over_memory, result = await asyncio.gather(  # the keeper measures while we read
-            self._room.memory.is_over(self._life),
-            self._room.cell_store.finish(sent, judged, end, duration, kernel_is_over=is_over),
-        )
-        if end.gone is not None and not is_over:
-            self._room.pool.supervisor.task(self._seal_later(sent, result))
-        if judged.error is not None or result.status is not judged.status:
-            judged = replace(judged, status=result.status, error=result.error)
-        return CellOutcome(result, judged, end, over_memory)
-
-    async def _see_end(
-        self, run: CellRun, sent: KernelCellRow, deadline: float, started: CellStarted | None
-    ) -> tuple[CellEnd, float | None]:
-        """Return how it ended, and after how many seconds."""
-        loop, times = asyncio.get_running_loop(), self._room.config.ladder
-        try:
-            self._note()
-            request = self._request(sent)
-            if started is None:
-                async with held_to_cap(request):
-                    return await run.run(self._handle.follow(request, _nobody), deadline, times), None
-            await self._room.cell_store.dispatch(sent)
-            run.tell(started)
-            news = CellNews(sent.id)
-            began = loop.time()
-            async with held_to_cap(request):
-                end = await run.run(self._handle.execute(request, lambda: run.tell(news)), deadline, times)
-            return end, loop.time() - began
-        finally:
-            self._session.run = None
-            if self._noting is not None:
-                self._noting.cancel()
-
-    def _note(self) -> None:
-        """Have it noted until when the cell may run, for a control plane that comes after us.
-
-        The keeper is told before the cell is sent: this goes out while the row is on its way to the disk.
-        """
-        if self._life.is_ours:
-            self._room.pool.note(self._life)
-        else:
-            loop = asyncio.get_running_loop()
-            self._noting = loop.call_later(NOTE_SECONDS, self._room.pool.note, self._life)
-
-    async def _seal_later(self, sent: KernelCellRow, result: CellResult) -> None:
+    async def _seal_later(self, result: CellResult) -> None:
         """Close the files of a cell that was given up once its kernel is over, too."""
         await self._life.over.wait()
-        await self._room.cell_store.seal(sent, result)
+        await self._room.cell_store.seal(self._sent, result)
 
-    def _say_climbed(self, sent: KernelCellRow, end: CellEnd) -> None:
+    def _say_climbed(self, end: CellEnd) -> None:
         cut = end.cut.value if end.cut else None
         steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in end.steps]
         kept = Variables.LOST.value if end.is_stateless else end.variables.value
         self._room.pool.supervisor.say(
-            "interrupted_cell", self._life, None, cell=sent.id, why=cut, steps=steps, variables=kept
+            "interrupted_cell", self._life, None, cell=self.cell_id, why=cut, steps=steps, variables=kept
         )
-
-    def _request(self, sent: KernelCellRow) -> ExecuteRequest:
-        config = self._room.config
-        output = config.output
-        folder = config.cells_dir / sent.session
-        return ExecuteRequest(sent.id, sent.code, folder, output.preview_bytes, output.cell_bytes)
 
     async def _until_known(self, end: CellEnd) -> None:
         """Of a kernel that is gone or doomed: tell the set, and wait for the word on how it ended."""
@@ -351,6 +230,64 @@ class CellWork:
         except TimeoutError:
             _log.warning("kernel_end_unknown", unit=self._life.unit, instance=self._life.key)
 
+    # -- the ladder --------------------------------------------------------------------------------------------------
 
-def _nobody() -> None:
-    """Nobody follows the output of a cell whose client is gone."""
+    async def _climb(self, executing: asyncio.Future[Reply], ladder: Ladder) -> Over:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._hurries and not ladder.hurried and ladder.taken:
+                self._hurries -= 1
+                ladder = ladder.hurry()
+            if self._news.done():
+                self._news = loop.create_future()
+            match ladder.decide(loop.time(), self._sight(executing, ladder)):
+                case Over() as over:
+                    return over
+                case Take(rung):
+                    ladder = await self._take(ladder, rung)
+                case Wait(until):
+                    await self._until_news(executing, until)
+
+    def _sight(self, executing: asyncio.Future[Reply], ladder: Ladder) -> Sight:
+        ended = executing.done()
+        gone = self._handle.died.done() or (ended and executing.exception() is not None)
+        if self._is_stateless and ended:
+            gone = gone or ladder.is_fatal  # a shell cell is a process of its own: with it ends all that was signalled
+        return Sight(cell_ended=ended, gone=gone)
+
+    async def _take(self, ladder: Ladder, rung: Rung) -> Ladder:
+        at = asyncio.get_running_loop().time()
+        try:
+            action = await self._perform(rung)
+            detail = None
+        except KeeperLostError:
+            raise
+        except PxError as error:  # a gateway that does not answer must not stop the ladder
+            action, detail = rung.value, error.detail
+        taken = ladder.took(rung, at, action, detail)
+        for step in taken.steps[len(ladder.steps) :]:
+            _log.info("cell_rung", unit=self._life.unit, cell=self.cell_id, action=step.action, detail=step.detail)
+            self._tell(RungClimbed(self.cell_id, step))
+        self.steps = taken.steps
+        async with self._climbed:
+            self._climbed.notify_all()
+        return taken
+
+    async def _perform(self, rung: Rung) -> str:
+        if rung in {Rung.TERMINATE, Rung.KILL} and not self._is_stateless:
+            timed_out = self._cut is CellStatus.TIMED_OUT
+            self._life.wanted = self._life.wanted or (Reason.TIMEOUT if timed_out else Reason.CANCELLED)
+        match rung:
+            case Rung.INTERRUPT | Rung.AGAIN:
+                return await self._handle.interrupt()
+            case Rung.TERMINATE:
+                return await self._handle.terminate()
+            case Rung.KILL:
+                return await self._handle.kill()
+
+    async def _until_news(self, executing: asyncio.Future[Reply], until: float) -> None:
+        """Wait for whichever comes first: the end of the cell, of the kernel, one more cancel, the time."""
+        left = max(0.0, until - asyncio.get_running_loop().time())
+        everything: tuple[asyncio.Future[Any], ...] = (executing, self._handle.died, self._news)
+        news = {it for it in everything if not it.done()}
+        await asyncio.wait(news, timeout=left, return_when=asyncio.FIRST_COMPLETED)

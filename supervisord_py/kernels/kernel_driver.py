@@ -19,10 +19,9 @@ from supervisord_py.errors import InvalidInputError, KeeperLostError, PxError, R
 from supervisord_py.kernels import connection_file, messages
 from supervisord_py.kernels.backend import Launch, StartMethod
 from supervisord_py.kernels.choice import SPEC_PREFIX
-from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.messages import how_it_ended
-from supervisord_py.kernels.room_requests import Owner
-from supervisord_py.kernels.session import BackendName, SessionKey
+from supervisord_py.kernels.session import BackendName, Owner, SessionKey
+from supervisord_py.kernels.session_register import LiveSession
 from supervisord_py.process.instance import End, Instance, Phase
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.model import Reason, ResourceLimit, StopReport, Survivor

@@ -15,9 +15,8 @@ from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.cell import KernelStarting, Queued
 from supervisord_py.kernels.kernel_driver import KernelDriver, KernelInstance
 from supervisord_py.kernels.messages import how_it_ended, refusal_error
-from supervisord_py.kernels.room_requests import Owner
+from supervisord_py.kernels.session import Owner
 from supervisord_py.kernels.session_events import Death, Fault, StartCause, WaitsFor
-from supervisord_py.kernels.session_set import SessionSet
 from supervisord_py.process import clock
 from supervisord_py.process.host import SHORT
 from supervisord_py.process.instance import End
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backends import Backends
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.resolver import InterpreterResolver
-    from supervisord_py.kernels.session_register import SessionRegister
+    from supervisord_py.kernels.session_register import LiveSession, SessionRegister
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
@@ -81,8 +79,7 @@ class KernelPool:
         self.placement = placement
         self.supervisor = Supervisor(placement, ledger, events)
         self.config = config
-        self.set = SessionSet(config.sessions)
-        self.register = register
+        self.set, self.register = register.set, register
         self.driver = KernelDriver(self.supervisor, backends, register, resolver, lambda: self.config, self._gone)
         self._by_serial: dict[int, KernelInstance] = {}
         self._waiters: dict[int, Waiter] = {}
@@ -220,6 +217,13 @@ class KernelPool:
             raise
         finally:
             del self._waiters[asking.ticket]
+
+    def give_back(self, life: KernelInstance, ticket: int) -> None:
+        """A call is over: the next one may have its kernel, unless the code has left that."""
+        self.report(ev.Ended(ticket))
+        if life.exiting:
+            self.life_died(life)
+        self.register.used(life.session)
 
     def lives_present(self) -> tuple[KernelInstance, ...]:
         """Return every life of which something is left."""

@@ -15,7 +15,7 @@ from supervisord_py.kernels import call_rules, kernelspecs, spares
 from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.adoption import KernelAdoption
 from supervisord_py.kernels.backends import Backends
-from supervisord_py.kernels.call import Call, CallPlan
+from supervisord_py.kernels.call import Call
 from supervisord_py.kernels.cell import CellStatus, Notice, Step
 from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.choice import BASH, ChooseRequest
@@ -24,9 +24,9 @@ from supervisord_py.kernels.kernel_driver import check_folder
 from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.memory_watch import MemoryWatch
 from supervisord_py.kernels.resolver import InterpreterResolver
-from supervisord_py.kernels.room_requests import InterruptReport, Owner, StartRequest
-from supervisord_py.kernels.session import BackendName, SessionKey
+from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, StartRequest
 from supervisord_py.kernels.session_register import SessionRegister
+from supervisord_py.kernels.session_set import SessionSet
 from supervisord_py.process import clock
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor, stop_report
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.exposure import CapabilityReport
-    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.session import SessionView
-    from supervisord_py.kernels.session_events import Standing
+    from supervisord_py.kernels.session_register import LiveSession
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
@@ -83,7 +82,7 @@ class Kernels:
     ) -> None:
         environ = os.environ if environ is None else environ
         self.resolver = InterpreterResolver(placement, environ=environ, own=own)
-        self.register = SessionRegister(ledger, self._standing)
+        self.register = SessionRegister(ledger, SessionSet(config.sessions))
         self.supervisor = Supervisor(placement, ledger, events)
         """Of what backends run for themselves: it ends behind the kernels."""
         backends = Backends(self.supervisor, config, make_backend)
@@ -93,9 +92,6 @@ class Kernels:
         self._calls: set[Call] = set()
         self._ending: PxError | None = None
         self._is_over = False
-
-    def _standing(self, session_id: str) -> Standing | None:
-        return self.pool.set.standing(session_id)
 
     @property
     def config(self) -> KernelsConfig:
@@ -333,9 +329,11 @@ class Kernels:
             PxError: The call never ran a cell.
         """
         self._refuse_at_the_end()
-        plan = await self._plan(request, tell)
+        call_rules.check_cells(request.cells)
+        timeout = call_rules.timeout_of(request.timeout_seconds, self.config)
+        session = await self._session_to_call(request, request.arrived_at + timeout.seconds, tell)
         self._refuse_at_the_end()
-        call = Call(self, plan, tell)
+        call = Call(self, session, request, timeout, tell)
         self._calls.add(call)
         call.answer.add_done_callback(lambda _: self._calls.discard(call))
         call.task = self.pool.supervisor.task(call.work())
@@ -346,22 +344,6 @@ class Kernels:
             if not isinstance(self._ending, InterruptedRunError):
                 call.cancel()
             raise
-
-    async def _plan(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> CallPlan:
-        call_rules.check_cells(request.cells)
-        timeout = call_rules.timeout_of(request.timeout_seconds, self.config)
-        loop = asyncio.get_running_loop()
-        deadline = request.arrived_at + timeout.seconds
-        session = await self._session_to_call(request, deadline, tell)
-        return CallPlan(
-            id=secrets.token_hex(8),
-            session=session,
-            request=request,
-            timeout=timeout,
-            deadline=deadline,
-            queued_at=time.time() - (loop.time() - request.arrived_at),
-            caller=self.pool.serial_of_instance(request.caller_instance),
-        )
 
     async def _session_to_call(
         self, request: CallRequest, deadline: float, tell: Callable[[CallEvent], None]

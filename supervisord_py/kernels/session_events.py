@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.kernels.config import SessionLimits
-    from supervisord_py.kernels.session import SessionState
     from supervisord_py.process.model import Reason
 
 
@@ -242,10 +241,24 @@ class TimePassed(Struct, frozen=True):
 
 
 Asking = Asked | StartAsked | RestartAsked
-Wish = Asking | GaveUp | Succeeded | Ended | StopAsked
-LifeSight = BecameReady | StartFailed | Died | Gone | Adopted
-UseSight = Used | ForeignBusy | RecycleAsked
-Event = Wish | LifeSight | UseSight | Bounded | Closed | TimePassed
+Event = (
+    Asking
+    | GaveUp
+    | Succeeded
+    | Ended
+    | StopAsked
+    | BecameReady
+    | StartFailed
+    | Died
+    | Gone
+    | Adopted
+    | Used
+    | ForeignBusy
+    | RecycleAsked
+    | Bounded
+    | Closed
+    | TimePassed
+)
 
 
 # -- instructions ------------------------------------------------------------------------------------------------------
@@ -332,27 +345,3 @@ class Placed(Struct, frozen=True):
 
 
 Instruction = Start | Stop | Run | Up | Refuse | Fail | Lose | Placed
-
-
-class Standing(Struct, frozen=True):
-    """What is known of one session, to be shown.
-
-    Attributes:
-        serial: Of the kernel that is there, None where none is.
-        queued: Calls in line, the running one not counted.
-        running: Ticket of the running call.
-        last_used: Times as in the events; None before any use.
-        stopping_for: Why its kernel stops, None when it does not or ended by itself.
-        restarts: How often it came back by itself.
-    """
-
-    session: str
-    state: SessionState
-    serial: int | None
-    queued: int
-    running: int | None
-    last_used: float | None
-    stopping_for: Reason | None
-    restarts: int
-    failure: Failure | None
-    per_call: bool

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
-from supervisord_py.kernels.choice import shortened
-from supervisord_py.kernels.live_session import LiveSession
-from supervisord_py.kernels.messages import end_in_row, how_it_ended
-from supervisord_py.kernels.room_requests import Owner
-from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
+from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest, shortened
+from supervisord_py.kernels.config import SessionLimits
+from supervisord_py.kernels.messages import end_in_row, how_it_ended, refusal_error
+from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState, SessionView
+from supervisord_py.kernels.session_events import Refusal, Refuse
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
-    from supervisord_py.kernels.session import SessionView
-    from supervisord_py.kernels.session_events import Standing
+    from supervisord_py.kernels.choice import Choice
+    from supervisord_py.kernels.execution import CellRun
+    from supervisord_py.kernels.kernel_driver import KernelInstance
+    from supervisord_py.kernels.session_set import SessionSet
+    from supervisord_py.kernels.session_slot import Slot
     from supervisord_py.ledger.kernels import KernelSessionRow, Newest
     from supervisord_py.ledger.store import Ledger
 
@@ -36,17 +40,132 @@ FORGET_SECONDS = 60.0
 """So long a session that its front end ended is still shown: whoever watched it sees how it ended."""
 
 
+@dataclass(slots=True, eq=False)
+class LiveSession:
+    """One session.
+
+    Attributes:
+        created: Unix seconds.
+        last_used: Unix seconds of the end of the last call.
+        choice: What the next kernel is started from, if that has been decided.
+        extra: Variables that Jupyter's front end sent for it.
+        arguments: What it sent for the kernel's command line.
+        environ: The caller's variables at the last choice.
+        reason: Why its last kernel ended.
+        notices: What its last start or recycling had to say.
+        newest: The cell that was sent last when this control plane began.
+        lost: Why variables of earlier calls are gone, until a call has been told.
+        life: The kernel that is there.
+        run: The cell that is under way.
+        has_cells: A cell of ours was run in it.
+        ended_by: Id of the event of its last kernel's end, where nobody asked for that: the cause of the next start.
+        rested_at: Unix seconds of the end of its last kernel; 0 before the first end that we saw.
+    """
+
+    key: SessionKey
+    language: str
+    created: float
+    owner: Owner = Owner.SESSION
+    kernelspec: str | None = None
+    interrupt_mode: str = "signal"
+    last_used: float | None = None
+    choice: Choice | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    reason: Reason | None = None
+    notices: tuple[str, ...] = ()
+    newest: Newest | None = None
+    lost: str | None = None
+    life: KernelInstance | None = None
+    run: CellRun | None = None
+    restarts: int = 0
+    has_cells: bool = False
+    ended_by: int | None = None
+    rested_at: float = 0.0
+
+    @property
+    def id(self) -> str:
+        """As in SessionKey."""
+        return self.key.id
+
+    @property
+    def unit(self) -> str:
+        """As in SessionKey."""
+        return self.key.unit
+
+    @property
+    def keeps_variables(self) -> bool:
+        """Whether there is a state between cells at all: shell cells have none."""
+        return self.key.backend is not BackendName.BASH
+
+    def adopt(self, choice: Choice) -> None:
+        """Have the next kernel be started from a choice; what the present one is, stays."""
+        self.choice = choice
+        if self.life is None or self.life.handle is None:
+            self.language = choice.language
+            self.kernelspec = choice.kernelspec
+            self.interrupt_mode = choice.interrupt_mode
+
+    def choose_request(self, deadline: float) -> ChooseRequest:
+        """Return what is to be asked for when its next kernel is chosen; `deadline` in loop time."""
+        key, is_bash = self.key, self.key.backend is BackendName.BASH
+        has_spec = key.interpreter.startswith(SPEC_PREFIX)
+        return ChooseRequest(
+            cwd=key.cwd,
+            interpreter=None if has_spec or is_bash else key.interpreter,
+            kernelspec=key.interpreter.removeprefix(SPEC_PREFIX) if has_spec else None,
+            backend=key.backend,
+            language=BASH if is_bash else PYTHON,
+            extra=self.extra,
+            environ=self.environ,
+            deadline=deadline,
+        )
+
+    def view(self, slot: Slot | None) -> SessionView:
+        """Return it as it is shown now."""
+        life = self.life
+        wanted = (life.wanted if life else None) or (slot.stopping_for if slot else None)
+        return SessionView(
+            key=self.key,
+            state=slot.state if slot else SessionState.STOPPED,
+            reason=wanted if life else self.reason,
+            pid=life.pid if life else None,
+            queued=len(slot.line) if slot else 0,
+            running=self.run.cell_id if self.run else None,
+            last_used=self.last_used,
+            started_at=life.started_at if life else None,
+            rss_bytes=life.rss_bytes if life else None,
+            instance=life.key if life else None,
+            restarts=max(self.restarts, slot.restarts if slot else 0),
+            failure=self._failure(slot),
+            owner=self.owner.value,
+            kernelspec=self.kernelspec,
+            language=self.language,
+            notices=self.notices,
+            start_method=life.method.value if life and life.child else None,
+            cold_start_ms=life.cold_start_ms if life and life.ready_at is not None else None,
+        )
+
+    def _failure(self, slot: Slot | None) -> dict[str, object] | None:
+        """Return the problem document of the hard failure that stands, with the words that a call would hear."""
+        if slot is None or slot.failure is None:
+            return None
+        refusal = Refuse(0, self.id, Refusal.HARD_FAILURE, 0.0, failure=slot.failure)
+        return refusal_error(refusal, SessionLimits(), self.unit).problem()
+
+
 class SessionRegister:
     """Sessions by id.
 
     Args:
         ledger: Where they are remembered.
-        standing: The set's word on a session.
+        session_set: Who uses them.
     """
 
-    def __init__(self, ledger: Ledger, standing: Callable[[str], Standing | None]) -> None:
+    def __init__(self, ledger: Ledger, session_set: SessionSet) -> None:
         self._ledger = ledger
-        self._standing = standing
+        self.set = session_set
         self._sessions: dict[str, LiveSession] = {}
         self._unsettled: list[KernelSessionRow] = []
         self._written: dict[str, float] = {}
@@ -105,7 +224,7 @@ class SessionRegister:
 
         Args:
             name: What the user said.
-            cwd: Real path; decides between sessions of one name.
+            cwd: Real path; decides between sessions of one name; a Python session goes before a shell.
 
         Raises:
             UnknownUnitError: There is none.
@@ -118,8 +237,8 @@ class SessionRegister:
             found = [it for it in found if it.key.cwd == cwd]
         if len(found) > 1:
             found = [it for it in found if it.life is not None] or found
-        if len({it.key.cwd for it in found}) == 1:  # a shell gives its name up to a Python
-            found = [it for it in found if it.key.backend is not BackendName.BASH] or found
+        pythons = {(it.key.name, it.key.cwd) for it in found if it.keeps_variables}
+        found = [it for it in found if it.keeps_variables or (it.key.name, it.key.cwd) not in pythons]
         if not found:
             raise unknown(name)
         if len(found) > 1:
@@ -141,7 +260,7 @@ class SessionRegister:
 
     def view(self, session: LiveSession) -> SessionView:
         """Return a session as it is shown now."""
-        return session.view(self._standing(session.id))
+        return session.view(self.set.slot(session.id))
 
     def write(self, session: LiveSession) -> None:
         """Write down what a session is now."""
@@ -162,7 +281,7 @@ class SessionRegister:
 
     def settle(self, session: LiveSession) -> None:
         """A kernel of a session is gone: write down what is left of it, or forget it where it was one call's own."""
-        if session.owner is Owner.PER_CALL and session.life is None and self._standing(session.id) is None:
+        if session.owner is Owner.PER_CALL and session.life is None and self.set.slot(session.id) is None:
             self._sessions.pop(session.id, None)
             self._written.pop(session.id, None)
         session.rested_at = time.time()
@@ -181,7 +300,7 @@ class SessionRegister:
         return time.time() - session.rested_at > FORGET_SECONDS
 
     def _shrink(self) -> None:
-        idle = [it for it in self._sessions.values() if it.life is None and self._standing(it.id) is None]
+        idle = [it for it in self._sessions.values() if it.life is None and self.set.slot(it.id) is None]
         for session in [it for it in idle if self._is_over(it)]:
             idle.remove(session)
             self._forget(session)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.session_events import Death, Fault, Phase, Refusal, StartCause, WaitsFor
-from supervisord_py.kernels.session_slot import LIVE, Slot, is_place_free, next_start, places, surplus, victims
+from supervisord_py.kernels.session_slot import LIVE, Running, Slot, is_place_free, next_start, places, surplus, victims
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -51,10 +51,9 @@ class SessionSet:
         self._serial += 1
         return self._serial
 
-    def standing(self, session: str) -> ev.Standing | None:
-        """Return what is known of a session; None when there is nothing to know."""
-        slot = self._slots.get(session)
-        return None if slot is None else slot.standing()
+    def slot(self, session: str) -> Slot | None:
+        """Return what is known of a session, to be read only; None when there is nothing to know."""
+        return self._slots.get(session)
 
     def next_deadline(self) -> float | None:
         """Return when TimePassed is due next, or None."""
@@ -76,12 +75,6 @@ class SessionSet:
 
     def _take(self, event: ev.Event, now: float) -> None:
         match event:
-            case ev.Bounded(limits):
-                self.limits = limits
-            case ev.Closed():
-                self._on_closed()
-            case ev.TimePassed():
-                self._on_time(now)
             case ev.Asked():
                 self._on_asked(event)
             case ev.StartAsked() | ev.RestartAsked():
@@ -89,7 +82,8 @@ class SessionSet:
             case ev.GaveUp(ticket) | ev.Ended(ticket):
                 self._on_ended(ticket, now)
             case ev.Succeeded(ticket):
-                self._on_succeeded(ticket)
+                if (slot := self._holders.get(ticket)) is not None and slot.is_run_by(ticket):
+                    slot.deaths = 0
             case ev.StopAsked(session, reason):
                 self._on_stop_asked(session, reason, Refusal.STOPPED)
             case ev.BecameReady(session, serial):
@@ -102,22 +96,33 @@ class SessionSet:
                 self._on_gone(session, serial)
             case ev.Adopted():
                 self._on_adopted(event)
-            case ev.Used() | ev.ForeignBusy() | ev.RecycleAsked():
-                self._see_use(event, now)
+            case ev.Used(session, at):
+                if (slot := self._ready(session)) is not None:
+                    slot.use(min(at, now))
+                    slot.fresh = False
+            case ev.ForeignBusy(session, busy):
+                if (slot := self._ready(session)) is not None and slot.foreign_busy is not busy:
+                    slot.foreign_busy, slot.fresh = busy, False
+                    slot.use(now)
+            case ev.RecycleAsked(session, serial):
+                if (slot := self._ready(session)) is not None:
+                    slot.recycle = slot.recycle or slot.serial == serial
+            case ev.Bounded(limits):
+                self.limits = limits
+            case ev.Closed():
+                self.is_closed = True
+                for session in tuple(self._slots):
+                    self._on_stop_asked(session, Reason.SHUTDOWN, Refusal.CLOSING)
+            case ev.TimePassed():
+                for asked in [each for slot in self._slots.values() for each in slot.waiting()]:
+                    if asked.deadline <= now:
+                        self._refuse(self._holders[asked.ticket], asked.ticket, Refusal.DEADLINE)
             case _:  # pragma: no cover - the union is closed
                 assert_never(event)
 
-    def _see_use(self, sight: ev.UseSight, now: float) -> None:
-        slot = self._slots.get(sight.session)
-        if slot is None or slot.phase is not Phase.READY:
-            return
-        match sight:
-            case ev.Used(_, at):
-                slot.use_elsewhere(min(at, now))
-            case ev.ForeignBusy(_, busy):
-                slot.work_elsewhere(now, busy=busy)
-            case ev.RecycleAsked(_, serial):
-                slot.recycle = slot.recycle or slot.serial == serial
+    def _ready(self, session: str) -> Slot | None:
+        slot = self._slots.get(session)
+        return slot if slot is not None and slot.phase is Phase.READY else None
 
     # -- what callers want -------------------------------------------------------------------------------------------
 
@@ -180,11 +185,6 @@ class SessionSet:
             self._leave(slot, ticket)
             slot.release(ticket, now)
 
-    def _on_succeeded(self, ticket: int) -> None:
-        slot = self._holders.get(ticket)
-        if slot is not None and slot.is_run_by(ticket):
-            slot.deaths = 0
-
     def _on_stop_asked(self, session: str, reason: Reason, refusal: Refusal) -> None:
         slot = self._slots.get(session)
         if slot is not None:
@@ -192,17 +192,6 @@ class SessionSet:
             if slot.phase in LIVE:
                 self._stop(slot, reason)
             slot.revival = None
-
-    def _on_closed(self) -> None:
-        self.is_closed = True
-        for session in tuple(self._slots):
-            self._on_stop_asked(session, Reason.SHUTDOWN, Refusal.CLOSING)
-
-    def _on_time(self, now: float) -> None:
-        for slot in self._slots.values():
-            for asked in tuple(slot.waiting()):
-                if asked.deadline <= now:
-                    self._refuse(slot, asked.ticket, Refusal.DEADLINE)
 
     # -- what is observed --------------------------------------------------------------------------------------------
 
@@ -290,8 +279,8 @@ class SessionSet:
         for slot in self._slots.values():
             if slot.phase is Phase.READY:
                 self._serve(slot)
-        for slot in self._slots.values():
-            self._retire(slot, now)
+            if (reason := slot.retires_for(now, self.limits.idle_seconds)) is not None:
+                self._stop(slot, reason)
         while (move := next_start(self._slots, self.limits)) is not None:
             slot, going = move
             self._evict(going)
@@ -316,16 +305,12 @@ class SessionSet:
             cold = head.ticket in slot.cold
             self._leave(slot, head.ticket)
             self._holders[head.ticket] = slot
-            slot.serve(head)
+            slot.running, slot.fresh = Running(head.ticket, head.caller), False
             self._out.append(ev.Run(head.ticket, slot.session, slot.serial, cold))
 
     def _replace(self, slot: Slot, reason: Reason, cause: StartCause) -> None:
         slot.revival = cause
         self._stop(slot, reason)
-
-    def _retire(self, slot: Slot, now: float) -> None:
-        if (reason := slot.retires_for(now, self.limits.idle_seconds)) is not None:
-            self._stop(slot, reason)
 
     def _evict(self, going: list[Slot]) -> None:
         for victim in going:

@@ -16,7 +16,6 @@ from supervisord_py.kernels.session_events import (
     Failure,
     FailureKind,
     Phase,
-    Standing,
     StartCause,
     WaitsFor,
 )
@@ -135,10 +134,6 @@ class Slot(Struct):
         """Note a use; one that is told late does not turn the clock back."""
         self.last_used = at if self.last_used is None else max(self.last_used, at)
 
-    def serve(self, asked: ev.Asked) -> None:
-        """Give the kernel to a call."""
-        self.running, self.fresh = Running(asked.ticket, asked.caller), False
-
     def release(self, ticket: int, now: float) -> None:
         """Take the kernel back from a call, if it has it."""
         if self.is_run_by(ticket):
@@ -148,17 +143,6 @@ class Slot(Struct):
     def is_run_by(self, ticket: int) -> bool:
         """Say whether a call has the kernel."""
         return self.running is not None and self.running.ticket == ticket
-
-    def use_elsewhere(self, at: float) -> None:
-        """Note that a client that is not ours used it."""
-        self.use(at)
-        self.fresh = False
-
-    def work_elsewhere(self, now: float, *, busy: bool) -> None:
-        """Note whether a client that is not ours has work on it."""
-        if self.foreign_busy is not busy:
-            self.foreign_busy, self.fresh = busy, False
-            self.use(now)
 
     def adopt(self, event: ev.Adopted) -> None:
         """Become a kernel that an earlier control plane started."""
@@ -207,22 +191,9 @@ class Slot(Struct):
         if len(self.start_failures) >= limits.start_failures:
             self.failure = Failure(FailureKind.STARTS, len(self.start_failures), now, self.serial, problem)
 
-    def standing(self) -> Standing:
-        """Return it as it is shown."""
-        return Standing(
-            session=self.session,
-            state=self._state(),
-            serial=self.present,
-            queued=len(self.line),
-            running=None if self.running is None else self.running.ticket,
-            last_used=self.last_used,
-            stopping_for=self.stopping_for,
-            restarts=self.restarts,
-            failure=self.failure,
-            per_call=self.per_call,
-        )
-
-    def _state(self) -> SessionState:
+    @property
+    def state(self) -> SessionState:
+        """What is shown of it."""
         if self.phase is Phase.READY:
             return SessionState.BUSY if self.running or self.foreign_busy else SessionState.IDLE
         if self.phase is Phase.COLD:

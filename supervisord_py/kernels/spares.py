@@ -10,8 +10,8 @@ import structlog
 
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.kernel_driver import KernelInstance, launch_of
-from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.session_register import LiveSession
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:

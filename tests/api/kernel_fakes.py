@@ -11,8 +11,7 @@ from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
 from supervisord_py.kernels.cell import CallResult, CellResult, CellStatus, Variables
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.exposure import Expose, Offer, report
-from supervisord_py.kernels.room_requests import InterruptReport, Owner
-from supervisord_py.kernels.session import BackendName, SessionKey, SessionState, SessionView
+from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, SessionState, SessionView
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from supervisord_py.errors import PxError
     from supervisord_py.kernels.backend import SpareView
     from supervisord_py.kernels.cell import CallEvent, CallRequest
-    from supervisord_py.kernels.room_requests import StartRequest
+    from supervisord_py.kernels.session import StartRequest
     from supervisord_py.ledger.kernels import KernelCellRow
 
     Tell = Callable[[CallEvent], None]

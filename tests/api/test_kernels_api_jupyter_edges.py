@@ -15,8 +15,7 @@ from api.kernel_fakes import FakeHandle
 from supervisord_py.api import doctor
 from supervisord_py.errors import OverloadedError
 from supervisord_py.kernels.exposure import Expose, Offer, report
-from supervisord_py.kernels.room_requests import Owner
-from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
+from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
 from supervisord_py.kernels.websocket_frames import unpack_json
 
 if TYPE_CHECKING:

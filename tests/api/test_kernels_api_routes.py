@@ -12,8 +12,7 @@ from api.kernel_fakes import key_of
 from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.backend import SpareView
 from supervisord_py.kernels.cell import Step
-from supervisord_py.kernels.room_requests import StartRequest
-from supervisord_py.kernels.session import BackendName, SessionState
+from supervisord_py.kernels.session import BackendName, SessionState, StartRequest
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.process.model import TreeStat
 

@@ -17,8 +17,8 @@ from supervisord_py.kernels.backend import ExecuteRequest, Launch
 from supervisord_py.kernels.backends import Backends
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.kernel_driver import KernelDriver, KernelInstance
-from supervisord_py.kernels.live_session import LiveSession
 from supervisord_py.kernels.session import BackendName, SessionKey
+from supervisord_py.kernels.session_register import LiveSession
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream

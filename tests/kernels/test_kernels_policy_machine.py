@@ -341,15 +341,15 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
     @invariant()
     def knows_the_world(self) -> None:
         for session, serial in self.world:
-            standing = self.set.standing(session)
-            assert standing is not None
-            assert standing.serial == serial
-        for standing in [slot.standing() for slot in self.set._slots.values()]:
-            assert standing.serial is None or (standing.session, standing.serial) in self.world
-            assert standing.queued == len(self.calls_of(standing.session))
-            assert (standing.failure is not None) is (standing.session in self.failed)
-            mine = [t for t, life in self.running.items() if life == (standing.session, standing.serial)]
-            assert mine == ([] if standing.running is None else [standing.running])
+            slot = self.set.slot(session)
+            assert slot is not None
+            assert slot.present == serial
+        for slot in self.set._slots.values():
+            assert slot.present is None or (slot.session, slot.present) in self.world
+            assert len(slot.line) == len(self.calls_of(slot.session))
+            assert (slot.failure is not None) is (slot.session in self.failed)
+            mine = [t for t, life in self.running.items() if life == (slot.session, slot.present)]
+            assert mine == ([] if slot.running is None else [slot.running.ticket])
 
     @invariant()
     def nothing_starts_for_nobody(self) -> None:

@@ -19,7 +19,7 @@ from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.kernel_driver import folder_of_cells
 from supervisord_py.kernels.render import show
-from supervisord_py.kernels.room_requests import StartRequest
+from supervisord_py.kernels.session import StartRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,8 +10,7 @@ from kernels.fake_backend import FakeBackend
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels import session_register
-from supervisord_py.kernels.room_requests import Owner, StartRequest
-from supervisord_py.kernels.session import SessionState
+from supervisord_py.kernels.session import Owner, SessionState, StartRequest
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import pytest
 
 from kernels.fake_backend import FakeBackend
 from kernels.room_house import eventually, room_house
-from supervisord_py.kernels.room_requests import StartRequest
-from supervisord_py.kernels.session import SessionState
+from supervisord_py.kernels.session import SessionState, StartRequest
 from supervisord_py.kernels.session_register import CUT_OFF, how_lost
 from supervisord_py.ledger.kernels import Newest
 

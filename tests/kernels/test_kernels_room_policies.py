@@ -33,8 +33,7 @@ from supervisord_py.kernels.cell import (
 )
 from supervisord_py.kernels.config import LadderTimes, SessionLimits
 from supervisord_py.kernels.exposure import Expose
-from supervisord_py.kernels.room_requests import Owner, StartRequest
-from supervisord_py.kernels.session import SessionState
+from supervisord_py.kernels.session import Owner, SessionState, StartRequest
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -286,6 +285,8 @@ async def test_sessions_are_found_by_id_name_folder_and_jupyter_id(house: RoomHo
         house.room.find("nobody")
     by_id = await house.run("ok", session=one.session_id, cwd="/")
     assert by_id.session_id == one.session_id
+    await house.run("ok", language="bash")
+    assert house.room.find("default", str(house.cwd)).id == one.session_id, "a shell gives its name up to a Python"
 
 
 async def test_a_start_says_whether_it_started_and_keeps_who_asked_for_it(

@@ -13,8 +13,7 @@ from kernels.room_house import eventually, room_house
 from supervisord_py.errors import CancelledRunError, StartFailedError
 from supervisord_py.kernels import resolver
 from supervisord_py.kernels.cell import KernelStarting, Notice
-from supervisord_py.kernels.room_requests import StartRequest
-from supervisord_py.kernels.session import SessionState
+from supervisord_py.kernels.session import SessionState, StartRequest
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:

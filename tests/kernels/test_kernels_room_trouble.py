@@ -15,8 +15,7 @@ from kernels.passing_time import PATIENT, PassingTime
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import KeeperLostError, StartFailedError
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
-from supervisord_py.kernels.room_requests import StartRequest
-from supervisord_py.kernels.session import BackendName, SessionState
+from supervisord_py.kernels.session import BackendName, SessionState, StartRequest
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.process.model import Reason
 

@@ -144,7 +144,6 @@ def test_a_cell_is_judged_by_what_happened_to_it(told: tuple, kernel_end: End | 
         assert said is not None
         assert part in said
         assert "Cell 2 of 3 (load)" in said
-    assert judged.stops_the_call is (status is not CellStatus.OK or judged.exited)
 
 
 def test_a_shell_cell_that_was_stopped_has_no_variables_to_lose() -> None:
