@@ -128,7 +128,7 @@ def test_a_session_that_is_started_again_has_the_same_sockets_and_key(short_tmp:
     place.remove(first.folder)
     second = place.make(short_tmp, "s-1", "a.2")
     third = place.make(short_tmp, "s-1", "a.3")  # a dead predecessor's folder is in the way
-    assert (second.address, second.key) == (third.address, third.key) == (first.address, first.key)
+    assert (second.folder, second.key) == (third.folder, third.key) == (first.folder, first.key)
     assert os.listdir(third.folder) == [place.FILE]
     assert place.read(third.file).instance == "a.3"
     assert place.make(short_tmp, "s-2", "b.1").key != first.key
