@@ -20,7 +20,6 @@ Cell = tuple[str, str | None]
 """A text and the name of its style."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-_READ_BYTES = 64 * 1024
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
@@ -82,15 +81,8 @@ def _write_all(fd: int, piece: str | bytes) -> None:
 
 def read_input() -> bytes:
     """Return all of stdin."""
-    pieces = [b""]
-    while True:
-        try:
-            pieces.append(os.read(STDIN, _READ_BYTES))
-        except BlockingIOError:
-            select.select([STDIN], [], [])
-            continue
-        if not pieces[-1]:
-            return b"".join(pieces)
+    with open(STDIN, "rb", closefd=False) as file:
+        return file.read()
 
 
 def read_argument(given: str) -> bytes:

@@ -322,7 +322,7 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
     client = invocation.client()
 
     def interrupt(unit: str) -> Document:
-        document: Document = client.ask("POST", route("kernel", unit, "interrupt")).document
+        document = client.ask("POST", route("kernel", unit, "interrupt")).document
         is_idle = not document.get("running") and not document.get("steps")
         if is_idle and document.get("state") in {"stopped", "failed"}:
             detail = f"it is {document['state']}: there is no process to interrupt"

@@ -150,7 +150,7 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...], everything: b
     client, found = invocation.client(), []
     listed = client.get("/api/pipes").document.get("pipes", []) if everything else []
     for name in bare_names(client, "pipe", names) or [str(one.get("name")) for one in listed]:
-        checks: Document = client.ask("POST", route("pipe", name, "validate"), timeout=None).document
+        checks = client.ask("POST", route("pipe", name, "validate"), timeout=None).document
         found.append({**checks, "file": client.get(route("pipe", name)).document.get("file")})
     is_ok = all(one.get("ok") for one in found)
     if invocation.json:
@@ -274,8 +274,7 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
     units = [f"pipe:{name}" for name in bare_names(client, "pipe", names)]
 
     def change(unit: str) -> Document:
-        changed: Document = client.ask("POST", route("pipe", unit, verb), timeout=None).document
-        return changed
+        return client.ask("POST", route("pipe", unit, verb), timeout=None).document
 
     def show(_: str, pipe: Document) -> None:
         when = ago(pipe["next_run"]) if verb == "enable" and pipe.get("next_run") else ""

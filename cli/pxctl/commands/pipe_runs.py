@@ -29,8 +29,7 @@ def _queue(client: Client, target: str, content: Document) -> Document:
     fields, patience = {"Idempotency-Key": os.urandom(16).hex()}, follow.Patience()
     while True:
         try:
-            queued: Document = client.ask("POST", target, content=content, fields=fields, timeout=None).document
-            return queued
+            return client.ask("POST", target, content=content, fields=fields, timeout=None).document
         except Failure as failure:
             patience.bear(failure)
 

@@ -356,8 +356,7 @@ def _change_pins(
     client = invocation.client()
 
     def change(unit: str) -> Document:
-        pinned: Document = client.ask(method, query(route("tool", unit, "pin"), parameters)).document
-        return pinned
+        return client.ask(method, query(route("tool", unit, "pin"), parameters)).document
 
     def show(unit: str, one: Document) -> None:
         words = ("pinned for ever" if one.get("forever") else "pinned") if one.get("pinned") else "not pinned"
