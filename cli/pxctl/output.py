@@ -85,16 +85,6 @@ def read_input() -> bytes:
         return file.read()
 
 
-def read_argument(given: str) -> bytes:
-    """Return what `JSON`, `@FILE` or `-` (stdin) on a command line stands for; raises OSError."""
-    if given == "-":
-        return read_input()
-    if not given.startswith("@"):
-        return given.encode("utf-8", "surrogateescape")
-    with open(given[1:], "rb") as file:
-        return file.read()
-
-
 def forget_stdout() -> None:
     """Point stdout at nothing, so that the interpreter's last flush cannot complain."""
     nothing = os.open(os.devnull, os.O_WRONLY)

@@ -10,7 +10,7 @@ from pxctl import executions, output
 from pxctl.app import Invocation, declare, declare_group
 from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names, is_glob, query, route, usage
 from pxctl.coerce import CannotRead, read_json
-from pxctl.commands.units import listed, one_by_one, print_outcomes
+from pxctl.commands.units import one_by_one, print_outcomes
 from pxctl.completion import EXAMPLE_PIPES, examples, execution_names, pipe_keys, pipe_names
 from pxctl.output import BY_STATE, Column, ago, clean, duration, state_column
 from pxctl.shaper import shaped
@@ -283,7 +283,7 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
         invocation.print_warnings(pipe if verb == "enable" else {})
 
     outcomes = one_by_one(invocation, verb, units, change)
-    return print_outcomes(invocation, outcomes, show, listed("px.pipes/1", "pipes", outcomes))
+    return print_outcomes(invocation, outcomes, show, "pipes")
 
 
 @declare(pipe, "enable", "enable {names}")
