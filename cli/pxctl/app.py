@@ -205,8 +205,7 @@ class Invocation:
         if not self.print_result(answer, [found]):
             self.print(f"{kind}:{found} added" + (f" in {folder}" if folder else "") + words)
             self.print_warnings(answer.document)
-        document: Document = answer.document
-        return document
+        return answer.document
 
     def remove(self, unit: str, command: str, target: str, yes: bool) -> None:
         """Have a unit and its folder removed once a person says so; `command` is the one that does not ask."""

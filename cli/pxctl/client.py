@@ -134,7 +134,7 @@ class Answer(NamedTuple):
     """A whole JSON answer: the bytes as they came and what they mean."""
 
     raw: bytes
-    document: Any
+    document: Document
 
 
 class Client:
@@ -194,10 +194,13 @@ class Client:
                 if is_last:
                     raise
         try:
-            return Answer(raw, json.loads(raw) if raw.strip() else {})
+            document = json.loads(raw) if raw.strip() else {}
+            if isinstance(document, dict):
+                return Answer(raw, document)
+            why = "is no document"
         except ValueError as error:
-            detail = f"the daemon's answer to {method} {target} is not JSON: {error}"
-            raise Failure(detail, kind="bad_answer", hint="pxctl doctor") from error
+            why = f"is not JSON: {error}"
+        raise Failure(f"the daemon's answer to {method} {target} {why}", kind="bad_answer", hint="pxctl doctor")
 
     def get(self, target: str, **request: Any) -> Answer:
         """Read a document."""

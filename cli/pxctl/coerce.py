@@ -20,6 +20,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from pxctl.output import read_input
+
 Schema = Mapping[str, Any]
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python itself refuses to read more digits
@@ -31,6 +33,18 @@ _ORDER = ("null", "integer", "number", "boolean", "object", "array")
 
 class CannotRead(ValueError):
     """An assignment or an input that makes no sense, whatever the schema says."""
+
+
+def read_argument(given: str) -> bytes:
+    """Return what `JSON`, `@FILE` or `-` (stdin) on a command line stands for; raises CannotRead."""
+    if given == "-":
+        return read_input()
+    if not given.startswith("@"):
+        return given.encode("utf-8", "surrogateescape")
+    try:
+        return Path(given[1:]).read_bytes()
+    except OSError as error:
+        raise CannotRead(f"cannot read {given[1:]}: {error.strerror}") from error
 
 
 def read_json(text: str | bytes, what: str) -> Any:

@@ -32,16 +32,12 @@ _LOG_BYTES = 8 * 1024 * 1024
 _TAIL_BYTES, _TAIL_LINES = 16 * 1024, 15
 
 
-def find_program(name: str, env: Mapping[str, str]) -> Path | None:
+def find_program(name: str, env: Mapping[str, str]) -> str | None:
     """Return a program: beside this one, beside its interpreter, else on PATH."""
     beside = [Path(path) for path in (sys.argv[0], sys.executable)]
     # Resolved only second: a virtual environment's python is a link out of it.
-    for path in [found for one in beside for found in (one.absolute(), one.resolve())]:
-        candidate = path.parent / name
-        if candidate.is_file() and os.access(candidate, os.X_OK):
-            return candidate
-    found = shutil.which(name, path=env.get("PATH", os.defpath))
-    return Path(found) if found else None
+    folders = [str(found.parent) for one in beside for found in (one.absolute(), one.resolve())]
+    return shutil.which(name, path=os.pathsep.join([*folders, env.get("PATH", os.defpath)]))
 
 
 def find_pxd(env: Mapping[str, str]) -> str:
@@ -50,7 +46,7 @@ def find_pxd(env: Mapping[str, str]) -> str:
     if found is None:
         detail, hint = "pxd is neither beside pxctl nor on PATH", "pip install supervisord-py"
         raise Failure(detail, kind="not_installed", hint=hint, exit_code=Exit.UNREACHABLE)
-    return str(found)
+    return found
 
 
 def _pxd(invocation: Invocation, *arguments: str) -> tuple[list[str], dict[str, str]]:

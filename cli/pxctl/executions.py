@@ -43,8 +43,7 @@ def is_execution_id(text: str) -> bool:
 def find_execution(client: Client, text: str) -> Document:
     """Return the execution that an id means, or the newest one of a pipe."""
     if is_execution_id(text):
-        found: Document = client.get(f"/api/executions/{int(text)}").document
-        return found
+        return client.get(f"/api/executions/{int(text)}").document
     name = bare_name("pipe", text)
     newest = newest_of(client, name)
     if newest is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import binascii
 import codecs
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -133,8 +132,7 @@ def ask_until(
         left = _SLICE_SECONDS if deadline is None else deadline - time.monotonic()
         part = min(max(left, 0.001), _SLICE_SECONDS)  # a socket takes a timeout of 0 for "do not block"
         try:
-            document: Document = client.get(target(part), timeout=part + slack).document
-            return document
+            return client.get(target(part), timeout=part + slack).document
         except Failure as failure:
             if failure.kind == "timed_out":
                 patience.met()
@@ -230,29 +228,18 @@ def print_pages(invocation: Invocation, found: Iterable[Page], offset: int, plac
             text = {"base64": binascii.b2a_base64(content, newline=False).decode()}
         invocation.print_json({**place, **facts, **text})
         return
-    shown, in_line, outlet = None, False, Outlet(invocation, "stdout")
+    shown, outlet = None, Outlet(invocation, "stdout")
     for shown in found:
-        in_line = not shown.content.endswith(b"\n") if shown.content else in_line
         outlet.put(shown.content)
-    if outlet.close_line():
-        in_line = False
+    outlet.close_line()
     if shown is None or shown.complete:
         return
-    # Where both streams are one place, the notice begins a line of its own.
-    before = "\n" if in_line and _is_one_place() else ""
     if shown.truncated and not shown.content:
         kept = f"{shown.end} of {shown.total} bytes were kept (pipes.output_file_bytes)"
-        invocation.warn(f"{before}pxctl: {kept}")
+        invocation.warn(f"pxctl: {kept}")
     else:
         more = f"{shown.end} of {shown.total} bytes so far; go on with --offset {shown.end}"
-        invocation.notice(f"{before}pxctl: {more}")
-
-
-def _is_one_place() -> bool:
-    try:
-        return os.path.sameopenfile(1, 2)
-    except OSError:
-        return False
+        invocation.notice(f"pxctl: {more}")
 
 
 class Outlet:
@@ -270,8 +257,7 @@ class Outlet:
         if shown:
             self._write(shown)
 
-    def close_line(self) -> bool:
-        """End a line that is begun on a terminal; say whether this is one."""
+    def close_line(self) -> None:
+        """End a line that is begun on a terminal."""
         if self._shaper is not None and (rest := self._shaper.feed(self._decode(b"", True)) + self._shaper.fresh()):
             self._write(rest)
-        return self._shaper is not None

@@ -20,7 +20,6 @@ Cell = tuple[str, str | None]
 """A text and the name of its style."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-_READ_BYTES = 64 * 1024
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
@@ -82,24 +81,7 @@ def _write_all(fd: int, piece: str | bytes) -> None:
 
 def read_input() -> bytes:
     """Return all of stdin."""
-    pieces = [b""]
-    while True:
-        try:
-            pieces.append(os.read(STDIN, _READ_BYTES))
-        except BlockingIOError:
-            select.select([STDIN], [], [])
-            continue
-        if not pieces[-1]:
-            return b"".join(pieces)
-
-
-def read_argument(given: str) -> bytes:
-    """Return what `JSON`, `@FILE` or `-` (stdin) on a command line stands for; raises OSError."""
-    if given == "-":
-        return read_input()
-    if not given.startswith("@"):
-        return given.encode("utf-8", "surrogateescape")
-    with open(given[1:], "rb") as file:
+    with open(STDIN, "rb", closefd=False) as file:
         return file.read()
 
 

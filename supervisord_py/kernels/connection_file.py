@@ -41,12 +41,8 @@ class Connection(Struct, frozen=True):
     """Jupyter's connection file (0600), and what is in it. The key signs messages; it is not in repr."""
 
     file: Path
-    transport: str  # `ipc`, or `tcp` where somebody else wrote the file
-    address: str  # beginning of the sockets' paths, or a host
-    ports: dict[str, int]
     key: str
-    scheme: str = "hmac-sha256"
-    instance: str = ""  # whose it is; "" where somebody else wrote the file
+    instance: str  # whose it is
 
     def __repr__(self) -> str:
         return f"Connection({self.file})"
@@ -58,12 +54,11 @@ class Connection(Struct, frozen=True):
 
     def endpoint(self, channel: str) -> str:
         """Return the ZMQ address of a channel."""
-        joint = "-" if self.transport == "ipc" else ":"
-        return f"{self.transport}://{self.address}{joint}{self.ports[channel]}"
+        return f"ipc://{self.socket_path(channel)}"
 
     def socket_path(self, channel: str) -> str:
-        """Return the path of a channel's socket (transport `ipc`)."""
-        return f"{self.address}-{self.ports[channel]}"
+        """Return the path of a channel's socket."""
+        return f"{self.folder}/s-{PORTS[channel]}"
 
 
 def folder_of(run_dir: Path, session_id: str) -> Path:
@@ -89,12 +84,12 @@ def make(run_dir: Path, session_id: str, instance: str) -> Connection:
         )
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = hmac.digest(_secret(folder.parent / SECRET), session_id.encode(), "sha256").hex()
-    made = Connection(folder / FILE, "ipc", str(folder / "s"), dict(PORTS), key, instance=instance)
+    made = Connection(folder / FILE, key, instance)
     remove(folder)
     folder.mkdir(mode=0o700)
     ports = {f"{channel}_port": number for channel, number in PORTS.items()}
-    members = {**ports, "ip": made.address, "key": key, "transport": "ipc", "px_instance": instance}
-    text = json.dumps({**members, "signature_scheme": made.scheme, "kernel_name": ""}, indent=1)
+    members = {**ports, "ip": f"{folder}/s", "key": key, "transport": "ipc", "px_instance": instance}
+    text = json.dumps({**members, "signature_scheme": "hmac-sha256", "kernel_name": ""}, indent=1)
     try:
         write_private(made.file, text.encode())
     except OSError:
@@ -115,12 +110,9 @@ def read(file: Path) -> Connection:
     """Read a connection file. Raises OSError: it is not there; ValueError: it is not one."""
     text = json.loads(file.read_bytes())
     try:
-        ports = {channel: int(text[f"{channel}_port"]) for channel in PORTS}
-        scheme = str(text.get("signature_scheme") or "hmac-sha256")
-        instance = str(text.get("px_instance") or "")
-        return Connection(file, str(text["transport"]), str(text["ip"]), ports, str(text["key"]), scheme, instance)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file} is no connection file: {error!r}") from error
+        return Connection(file, str(text["key"]), str(text["px_instance"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{file} is no connection file of ours: {error!r}") from error
 
 
 def remove(folder: Path) -> None:

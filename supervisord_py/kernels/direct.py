@@ -171,7 +171,7 @@ def _listening(file: Path, instance: str) -> Connection:
     """
     connection = connection_file.read(file)
     if connection.instance != instance:
-        raise ValueError(f"{file} belongs to the instance {connection.instance or 'of somebody else'}")
+        raise ValueError(f"{file} belongs to the instance {connection.instance}")
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(HELLO_SECONDS)
         probe.connect(connection.socket_path("shell"))

@@ -98,7 +98,7 @@ def read(session: Session, frames: list[bytes]) -> Message | None:
 
 def session_for(connection: Connection, name: str) -> Session:
     """Return who signs and reads the messages of one client, called `name`."""
-    return Session(key=connection.key.encode(), signature_scheme=connection.scheme, session=name, username="pxd")
+    return Session(key=connection.key.encode(), session=name, username="pxd")
 
 
 def connect(connection: Connection, channel: str, identity: bytes) -> zmq.asyncio.Socket:

@@ -68,14 +68,6 @@ class Px:
             **more,
         }
 
-    def both(self, *arguments: str) -> str:
-        """Return what a call says with stdout and stderr in one place, as on a terminal."""
-        argv, env, to = [*ARGV, *arguments], self.environment(), subprocess.PIPE
-        done = warm_client.run(
-            argv, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT, env=env, timeout=DEADLINE, check=False
-        )
-        return done.stdout.decode()
-
     def __call__(self, *arguments: str, given: bytes | None = None, argv: list[str] | None = None, **env: str) -> Ended:
         done = warm_client.run(
             [*(argv or ARGV), *arguments],

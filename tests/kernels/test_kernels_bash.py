@@ -18,8 +18,6 @@ from supervisord_py.kernels import bash
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.bash import BashBackend
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.cell_files import CellLog
-from supervisord_py.process.model import ResourceLimit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,18 +75,6 @@ async def shell(short_tmp: Path) -> AsyncIterator[Shell]:
         yield made
 
 
-async def test_a_cell_runs_in_its_directory_and_environment_with_both_streams_in_order(shell: Shell) -> None:
-    await shell.start(env={**shell.launch.env, "COLOUR": "blue"}, limits=(ResourceLimit("nofile", 33, 33),))
-    request, reply = await shell.run('pwd; echo "$COLOUR" >&2; printf \'%s\' "$PX_UNIT" "$(ulimit -n)"; cat')
-    assert (reply.status, reply.error, reply.notice) == (CellStatus.OK, None, None)
-    assert shell.rig.out(request).decode() == f"{shell.launch.cwd}\nblue\nkernel:sh-00000033"
-    end = CellLog(request.cells_dir, request.cell_id).ended()
-    assert end is not None
-    assert (end.status, end.size) == (CellStatus.OK, len(shell.rig.out(request)))
-    await shell.run("cd /; export SEEN=1; mine=2")
-    assert await shell.said('pwd; echo "[$SEEN$mine]"') == f"{shell.launch.cwd}\n[]\n", "a process of its own"
-
-
 async def test_messages_read_as_those_of_a_plain_shell_and_the_wrapper_is_not_seen(shell: Shell) -> None:
     said = await shell.said('echo "$0 $#"\nnosuchcommand\ndeclare -p PX_CODE\n')
     assert said == (
@@ -101,27 +87,6 @@ async def test_messages_read_as_those_of_a_plain_shell_and_the_wrapper_is_not_se
     assert "PX" not in said.upper()
     assert await shell.said("-x") == "bash: line 1: -x: command not found\n"
     assert await shell.said('echo "$BASH_EXECUTION_STRING"') == 'echo "$BASH_EXECUTION_STRING"\n'
-
-
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        ("exit 3", CellError("ExitCode", "3")),
-        ("set -e; false; echo no", CellError("ExitCode", "1")),
-        ("if", CellError("ExitCode", "2")),
-        ("kill -9 $$", CellError("Signal", "SIGKILL")),
-        ('rm "$HOME"/cells/sh-000000/*.out; echo; exit 2', CellError("ExitCode", "2")),
-        ("echo one\0echo two", CellError("StartFailed", "the code contains a NUL character, which no shell can read")),
-    ],
-)
-async def test_how_a_cell_failed_is_told_by_exit_code_or_signal(shell: Shell, code: str, error: CellError) -> None:
-    request, reply = await shell.run(code)
-    assert (reply.status, reply.error) == (CellStatus.ERROR, error)
-    end = CellLog(request.cells_dir, request.cell_id).ended()
-    assert end is not None
-    assert (end.status, end.error) == (CellStatus.ERROR, error)
-    _, after = await shell.run("true")
-    assert after.status is CellStatus.OK
 
 
 async def test_code_is_in_no_argv_and_its_file_is_private_and_gone_afterwards(shell: Shell) -> None:

@@ -76,12 +76,6 @@ async def made(short_rig: KernelRig, kind: str) -> House:
     return House(short_rig, launch, await short_rig.start(DirectBackend(short_rig.placement, short_rig.config), launch))
 
 
-@pytest.fixture(params=["ours", "stock"])
-async def house(request: pytest.FixtureRequest, short_tmp: Path) -> AsyncIterator[House]:
-    async with kernel_house(short_tmp) as rig:
-        yield await made(rig, request.param)
-
-
 @pytest.fixture
 async def ours(short_tmp: Path) -> AsyncIterator[House]:
     async with kernel_house(short_tmp) as rig:

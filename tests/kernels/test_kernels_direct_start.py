@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +11,9 @@ import pytest
 
 from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house
 from process.real_keeper import alive
-from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError
+from supervisord_py.errors import ConfigError, PxError, StartFailedError
 from supervisord_py.kernels import connection_file as place
 from supervisord_py.kernels.direct import DirectBackend, sweep_stale
-from supervisord_py.process.logs import LogReader, Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -71,15 +69,6 @@ async def nothing_left(rig: KernelRig, launch: Launch) -> None:
     assert not any(alive(it.pid) for it in rig.started if it.pid is not None)
 
 
-async def test_an_interpreter_without_ipykernel_gets_the_exact_command(rig: KernelRig) -> None:
-    python = program(rig, "bare python", f'exec {sys.executable} -S "$@"')
-    error = await failing(rig, rig.launch(interpreter=python))
-    assert isinstance(error, StartFailedError)
-    assert error.hint == f"run `'{python}' -m pip install ipykernel`"
-    assert "ipykernel" in error.detail
-    assert (error.extra["reason"], error.extra["code"]) == ("early_exit", 78)
-
-
 async def test_a_program_that_ends_before_it_answers_tells_its_last_words(rig: KernelRig) -> None:
     argv = (program(rig, "dies", "echo one >&2; echo two >&2; exit 3"), "{connection_file}")
     error = await failing(rig, rig.stock(kernelspec_argv=argv))
@@ -88,25 +77,6 @@ async def test_a_program_that_ends_before_it_answers_tells_its_last_words(rig: K
     assert "two" in error.detail
     assert error.extra["stderr_tail"] == "one\ntwo\n"
     assert (error.extra["reason"], error.extra["code"], error.extra["signal"]) == ("early_exit", 3, None)
-
-
-async def test_a_program_that_never_answers_is_ended_with_all_that_it_started(rig: KernelRig) -> None:
-    script = "echo waiting >&2; setsid sleep 600 & echo $! > pids; sleep 600"
-    launch = rig.stock(kernelspec_argv=(program(rig, "hangs", script), "{connection_file}"))
-    pids = rig.folder / "cwd" / "pids"
-
-    def is_up() -> bool:
-        if not pids.exists() or not pids.read_text().endswith("\n"):
-            return False
-        log = LogReader.of(rig.placement.log_dir, f"kernel:{launch.session_id}")
-        return b"waiting\n" in log.tail_bytes(0, log.end(), Stream.STDERR, 100)
-
-    error = await failing(rig, launch, seconds=0.5, until=is_up)
-    assert isinstance(error, ReadinessTimeoutError)
-    assert error.extra["reason"] == "readiness_timeout"
-    assert "waiting" in error.extra["stderr_tail"]
-    assert "does not answer" in error.detail
-    assert not alive(int(pids.read_text()))
 
 
 async def test_a_runtime_directory_that_is_too_long_is_told_with_its_bound(rig: KernelRig) -> None:
@@ -128,7 +98,7 @@ def test_a_session_that_is_started_again_has_the_same_sockets_and_key(short_tmp:
     place.remove(first.folder)
     second = place.make(short_tmp, "s-1", "a.2")
     third = place.make(short_tmp, "s-1", "a.3")  # a dead predecessor's folder is in the way
-    assert (second.address, second.key) == (third.address, third.key) == (first.address, first.key)
+    assert (second.folder, second.key) == (third.folder, third.key) == (first.folder, first.key)
     assert os.listdir(third.folder) == [place.FILE]
     assert place.read(third.file).instance == "a.3"
     assert place.make(short_tmp, "s-2", "b.1").key != first.key

@@ -42,14 +42,6 @@ def never() -> asyncio.Future[ExitRecord | None]:
     return asyncio.get_running_loop().create_future()
 
 
-@pytest.fixture
-async def talk(short_tmp: Path) -> AsyncIterator[KernelClient]:
-    """A client of a kernel that never comes."""
-    client = KernelClient(place.make(short_tmp, "k", "k.1"), "k")
-    yield client
-    await client.close()
-
-
 # -- the wire ----------------------------------------------------------------------------------------------------------
 
 

@@ -66,18 +66,6 @@ def test_a_known_secret_is_found_as_a_value_and_a_long_one_inside_a_value() -> N
     assert found.env["PI_E"] == ""
 
 
-def test_a_virtual_environment_is_active_and_the_one_that_was_active_is_not() -> None:
-    source = {
-        "PATH": "/other/bin:/usr/bin:/work/.venv/bin/:/opt/c/bin:/bin",
-        "VIRTUAL_ENV": "/other",
-        "CONDA_PREFIX": "/opt/c",
-        "CONDA_DEFAULT_ENV": "c",
-    }
-    found = made(source, VENV)
-    assert dict(found.env) == {"PATH": "/work/.venv/bin:/usr/bin:/bin", "VIRTUAL_ENV": "/work/.venv"}
-    assert found.dropped.get("CONDA_PREFIX") is found.dropped.get("CONDA_DEFAULT_ENV") is Why.OTHER_ENVIRONMENT
-
-
 def test_the_daemon_s_own_activation_says_nothing_about_projects() -> None:
     """D3: a daemon started from a project's shell must not serve that project's environment to all."""
     found = deactivated(

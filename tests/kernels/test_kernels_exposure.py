@@ -2,62 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from supervisord_py.kernels.exposure import (
-    Expose,
-    Offer,
     legacy_settings,
-    report,
 )
-from supervisord_py.kernels.session import BackendName
-
-
-@pytest.mark.parametrize(
-    ("wanted", "python", "bash", "offered"),
-    [
-        (Expose.BOTH, True, True, Expose.BOTH),
-        (Expose.BOTH, True, False, Expose.PYTHON),
-        (Expose.BOTH, False, True, Expose.BASH),
-        (Expose.BOTH, False, False, None),
-        (Expose.PYTHON, True, True, Expose.PYTHON),
-        (Expose.PYTHON, False, True, Expose.BASH),
-        (Expose.PYTHON, False, False, None),
-        (Expose.BASH, True, True, Expose.BASH),
-        (Expose.BASH, True, False, None),
-    ],
-)
-def test_python_degrades_to_bash_and_bash_to_nothing(
-    *, wanted: Expose, python: bool, bash: bool, offered: Expose | None
-) -> None:
-    said = report(wanted, Offer(offered=python), "/bin/bash" if bash else None, BackendName.DIRECT)
-    assert said.expose is offered
-
 
 # -- the variables of the original ---------------------------------------------------------------------------------
 
 
 def settings(**environ: str) -> dict[str, str | bool]:
     return {each.key: each.value for each in legacy_settings(environ)[0]}
-
-
-def test_every_variable_of_the_original_is_a_setting() -> None:
-    assert settings(
-        PI_PY="0",
-        PI_PYTHON_GATEWAY_URL=" http://h:1 ",
-        PI_PYTHON_GATEWAY_TOKEN="t",  # noqa: S106
-        PI_PYTHON_SKIP_CHECK="1",
-        PI_PYTHON_IPC_TRACE="Yes",
-        PI_DEBUG_STARTUP="0",
-        UNRELATED="x",
-    ) == {
-        "kernels.expose": "bash",
-        "kernels.gateway_url": "http://h:1",
-        "kernels.backend": "gateway-external",
-        "kernels.gateway_token": "t",
-        "kernels.skip_check": True,
-        "kernels.trace": True,
-    }
 
 
 def test_our_names_win() -> None:

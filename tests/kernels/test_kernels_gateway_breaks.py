@@ -155,17 +155,6 @@ async def test_what_may_be_missing_is_said_and_a_servers_warning_is_no_output(
         assert ran.out == out
 
 
-async def test_other_clients_of_a_kernel_are_noticed(short_tmp: Path) -> None:
-    async with talking(short_tmp, on_execute=print_and_end) as (house, server):
-        assert (house.handle.foreign_busy, house.handle.foreign_used_at) == (False, None)
-        theirs = Message("shell", {"msg_type": "execute_request", "msg_id": "t", "session": "somebody else's"})
-        await server.say("status", {"execution_state": "busy"}, to=theirs)
-        await eventually(lambda: house.handle.foreign_busy, "the news")
-        assert house.handle.foreign_used_at is not None
-        await server.say("status", {"execution_state": "idle"}, to=theirs)
-        await eventually(lambda: not house.handle.foreign_busy, "the news")
-
-
 @pytest.mark.parametrize(("status", "action"), [(404, "gone"), (500, "interrupt_failed")])
 async def test_an_interrupt_that_fails_says_how(status: int, action: str, short_tmp: Path) -> None:
     async with talking(short_tmp) as (house, server):

@@ -117,12 +117,6 @@ def external(rig: KernelRig, url: str | None, token: str | None = None) -> Gatew
     return GatewayExternal(replace(rig.config, gateway=gateway), daemon=rig.keeper.daemon_id)
 
 
-async def test_without_an_address_the_setting_is_named(short_tmp: Path) -> None:
-    async with kernel_house(short_tmp) as rig:
-        with pytest.raises(ConfigError, match=r"kernels\.gateway_url is not set"):
-            await rig.start(external(rig, None), rig.launch(kernelspec="python3"))
-
-
 async def test_an_unknown_kernelspec_is_told_with_the_nearest(short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig, fake_server() as server:
         backend = external(rig, server.url)

@@ -154,18 +154,6 @@ def test_tree_is_cut_by_depth_and_by_lines(project: Path, events: list[dict[str,
     assert events[1]["more"] == 5
 
 
-def test_outside_of_a_repository_only_hidden_names_are_left_out_and_those_within_are_asked(
-    project: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    outer = tmp_path_factory.mktemp("outer")
-    project.rename(outer / "project")
-    (outer / "x.log").write_text("needle\n")
-    (outer / ".git-like").mkdir()
-    assert prelude.find("*.log", outer) == [f"{outer}/project/kept.log", f"{outer}/x.log"]
-    assert prelude.find("**", outer / "project" / "build") == [f"{outer}/project/build/out.py"]
-    assert prelude.find("[st]*/**/t?st_*.py", outer / "project") == [f"{outer}/project/src/deep/er/test_a.py"]
-
-
 # -- env, output, display --------------------------------------------------------------------------------------------
 
 

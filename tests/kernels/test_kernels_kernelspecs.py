@@ -99,26 +99,6 @@ async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: Resolv
     assert house.placement.spawned == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[]",
-        "{}",
-        '{"argv": []}',
-        '{"argv": ["x", 1]}',
-        '{"argv": ["x"], "env": []}',
-        '{"argv": ["x"], "env": {"A": 1}}',
-        '{"argv": ["x"], "interrupt_mode": "shout"}',
-    ],
-)
-async def test_a_broken_kernelspec_is_told_and_takes_no_other_down(house: ResolverHouse, text: str) -> None:
-    install(house, "bad", ["x"]).write_text(text)
-    with pytest.raises(ConfigError, match=r"kernel\.json: (cannot be read|it must have)"):
-        await house.choose(kernelspec="bad")
-    assert set(await kernelspecs.documents()) == {"python3"}
-
-
 async def test_our_own_provisioner_behind_a_gateway_would_be_a_circle(house: ResolverHouse) -> None:
     python = fake_python(house.folder / "env" / "bin" / "python")
     install(house, "ours", [str(python), *IPYKERNEL], **provisioned("supervisord-py"))

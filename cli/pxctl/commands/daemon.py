@@ -124,7 +124,7 @@ def _await_new(invocation: Invocation, before: Document, timeout: float) -> Docu
     client, deadline = invocation.client(), time.monotonic() + timeout
     while time.monotonic() < deadline:
         with contextlib.suppress(Failure):
-            document: Document = client.get("/api/daemon", timeout=5.0).document
+            document = client.get("/api/daemon", timeout=5.0).document
             if mark(document) != mark(before) and daemon_process.answers(client, timeout=5.0):
                 return document
         time.sleep(_PAUSE_SECONDS)

@@ -34,7 +34,7 @@ from pxctl.client import (
     quote,
     route,
 )
-from pxctl.commands.units import listed, one_by_one, print_outcomes, steer
+from pxctl.commands.units import one_by_one, print_outcomes, steer
 from pxctl.completion import kernel_names
 from pxctl.output import Column, ago, clean, duration, size, state_column
 
@@ -322,7 +322,7 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
     client = invocation.client()
 
     def interrupt(unit: str) -> Document:
-        document: Document = client.ask("POST", route("kernel", unit, "interrupt")).document
+        document = client.ask("POST", route("kernel", unit, "interrupt")).document
         is_idle = not document.get("running") and not document.get("steps")
         if is_idle and document.get("state") in {"stopped", "failed"}:
             detail = f"it is {document['state']}: there is no process to interrupt"
@@ -345,7 +345,7 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
         what = f"cell {running}: {steps or 'asked to end'}" if running else f"no cell is running{details}"
         invocation.print(f"kernel:{document.get('kernel')} {what}")
 
-    return print_outcomes(invocation, outcomes, show, listed("px.interrupts/1", "interrupts", outcomes))
+    return print_outcomes(invocation, outcomes, show, "interrupts")
 
 
 # -- attach -----------------------------------------------------------------------------------------------------------
@@ -380,11 +380,10 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
             hint = f"pxctl kernel start {document.get('id')}"
         raise Failure(detail, kind=kind, unit=unit, hint=hint)
     program = find_program("jupyter-console", invocation.env)
-    argv = [str(program), "--existing", file]
+    argv = [program or "jupyter-console", "--existing", file]
     by_hand = ["jupyter", "console", "--existing", file]
     if invocation.json:
-        command = argv if program else ["jupyter-console", *argv[1:]]
-        facts = {"unit": unit, "connection_file": file, "command": command}
+        facts = {"unit": unit, "connection_file": file, "command": argv}
         invocation.print_json({"schema": "px.attach/1", **facts})
     elif only_print or not invocation.in_is_terminal:
         invocation.print(shlex.join(argv if program else by_hand))

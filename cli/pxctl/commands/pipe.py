@@ -10,7 +10,7 @@ from pxctl import executions, output
 from pxctl.app import Invocation, declare, declare_group
 from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names, is_glob, query, route, usage
 from pxctl.coerce import CannotRead, read_json
-from pxctl.commands.units import listed, one_by_one, print_outcomes
+from pxctl.commands.units import one_by_one, print_outcomes
 from pxctl.completion import EXAMPLE_PIPES, examples, execution_names, pipe_keys, pipe_names
 from pxctl.output import BY_STATE, Column, ago, clean, duration, state_column
 from pxctl.shaper import shaped
@@ -150,7 +150,7 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...], everything: b
     client, found = invocation.client(), []
     listed = client.get("/api/pipes").document.get("pipes", []) if everything else []
     for name in bare_names(client, "pipe", names) or [str(one.get("name")) for one in listed]:
-        checks: Document = client.ask("POST", route("pipe", name, "validate"), timeout=None).document
+        checks = client.ask("POST", route("pipe", name, "validate"), timeout=None).document
         found.append({**checks, "file": client.get(route("pipe", name)).document.get("file")})
     is_ok = all(one.get("ok") for one in found)
     if invocation.json:
@@ -274,8 +274,7 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
     units = [f"pipe:{name}" for name in bare_names(client, "pipe", names)]
 
     def change(unit: str) -> Document:
-        changed: Document = client.ask("POST", route("pipe", unit, verb), timeout=None).document
-        return changed
+        return client.ask("POST", route("pipe", unit, verb), timeout=None).document
 
     def show(_: str, pipe: Document) -> None:
         when = ago(pipe["next_run"]) if verb == "enable" and pipe.get("next_run") else ""
@@ -284,7 +283,7 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
         invocation.print_warnings(pipe if verb == "enable" else {})
 
     outcomes = one_by_one(invocation, verb, units, change)
-    return print_outcomes(invocation, outcomes, show, listed("px.pipes/1", "pipes", outcomes))
+    return print_outcomes(invocation, outcomes, show, "pipes")
 
 
 @declare(pipe, "enable", "enable {names}")

@@ -14,7 +14,7 @@ import click
 from pxctl import executions, follow, output
 from pxctl.app import Invocation, declare, no_autostart_option, timeout_option
 from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names, query, quote, route, usage
-from pxctl.coerce import CannotRead, read_json
+from pxctl.coerce import CannotRead, read_argument, read_json
 from pxctl.commands.pipe import pipe
 from pxctl.commands.units import one_by_one, print_outcomes, request
 from pxctl.completion import execution_ids, execution_names, pipe_names
@@ -29,8 +29,7 @@ def _queue(client: Client, target: str, content: Document) -> Document:
     fields, patience = {"Idempotency-Key": os.urandom(16).hex()}, follow.Patience()
     while True:
         try:
-            queued: Document = client.ask("POST", target, content=content, fields=fields, timeout=None).document
-            return queued
+            return client.ask("POST", target, content=content, fields=fields, timeout=None).document
         except Failure as failure:
             patience.bear(failure)
 
@@ -110,11 +109,9 @@ def _context(given: str | None) -> Document | None:
     if given is None:
         return None
     try:
-        found = read_json(output.read_argument(given), "--context")
+        found = read_json(read_argument(given), "--context")
     except CannotRead as error:
         raise usage(str(error), "pxctl pipe run --help") from error
-    except OSError as error:
-        raise usage(f"cannot read {given.removeprefix('@')}: {error.strerror}", "pxctl pipe run --help") from error
     if not isinstance(found, dict):
         raise usage("--context must be a JSON object", "pxctl pipe run --help")
     return found

@@ -31,7 +31,7 @@ from pxctl.client import (
     split_lines,
     usage,
 )
-from pxctl.coerce import CannotRead, build_input, read_json
+from pxctl.coerce import CannotRead, build_input, read_argument, read_json
 from pxctl.completion import assignments, tool_names
 
 _SLACK_SECONDS = 15.0
@@ -123,10 +123,7 @@ def _body(client: Client, name: str, values: tuple[str, ...], given: str | None)
 
     The schema is fetched only when there is something to coerce; an input alone goes out byte for byte.
     """
-    try:
-        raw = None if given is None else output.read_argument(given)
-    except OSError as error:
-        raise CannotRead(f"cannot read {str(given)[1:]}: {error.strerror}") from error
+    raw = None if given is None else read_argument(given)
     base = {} if raw is None else read_json(raw, "--input")
     if not values:
         return raw or b"{}", None

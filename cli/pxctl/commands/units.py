@@ -173,25 +173,28 @@ def one_by_one(invocation: Invocation, verb: str, units: Sequence[str], step: Ca
     return outcomes
 
 
-def listed(schema: str, member: str, outcomes: Sequence[Outcome]) -> Callable[[list[Document]], Document]:
-    """Return what makes one JSON document of several; that of a single unit stays as it is."""
-    return lambda found: found[0] if len(outcomes) == 1 else {"schema": schema, member: found}
-
-
 def print_outcomes(
     invocation: Invocation,
     outcomes: Sequence[Outcome],
     show: Callable[[str, Document], None],
-    merged: Callable[[list[Document]], Document],
+    merged: str | Callable[[list[Document]], Document],
 ) -> int:
-    """Print what became of each, under `--json` in one document; raise the failure of a single one."""
+    """Print what became of each, under `--json` in one document; raise the failure of a single one.
+
+    `merged` makes that document; or it names its list (px.pins/1: `pins`), and that of a single unit stays as it is.
+    """
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     found = [(outcome.unit, outcome.document) for outcome in outcomes if outcome.document is not None]
     if failures and len(outcomes) == 1:
         raise failures[0]
     if invocation.json:
         more = {"failures": [failure.document() for failure in failures]} if failures else {}
-        invocation.print_json({**merged([document for _, document in found]), **more})
+        documents = [document for _, document in found]
+        if isinstance(merged, str):
+            whole = documents[0] if len(outcomes) == 1 else {"schema": f"px.{merged}/1", merged: documents}
+        else:
+            whole = merged(documents)
+        invocation.print_json({**whole, **more})
     else:
         for unit, document in found:
             show(unit, document)
@@ -356,12 +359,11 @@ def _change_pins(
     client = invocation.client()
 
     def change(unit: str) -> Document:
-        pinned: Document = client.ask(method, query(route("tool", unit, "pin"), parameters)).document
-        return pinned
+        return client.ask(method, query(route("tool", unit, "pin"), parameters)).document
 
     def show(unit: str, one: Document) -> None:
         words = ("pinned for ever" if one.get("forever") else "pinned") if one.get("pinned") else "not pinned"
         invocation.print(one.get("unit") if invocation.quiet else f"{one.get('unit')} {words}")
 
     outcomes = one_by_one(invocation, verb, expand(client, names), change)
-    return print_outcomes(invocation, outcomes, show, listed("px.pins/1", "pins", outcomes))
+    return print_outcomes(invocation, outcomes, show, "pins")
