@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kernels.fake_backend import FakeBackend
 from kernels.inside_rig import OLDER_PYTHON
+from kernels.passing_time import PassingTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,3 +22,15 @@ def python(request: pytest.FixtureRequest, require: Callable[[object, str], None
         return sys.executable
     require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
     return str(OLDER_PYTHON)
+
+
+@pytest.fixture
+async def backend() -> FakeBackend:
+    """Kernels that behave as told."""
+    return FakeBackend()
+
+
+@pytest.fixture
+async def passing(monkeypatch: pytest.MonkeyPatch) -> PassingTime:
+    """Time passes at a word."""
+    return PassingTime(monkeypatch)

@@ -62,9 +62,3 @@ def test_a_hard_failure_after_deaths_tells_the_last_one_and_the_command() -> Non
     assert (found["signal"], found["reason"], found["failures"]) == (11, "signal", 2)
     assert found["status"] == 503, "the evidence does not overwrite the document"
     assert "pxctl kernel restart default-3fa9c1" in str(found["hint"])
-
-
-def test_a_hard_failure_after_failed_starts_without_details() -> None:
-    found = problem(Refuse(1, "s", Refusal.HARD_FAILURE, 1.0, None, Failure(FailureKind.STARTS, 3, 5.0, 3)))
-    assert "failed to start 3 times" in str(found["detail"])
-    assert "Last:" not in str(found["detail"])

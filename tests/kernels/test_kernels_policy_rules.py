@@ -11,23 +11,13 @@ from hypothesis import strategies as st
 
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels import call_rules, messages
-from supervisord_py.kernels.call_rules import NAME, Timeout
+from supervisord_py.kernels.call_rules import NAME
 from supervisord_py.kernels.cell import Cell, CellStatus, Step, Variables
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.messages import Stopped
 
 HERE = Path("/x")
 CONFIG = KernelsConfig(HERE, HERE, HERE, HERE, GatewayConfig(HERE))
-
-
-def test_without_a_timeout_a_call_has_the_default() -> None:
-    assert call_rules.timeout_of(None, CONFIG) == Timeout(30.0)
-
-
-@pytest.mark.parametrize("asked", [1, 1.0, 30, 599.9, 600])
-def test_a_timeout_within_the_bounds_is_taken_as_it_is(asked: float) -> None:
-    timeout = call_rules.timeout_of(asked, CONFIG)
-    assert (timeout.seconds, timeout.clamped) == (asked, False)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +56,6 @@ def test_a_timeout_in_force_is_always_within_the_bounds(asked: float) -> None:
         assert timeout.clamped is (timeout.seconds != asked)
 
 
-@pytest.mark.parametrize("name", ["default", "a", "9", "A.b_c-d", "x" * 64])
-def test_a_name_that_can_be_one_is_taken(name: str) -> None:
-    assert call_rules.session_name(name) == name
-
-
-def test_without_a_name_it_is_the_default_session() -> None:
-    assert call_rules.session_name(None) == "default"
-
-
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
@@ -101,11 +82,6 @@ def test_the_nearest_name_is_always_a_valid_one_and_a_valid_name_its_own(text: s
     nearest = call_rules.nearest_name(text)
     assert NAME.fullmatch(nearest)
     assert call_rules.nearest_name(nearest) in {nearest, nearest.rstrip("-")}
-
-
-def test_a_very_long_name_is_not_repeated_whole() -> None:
-    with pytest.raises(InvalidInputError, match="and 9936 characters more"):
-        call_rules.session_name("é" * 10_000)
 
 
 def test_a_call_without_cells_is_refused() -> None:
@@ -142,11 +118,6 @@ def test_nothing_is_said_to_be_kept_when_the_kernel_is_gone() -> None:
     assert sentence == "Cell 3 of 3 failed (SystemError). The kernel is gone: all variables are lost."
 
 
-def test_a_cell_that_asked_for_input_is_told_what_to_do_instead() -> None:
-    sentence = messages.input_failed(Stopped(0, 1))
-    assert sentence.startswith("The cell failed (StdinNotImplementedError). The cell asked for input")
-
-
 def test_a_cut_off_cell_says_when_how_and_what_became_of_the_variables() -> None:
     steps = (Step("sigint", 0.0),)
     assert messages.cut_off(Stopped(0, 1), CellStatus.TIMED_OUT, 30.04, Variables.KEPT, steps) == (
@@ -158,22 +129,6 @@ def test_a_cut_off_cell_says_when_how_and_what_became_of_the_variables() -> None
         "Cell 2 was not run."
     )
     assert ", by" not in messages.cut_off(Stopped(0, 1), CellStatus.CANCELLED, 1, Variables.KEPT)
-
-
-def test_a_call_whose_time_was_over_before_its_first_cell() -> None:
-    sentence = messages.waited_in_vain(30.0, "the kernel was starting")
-    assert sentence == "The call's 30 s were over while the kernel was starting; no cell was run."
-
-
-def test_a_cell_that_killed_its_kernel_is_not_run_again() -> None:
-    sentence = messages.died(Stopped(0, 2), "by signal 11 (SIGSEGV)")
-    assert "by signal 11 (SIGSEGV)" in sentence
-    assert "All variables are lost; the cell is not run again. Cell 2 was not run." in sentence
-
-
-def test_exit_is_not_told_as_a_crash() -> None:
-    sentence = messages.left_by_user(Stopped(0, 1))
-    assert sentence == "The cell ended the session with exit(). Variables are gone; the next call starts a new kernel."
 
 
 def test_of_a_session_that_is_the_calls_own_nothing_is_said_to_be_kept() -> None:

@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def backend() -> FakeBackend:
-    """Kernels that behave as told."""
-    return FakeBackend()
-
-
-@pytest.fixture
 async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
     """A room whose kernels behave as told."""
     async with room_house(short_tmp, backend.make, stop_seconds=0.5) as made:

@@ -1,4 +1,4 @@
-"""Sessions that Jupyter's front ends made: who starts them anew, and when they are forgotten."""
+"""Who starts a session anew and why, and when one that a front end of Jupyter made is forgotten."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernels.fake_backend import FakeBackend
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels import session_register
@@ -17,13 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from kernels.fake_backend import FakeBackend
     from kernels.room_house import RoomHouse
-
-
-@pytest.fixture
-async def backend() -> FakeBackend:
-    """Kernels that behave as told."""
-    return FakeBackend()
+    from supervisord_py.ledger.events import Event
 
 
 @pytest.fixture
@@ -81,3 +76,29 @@ async def test_what_somebody_may_want_to_look_at_is_not_forgotten(
     await house.replace()
     await _start(house, "later", Owner.JUPYTER)
     assert house.room.snapshot(session)[0].state is SessionState.STOPPED
+
+
+async def _events(house: RoomHouse, unit: str, name: str) -> list[Event]:
+    return [row for row in await house.said(unit) if row.event == name]
+
+
+async def test_a_kernel_that_is_brought_back_was_started_because_the_one_before_died(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
+    await house.run("ok")
+    unit = house.room.snapshot()[0].unit
+    backend.handle.die(None, 11)
+    await eventually(lambda: len(backend.handles) == 2)
+    (died,) = await _events(house, unit, "died")
+    assert [row.cause for row in await _events(house, unit, "starting")] == [None, died.id]
+
+
+async def test_an_eviction_is_the_cause_of_the_next_start_and_a_stop_on_request_is_not(house: RoomHouse) -> None:
+    session = (await house.run("ok")).session_id
+    unit = house.room.snapshot()[0].unit
+    await house.room.stop(session, Reason.EVICTED_TTL)
+    await house.run("ok", session=session)
+    await house.room.stop(session)
+    await house.run("ok", session=session)
+    evicted, _ = await _events(house, unit, "stopped")
+    assert [row.cause for row in await _events(house, unit, "starting")] == [None, evicted.id, None]

@@ -10,29 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernels.fake_backend import FakeBackend, no_descriptors
-from kernels.passing_time import PATIENT, PassingTime
+from kernels.fake_backend import FakeBackend
+from kernels.passing_time import PATIENT
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import (
     AmbiguousNameError,
-    ConflictError,
     InterruptedRunError,
     InvalidInputError,
-    OverloadedError,
-    StartFailedError,
-    TimedOutError,
     UnknownUnitError,
 )
 from supervisord_py.kernels.cell import (
-    CellDone,
-    CellNews,
-    CellStarted,
     CellStatus,
-    KernelStarting,
-    Variables,
 )
 from supervisord_py.kernels.config import LadderTimes, SessionLimits
-from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.session import Owner, SessionState, StartRequest
 from supervisord_py.process.model import Reason
 
@@ -46,22 +36,10 @@ SWIFT = LadderTimes(again_seconds=0.02, terminate_seconds=0.04, kill_seconds=0.0
 
 
 @pytest.fixture
-async def backend() -> FakeBackend:
-    """Kernels that behave as told."""
-    return FakeBackend()
-
-
-@pytest.fixture
 async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
     """A room whose kernels behave as told."""
     async with room_house(short_tmp, backend.make, ladder=PATIENT, stop_seconds=0.5) as made:
         yield made
-
-
-@pytest.fixture
-async def passing(monkeypatch: pytest.MonkeyPatch) -> PassingTime:
-    """Time passes at a word."""
-    return PassingTime(monkeypatch)
 
 
 def task(work: Any) -> asyncio.Task[Any]:
@@ -77,19 +55,6 @@ async def running(house: RoomHouse, backend: FakeBackend, *codes: str, **changes
 
 
 # -- a call ------------------------------------------------------------------------------------------------------------
-
-
-async def test_followers_hear_of_each_step_in_order_and_no_output(house: RoomHouse) -> None:
-    heard: list[Any] = []
-    result = await house.run("say hello", "ok", tell=heard.append)
-    kinds = [type(each) for each in heard if not isinstance(each, CellNews)]
-    assert kinds == [KernelStarting, CellStarted, CellDone, CellStarted, CellDone]
-    assert any(isinstance(each, CellNews) for each in heard)
-    assert heard[0].session_id == result.session_id
-    started = [each for each in heard if isinstance(each, CellStarted)]
-    assert [(each.index, each.code, each.count) for each in started] == [(0, "say hello", 2), (1, "ok", 2)]
-    assert {each.session_id for each in started} == {result.session_id}
-    assert result.cells[0].text == "hello"
 
 
 async def test_a_listener_that_raises_changes_nothing(house: RoomHouse) -> None:
@@ -118,43 +83,6 @@ async def test_what_cannot_be_is_refused_by_field_before_anything_starts(
     assert backend.starts == []
 
 
-async def test_the_time_counts_from_the_arrival_and_covers_the_start(
-    house: RoomHouse, backend: FakeBackend, passing: PassingTime
-) -> None:
-    backend.gate.clear()
-    arrived = asyncio.get_running_loop().time() - 500
-    call = task(house.run("ok", timeout_seconds=600.0, arrived_at=arrived))
-    await eventually(lambda: backend.starts, "the start")
-    await passing.over(house, 100.0)
-    with pytest.raises(TimedOutError, match="still starting"):
-        await call
-    backend.gate.set()
-    assert (await house.run("ok")).cold_start_ms is not None
-
-
-async def test_time_that_is_over_between_cells_leaves_the_rest_unrun(
-    house: RoomHouse, backend: FakeBackend, passing: PassingTime
-) -> None:
-    call = await running(house, backend, "hold", "ok")
-    kernel = backend.handle
-    await passing.over(house)
-    result = await call
-    assert [cell.status for cell in result.cells] == [CellStatus.TIMED_OUT, CellStatus.ABORTED]
-    assert kernel.ran == ["hold"]
-
-
-async def test_nobody_waits_for_ever_for_what_cannot_be_killed(
-    house: RoomHouse, backend: FakeBackend, passing: PassingTime
-) -> None:
-    house.reconfigure(ladder=SWIFT)
-    call = await running(house, backend, "immortal")
-    await passing.over(house)
-    result = await call
-    assert result.cells[0].status is CellStatus.TIMED_OUT
-    assert result.variables is Variables.LOST
-    assert backend.handles[0].rungs[-1] == "kill"
-
-
 # -- cancelling --------------------------------------------------------------------------------------------------------
 
 
@@ -168,14 +96,6 @@ async def test_an_interrupt_meant_for_another_cell_touches_nothing(house: RoomHo
     assert (await call).cells[0].status is CellStatus.CANCELLED
     assert (await house.room.interrupt(view.id, cell=view.running)).running is None
     assert backend.handle.rungs == ["interrupt"]
-
-
-async def test_an_interrupt_may_ask_for_several_rungs(short_tmp: Path, backend: FakeBackend) -> None:
-    slow = LadderTimes(again_seconds=100.0, terminate_seconds=200.0, kill_seconds=300.0)
-    async with room_house(short_tmp, backend.make, ladder=slow) as house:
-        call = await running(house, backend, "deaf")
-        await house.room.interrupt(house.room.snapshot()[0].id, steps=3)
-        assert (await call).cells[0].steps[-1].action == "sigterm"
 
 
 async def test_an_interrupt_without_a_cell_of_ours_reaches_what_others_run(
@@ -210,51 +130,7 @@ async def test_what_survives_a_stop_is_named_and_tried_again(
     assert "survivors" in await house.words()
 
 
-async def test_a_failed_start_is_told_to_everyone_who_waits_for_it(house: RoomHouse, backend: FakeBackend) -> None:
-    backend.gate.clear()
-    backend.fail_next.append(StartFailedError("no luck", reason="early_exit"))
-    calls = [task(house.run("ok")) for _ in range(3)]
-    await eventually(lambda: backend.starts and house.room.snapshot()[0].queued == 3)
-    backend.gate.set()
-    for call in calls:
-        with pytest.raises(StartFailedError, match="no luck"):
-            await call
-    assert (await house.run("ok")).status is CellStatus.OK, "a failure is never sticky"
-
-
-async def test_three_failed_starts_are_a_hard_failure(house: RoomHouse, backend: FakeBackend) -> None:
-    backend.fail_next += [StartFailedError("no luck", reason="early_exit") for _ in range(3)]
-    for _ in range(3):
-        with pytest.raises(StartFailedError, match="no luck"):
-            await house.run("ok")
-    with pytest.raises(StartFailedError, match="failed to start"):
-        await house.run("ok")
-    assert len(backend.starts) == 3
-
-
-async def test_want_of_descriptors_costs_one_idle_session_and_one_retry(house: RoomHouse, backend: FakeBackend) -> None:
-    idle = (await house.run("ok", session="idle")).session_id
-    call = await running(house, backend, "hold", session="busy")
-    backend.fail_next.append(no_descriptors())
-    assert (await house.run("ok", session="new")).status is CellStatus.OK
-    assert backend.stopped == [(idle, "evicted_lru")]
-    backend.handles[1].release()
-    assert (await call).status is CellStatus.OK
-
-
 # -- the set of sessions -----------------------------------------------------------------------------------------------
-
-
-async def test_a_full_line_is_refused(house: RoomHouse, backend: FakeBackend) -> None:
-    house.reconfigure(sessions=SessionLimits(queue_max=1))
-    first = await running(house, backend)
-    second = task(house.run("ok"))
-    await eventually(lambda: house.room.snapshot()[0].queued == 1)
-    with pytest.raises(OverloadedError) as refused:
-        await house.run("ok")
-    assert refused.value.extra["retry_after_seconds"] >= 1
-    backend.handle.release()
-    await asyncio.gather(first, second)
 
 
 async def test_a_kernel_at_work_for_somebody_else_is_not_evicted(short_tmp: Path, backend: FakeBackend) -> None:
@@ -311,30 +187,7 @@ async def test_a_crashed_kernel_of_a_front_end_is_left_to_its_restarter(house: R
     assert "died" in await house.words()
 
 
-async def test_kinds_of_cells_that_are_turned_off_are_refused(house: RoomHouse) -> None:
-    house.reconfigure(expose=Expose.BASH)
-    with pytest.raises(ConflictError, match="Python cells are turned off"):
-        await house.run("ok")
-    house.reconfigure(expose=Expose.PYTHON)
-    with pytest.raises(ConflictError, match="Bash cells are turned off"):
-        await house.run("ok", language="bash")
-
-
 # -- what is remembered ------------------------------------------------------------------------------------------------
-
-
-async def _rows(house: RoomHouse, session: str) -> list[Any]:
-    return list(await house.room.cells(session))
-
-
-async def test_each_cell_has_a_row_with_how_it_ended(house: RoomHouse) -> None:
-    result = await house.run("say hello", "fail", "ok")
-    rows = await _rows(house, result.session_id)
-    assert [(row.code, row.status, row.ordinal) for row in rows] == [("say hello", "ok", 0), ("fail", "error", 1)]
-    assert rows[0].total_bytes == 5
-    assert rows[1].error["name"] == "ValueError"
-    assert {row.instance for row in rows} == {result.instance}
-    assert len({row.call for row in rows}) == 1
 
 
 async def test_stopped_sessions_are_known_to_the_next_control_plane(house: RoomHouse, backend: FakeBackend) -> None:

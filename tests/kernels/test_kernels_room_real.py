@@ -41,12 +41,6 @@ async def house(short_tmp: Path) -> AsyncIterator[RoomHouse]:
         yield made
 
 
-@pytest.fixture
-async def passing(monkeypatch: pytest.MonkeyPatch) -> PassingTime:
-    """Time passes at a word."""
-    return PassingTime(monkeypatch)
-
-
 async def begun(house: RoomHouse, *codes: str, **changes: Any) -> asyncio.Task[Any]:
     """Begin a call, and return when its first cell was sent and its kernel is at it."""
     started = asyncio.Event()
@@ -72,24 +66,6 @@ async def too_late(house: RoomHouse, passing: PassingTime, mark: str, *codes: st
     await at_work(house, mark)
     await passing.over(house)
     return await call
-
-
-async def test_a_session_keeps_its_variables_from_call_to_call(house: RoomHouse) -> None:
-    first = await house.run("x = 41", "print('made')")
-    assert [cell.status for cell in first.cells] == [CellStatus.OK, CellStatus.OK]
-    assert first.cells[1].text == "made\n"
-    assert first.cold_start_ms is not None
-    second = await house.run("x + 1")
-    assert second.cells[0].text.strip() == "42"
-    assert second.variables is Variables.KEPT
-    assert second.cold_start_ms is None
-    assert second.instance == first.instance
-    row = await house.row(str(first.instance))
-    assert (row.ready_at is not None, row.ended_at) == (True, None)
-    assert await house.room.stop(second.session_id) == ()
-    row = await house.ended_row(str(first.instance))
-    assert (row.reason, row.start_method) == ("stopped", "direct")
-    assert await house.words(f"kernel:{first.session_id}") == ["starting", "spawned", "ready", "stopping", "stopped"]
 
 
 async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
@@ -141,14 +117,6 @@ async def test_a_kernel_that_leaves_in_the_middle_is_a_crash_also_with_code_zero
     assert "code 0" in (gone.message or "")
 
 
-async def test_a_value_that_cannot_be_shown_names_what_was_raised(house: RoomHouse) -> None:
-    result = await house.run('class A:\n    def __repr__(self): raise ValueError("no words")\nA()')
-    error = result.cells[0].error
-    assert error is not None
-    assert (error.name, error.value) == ("ValueError", "no words")
-    assert "(ValueError)" in (result.message or "")
-
-
 async def test_a_call_of_its_own_that_is_cut_off_says_once_what_became_of_its_variables(
     house: RoomHouse, passing: PassingTime
 ) -> None:
@@ -181,37 +149,7 @@ async def test_memory_is_shown_after_a_cell(house: RoomHouse) -> None:
 # -- shell cells -------------------------------------------------------------------------------------------------------
 
 
-async def test_shell_cells_run_under_the_same_rules(house: RoomHouse, passing: PassingTime) -> None:
-    result = await house.run("echo hello", "exit 3", "echo never", language="bash")
-    assert [cell.status for cell in result.cells] == [CellStatus.OK, CellStatus.ERROR, CellStatus.ABORTED]
-    assert result.cells[0].text == "hello\n"
-    late = await too_late(house, passing, "on", "touch on; sleep 600", language="bash")
-    assert late.cells[0].status is CellStatus.TIMED_OUT
-    house.reconfigure(ladder=LadderTimes(again_seconds=0.1, terminate_seconds=0.2, kill_seconds=0.3))
-    code = "trap '' INT TERM; touch deaf; while :; do sleep 1; done"
-    deaf = await too_late(house, passing, "deaf", code, language="bash")
-    assert deaf.cells[0].status is CellStatus.TIMED_OUT
-    assert deaf.cells[0].steps[-1].action == "sigkill"
-    assert (result.variables, deaf.variables) == (Variables.LOST, Variables.LOST)
-    for told in (result.message, late.message, deaf.message, *(each.error and each.error.value for each in deaf.cells)):
-        assert told and "kept" not in told and "variables" not in told and "kernel" not in told
-    assert (await house.run("echo on", language="bash")).status is CellStatus.OK
-
-
 # -- a new control plane -----------------------------------------------------------------------------------------------
-
-
-async def test_a_new_control_plane_finds_the_variables(house: RoomHouse) -> None:
-    first = await house.run("x = 41")
-    before = house.room.snapshot()[0]
-    await house.replace()
-    after = house.room.snapshot()[0]
-    assert (after.pid, after.instance, after.state) == (before.pid, before.instance, SessionState.IDLE)
-    assert after.owner == before.owner
-    result = await house.run("x + 1")
-    assert result.cells[0].text.strip() == "42"
-    assert (result.instance, result.cold_start_ms) == (first.instance, None)
-    assert "adopted" in await house.words()
 
 
 async def test_the_first_start_removes_what_kernels_of_the_past_left_in_run_dir(house: RoomHouse) -> None:
@@ -310,15 +248,6 @@ async def test_a_cell_of_which_nothing_was_noted_is_not_cut_short(
     with pytest.raises(Exception, match="replaced"):
         await call
     assert life_of(house).cell_deadline == pytest.approx(deadline, abs=5.0)
-
-
-async def test_an_adopted_kernel_that_crashes_comes_back(house: RoomHouse) -> None:
-    await house.run("x = 1")
-    await house.replace()
-    crashed = await house.run("import os; os.kill(os.getpid(), 9)")
-    assert crashed.cells[0].status is CellStatus.ERROR
-    await eventually(lambda: house.room.snapshot()[0].state is SessionState.IDLE)
-    assert (await house.run("'x' in globals()")).cells[0].text.strip() == "False"
 
 
 async def test_an_end_without_a_control_plane_is_recorded(house: RoomHouse) -> None:

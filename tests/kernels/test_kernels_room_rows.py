@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sqlite3
 import threading
 from dataclasses import replace
@@ -16,7 +15,7 @@ from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PATIENT
 from kernels.room_house import eventually, room_house
 from supervisord_py.kernels import cell_store
-from supervisord_py.kernels.cell import CellStarted, CellStatus
+from supervisord_py.kernels.cell import CellStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -24,12 +23,6 @@ if TYPE_CHECKING:
 
     from kernels.room_house import RoomHouse
     from supervisord_py.kernels.backend import ExecuteRequest, Reply
-
-
-@pytest.fixture
-async def backend() -> FakeBackend:
-    """Kernels that behave as told."""
-    return FakeBackend()
 
 
 @pytest.fixture
@@ -62,28 +55,6 @@ async def test_the_row_is_on_disk_when_the_cell_is_sent(house: RoomHouse, backen
         await house.run("ok")
     disk.close()
     assert found == [[("running",)]] * 3
-
-
-@pytest.mark.usefixtures("slow_disk")
-async def test_whoever_follows_hears_of_a_cell_when_its_row_is_there(house: RoomHouse) -> None:
-    disk, found = sqlite3.connect(house.ledger.path), list[list[Any]]()
-
-    def tell(event: object) -> None:
-        if isinstance(event, CellStarted):
-            found.append(disk.execute("SELECT code FROM kernel_cells WHERE id = ?", (event.id,)).fetchall())
-
-    await house.run("ok", "say x", tell=tell)
-    disk.close()
-    assert found == [[("ok",)], [("say x",)]]
-
-
-async def test_work_that_is_cancelled_before_it_begins_is_closed(house: RoomHouse) -> None:
-    """Else Python tells of a coroutine that was never awaited, whenever it is collected."""
-    work = asyncio.sleep(600)
-    task = house.room.pool.supervisor.task(work)
-    task.cancel()
-    await asyncio.wait({task})
-    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
 async def test_who_asks_after_an_answer_sees_its_cell_ended(house: RoomHouse, backend: FakeBackend) -> None:

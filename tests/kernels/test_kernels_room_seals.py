@@ -28,23 +28,11 @@ ERROR = {"name": "KernelDied", "value": "gone", "traceback": []}
 
 
 @pytest.fixture
-async def backend() -> FakeBackend:
-    """Kernels that behave as told."""
-    return FakeBackend()
-
-
-@pytest.fixture
 async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
     """A room whose kernels behave as told."""
     ladder = LadderTimes(again_seconds=0.1, terminate_seconds=0.2, kill_seconds=0.3)
     async with room_house(short_tmp, backend.make, stop_seconds=0.5, ladder=ladder) as made:
         yield made
-
-
-@pytest.fixture
-async def passing(monkeypatch: pytest.MonkeyPatch) -> PassingTime:
-    """Time passes at a word."""
-    return PassingTime(monkeypatch)
 
 
 @pytest.mark.parametrize(("code", "status"), [("die", CellStatus.ERROR), ("deaf", CellStatus.TIMED_OUT)])

@@ -27,22 +27,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def backend() -> FakeBackend:
-    """Kernels that behave as told."""
-    return FakeBackend()
-
-
-@pytest.fixture
 async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
     """A room whose kernels behave as told."""
     async with room_house(short_tmp, backend.make, stop_seconds=0.5) as made:
         yield made
-
-
-@pytest.fixture
-async def passing(monkeypatch: pytest.MonkeyPatch) -> PassingTime:
-    """Time passes at a word."""
-    return PassingTime(monkeypatch)
 
 
 async def test_when_the_keeper_is_lost_calls_end_and_so_does_the_room(short_tmp: Path) -> None:
@@ -203,16 +191,3 @@ async def test_an_external_gateway_that_does_not_answer_leaves_the_shell_and_the
     document = (await house.room.capabilities(str(house.cwd))).document()
     assert (document["expose"], document["python"]["offered"]) == ("bash", False)
     assert document["python"]["reason"] == "it is not reachable"
-
-
-async def test_a_session_that_is_touched_is_as_young_as_that(house: RoomHouse) -> None:
-    session = (await house.run("ok")).session_id
-    before = house.room.snapshot(session)[0].last_used
-    await eventually(lambda: house.room.touch(session) or house.room.snapshot(session)[0].last_used != before)
-
-
-async def test_a_handle_is_given_only_while_the_kernel_may_take_work(house: RoomHouse, backend: FakeBackend) -> None:
-    session = (await house.run("ok")).session_id
-    assert house.room.handle(session) is backend.handle
-    await house.room.stop(session)
-    assert house.room.handle(session) is None

@@ -166,11 +166,6 @@ def test_what_the_backend_has_to_say_is_passed_on() -> None:
     assert "ended well all the same" in cancelled.notices[1]
 
 
-def test_an_end_without_a_word_is_a_defect() -> None:
-    with pytest.raises(AssertionError):
-        call_rules.judge(CellEnd(None, None, None, KEPT), None)
-
-
 # -- notes -------------------------------------------------------------------------------------------------------------
 
 OWN = {
