@@ -83,7 +83,7 @@ class PipeFiles:
         await self._room.upkeep.refresh()
 
     def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
-        from supervisord_py.pipes.catalog import NOBODY, write_pipe
+        from supervisord_py.pipes.catalog import write_pipe
         from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare
         from supervisord_py.pipes.front_matter import set_keys
 
@@ -102,7 +102,7 @@ class PipeFiles:
         if text == before:
             return
         agent = self._room.config.default_agent
-        will = declare(text.encode(), folder=declared.folder, fingerprint=NOBODY, default_agent=agent)
+        will = declare(text.encode(), folder=declared.folder, default_agent=agent)
         if isinstance(will, BrokenPipe):
             wrong = [will.problem, *will.more]
         else:  # what is missing beside the file is told where it was named just now
@@ -133,7 +133,7 @@ class PipeFiles:
             await self._room.upkeep.refresh()
         known = self._room.catalog.declared(name)
         # The look holds back what does not read while it is young. A file that is away for a moment is what it was.
-        return found if isinstance(found, BrokenPipe) and found.fingerprint is not None else known
+        return found if isinstance(found, BrokenPipe) and found.digest else known
 
     async def usable(self, name: str) -> PipeDefinition:
         """Return a pipe that can be used, as its file stands now.

@@ -16,7 +16,7 @@ from supervisord_py.pipes.adapters import AgentLimits
 from supervisord_py.pipes.config import PipesConfig
 from supervisord_py.pipes.ending import is_incomplete
 from supervisord_py.pipes.intake import BY_HAND, _plan
-from supervisord_py.pipes.models import Fingerprint, PipeDefinition, RetryRules, RunLimits
+from supervisord_py.pipes.models import PipeDefinition, RetryRules, RunLimits
 from supervisord_py.pipes.outcome import ErrorPattern
 from supervisord_py.pipes.run import RunTerms, _too_late, read_terms
 from supervisord_py.pipes.schedule import Manual
@@ -26,7 +26,7 @@ from supervisord_py.pipes.status import timeout_doubts
 
 HERE = Path("/nowhere")
 CONFIG = PipesConfig(HERE, HERE, HERE, HERE, HERE, "/nowhere/sock")
-DEFINITION = PipeDefinition("p", HERE, HERE / "pipe.md", Fingerprint(1, 1, 1, 1, ""), Manual(), "manual", "body")
+DEFINITION = PipeDefinition("p", HERE, HERE / "pipe.md", Manual(), "manual", "body")
 
 
 def late(plan: Plan) -> str:
