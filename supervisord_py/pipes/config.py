@@ -23,13 +23,9 @@ class SlotLimits(msgspec.Struct, frozen=True):
 
 
 class RetryLimits(msgspec.Struct, frozen=True):
-    """Backoff of retries: delay = initial x growth^n, with jitter, between the bounds; a provider's hint wins.
+    """Backoff of retries: delay = initial x growth^n, with jitter, between the bounds; a provider's hint wins."""
 
-    Attributes:
-        max_retries: New rows after the first, for a pipe that says nothing.
-    """
-
-    max_retries: int = 2
+    max_retries: int = 2  # new rows after the first, for a pipe that says nothing
     initial_seconds: float = 10.0
     growth: float = 3.0
     max_seconds: float = 600.0

@@ -132,12 +132,15 @@ class BrokenPipe(msgspec.Struct, frozen=True):
     more: tuple[Problem, ...] = ()
     digest: str = ""
 
-    def error(self) -> ConfigError:
-        """Return all of it as the error of every surface."""
-        return error_of((self.problem, *self.more), self.name)
-
 
 Declared: TypeAlias = PipeDefinition | BrokenPipe
+
+
+def usable(declared: Declared) -> PipeDefinition:
+    """Return a pipe that can be used; ConfigError, with all that is wrong, where it is broken."""
+    if isinstance(declared, BrokenPipe):
+        raise error_of((declared.problem, *declared.more), declared.name)
+    return declared
 
 
 def problem_text(problem: Problem, *, cure: bool = True) -> str:

@@ -14,7 +14,7 @@ from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
 from supervisord_py.pipes.adapters import CannotRunError, finding
 from supervisord_py.pipes.intake import BY_HAND
 from supervisord_py.pipes.launch import DOTENV, check, provider_doubt
-from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of
+from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of, usable
 from supervisord_py.pipes.presets import EVERY, PresetProblem, resolve
 from supervisord_py.pipes.status import timeout_doubts
 
@@ -142,10 +142,7 @@ class PipeFiles:
             UnknownUnitError: There is none of that name; the nearest is named.
             ConfigError: There is one, and it is broken.
         """
-        found = await self.afresh(name)
-        if isinstance(found, BrokenPipe):
-            raise found.error()
-        return found
+        return usable(await self.afresh(name))
 
     async def validate(self, declared: Declared) -> tuple[Check, ...]:
         """Check a pipe, its agent, its presets, its times."""
@@ -184,7 +181,7 @@ class PipeFiles:
         spec = context.adapters.get(definition.agent)
         later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
-            found = await check(self._room.order_for(execution, definition), context)
+            found = await check(self._room.order_of(execution, definition), context)
         except CannotRunError as error:
             return error.message, ()
         env_file = f"{definition.folder / DOTENV}"  # has a check of its own, also where its agent cannot run
