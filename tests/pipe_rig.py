@@ -8,9 +8,10 @@ import shlex
 import sys
 import time
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from process.real_keeper import RealKeeper
 from supervisord_py.ledger.events import EventJournal

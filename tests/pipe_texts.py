@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.definition import declare
-from supervisord_py.pipes.models import BrokenPipe, Fingerprint, PipeDefinition
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition
 
 if TYPE_CHECKING:
     from supervisord_py.config.documents import Problem
     from supervisord_py.pipes.models import Declared
 
 LIMIT = 1024 * 1024
-NOBODY = Fingerprint(0, 0, 0, 0, "")
 
 
 def pipe_text(header: str = "", body: str = "Do it.") -> str:
@@ -24,7 +23,7 @@ def pipe_text(header: str = "", body: str = "Do it.") -> str:
 def read(text: str | bytes, name: str = "mine") -> Declared:
     """Read the bytes of a pipe.md as if they lay in a folder of that name."""
     raw = text if isinstance(text, bytes) else text.encode()
-    return declare(raw, folder=Path("/pipes") / name, fingerprint=NOBODY)
+    return declare(raw, folder=Path("/pipes") / name)
 
 
 def usable(header: str, body: str = "Do it.", name: str = "mine") -> PipeDefinition:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import secrets
 import stat
@@ -21,12 +20,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from msgspec.structs import replace
-
 from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
 from supervisord_py.errors import PxError, UnknownUnitError
 from supervisord_py.pipes.definition import DEFAULT_AGENT, PIPE_FILE, declare, name_trouble
-from supervisord_py.pipes.models import BrokenPipe, Fingerprint
+from supervisord_py.pipes.models import BrokenPipe
 from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
@@ -39,11 +36,10 @@ SETTLE_SECONDS = 0.3
 """A file younger than that may still be being written."""
 GONE_SECONDS = 0.8
 """For so long a folder whose `pipe.md` is gone keeps its pipe: editors save by moving files."""
-NOBODY = Fingerprint(0, 0, 0, 0, "")
 _BLIND = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE})
 """Errors that say nothing about the file: nothing to look with, or a network disk that is away."""
 _Stamp: TypeAlias = tuple[int, int, int, int] | None
-"""Device, inode, size and change time (ns); None where it cannot be looked at."""
+"""Device, inode, size, change time (ns, which no program can set back); None where it cannot be looked at."""
 
 
 class BlindError(Exception):
@@ -66,7 +62,6 @@ def read_pipe(folder: Path, *, limit_bytes: int, default_agent: str = DEFAULT_AG
     file = folder / PIPE_FILE
     try:
         raw = read_bounded(file, limit_bytes)
-        found = os.stat(file)
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else None
         words = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -80,13 +75,7 @@ def read_pipe(folder: Path, *, limit_bytes: int, default_agent: str = DEFAULT_AG
         }
         words = words if words.startswith("is ") else f"cannot be read: {words}"
         return BrokenPipe(folder.name, folder, Problem(message=words, file=str(file), hint=hints.get(number or 0)))
-    # The change time is the inode's: no program can set it back.
-    digest = hashlib.sha256(raw).hexdigest()
-    mark = Fingerprint(found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns, digest)
-    if trouble := name_trouble(folder.name):
-        said = f"the folder's name {shown(folder.name)} {trouble}"
-        return BrokenPipe(folder.name, folder, Problem(message=said, file=str(folder), hint="rename the folder"), mark)
-    return declare(raw, folder=folder, fingerprint=mark, default_agent=default_agent)
+    return declare(raw, folder=folder, default_agent=default_agent)
 
 
 def write_pipe(file: Path, text: str) -> None:
@@ -220,11 +209,9 @@ class PipeCatalog:
                 return None
             limit, agent = self._limit_bytes, self._default_agent
             found = read_pipe(self.pipes_dir / name, limit_bytes=limit, default_agent=agent)
-        except FileNotFoundError:  # away for a moment, perhaps
+        except (FileNotFoundError, BlindError):  # away for a moment, perhaps
             return known and known.declared
-        except BlindError:
-            return known and known.declared
-        return known.declared if known is not None and _same(known.declared, found) else found
+        return known.declared if known is not None and known.declared == found else found
 
     def refresh(self) -> tuple[Change, ...]:
         """Look at the directory, read what changed, and say what did, by name. Each change is told once."""
@@ -270,13 +257,13 @@ class PipeCatalog:
         except BlindError as error:
             self.trouble = str(error)
             return known and known._replace(stamp=None)
-        settled = stamp is None or declared.fingerprint is None or abs(self._wall() - stamp[3] / 1e9) > SETTLE_SECONDS
+        settled = stamp is None or not declared.digest or abs(self._wall() - stamp[3] / 1e9) > SETTLE_SECONDS
         if known is not None and isinstance(declared, BrokenPipe) and not settled:
             # Still being written, perhaps: the next look will know. Until then it counts as what it was.
             return _Reading(known.declared, stamp, settled=False)
-        if known is not None and _same(known.declared, declared):
+        if known is not None and known.declared == declared:
             declared = known.declared
-        return _Reading(declared, stamp if declared.fingerprint else None, settled)
+        return _Reading(declared, stamp if declared.digest else None, settled)
 
 
 def _maybe_folder(entry: os.DirEntry[str]) -> bool:
@@ -302,13 +289,6 @@ def _stamp(path: str) -> _Stamp:
             raise FileNotFoundError(errno.ENOENT, "no folder", path) from None
         return None
     return (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
-
-
-def _same(old: Declared, new: Declared) -> bool:
-    """Say whether nothing changed but the stamp of the file."""
-    if type(old) is not type(new) or old.fingerprint is None or new.fingerprint is None:
-        return old == new
-    return old == replace(new, fingerprint=old.fingerprint) and old.fingerprint.digest == new.fingerprint.digest
 
 
 def _kind(before: _Reading | None, after: _Reading | None) -> ChangeKind | None:

@@ -23,15 +23,13 @@ from supervisord_py.pipes.schedule import Manual
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from supervisord_py.config.documents import Problem
     from supervisord_py.pipes.adapters import AgentSpec
     from supervisord_py.pipes.models import Declared, PipeDefinition
     from supervisord_py.pipes.room import Pipes
-
-    Look = Callable[[PipeDefinition, AgentSpec], Problem | None]
 
 LOOK_SECONDS = 1.0
 """So long it is believed that a program is there, or is not."""
@@ -48,13 +46,14 @@ class PipeFaults:
 
     def find(self, definition: PipeDefinition) -> Problem | None:
         """Return the first thing that keeps a pipe from running; None where nothing is known to."""
-        return next(self._each(definition, self._program), None)
+        return next(self._each(definition), None)
 
     def afresh(self, definition: PipeDefinition) -> tuple[Problem, ...]:
         """Return all that keeps a pipe from running, or would; what is believed is not asked. Blocking."""
-        return tuple(self._each(definition, self._looked_for))
+        self._programs.pop(definition.name, None)
+        return tuple(self._each(definition))
 
-    def _each(self, definition: PipeDefinition, program: Look) -> Iterator[Problem]:
+    def _each(self, definition: PipeDefinition) -> Iterator[Problem]:
         spec: AgentSpec | None = None
         try:
             spec = self._shelf.adapters_now().get(definition.agent)
@@ -63,7 +62,7 @@ class PipeFaults:
         found = resolve(definition, self._shelf.presets_now())
         if isinstance(found, PresetProblem):
             yield definition.problem("preset", found.message, found.hint)
-        if spec is not None and not spec.argv and (problem := program(definition, spec)) is not None:
+        if spec is not None and not spec.argv and (problem := self._program(definition, spec)) is not None:
             yield problem
 
     def missing_agent(self, definition: PipeDefinition) -> Problem | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from supervisord_py.config.settings import PIPES_ENV
 
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class SlotLimits:
+class SlotLimits(msgspec.Struct, frozen=True):
     """How many executions of a group run at a time; at least 1 each."""
 
     scheduled: int = 1
@@ -22,23 +22,17 @@ class SlotLimits:
     manual: int = 4
 
 
-@dataclass(frozen=True, slots=True)
-class RetryLimits:
-    """Backoff of retries: delay = initial x growth^n, with jitter, between the bounds; a provider's hint wins.
+class RetryLimits(msgspec.Struct, frozen=True):
+    """Backoff of retries: delay = initial x growth^n, with jitter, between the bounds; a provider's hint wins."""
 
-    Attributes:
-        max_retries: New rows after the first, for a pipe that says nothing.
-    """
-
-    max_retries: int = 2
+    max_retries: int = 2  # new rows after the first, for a pipe that says nothing
     initial_seconds: float = 10.0
     growth: float = 3.0
     max_seconds: float = 600.0
     jitter: float = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class OutputLimits:
+class OutputLimits(msgspec.Struct, frozen=True):
     """How much output is kept.
 
     Attributes:
@@ -57,8 +51,7 @@ class OutputLimits:
     redact: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
+class SchedulerLimits(msgspec.Struct, frozen=True):
     """When schedules are looked at, and how late is too late.
 
     Attributes:
@@ -89,8 +82,7 @@ class SchedulerLimits:
     shortest_seconds: float = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class PipesConfig:
+class PipesConfig(msgspec.Struct, frozen=True):
     """Everything the room needs to know.
 
     Attributes:
@@ -133,7 +125,7 @@ class PipesConfig:
     api_token_file: str | None = None
     default_timezone: str | None = None
     env_allow: tuple[str, ...] = PIPES_ENV
-    slots: SlotLimits = field(default_factory=SlotLimits)
-    retries: RetryLimits = field(default_factory=RetryLimits)
-    output: OutputLimits = field(default_factory=OutputLimits)
-    scheduler: SchedulerLimits = field(default_factory=SchedulerLimits)
+    slots: SlotLimits = SlotLimits()
+    retries: RetryLimits = RetryLimits()
+    output: OutputLimits = OutputLimits()
+    scheduler: SchedulerLimits = SchedulerLimits()

@@ -6,11 +6,12 @@ the wrong thing or nothing at all: in the maps that are ours an unknown key is a
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from supervisord_py.config.documents import DocumentError, decode, did_you_mean, nearest
+from supervisord_py.config.documents import DocumentError, Problem, decode, did_you_mean, nearest
 from supervisord_py.pipes.front_matter import parse
 from supervisord_py.pipes.grammar import FORMS, parse_schedule
 from supervisord_py.pipes.models import (
@@ -19,7 +20,6 @@ from supervisord_py.pipes.models import (
     BudgetRules,
     Declared,
     EventPattern,
-    Fingerprint,
     PipeDefinition,
     RetryRules,
     RunLimits,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from supervisord_py.config.documents import Document, Problem
+    from supervisord_py.config.documents import Document
 
 DEFAULT_AGENT = "pi"
 DEFAULT_PRESET = "auto"
@@ -73,24 +73,28 @@ def name_trouble(name: str) -> str | None:
     return "is reserved" if name in _ROUTES else None
 
 
-def declare(raw: bytes, *, folder: Path, fingerprint: Fingerprint, default_agent: str = DEFAULT_AGENT) -> Declared:
-    """Read the bytes of a `pipe.md` that lies, or is to lie, in `folder`; touches no file."""
-    file = folder / PIPE_FILE
+def declare(raw: bytes, *, folder: Path, default_agent: str = DEFAULT_AGENT) -> Declared:
+    """Read the bytes of a `pipe.md` that lies, or is to lie, in `folder`, whose name is the pipe's; touches no file."""
+    file, digest = folder / PIPE_FILE, hashlib.sha256(raw).hexdigest()
+    if trouble := name_trouble(folder.name):
+        said = f"the folder's name {shown(folder.name)} {trouble}"
+        problem = Problem(message=said, file=str(folder), hint="rename the folder")
+        return BrokenPipe(folder.name, folder, problem, digest=digest)
     try:
         text = "\ufeff" + decode(raw[3:], str(file)) if raw.startswith(b"\xef\xbb\xbf") else decode(raw, str(file))
         front = parse(text, str(file))
     except DocumentError as error:
-        return BrokenPipe(folder.name, folder, error.problem, fingerprint)
+        return BrokenPipe(folder.name, folder, error.problem, digest=digest)
     reading = _Reading(front.header)
     fields = reading.everything(folder.name, default_agent)
     if reading.problems:
         first, *more = sorted(reading.problems, key=lambda each: (each.line or 0, each.column or 0))
-        return BrokenPipe(folder.name, folder, first, fingerprint, tuple(more))
+        return BrokenPipe(folder.name, folder, first, tuple(more), digest)
     return PipeDefinition(
         name=folder.name,
         folder=folder,
         file=file,
-        fingerprint=fingerprint,
+        digest=digest,
         body=front.body,
         lines=_lines(front.header),
         warnings=tuple(reading.warnings),

@@ -50,7 +50,7 @@ class RunDriver:
         await room.intake.check_budget(run)
         try:
             context = await asyncio.to_thread(self._begin, run)
-            found = run.launch = await prepare(room.order_of(run), context)
+            found = run.launch = await prepare(room.order_of(run.execution, run.definition), context)
             run.terms = _terms(run, found, room)
             run.stop_seconds = run.terms.stop_seconds
             run.fds = await asyncio.to_thread(_open_fds, run.folder, found, run.terms)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from supervisord_py.config.documents import did_you_mean, read_bounded
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
-from supervisord_py.pipes.catalog import NOBODY, DiskError
+from supervisord_py.pipes.catalog import DiskError
 from supervisord_py.pipes.definition import DEFAULT_AGENT, PIPE_FILE, declare, name_trouble
 from supervisord_py.pipes.front_matter import set_keys
 from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, error_of
@@ -226,7 +226,7 @@ def _place(origin: _Origin, pipes_dir: Path, default_agent: str) -> PipeDefiniti
 
 def _disabled(origin: _Origin, folder: Path, default_agent: str) -> tuple[PipeDefinition, bytes]:
     """Return what it will be, and the bytes with `enabled: false`, once it is known to be a usable pipe."""
-    declared = declare(origin.raw, folder=folder, fingerprint=NOBODY, default_agent=default_agent)
+    declared = declare(origin.raw, folder=folder, default_agent=default_agent)
     if isinstance(declared, BrokenPipe):
         problems = [replace(each, file=origin.label) for each in (declared.problem, *declared.more)]
         error = error_of(problems, folder.name)

@@ -35,7 +35,7 @@ from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.presets import PresetProblem, resolve
-from supervisord_py.pipes.prompt import PromptFacts, api_address, render_prompt
+from supervisord_py.pipes.prompt import api_address, render_prompt
 from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.scheduler import whole_ms
 
@@ -342,17 +342,10 @@ class Intake:
     def _whole(self, definition: PipeDefinition, draft: Execution, number: int) -> Execution:
         """Return the execution with what its id is in. Pure."""
         config = self._room.config
-        facts = PromptFacts(
-            context_start=draft.context_start or draft.queued_at,
-            context_end=draft.context_end or draft.queued_at,
-            zone=definition.timezone or config.default_timezone or self._room.shelf.zone,
-            output_dir=f"./output/{number}/",
-            api=api_address(config.socket, config.api_port, config.api_host),
-            context=draft.plan.context,
-        )
-        prompt = render_prompt(facts, draft.preset.prompt, definition.body)
-        folder = str(definition.folder / "output" / str(number))
-        return structs.replace(draft, id=number, output_dir=folder, rendered_prompt=prompt)
+        zone = definition.timezone or config.default_timezone or self._room.shelf.zone
+        api = api_address(config.socket, config.api_port, config.api_host)
+        whole = structs.replace(draft, id=number, output_dir=str(definition.folder / "output" / str(number)))
+        return structs.replace(whole, rendered_prompt=render_prompt(whole, definition.body, zone=zone, api=api))
 
 
 def _again(before: Execution) -> Order:

@@ -22,16 +22,6 @@ COMMAND = "command"
 """The agent that is a pipe's own program: its `command`. It needs no model."""
 
 
-class Fingerprint(msgspec.Struct, frozen=True):
-    """When to read a file again: device, inode, size, time of the last change (ns), and SHA-256 of its bytes."""
-
-    device: int
-    inode: int
-    size: int
-    changed_ns: int
-    digest: str
-
-
 class EventPattern(msgspec.Struct, frozen=True):
     """An event that starts a pipe: `pipe_completed:x`, `pipe_failed:*`, `tool_failed:x`, `file_changed:PATH`, `NAME`.
 
@@ -89,12 +79,12 @@ class PipeDefinition(msgspec.Struct, frozen=True):
         unknown: Keys that nobody here knows, kept in the file.
         warnings: Sentences for people.
         lines: Of the file's keys, counted from 1: where somebody is sent who has to mend one.
+        digest: SHA-256 of the file: another one is another pipe.
     """
 
     name: str
     folder: Path
     file: Path
-    fingerprint: Fingerprint
     schedule: Schedule
     schedule_text: str
     body: str
@@ -120,6 +110,7 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     lines: Mapping[str, int] = {}
+    digest: str = ""
 
     def problem(self, key: str, message: str, hint: str) -> Problem:
         """Return what is wrong with a key of a file that reads well."""
@@ -132,20 +123,24 @@ class BrokenPipe(msgspec.Struct, frozen=True):
     Attributes:
         problem: The first thing that is wrong.
         more: All further ones, in the order of the file, so that a person mends it in one go.
+        digest: SHA-256 of the file; "" where it could not be read.
     """
 
     name: str
     folder: Path
     problem: Problem
-    fingerprint: Fingerprint | None = None
     more: tuple[Problem, ...] = ()
-
-    def error(self) -> ConfigError:
-        """Return all of it as the error of every surface."""
-        return error_of((self.problem, *self.more), self.name)
+    digest: str = ""
 
 
 Declared: TypeAlias = PipeDefinition | BrokenPipe
+
+
+def usable(declared: Declared) -> PipeDefinition:
+    """Return a pipe that can be used; ConfigError, with all that is wrong, where it is broken."""
+    if isinstance(declared, BrokenPipe):
+        raise error_of((declared.problem, *declared.more), declared.name)
+    return declared
 
 
 def problem_text(problem: Problem, *, cure: bool = True) -> str:

@@ -14,7 +14,7 @@ from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
 from supervisord_py.pipes.adapters import CannotRunError, finding
 from supervisord_py.pipes.intake import BY_HAND
 from supervisord_py.pipes.launch import DOTENV, check, provider_doubt
-from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of
+from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of, usable
 from supervisord_py.pipes.presets import EVERY, PresetProblem, resolve
 from supervisord_py.pipes.status import timeout_doubts
 
@@ -83,7 +83,7 @@ class PipeFiles:
         await self._room.upkeep.refresh()
 
     def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
-        from supervisord_py.pipes.catalog import NOBODY, write_pipe
+        from supervisord_py.pipes.catalog import write_pipe
         from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare
         from supervisord_py.pipes.front_matter import set_keys
 
@@ -102,7 +102,7 @@ class PipeFiles:
         if text == before:
             return
         agent = self._room.config.default_agent
-        will = declare(text.encode(), folder=declared.folder, fingerprint=NOBODY, default_agent=agent)
+        will = declare(text.encode(), folder=declared.folder, default_agent=agent)
         if isinstance(will, BrokenPipe):
             wrong = [will.problem, *will.more]
         else:  # what is missing beside the file is told where it was named just now
@@ -133,7 +133,7 @@ class PipeFiles:
             await self._room.upkeep.refresh()
         known = self._room.catalog.declared(name)
         # The look holds back what does not read while it is young. A file that is away for a moment is what it was.
-        return found if isinstance(found, BrokenPipe) and found.fingerprint is not None else known
+        return found if isinstance(found, BrokenPipe) and found.digest else known
 
     async def usable(self, name: str) -> PipeDefinition:
         """Return a pipe that can be used, as its file stands now.
@@ -142,10 +142,7 @@ class PipeFiles:
             UnknownUnitError: There is none of that name; the nearest is named.
             ConfigError: There is one, and it is broken.
         """
-        found = await self.afresh(name)
-        if isinstance(found, BrokenPipe):
-            raise found.error()
-        return found
+        return usable(await self.afresh(name))
 
     async def validate(self, declared: Declared) -> tuple[Check, ...]:
         """Check a pipe, its agent, its presets, its times."""
@@ -184,7 +181,7 @@ class PipeFiles:
         spec = context.adapters.get(definition.agent)
         later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
-            found = await check(self._room.order_for(execution, definition), context)
+            found = await check(self._room.order_of(execution, definition), context)
         except CannotRunError as error:
             return error.message, ()
         env_file = f"{definition.folder / DOTENV}"  # has a check of its own, also where its agent cannot run

@@ -8,34 +8,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-import msgspec
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from supervisord_py.ledger.pipe_executions import Execution
 
 TOKEN_FILE_VARIABLE = "PX_API_TOKEN_FILE"  # noqa: S105 - the name of a variable
-
-
-class PromptFacts(msgspec.Struct, frozen=True):
-    """What the prompt says of the execution.
-
-    Attributes:
-        context_start, context_end: The time window, Unix seconds; date and offset are those of its end.
-        zone: IANA name.
-        output_dir: As the agent is to write it, relative to its working directory.
-        api: Where the daemon's API is, as `api_address` says it.
-        context: Facts of the trigger or of the caller (JSON values); None for none.
-    """
-
-    context_start: float
-    context_end: float
-    zone: str
-    output_dir: str
-    api: str
-    context: Mapping[str, Any] | None = None
 
 
 def api_address(socket: str, port: int | None, host: str = "127.0.0.1") -> str:
@@ -49,21 +28,25 @@ def api_address(socket: str, port: int | None, host: str = "127.0.0.1") -> str:
     return f"http://{host}:{port} (bearer token in the file ${TOKEN_FILE_VARIABLE})"
 
 
-def render_prompt(facts: PromptFacts, preset_prompt: str | None, body: str) -> str:
-    """Return the whole prompt: facts, blank line, the preset's prompt and a blank line where it has one, body."""
-    local = datetime.fromtimestamp(facts.context_end, ZoneInfo(facts.zone))
+def render_prompt(it: Execution, body: str, *, zone: str, api: str) -> str:
+    """Return the whole prompt: facts, blank line, the preset's prompt and a blank line where it has one, body.
+
+    The date is that of the window's end in the `zone`; the output directory is relative to the working directory.
+    """
+    start, end, context = it.context_start or it.queued_at, it.context_end or it.queued_at, it.plan.context
+    local = datetime.fromtimestamp(end, ZoneInfo(zone))
     minutes = round((local.utcoffset() or timedelta()).total_seconds() / 60)
     offset = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
     lines = [
-        f"Time range: {_utc(facts.context_start)} to {_utc(facts.context_end)}",
+        f"Time range: {_utc(start)} to {_utc(end)}",
         f"Date: {local.date().isoformat()}",
-        f"Timezone: {facts.zone} (UTC{offset})",
-        f"Output directory: {facts.output_dir}",
-        f"API: {facts.api}",
+        f"Timezone: {zone} (UTC{offset})",
+        f"Output directory: ./output/{it.id}/",
+        f"API: {api}",
     ]
-    if facts.context is not None:
-        lines.append(f"Trigger: {json.dumps(facts.context, ensure_ascii=False, sort_keys=True)}")
-    words = (preset_prompt or "").strip("\n")
+    if context is not None:
+        lines.append(f"Trigger: {json.dumps(context, ensure_ascii=False, sort_keys=True)}")
+    words = (it.preset.prompt or "").strip("\n")
     return "\n\n".join(["\n".join(lines), *([words] if words.strip() else []), body])
 
 

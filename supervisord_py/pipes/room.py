@@ -26,7 +26,7 @@ from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.events import EventSources, check_published
 from supervisord_py.pipes.intake import BY_HAND, Intake
 from supervisord_py.pipes.launch import LaunchOrder
-from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, PipesHealth
+from supervisord_py.pipes.models import PipeDefinition, PipesHealth, usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import BOTH, PAGE_MAX, OutputStream
 from supervisord_py.pipes.pipe_files import PipeFiles
@@ -65,10 +65,6 @@ class Pipes:
     """Pipes and their executions. `open` it where the loop runs; end it with `close` or `detach`.
 
     Args:
-        placement: Where processes come from.
-        ledger: Where everything is remembered.
-        events: Where it is told what happens; also heard.
-        config: What the settings say.
         environ: The daemon's environment, to pick from.
         own: Harmless variables of ours that every agent gets.
         clocks: Tests turn them.
@@ -333,12 +329,8 @@ class Pipes:
         """Publish an event about a pipe."""
         self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
 
-    def order_of(self, run: Run) -> LaunchOrder:
-        """Return what an adapter is to make ready for an execution."""
-        return self.order_for(run.execution, run.definition)
-
-    def order_for(self, it: Execution, definition: PipeDefinition | None) -> LaunchOrder:
-        """Return the same for an execution that only might be."""
+    def order_of(self, it: Execution, definition: PipeDefinition | None) -> LaunchOrder:
+        """Return what an adapter is to make ready for an execution, also for one that only might be."""
         folder = definition.folder if definition else self.config.pipes_dir / it.pipe_name
         return LaunchOrder(
             execution_id=it.id,
@@ -384,27 +376,15 @@ class Pipes:
         return self.status.all()
 
     def get(self, name: str) -> PipeView:
-        """Return one pipe.
-
-        Raises:
-            UnknownUnitError: There is none of that name.
-        """
+        """Return one pipe; UnknownUnitError where there is none of that name."""
         return self.status.view(self.definition(name))
 
     def definition(self, name: str) -> Declared:
-        """Return what a pipe's file says.
-
-        Raises:
-            UnknownUnitError: There is none of that name.
-        """
+        """Return what a pipe's file says; UnknownUnitError where there is none of that name."""
         return self.catalog.declared(name)
 
     def next(self, name: str, count: int = 5) -> NextReport:
-        """Return when a pipe is due, and why.
-
-        Raises:
-            UnknownUnitError: There is none of that name.
-        """
+        """Return when a pipe is due, and why; UnknownUnitError where there is none of that name."""
         return self.status.next(name, max(1, min(count, _MOST_NEXT)))
 
     def preview(self, text: str, timezone: str | None = None, count: int = 5) -> dict[str, Any]:
@@ -416,20 +396,11 @@ class Pipes:
         return self.status.queue()
 
     async def rendered(self, name: str) -> str:
-        """Return the prompt that a run would have now.
-
-        Raises:
-            UnknownUnitError: There is none of that name.
-            ConfigError: It is broken.
-        """
-        return await self.intake.rendered(self._usable(name))
+        """Return the prompt that a run would have now; UnknownUnitError or ConfigError where there can be none."""
+        return await self.intake.rendered(usable(self.definition(name)))
 
     async def validate(self, name: str) -> tuple[Check, ...]:
-        """Check a pipe, its agent and its presets; nothing is started.
-
-        Raises:
-            UnknownUnitError: There is none of that name.
-        """
+        """Check a pipe, its agent and its presets; nothing is started. UnknownUnitError where there is none."""
         return await self._files.validate(await self._files.afresh(name))
 
     async def enable(self, name: str) -> PipeView:
@@ -441,7 +412,7 @@ class Pipes:
         return await self._wish(name, enabled=False)
 
     async def _wish(self, name: str, *, enabled: bool) -> PipeView:
-        definition = self._usable(name)
+        definition = usable(self.definition(name))
         self.states.change(name, enabled=enabled, enabled_file=definition.enabled)
         await self.upkeep.settle(definition)
         self.say_of_pipe("pipe_enabled" if enabled else "pipe_disabled", name)
@@ -542,11 +513,7 @@ class Pipes:
         return await self.cancel_all(name, "cancelled on request")
 
     async def execution(self, number: int, *, pipe: str | None = None, blobs: bool = False) -> Execution:
-        """Return an execution, with the texts of its output where `blobs` are wanted.
-
-        Raises:
-            UnknownUnitError: There is none of that id (of that pipe).
-        """
+        """Return an execution, with the texts of its output where wanted; UnknownUnitError where there is none."""
         found = await output.find_execution(self, number, blobs=blobs)
         if pipe is not None and found.pipe_name != pipe:
             raise output.no_such(number)
@@ -561,11 +528,7 @@ class Pipes:
     async def output(
         self, number: int, stream: OutputStream = OutputStream.STDOUT, offset: int = 0, limit: int | None = None
     ) -> OutputPage:
-        """Return a piece of an execution's output.
-
-        Raises:
-            UnknownUnitError: There is none of that id.
-        """
+        """Return a piece of an execution's output; UnknownUnitError where there is none of that id."""
         wanted = self.config.output.page_bytes if limit is None else limit
         return await output.read_page(self, number, stream, max(0, offset), max(0, min(wanted, PAGE_MAX)))
 
@@ -574,10 +537,7 @@ class Pipes:
     ) -> AsyncGenerator[FollowItem, None]:
         """Yield an execution's start, output, changes and end; close the iterator when leaving early.
 
-        Args:
-            number: Of the execution.
-            streams: Which.
-            offsets: Where they begin, in their order; those that are not given begin at 0.
+        `offsets` say where the streams begin, in their order; those that are not given begin at 0.
 
         Raises:
             UnknownUnitError: There is none of that id.
@@ -586,12 +546,7 @@ class Pipes:
         return output.follow(self, number, streams, offsets)
 
     async def wait(self, number: int) -> Execution:
-        """Wait until an execution is final; return it with the texts of its output.
-
-        Raises:
-            UnknownUnitError: There is none of that id.
-            InterruptedRunError: This control plane ends; the execution goes on.
-        """
+        """Wait until an execution is final; return it with the texts of its output. Raises as `follow` does."""
         return await output.wait_for_end(self, number)
 
     async def publish_event(self, event: PublishedEvent) -> EventClaims:
@@ -599,12 +554,6 @@ class Pipes:
         self._refuse_at_the_end()
         check_published(event.name)
         return await self.triggers.publish(event)
-
-    def _usable(self, name: str) -> PipeDefinition:
-        found = self.catalog.declared(name)
-        if isinstance(found, BrokenPipe):
-            raise found.error()
-        return found
 
     def _refuse_at_the_end(self) -> None:
         if self.is_ending:

@@ -345,7 +345,8 @@ class Run(Instance):
                 if self.launch is not None:
                     secrets = tuple(each.reveal() for each in self.launch.secrets)
                 else:
-                    secrets = await recall_secrets(self.room.order_of(self), await self.room.shelf.context())
+                    order = self.room.order_of(self.execution, self.definition)
+                    secrets = await recall_secrets(order, await self.room.shelf.context())
             copied, patterns = self.terms.copied, self.terms.patterns
             self._copier = Copier(self.folder, self.terms.parser, copied=copied, secrets=secrets, patterns=patterns)
         return self._copier

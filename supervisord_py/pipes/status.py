@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
-
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.instants import to_text
 from supervisord_py.ledger.pipe_executions import Group, Status, cut_timeout
@@ -75,10 +73,13 @@ class PipeStatus:
         """Return one pipe."""
         name, row = declared.name, self._room.states.get(declared.name)
         running = self._room.running(name)
-        known = PipeView(
+        if isinstance(declared, BrokenPipe):
+            facts: dict[str, Any] = {"enabled": False, "schedule": None, "file": declared.problem.file}
+            facts["config_error"] = problem_text(declared.problem)
+        else:
+            facts = self._of_definition(declared, row)
+        return PipeView(
             name=name,
-            enabled=False,
-            schedule=None,
             last_run=row.last_run_at,
             last_success=row.last_success_at,
             last_status=running.execution.status if running else self._last.get(name),
@@ -91,24 +92,21 @@ class PipeStatus:
             instance=running.execution.instance if running else None,
             started_at=running.execution.started_at if running else None,
             folder=str(declared.folder),
+            **facts,
         )
-        if isinstance(declared, BrokenPipe):
-            return structs.replace(known, config_error=problem_text(declared.problem), file=declared.problem.file)
-        return self._of_definition(known, declared, row)
 
-    def _of_definition(self, known: PipeView, definition: PipeDefinition, row: PipeStateRow) -> PipeView:
+    def _of_definition(self, definition: PipeDefinition, row: PipeStateRow) -> dict[str, Any]:
         config, enabled = self._room.config, self._room.states.is_enabled(definition)
-        fault = self._fault(definition)
+        fault, missing = self._fault(definition), self._room.faults.missing_agent(definition)
         late = due.slower(
             definition.schedule, self.progress(row), self._room.timetable.now(), self._seconds.get(definition.name)
         )
-        return structs.replace(
-            known,
-            enabled=enabled,
-            schedule=definition.schedule_text,
-            next_run=next(iter(self._upcoming(definition, row, 1)), None) if enabled and config.enabled else None,
-            warnings=(
-                *self._not_installed(definition),
+        return {
+            "enabled": enabled,
+            "schedule": definition.schedule_text,
+            "next_run": next(iter(self._upcoming(definition, row, 1)), None) if enabled and config.enabled else None,
+            "warnings": (
+                *([f"{missing.message}; {missing.hint}"] if missing else ()),
                 *definition.warnings,
                 *timeout_doubts(definition, config),
                 *self._over(definition),
@@ -116,19 +114,15 @@ class PipeStatus:
                 *([late] if late else ()),
                 *self._silence(definition.name),
             ),
-            title=definition.title,
-            description=definition.description,
-            agent=definition.agent,
-            presets=definition.presets,
-            events=tuple(each.text for each in definition.events),
-            slower_than_schedule=late is not None,
-            config_error=problem_text(fault) if fault is not None else None,
-            file=str(definition.file),
-        )
-
-    def _not_installed(self, definition: PipeDefinition) -> tuple[str, ...]:
-        missing = self._room.faults.missing_agent(definition)
-        return () if missing is None else (f"{missing.message}; {missing.hint}",)
+            "title": definition.title,
+            "description": definition.description,
+            "agent": definition.agent,
+            "presets": definition.presets,
+            "events": tuple(each.text for each in definition.events),
+            "slower_than_schedule": late is not None,
+            "config_error": problem_text(fault) if fault is not None else None,
+            "file": str(definition.file),
+        }
 
     def _fault(self, definition: PipeDefinition) -> Problem | None:
         """Return why a pipe cannot run, or never will although its schedule was to start it."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest_asyncio
+from msgspec.structs import replace
 
 from pipe_rig import PipeRig, pipe_house
 from requirement_stage import TELL

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pipe_texts import LIMIT, pipe_text, write_folder
-from supervisord_py.errors import UnknownUnitError
 from supervisord_py.pipes import catalog as catalog_module
 from supervisord_py.pipes.catalog import (
     GONE_SECONDS,
@@ -80,19 +78,6 @@ def test_the_life_of_a_pipe(world: World) -> None:
     assert isinstance(world.catalog.get("b"), BrokenPipe)
     write_folder(world.pipes_dir, "b", "timeout: later")
     assert world.refresh() == [(BROKEN, "b")]
-
-
-def test_a_usable_pipe_is_given_and_all_others_say_why(world: World) -> None:
-    write_folder(world.pipes_dir, "digest")
-    write_folder(world.pipes_dir, "broken", "a: *x")
-    world.refresh()
-    assert world.catalog.declared("digest").name == "digest"
-    broken = world.catalog.declared("broken")
-    assert isinstance(broken, BrokenPipe)
-    assert re.search(r"pipe\.md:2: .* begins with \*", broken.error().detail)
-    assert broken.error().unit == "pipe:broken"
-    with pytest.raises(UnknownUnitError, match="did you mean 'digest'"):
-        world.catalog.declared("digset")
 
 
 def test_one_pipe_is_looked_at_alone_and_read_only_where_it_changed(

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipe_texts import broken, pipe_text, problem, read, usable
+from supervisord_py.errors import ConfigError
+from supervisord_py.pipes import models
 from supervisord_py.pipes.definition import name_trouble, seconds_of
 from supervisord_py.pipes.models import (
     BrokenPipe,
@@ -152,7 +154,9 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
     assert [each.pointer for each in (found.problem, *found.more)] == [
         "/timeout", "/enabled", "/retries/max", "/retries/on", "/schedule",
     ]  # fmt: skip
-    error = found.error()
+    with pytest.raises(ConfigError) as caught:
+        models.usable(found)
+    error = caught.value
     assert error.detail.endswith("(and 4 more)")
     assert error.unit == "pipe:mine"
     assert [each["line"] for each in error.extra["errors"]] == [2, 3, 4, 4, 5]

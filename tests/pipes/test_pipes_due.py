@@ -20,7 +20,6 @@ from supervisord_py.pipes.due import (
     Wait,
     decide,
     explain,
-    slower,
     upcoming,
 )
 from supervisord_py.pipes.schedule import At, Calendar, Cron, Every, Frequency, Manual, Schedule
@@ -89,17 +88,6 @@ def test_an_interval_is_due_at_once_when_it_never_ran_and_then_from_start_to_sta
     assert world.run() == Due(NOON + HOUR, 0, "due: 1 h since the last start")
     patient = World(Every(HOUR), run_on_enable=False)
     assert patient.waits() == HOUR
-
-
-def test_seven_missed_intervals_are_made_good_by_one_run() -> None:
-    """Whatever was missed, one run; the next is a full interval later."""
-    world = World(Every(HOUR))
-    world.run()
-    world.pass_(7.5 * HOUR)
-    assert world.run() == Due(NOON + 7 * HOUR, 7, "missed 7 runs while off or asleep: one made good")
-    assert world.waits() == HOUR
-    world.pass_(HOUR + 120)
-    assert world.run().why == "missed a run while off or asleep, 2 min ago: made good"
 
 
 @pytest.mark.parametrize("step", [-30 * DAY, -HOUR, -1.0, 1.0, HOUR, 30 * DAY])
@@ -312,17 +300,6 @@ def test_the_next_runs() -> None:
     assert coming(twice, Progress(NOON, occurrences=1)) == (NOON + 21 * HOUR, NOON + 45 * HOUR)
     until = Calendar(Frequency.DAYS, at_hour=9, ending=NOON + DAY)
     assert coming(until, SEEN) == (NOON + 21 * HOUR,)
-
-
-def test_a_pipe_that_is_slower_than_its_schedule_is_warned_about() -> None:
-    """E5."""
-    assert slower(Every(600), SEEN, NOW, None) is None
-    assert slower(Every(600), SEEN, NOW, 600) is None
-    assert slower(Manual(), SEEN, NOW, 600) is None
-    assert slower(Every(600), SEEN, NOW, 725) == (
-        "slower than its schedule: a run takes 12 min 5 s on average and is due every 10 min; the runs in between are "
-        "skipped"
-    )
 
 
 def test_the_whole_story() -> None:

@@ -29,7 +29,6 @@ from supervisord_py.pipes.launch import (
     command_line,
     file_texts,
     find_executable,
-    key_variable,
     path_with,
     placeholder_values,
     prepare,
@@ -361,10 +360,3 @@ def test_dotenv_passes_whole_and_a_variable_without_its_value_is_left_out() -> N
     spec = AgentSpec(name="x", env={"AUTH": "Bearer {key}"})
     assert "AUTH" not in environment(spec)[0]
     assert environment(spec, Preset(api_key="$K"))[0]["AUTH"] == "Bearer sk-preset"
-
-
-def test_the_variable_of_the_key() -> None:
-    one = AgentSpec(key_variable="K", provider_keys={"a": ("A", "B")})
-    assert [key_variable(one, None, has_url=False), key_variable(one, "a", has_url=True)] == ["A", "K"]
-    two = msgspec.structs.replace(one, provider_keys={"a": "A", "b": "B"})
-    assert [key_variable(two, each, has_url=False) for each in ("b", None)] == ["B", "K"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from supervisord_py.ledger.pipe_executions import ErrorType, Preset
 from supervisord_py.pipes.adapters import finding
-from supervisord_py.pipes.models import Fingerprint, PipeDefinition
+from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.presets import PresetProblem, Presets, ResolvedPreset, load_presets, resolve
 from supervisord_py.pipes.schedule import Manual
 
@@ -51,10 +51,7 @@ def load(file: Path) -> Any:
 
 
 def pipe(*presets: str, **fields: Any) -> PipeDefinition:
-    mark = Fingerprint(0, 0, 0, 0, "")
-    return PipeDefinition(
-        "p", Path("/p"), Path("/p/pipe.md"), mark, Manual(), "manual", "body", presets=presets, **fields
-    )
+    return PipeDefinition("p", Path("/p"), Path("/p/pipe.md"), Manual(), "manual", "body", presets=presets, **fields)
 
 
 def resolved(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:

@@ -5,20 +5,26 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from supervisord_py.pipes.prompt import PromptFacts, api_address, render_prompt
+from supervisord_py.ledger.pipe_executions import Execution, Plan, Preset
+from supervisord_py.pipes.prompt import api_address, render_prompt
 from supervisord_py.pipes.shelf import machine_zone
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NOVEMBER = datetime.fromisoformat("2026-11-21T20:41:03.123Z").timestamp()
-FACTS = PromptFacts(NOVEMBER - 3600, NOVEMBER, "Europe/Berlin", "./output/7/", api_address("/run/pxd.sock", 7860))
+API = api_address("/run/pxd.sock", 7860)
+
+
+def rendered(body: str, words: str | None = None, context: object = None, end: float = NOVEMBER, **more: str) -> str:
+    plan, preset = Plan("pi", context=context), Preset(prompt=words)  # type: ignore[arg-type]
+    it = Execution(id=7, pipe_name="p", context_start=end - 3600, context_end=end, plan=plan, preset=preset)
+    return render_prompt(it, body, **{"zone": "Europe/Berlin", "api": API, **more})
 
 
 def test_the_five_facts_stand_first_then_the_presets_words() -> None:
@@ -29,18 +35,18 @@ def test_the_five_facts_stand_first_then_the_presets_words() -> None:
         "Output directory: ./output/7/\n"
         "API: http://127.0.0.1:7860 (bearer token in the file $PX_API_TOKEN_FILE)\n"
     )
-    assert render_prompt(FACTS, None, "# Do it\n") == f"{head}\n# Do it\n"
-    assert render_prompt(FACTS, "\nBe brief.\n\n", "body") == f"{head}\nBe brief.\n\nbody"
-    assert render_prompt(FACTS, "\n \n", "body") == f"{head}\nbody"
-    told = msgspec.structs.replace(FACTS, context={"event": "ü", "data": {"b": "1\n2"}})
-    assert render_prompt(told, None, "x") == f'{head}Trigger: {{"data": {{"b": "1\\n2"}}, "event": "ü"}}\n\nx'
+    assert rendered("# Do it\n") == f"{head}\n# Do it\n"
+    assert rendered("body", "\nBe brief.\n\n") == f"{head}\nBe brief.\n\nbody"
+    assert rendered("body", "\n \n") == f"{head}\nbody"
+    told = rendered("x", context={"event": "ü", "data": {"b": "1\n2"}})
+    assert told == f'{head}Trigger: {{"data": {{"b": "1\\n2"}}, "event": "ü"}}\n\nx'
     assert api_address("/s", None) == "unix socket /s"
     assert api_address("/s", 7860, "::1").startswith("http://[::1]:7860 (")
 
 
 @given(st.text())
 def test_a_body_passes_through_untouched(body: str) -> None:
-    assert render_prompt(FACTS, "preset", body).endswith("\n\npreset\n\n" + body)
+    assert rendered(body, "preset").endswith("\n\npreset\n\n" + body)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +62,7 @@ def test_a_body_passes_through_untouched(body: str) -> None:
 )
 def test_date_and_offset_are_those_of_the_zone_at_that_moment(moment: str, zone: str, date: str, offset: str) -> None:
     at = datetime.fromisoformat(moment).timestamp()
-    lines = render_prompt(msgspec.structs.replace(FACTS, context_end=at, zone=zone), None, "").splitlines()
+    lines = rendered("", end=at, zone=zone).splitlines()
     assert lines[1:3] == [f"Date: {date}", f"Timezone: {zone} (UTC{offset})"]
 
 

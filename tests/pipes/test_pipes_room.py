@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from pipe_rig import eventually, pipe_house
 from supervisord_py.ledger.pipe_executions import Status, Trigger

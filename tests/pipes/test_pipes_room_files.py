@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from pipe_rig import eventually, pipe_house
 from supervisord_py.errors import ConfigError
@@ -31,20 +31,6 @@ async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Pat
         queued = await rig.room.run("long", timeout_seconds=90.0)
         assert queued.plan.warnings == ("timeout: 90 s is cut to 60 s (pipes.timeout_max_seconds)",)
         await rig.room.cancel(queued.id)
-
-
-async def test_what_is_shown_of_a_broken_pipe_until_it_is_mended(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.write("torn", "schedule: */30 * * * *")
-        await rig.room.refresh()
-        report = rig.room.next("torn")
-        assert (report.upcoming, "cannot run" in report.sentences[0]) == ((), True)
-        assert any(it.status.value == "fail" for it in await rig.room.validate("torn"))
-        rig.write("torn", "schedule: '*/30 * * * *'\nagent: command\ncommand: cat")
-        await rig.room.refresh()
-        assert rig.room.get("torn").config_error is None
-        # Not the last word of all: each half hour it is due.
-        assert [it for it in await rig.words("pipe:torn") if it.startswith("pipe_")][-1] == "pipe_mended"
 
 
 async def test_a_look_ends_when_what_another_one_found_is_taken_in(

@@ -35,24 +35,6 @@ async def test_a_wish_is_over_for_good_once_the_file_says_something_new(short_tm
                 assert not rig.room.get("p").enabled
 
 
-async def test_a_one_time_pipe_runs_again_at_another_time_and_a_disabled_one_does_not(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("off", "echo", "schedule: at 2099-01-01T00:00:00Z")
-        await rig.room.refresh()
-        await rig.room.disable("off")
-        for count in (1, 2):
-            rig.shell("once", "echo", in_an_hour(rig))
-            rig.shell("off", "echo", in_an_hour(rig))
-            await rig.room.refresh()
-            assert (rig.room.get("once").enabled, rig.room.get("off").enabled) == (True, False)
-            rig.time.pass_by(3601)
-            rig.room.timetable.wake()
-            await eventually(lambda: not rig.room.get("once").enabled, "its time")
-            await eventually(lambda: not rig.room.of_pipe("once"), "its end")
-            assert len(await rig.rows("once")) == count
-        assert not await rig.rows("off")
-
-
 async def test_a_skip_stays_the_last_decision_while_the_pipe_waits_for_its_next_time(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         for_long = "timeout: 80000"  # it runs on while the clocks are turned

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
+from msgspec.structs import replace
 
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Plan, Status
 from supervisord_py.pipes.adapters import AgentLimits
 from supervisord_py.pipes.config import PipesConfig
 from supervisord_py.pipes.ending import is_incomplete
 from supervisord_py.pipes.intake import BY_HAND, _plan
-from supervisord_py.pipes.models import Fingerprint, PipeDefinition, RetryRules, RunLimits
-from supervisord_py.pipes.outcome import ErrorPattern
-from supervisord_py.pipes.run import RunTerms, _too_late, read_terms
+from supervisord_py.pipes.models import PipeDefinition, RetryRules, RunLimits
+from supervisord_py.pipes.run import _too_late
 from supervisord_py.pipes.schedule import Manual
-from supervisord_py.pipes.scheduler import Clocks, Resumes, whole_ms
+from supervisord_py.pipes.scheduler import Clocks
 from supervisord_py.pipes.states import PipeStates
 from supervisord_py.pipes.status import timeout_doubts
 
 HERE = Path("/nowhere")
 CONFIG = PipesConfig(HERE, HERE, HERE, HERE, HERE, "/nowhere/sock")
-DEFINITION = PipeDefinition("p", HERE, HERE / "pipe.md", Fingerprint(1, 1, 1, 1, ""), Manual(), "manual", "body")
+DEFINITION = PipeDefinition("p", HERE, HERE / "pipe.md", Manual(), "manual", "body")
 
 
 def late(plan: Plan) -> str:
@@ -78,25 +74,3 @@ def test_failures_in_a_row_are_counted_and_what_was_cut_off_may_be_half_done(
     assert row.consecutive_failures == becomes
     assert (row.last_success_at, row.last_context_end) == ((9.0, 5.0) if outcome is DONE else (None, None))
     assert is_incomplete(outcome) is incomplete
-
-
-def test_the_terms_of_a_run_come_back_from_its_row() -> None:
-    terms = RunTerms("pi-jsonl", errors=(ErrorPattern(ErrorType.NETWORK, "x"),), patterns=("y",), copied=True)
-    assert read_terms(msgspec.json.encode(terms).decode()) == terms
-    assert [read_terms(text) for text in (None, "", "{", "[]", '{"copied": 3}')] == [RunTerms()] * 5
-
-
-def test_a_resume_is_noticed_once() -> None:
-    clock = {"boot": 100.0, "awake": 50.0}
-    clocks = Clocks(lambda: 0.0, lambda: clock["boot"], lambda: clock["awake"])
-    resumes = Resumes(clocks)
-    clock.update(boot=200.0, awake=149.0)
-    assert (resumes.look(), resumes.resumed_at) == (0.0, None)
-    clock.update(boot=300.0, awake=150.0)
-    assert (resumes.look(), resumes.resumed_at) == (100.0, 300.0)
-    assert (resumes.look(), resumes.resumed_at) == (0.0, 300.0)
-
-
-@given(st.floats(0, 4e9))
-def test_times_of_rows_have_whole_milliseconds_and_are_never_later(seconds: float) -> None:
-    assert 0 <= seconds - whole_ms(seconds) < 0.001001
