@@ -55,12 +55,21 @@ class Upstream:
             aiohttp.ClientError, OSError: no answer, or one that is not HTTP.
         """
         data: Any = body
+        if self.is_closed:  # aiohttp's own word for it is a RuntimeError
+            raise aiohttp.ClientConnectionError("the instance has ended")
         if isinstance(body, bytes) and len(body) > _LARGE_BYTES:
             data = io.BytesIO(body)  # goes out in pieces, not at one stroke that holds up the loop
         return await self._session.request(method, path, data=data, headers=headers, allow_redirects=False)
 
+    @property
+    def is_closed(self) -> bool:
+        """True once its instance has ended."""
+        return self._session.closed
+
     async def cancel(self, run_id: str) -> bool:
         """Ask the tool to give up a run. False when it does not offer that, or does not answer within a second."""
+        if self.is_closed:
+            return False
         call = self._session.post(
             "/cancel", params={"run_id": run_id}, timeout=aiohttp.ClientTimeout(total=_CANCEL_SECONDS)
         )
@@ -106,9 +115,9 @@ async def schema_drift(upstream: Upstream, manifest: Any) -> tuple[str, ...]:
                 return (f"/: GET /schema answered {answer.status}",)
             raw, _ = await read_up_to(answer, _MAX_BYTES)
         served = json.loads(raw)
-    except aiohttp.ClientConnectorError:
-        return ()  # the question was never put: nothing is known
     except (aiohttp.ClientError, OSError, ValueError) as error:
+        if isinstance(error, aiohttp.ClientConnectorError) or upstream.is_closed:
+            return ()  # the question was never put: nothing is known
         return (f"/: GET /schema gave no JSON ({type(error).__name__})",)
     found = differences(manifest, served)
     return tuple(found[:SHOWN] + ([f"… and {len(found) - SHOWN} more"] if len(found) > SHOWN else []))

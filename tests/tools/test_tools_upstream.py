@@ -119,3 +119,13 @@ async def test_drift_is_told_by_place_and_never_raised(
     drift = await schema_drift(upstream, {"a": 1})
     assert len(drift) == len(found)
     assert all(part in whole for part, whole in zip(found, drift, strict=True))
+
+
+async def test_an_instance_that_has_ended_meanwhile_is_no_mistake_of_ours() -> None:
+    """Whoever still holds its connections hears of it as of any other connection that is gone."""
+    upstream = Upstream(1)
+    await upstream.close()
+    with pytest.raises(aiohttp.ClientError):
+        await upstream.send("POST", "/run", b"{}")
+    assert await schema_drift(upstream, {"a": 1}) == ()
+    assert not await upstream.cancel("1")
