@@ -69,6 +69,10 @@ class PolicyWorld:
             case ev.Stop(session, serial, reason):
                 self.check_stop((session, serial), reason)
                 self.world[session, serial] = Phase.STOPPING
+                for ticket in [each for each, life in self.running.items() if life == (session, serial)]:
+                    assert reason is None or reason in {Reason.STOPPED, Reason.REPLACED, Reason.SHUTDOWN}
+                    del self.running[ticket]
+                    self.finish(ticket)
                 self.foreign.discard((session, serial))
                 self.to_recycle.discard((session, serial))
             case ev.Run():
@@ -84,10 +88,6 @@ class PolicyWorld:
                 assert self.waiting.pop(ticket).session == session
                 assert isinstance(self.event, ev.StartFailed)
                 assert (self.event.session, self.event.serial) == (session, serial)
-                self.finish(ticket)
-            case ev.Lose(ticket, session, serial, reason):
-                assert self.running.pop(ticket) == (session, serial)
-                assert reason is None or reason in {Reason.STOPPED, Reason.REPLACED, Reason.SHUTDOWN}
                 self.finish(ticket)
             case ev.Placed(ticket, session, position, waits_for):
                 assert self.waiting[ticket].session == session
@@ -201,7 +201,6 @@ class PolicyWorld:
     def check_refusal(self, refuse: ev.Refuse) -> None:
         asked = self.waiting.pop(refuse.ticket)
         assert asked.session == refuse.session
-        assert refuse.retry_after > 0
         assert (refuse.failure is not None) is (refuse.refusal is Refusal.HARD_FAILURE)
         match refuse.refusal:
             case Refusal.DEADLINE:

@@ -15,7 +15,7 @@ from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
 from supervisord_py.kernels.call_rules import judge
 from supervisord_py.kernels.cell import CellNews, CellStatus, RungClimbed, Variables
 from supervisord_py.kernels.cell_files import held_to_cap
-from supervisord_py.kernels.ladder import Ladder, Over, Rung, Sight, Take, Wait
+from supervisord_py.kernels.ladder import Ladder, Over, Rung, Take, Wait
 from supervisord_py.process import clock
 from supervisord_py.process.model import Reason
 
@@ -240,20 +240,17 @@ class CellRun:
                 ladder = ladder.hurry()
             if self._news.done():
                 self._news = loop.create_future()
-            match ladder.decide(loop.time(), self._sight(executing, ladder)):
+            ended = executing.done()
+            gone = self._handle.died.done() or (ended and executing.exception() is not None)
+            if self._is_stateless and ended:
+                gone = gone or ladder.is_fatal  # a shell cell is a process of its own: with it ends what was signalled
+            match ladder.decide(loop.time(), cell_ended=ended, gone=gone):
                 case Over() as over:
                     return over
                 case Take(rung):
                     ladder = await self._take(ladder, rung)
                 case Wait(until):
                     await self._until_news(executing, until)
-
-    def _sight(self, executing: asyncio.Future[Reply], ladder: Ladder) -> Sight:
-        ended = executing.done()
-        gone = self._handle.died.done() or (ended and executing.exception() is not None)
-        if self._is_stateless and ended:
-            gone = gone or ladder.is_fatal  # a shell cell is a process of its own: with it ends all that was signalled
-        return Sight(cell_ended=ended, gone=gone)
 
     async def _take(self, ladder: Ladder, rung: Rung) -> Ladder:
         at = asyncio.get_running_loop().time()

@@ -50,7 +50,6 @@ _log = structlog.get_logger(__name__)
 class Granted(Struct, frozen=True):
     """A kernel that is there for whoever asked. `cold`: it was started meanwhile."""
 
-    ticket: int
     life: KernelInstance
     cold: bool
 
@@ -153,15 +152,15 @@ class KernelPool:
 
     def _perform(self, instruction: ev.Instruction, cause: int | None) -> None:
         match instruction:
-            case ev.Start() | ev.Lose():
-                pass  # a start came before the others: it is their cause; who runs a cell hears of its end by itself
+            case ev.Start():
+                pass  # it came before the others: it is their cause
             case ev.Stop(_, serial, reason):
                 life = self._by_serial[serial]
                 if reason is not None and cause is not None:
                     life.event = cause
                 self.supervisor.task(self.supervisor.stop(self.driver, life, reason))
             case ev.Run(ticket, _, serial, cold) | ev.Up(ticket, _, serial, cold):
-                self._settle(ticket, Granted(ticket, self._by_serial[serial], cold))
+                self._settle(ticket, Granted(self._by_serial[serial], cold))
             case ev.Refuse(ticket, session_id):
                 self._settle(ticket, refusal_error(instruction, self.config.sessions, f"kernel:{session_id}"))
             case ev.Fail(ticket, session_id, serial):

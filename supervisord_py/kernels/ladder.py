@@ -39,14 +39,6 @@ RUNGS = tuple(Rung)
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What is seen: whether the cell has ended (reply and end of output), and whether the process is gone."""
-
-    cell_ended: bool = False
-    gone: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Take:
     """Take this rung now, and note it with `took`."""
 
@@ -96,12 +88,6 @@ class Ladder:
         """The next one, None when all were taken."""
         return RUNGS[len(self.taken)] if len(self.taken) < len(RUNGS) else None
 
-    def next_due(self) -> float:
-        """Return when the next rung is due; after the last one, when the wait is given up."""
-        if self.taken and self.hurried and self.next_rung is not None:
-            return self.taken[-1][1]
-        return self._unhurried()
-
     def _unhurried(self) -> float:
         if not self.taken:
             return self.began_at
@@ -110,13 +96,13 @@ class Ladder:
             return at + ABANDON_SECONDS
         return at + max(0.0, self._offset(rung) - self._offset(last))
 
-    def decide(self, now: float, sight: Sight) -> Take | Wait | Over:
-        """Return what comes next."""
-        if sight.gone:
+    def decide(self, now: float, *, cell_ended: bool = False, gone: bool = False) -> Take | Wait | Over:
+        """Return what comes next, by what is seen: the cell ended (reply and end of output), the process is gone."""
+        if gone:
             return Over(Variables.LOST)
-        if sight.cell_ended and not self.is_fatal:
+        if cell_ended and not self.is_fatal:
             return Over(Variables.KEPT)
-        due = self.next_due()
+        due = self.taken[-1][1] if self.taken and self.hurried and self.next_rung is not None else self._unhurried()
         if now < due:
             return Wait(due)
         return Over(Variables.LOST, abandoned=True) if self.next_rung is None else Take(self.next_rung)

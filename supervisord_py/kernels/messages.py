@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import signal as signals
 from typing import TYPE_CHECKING, Any, assert_never
@@ -196,18 +195,19 @@ def _as_it_said(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> 
 # -- why a call got none -----------------------------------------------------------------------------------------------
 
 _EVIDENCE = frozenset({"reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit", "log_tail"})
+RETRY_SECONDS = 1
+"""When asking again makes sense while all is busy: nobody can know better."""
 
 
 def refusal_error(refuse: Refuse, limits: SessionLimits, unit: str) -> PxError:
-    """Return the error of a call that gets no kernel; `retry_after_seconds` is a whole number."""
-    after = max(1, math.ceil(refuse.retry_after))
+    """Return the error of a call that gets no kernel."""
     match refuse.refusal:
         case Refusal.QUEUE_FULL:
             return OverloadedError(
                 f"{unit} has {limits.queue_max} calls in line already.",
                 hint="Ask again later, use another session (`--kernel NAME`), or raise kernels.queue_max.",
                 unit=unit,
-                retry_after_seconds=after,
+                retry_after_seconds=RETRY_SECONDS,
             )
         case Refusal.OWN_SESSION:
             return ConflictError(
@@ -218,7 +218,7 @@ def refusal_error(refuse: Refuse, limits: SessionLimits, unit: str) -> PxError:
         case Refusal.HARD_FAILURE:
             return _hard_failure(refuse.failure, unit)
         case Refusal.DEADLINE:
-            return _deadline(refuse.waits_for, limits, unit, after)
+            return _deadline(refuse.waits_for, limits, unit)
         case Refusal.STOPPED:
             return CancelledRunError(f"{unit} was stopped while the call waited.", hint="Ask again.", unit=unit)
         case Refusal.CLOSING:
@@ -227,7 +227,7 @@ def refusal_error(refuse: Refuse, limits: SessionLimits, unit: str) -> PxError:
             assert_never(refuse.refusal)
 
 
-def _deadline(waits_for: WaitsFor | None, limits: SessionLimits, unit: str, after: int) -> PxError:
+def _deadline(waits_for: WaitsFor | None, limits: SessionLimits, unit: str) -> PxError:
     match waits_for:
         case WaitsFor.START:
             why, hint = (
@@ -252,7 +252,7 @@ def _deadline(waits_for: WaitsFor | None, limits: SessionLimits, unit: str, afte
         unit=unit,
         reason="timeout",
         waited_for=waits_for,
-        retry_after_seconds=after,
+        retry_after_seconds=RETRY_SECONDS,
     )
 
 

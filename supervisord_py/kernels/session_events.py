@@ -89,12 +89,10 @@ class FailureKind(StrEnum):
 
 
 class Failure(Struct, frozen=True):
-    """A hard failure: deaths in a row, or failed starts within the window; `serial` and `problem` are of the last."""
+    """A hard failure: deaths in a row, or failed starts within the window; `problem` is of the last."""
 
     kind: FailureKind
     count: int
-    since: float
-    serial: int
     problem: Mapping[str, object] | None = None
 
 
@@ -215,14 +213,12 @@ class Adopted(Struct, frozen=True):
 
     Attributes:
         ticket: Stands for a cell in flight, which is followed; say Ended at its end. None when there is none.
-        is_ready: False while nobody knows yet whether it answers: BecameReady or StartFailed follow.
     """
 
     session: str
     serial: int
     last_used: float
     ticket: int | None = None
-    is_ready: bool = True
     per_call: bool = False
 
 
@@ -273,7 +269,10 @@ class Start(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
-    """Stop what is there of a kernel and report Gone. `reason` is None when it ended by itself."""
+    """Stop what is there of a kernel and report Gone. `reason` is None when it ended by itself.
+
+    A call on it loses it: its variables are gone, its cell is never run again, and Ended is not awaited.
+    """
 
     session: str
     serial: int
@@ -302,7 +301,6 @@ class Refuse(Struct, frozen=True):
     """The call gets nothing.
 
     Attributes:
-        retry_after: Seconds after which asking again makes sense.
         waits_for: What it waited for in vain, where it waited.
         failure: The hard failure that stands, for that refusal.
     """
@@ -310,7 +308,6 @@ class Refuse(Struct, frozen=True):
     ticket: int
     session: str
     refusal: Refusal
-    retry_after: float
     waits_for: WaitsFor | None = None
     failure: Failure | None = None
 
@@ -323,18 +320,6 @@ class Fail(Struct, frozen=True):
     serial: int
 
 
-class Lose(Struct, frozen=True):
-    """A running call lost its kernel: its variables are gone, its cell is never run again. Ended is not awaited.
-
-    `reason` is None when the kernel ended by itself or by the ladder; its exit record tells more.
-    """
-
-    ticket: int
-    session: str
-    serial: int
-    reason: Reason | None
-
-
 class Placed(Struct, frozen=True):
     """Where a call stands now; told at its arrival if it has to wait, and at each change. `position` 1 is next."""
 
@@ -344,4 +329,4 @@ class Placed(Struct, frozen=True):
     waits_for: WaitsFor
 
 
-Instruction = Start | Stop | Run | Up | Refuse | Fail | Lose | Placed
+Instruction = Start | Stop | Run | Up | Refuse | Fail | Placed

@@ -151,7 +151,7 @@ class LiveSession:
         """Return the problem document of the hard failure that stands, with the words that a call would hear."""
         if slot is None or slot.failure is None:
             return None
-        refusal = Refuse(0, self.id, Refusal.HARD_FAILURE, 0.0, failure=slot.failure)
+        refusal = Refuse(0, self.id, Refusal.HARD_FAILURE, failure=slot.failure)
         return refusal_error(refusal, SessionLimits(), self.unit).problem()
 
 

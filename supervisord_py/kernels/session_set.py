@@ -30,9 +30,6 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from supervisord_py.kernels.config import SessionLimits
 
-RETRY_SECONDS = 1.0
-"""When asking again makes sense while all is busy: nobody can know better."""
-
 
 class SessionSet:
     """The sessions. `apply` is its only door; what it returns must be performed, in order, and reported as events."""
@@ -166,7 +163,7 @@ class SessionSet:
         _, waited_for = self._told.get(ticket, (0, None))
         self._leave(slot, ticket)
         failure = slot.failure if refusal is Refusal.HARD_FAILURE else None
-        self._out.append(ev.Refuse(ticket, slot.session, refusal, RETRY_SECONDS, waited_for, failure))
+        self._out.append(ev.Refuse(ticket, slot.session, refusal, waited_for, failure))
 
     def _refuse_all(self, slot: Slot, refusal: Refusal) -> None:
         for asked in tuple(slot.waiting()):
@@ -235,7 +232,7 @@ class SessionSet:
         if slot is None:
             return
         if event.how is Death.CRASHED:
-            slot.count_death(now, self.limits, event.problem)
+            slot.count_death(self.limits, event.problem)
         elif event.how is Death.EXITED:
             slot.deaths = 0
         self._stop(slot, None)
@@ -269,7 +266,6 @@ class SessionSet:
     def _stop(self, slot: Slot, reason: Reason | None) -> None:
         """Let go of a kernel. The call on it is lost with it; who waits in line waits on."""
         if slot.running is not None:
-            self._out.append(ev.Lose(slot.running.ticket, slot.session, slot.serial, reason))
             self._holders.pop(slot.running.ticket, None)
         slot.end(reason)
         self._out.append(ev.Stop(slot.session, slot.serial, reason))

@@ -146,7 +146,7 @@ class Slot(Struct):
 
     def adopt(self, event: ev.Adopted) -> None:
         """Become a kernel that an earlier control plane started."""
-        self.phase = Phase.READY if event.is_ready else Phase.STARTING
+        self.phase = Phase.READY
         self.serial, self.fresh, self.last_used, self.stays = event.serial, False, event.last_used, True
         self.running = None if event.ticket is None else Running(event.ticket)
 
@@ -176,11 +176,11 @@ class Slot(Struct):
         """Forget failures: somebody asks for it explicitly."""
         self.failure, self.deaths, self.start_failures = None, 0, ()
 
-    def count_death(self, now: float, limits: SessionLimits, problem: Mapping[str, object] | None) -> None:
+    def count_death(self, limits: SessionLimits, problem: Mapping[str, object] | None) -> None:
         """Note a crash: come back by itself, or fail hard when there were too many in a row."""
         self.deaths += 1
         if self.deaths > limits.restarts:
-            self.failure = Failure(FailureKind.DEATHS, self.deaths, now, self.serial, problem)
+            self.failure = Failure(FailureKind.DEATHS, self.deaths, problem)
         else:
             self.revival = StartCause.RESTARTED
 
@@ -189,7 +189,7 @@ class Slot(Struct):
         self.age(now, limits)
         self.start_failures = (*self.start_failures, now)
         if len(self.start_failures) >= limits.start_failures:
-            self.failure = Failure(FailureKind.STARTS, len(self.start_failures), now, self.serial, problem)
+            self.failure = Failure(FailureKind.STARTS, len(self.start_failures), problem)
 
     @property
     def state(self) -> SessionState:

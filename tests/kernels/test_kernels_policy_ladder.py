@@ -8,18 +8,15 @@ from hypothesis import strategies as st
 
 from supervisord_py.kernels.cell import Step, Variables
 from supervisord_py.kernels.config import LadderTimes
-from supervisord_py.kernels.ladder import ABANDON_SECONDS, Ladder, Over, Rung, Sight, Take, Wait
+from supervisord_py.kernels.ladder import ABANDON_SECONDS, Ladder, Over, Rung, Take, Wait
 
 NOW = 100.0
 TIMES = LadderTimes()
-NOTHING = Sight()
-ENDED = Sight(cell_ended=True)
-GONE = Sight(gone=True)
 
 
 def climb(ladder: Ladder, *rungs: tuple[Rung, float]) -> Ladder:
     for rung, at in rungs:
-        assert ladder.decide(at, NOTHING) == Take(rung)
+        assert ladder.decide(at) == Take(rung)
         ladder = ladder.took(rung, at, str(rung))
     return ladder
 
@@ -28,56 +25,56 @@ def test_an_ordinary_climb_follows_its_times() -> None:
     ladder = Ladder(TIMES, NOW)
     for rung, at in ((Rung.INTERRUPT, 0.0), (Rung.AGAIN, 1.0), (Rung.TERMINATE, 3.0), (Rung.KILL, 4.0)):
         if at:
-            assert ladder.decide(NOW + at - 0.5, NOTHING) == Wait(NOW + at)
+            assert ladder.decide(NOW + at - 0.5) == Wait(NOW + at)
         ladder = climb(ladder, (rung, NOW + at))
-    assert ladder.decide(NOW + 4, NOTHING) == Wait(NOW + 4 + ABANDON_SECONDS)
-    assert ladder.decide(NOW + 4 + ABANDON_SECONDS, NOTHING) == Over(Variables.LOST, abandoned=True)
+    assert ladder.decide(NOW + 4) == Wait(NOW + 4 + ABANDON_SECONDS)
+    assert ladder.decide(NOW + 4 + ABANDON_SECONDS) == Over(Variables.LOST, abandoned=True)
 
 
 @pytest.mark.parametrize("rungs", [0, 1, 2])
 def test_a_cell_that_ends_by_an_interrupt_keeps_its_variables(rungs: int) -> None:
     ladder = climb(Ladder(TIMES, NOW), *((Rung.INTERRUPT, NOW), (Rung.AGAIN, NOW + 1))[:rungs])
     assert not ladder.is_fatal
-    assert ladder.decide(NOW + 1.5, ENDED) == Over(Variables.KEPT)
+    assert ladder.decide(NOW + 1.5, cell_ended=True) == Over(Variables.KEPT)
 
 
 def test_a_process_that_is_gone_kept_nothing_whatever_the_cell_said() -> None:
     ladder = climb(Ladder(TIMES, NOW), (Rung.INTERRUPT, NOW))
-    assert ladder.decide(NOW, Sight(cell_ended=True, gone=True)) == Over(Variables.LOST)
-    assert ladder.decide(NOW, GONE) == Over(Variables.LOST)
+    assert ladder.decide(NOW, cell_ended=True, gone=True) == Over(Variables.LOST)
+    assert ladder.decide(NOW, gone=True) == Over(Variables.LOST)
 
 
 def test_after_a_sigterm_the_end_of_the_cell_is_not_the_end() -> None:
     ladder = climb(Ladder(TIMES, NOW), (Rung.INTERRUPT, NOW), (Rung.AGAIN, NOW + 1), (Rung.TERMINATE, NOW + 3))
     assert ladder.is_fatal
-    assert ladder.decide(NOW + 3.5, ENDED) == Wait(NOW + 4)
-    assert ladder.decide(NOW + 4, ENDED) == Take(Rung.KILL)
+    assert ladder.decide(NOW + 3.5, cell_ended=True) == Wait(NOW + 4)
+    assert ladder.decide(NOW + 4, cell_ended=True) == Take(Rung.KILL)
 
 
 def test_one_more_cancel_makes_the_next_rung_due_at_once_and_no_other() -> None:
     ladder = climb(Ladder(TIMES, NOW), (Rung.INTERRUPT, NOW)).hurry()
     ladder = climb(ladder, (Rung.AGAIN, NOW + 0.1))
-    assert ladder.decide(NOW + 0.1, NOTHING) == Wait(NOW + 2.1), "the next one has its usual time"
+    assert ladder.decide(NOW + 0.1) == Wait(NOW + 2.1), "the next one has its usual time"
     ladder = climb(ladder.hurry(), (Rung.TERMINATE, NOW + 0.2))
-    assert ladder.decide(NOW + 1.0, NOTHING) == Wait(NOW + 1.2)
+    assert ladder.decide(NOW + 1.0) == Wait(NOW + 1.2)
 
 
 def test_a_cancel_that_comes_while_a_rung_is_taken_counts_for_the_next() -> None:
     ladder = Ladder(TIMES, NOW)
-    assert ladder.decide(NOW, NOTHING) == Take(Rung.INTERRUPT)
+    assert ladder.decide(NOW) == Take(Rung.INTERRUPT)
     ladder = ladder.hurry().took(Rung.INTERRUPT, NOW, "sigint")
-    assert ladder.decide(NOW, NOTHING) == Take(Rung.AGAIN)
+    assert ladder.decide(NOW) == Take(Rung.AGAIN)
 
 
 def test_a_cancel_after_the_last_rung_changes_nothing() -> None:
     rungs = ((rung, NOW + at) for rung, at in zip(Rung, (0, 1, 3, 4), strict=True))
     ladder = climb(Ladder(TIMES, NOW), *rungs).hurry()
-    assert ladder.decide(NOW + 4, NOTHING) == Wait(NOW + 4 + ABANDON_SECONDS)
+    assert ladder.decide(NOW + 4) == Wait(NOW + 4 + ABANDON_SECONDS)
 
 
 def test_a_late_rung_leaves_the_next_its_time() -> None:
     ladder = climb(Ladder(TIMES, NOW), (Rung.INTERRUPT, NOW), (Rung.AGAIN, NOW + 1), (Rung.TERMINATE, NOW + 9))
-    assert ladder.decide(NOW + 9.5, NOTHING) == Wait(NOW + 10)
+    assert ladder.decide(NOW + 9.5) == Wait(NOW + 10)
 
 
 def test_steps_tell_what_was_done_and_when() -> None:
@@ -107,7 +104,7 @@ def test_every_climb_ends_in_order_whatever_the_times_and_cancels(
         move, by = next(lateness, ("wait", 0.0))
         if move == "hurry":
             ladder = ladder.hurry()
-        decision = ladder.decide(now, NOTHING)
+        decision = ladder.decide(now)
         match decision:
             case Take(rung):
                 taken.append(rung)

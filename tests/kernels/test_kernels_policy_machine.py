@@ -141,14 +141,13 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         life = (session, self.set.reserve_serial())
         self.used[life] = self.now - 10
         self.stays.add(session)
-        self.world[life] = choice.choice([Phase.READY, Phase.STARTING])
+        self.world[life] = Phase.READY
         ticket = None
-        if self.world[life] is Phase.READY and choice.random() < 0.5:
+        if choice.random() < 0.5:
             self.tickets += 1
             ticket = self.tickets
             self.running[ticket] = life
-        is_ready = self.world[life] is Phase.READY
-        self.send(ev.Adopted(session, life[1], self.now - 10, ticket, is_ready))
+        self.send(ev.Adopted(session, life[1], self.now - 10, ticket))
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
