@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from cli.bin_house import House
 from cli.fake_daemon import FakeDaemon, document, until_client_leaves
-from cli.px import DEADLINE, until
+from cli.px import DEADLINE, REPOSITORY, until
 from pxctl.app import root
 from pxctl.completion import LIMIT_SECONDS
 
@@ -227,3 +227,14 @@ def test_a_misspelled_command_is_answered_with_the_nearest_one(px: Px, line: str
     ended = px(*line.split())
     assert (ended.code, ended.out) == (2, b"")
     assert ended.err.splitlines()[-1] == f"hint: {meant}"
+
+
+def test_examples_ids_and_keys_are_completed(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/pipes", document({"pipes": [{"name": "digest"}]}))
+    daemon.on("GET /api/executions", document({"executions": [{"id": 12}, {"id": 9}]}))
+    examples = REPOSITORY / "supervisord_py" / "examples"
+    for kind, folder in (("tools", examples / "tools"), ("pipe", examples / "pipes")):
+        names = sorted(f"example:{one.name}" for one in folder.iterdir() if one.is_dir())
+        assert complete(px, kind, "add", "example:") == names
+    assert complete(px, "pipe", "config", "digest", "time") == ["timeout=", "timezone="]
+    assert offers(px, ["12", "9", "digest"], "pipe", "output", "''")

@@ -269,3 +269,17 @@ def test_output_of_a_running_cell_says_where_to_go_on(px: Px, daemon: FakeDaemon
     assert (ended.out, ended.err) == (b"so far", "pxctl: 6 of 6 bytes so far; go on with --offset 6\n")
     facts = px("kernel", "output", "default", "c", "--json").json()
     assert (facts["text"], facts["complete"], facts["total_bytes"]) == ("so far", False, 6)
+
+
+def test_a_pattern_interrupts_what_runs_of_it(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", document({"units": [{"unit": f"kernel:e{at}-a"} for at in (1, 2, 3)]}))
+    for at, state in ((1, "busy"), (2, "stopped"), (3, "idle")):
+        answer = {"kernel": f"e{at}-a", "running": "c1" if at == 1 else None, "steps": [], "state": state}
+        daemon.on(f"POST /api/kernels/e{at}-a/interrupt", document(answer))
+    ended = px("kernel", "interrupt", "e*")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.lines == ["kernel:e1-a cell c1: asked to end", "kernel:e3-a no cell is running"]
+    told = px("kernel", "interrupt", "e*", "--json").json()
+    assert [one["kernel"] for one in told["interrupts"]] == ["e1-a", "e3-a"]
+    daemon.on("GET /api/units", document({"units": [{"unit": "kernel:e2-a"}]}))
+    assert px("kernel", "interrupt", "e*").code == 3

@@ -154,3 +154,23 @@ def test_how_a_build_can_end(px: Px, daemon: FakeDaemon, raw: bytes, code: int, 
     assert ended.code == code
     assert words in ended.err + ended.text
     assert px("tools", "sync", "a", "--json").code == code
+
+
+def test_following_bears_no_other_problem(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(LOGS, ndjson(piece(b"one\n", 0)), problem(404, "unknown_unit", 4))
+    ended = px("logs", "a", "-f")
+    assert (ended.code, ended.out) == (4, b"one\n")
+
+
+def test_events_are_followed_after_the_last_one_seen(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(EVENTS, ndjson(event(1), event(2), ended=False), then_wait(ndjson(event(3), ended=False)))
+    process = px.popen("events", "-f", "-n", "2", "--json")
+    assert process.stdout is not None
+    assert [json.loads(process.stdout.readline())["id"] for _ in range(3)] == [1, 2, 3]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [request.arguments for request in daemon.seen] == [
+        {"follow": "1", "limit": "2"},
+        {"follow": "1", "after": "2"},
+    ]

@@ -208,3 +208,8 @@ def short_bin(px: Px) -> str:
     (folder / "pxd").write_text("#!/bin/sh\nexit 1\n")
     (folder / "pxd").chmod(0o755)
     return str(folder)
+
+
+def test_add_says_when_packages_are_to_be_installed(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/tools/add", document({"schema": "px.tool/1", "name": "a", "needs_sync": True}))
+    assert "pxctl tools sync a" in px("tools", "add", "example:a").err
