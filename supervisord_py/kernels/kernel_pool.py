@@ -234,7 +234,7 @@ class KernelPool:
         """Return the serial of the life that bears an instance key, None where it is none of ours."""
         return next((it.serial for it in self._by_serial.values() if instance in {it.key, *it.shells}), None)
 
-    # -- memory: the keeper's limit is the hard one, here is the soft one, and what is shown -----------------------------
+    # -- memory: the hard limit is the keeper's, the soft one is here --------------------------------------------------
 
     async def is_over_memory(self, life: KernelInstance) -> bool:
         """Measure a kernel after a cell; say whether it is over the soft limit.
