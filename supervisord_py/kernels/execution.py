@@ -128,7 +128,7 @@ class CellRun:
             life.judged.set()
         is_over = life.over.is_set()
         self.over_memory, result = await asyncio.gather(  # the keeper measures while we read
-            room.memory.is_over(life),
+            room.pool.is_over_memory(life),
             room.cell_store.finish(sent, judged, end, duration, kernel_is_over=is_over),
         )
         if end.gone is not None and not is_over:

@@ -40,6 +40,8 @@ LONGEST_TIMER_SECONDS = 60.0
 """The loop's clock stands still during suspend, the set's does not: look at it again after that at the latest."""
 _WEIGHS_USE = (ev.Asked, ev.StartAsked, ev.RestartAsked, ev.TimePassed)
 """Events after which somebody may be evicted."""
+PERIOD_SECONDS = 1.0
+"""How often kernels that run cells are measured."""
 CELL_SECONDS = 5.0
 """How long a cell whose kernel has ended may take to say so; it knows as soon as we do."""
 _ASKED_FOR = frozenset({Reason.STOPPED, Reason.SHUTDOWN})
@@ -231,6 +233,41 @@ class KernelPool:
     def serial_of_instance(self, instance: str | None) -> int | None:
         """Return the serial of the life that bears an instance key, None where it is none of ours."""
         return next((it.serial for it in self._by_serial.values() if instance in {it.key, *it.shells}), None)
+
+    # -- memory: the hard limit is the keeper's, the soft one is here --------------------------------------------------
+
+    async def is_over_memory(self, life: KernelInstance) -> bool:
+        """Measure a kernel after a cell; say whether it is over the soft limit.
+
+        Forked workers share pages with the kernel: before any verdict these are counted once, which takes longer.
+        """
+        limit = self.config.limits.soft_memory_bytes
+        largest = await self.measure(life)
+        if limit is None or largest is None or largest <= limit:
+            return False
+        largest = await self.measure(life, shared_once=True)
+        return largest is not None and largest > limit
+
+    async def measure(self, *lives: KernelInstance, shared_once: bool = False) -> int | None:
+        """Measure kernels; return the largest, in bytes, None where nothing of them is ours to measure."""
+        keys = {it.key: it for it in lives if it.is_ours} | {shell: it for it in lives for shell in it.shells}
+        if not keys:
+            return None
+        try:
+            stats = await self.placement.stat(tuple(keys), shared_once=shared_once)
+        except KeeperLostError:
+            return None
+        for key, stat in stats.items():
+            keys[key].rss_bytes = stat.rss_bytes
+        return max((stat.rss_bytes for stat in stats.values()), default=None)
+
+    async def keep_watch(self) -> None:
+        """Once a second, measure what runs and look at what others do with kernels; nearly free while nothing runs."""
+        while True:
+            await asyncio.sleep(PERIOD_SECONDS)
+            self.look_at_foreign_use()
+            if busy := [it for it in self.lives_present() if it.busy]:
+                await self.measure(*busy)
 
     # -- lives of kernels --------------------------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ from supervisord_py.kernels.choice import BASH, ChooseRequest
 from supervisord_py.kernels.environment import NOTHING
 from supervisord_py.kernels.kernel_driver import check_folder
 from supervisord_py.kernels.kernel_pool import KernelPool
-from supervisord_py.kernels.memory_watch import MemoryWatch
 from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, StartRequest
 from supervisord_py.kernels.session_register import SessionRegister
@@ -88,7 +87,6 @@ class Kernels:
         backends = Backends(self.supervisor, config, make_backend)
         self.pool = KernelPool(placement, ledger, events, backends, self.register, config, self.resolver)
         self.cell_store = CellStore(ledger, lambda: self.config)
-        self.memory = MemoryWatch(placement, self.pool.lives_present, lambda: self.config)
         self._calls: set[Call] = set()
         self._ending: PxError | None = None
         self._is_over = False
@@ -109,7 +107,7 @@ class Kernels:
         await KernelAdoption(self).adopt_all()
         await spares.end_left_over(self.pool)
         self.register.settle_the_rest()
-        self.pool.supervisor.task(self.memory.keep_watch(self.pool.look_at_foreign_use))
+        self.pool.supervisor.task(self.pool.keep_watch())
         self.pool.supervisor.task(self.cell_store.sweep(self._running, self.register.ids))
         self.pool.supervisor.task(spares.begin(self.pool, self.resolver))
 

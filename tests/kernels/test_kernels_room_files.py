@@ -13,13 +13,11 @@ import pytest
 from kernels.cell_folder import finish, log_of, writer_of
 from kernels.fake_backend import FakeBackend
 from kernels.room_house import room_house
-from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.kernel_driver import folder_of_cells
 from supervisord_py.kernels.render import show
-from supervisord_py.kernels.session import StartRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -93,34 +91,6 @@ async def test_of_files_that_say_how_the_cell_ended_nothing_is_missing_whatever_
 async def test_a_cell_that_ends_with_its_kernel_is_not_called_lossy(house: RoomHouse) -> None:
     cell = await _cell(house, "die")
     assert (cell.status, cell.lossy) == (CellStatus.ERROR, False)
-
-
-async def test_a_kernel_is_not_stopped_for_one_that_could_not_be_started_in_its_folder(
-    house: RoomHouse, backend: FakeBackend
-) -> None:
-    session = (await house.run("ok")).session_id
-    house.cwd.rmdir()
-    with pytest.raises(InvalidInputError, match="is not there any more") as refused:
-        await house.room.restart(session)
-    assert refused.value.extra["errors"][0]["pointer"] == "/cwd"
-    assert session in (refused.value.hint or "")
-    with pytest.raises(InvalidInputError, match="is not there any more"):
-        await house.run("ok", session=session, reset=True)
-    assert (await house.run("say still there", session=session)).cells[0].text == "still there"
-    assert len(backend.starts) == 1
-
-
-async def test_a_session_whose_folder_is_gone_is_not_started_and_says_what_to_do(house: RoomHouse) -> None:
-    session = (await house.run("ok")).session_id
-    await house.room.stop(session)
-    house.cwd.rmdir()
-    with pytest.raises(InvalidInputError, match="is not there any more") as refused:
-        await house.run("ok", session=session)
-    assert "--cwd" in (refused.value.hint or "")
-    with pytest.raises(InvalidInputError, match="is not there any more"):
-        await house.room.start(StartRequest(session))
-    house.cwd.mkdir()
-    assert (await house.run("ok", session=session)).status is CellStatus.OK
 
 
 def test_a_folder_is_private_with_all_that_is_made_above_it_under_any_umask(tmp_path: Path) -> None:

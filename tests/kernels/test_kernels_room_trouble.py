@@ -101,7 +101,7 @@ async def test_time_that_is_over_after_a_good_cell_leaves_the_next_one_unrun(
             passing.jump(60.0)
 
     passed: list[float] = []
-    monkeypatch.setattr(house.room.memory, "measure", slow)
+    monkeypatch.setattr(house.room.pool, "measure", slow)
     result = await house.run("ok", "say never", "say never")
     assert [cell.status for cell in result.cells] == [CellStatus.OK, CellStatus.TIMED_OUT, CellStatus.ABORTED]
     assert backend.handle.ran == ["ok"]
