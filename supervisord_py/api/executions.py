@@ -36,7 +36,7 @@ from supervisord_py.api.streams import (
 )
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.pipe_history import ExecutionFilter
-from supervisord_py.pipes.output import FollowDone, FollowOutput, FollowStart, OutputStream
+from supervisord_py.pipes.output import FollowOutput, OutputStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -201,15 +201,13 @@ async def _documents(
         async for item in items:
             if isinstance(item, FollowOutput):
                 pieces = decoder.take(item.stream.value, item.offset, item.data)
-                word = ""
             else:
-                word = {FollowStart: "start", FollowDone: "done"}.get(type(item), "status")
-                pieces = decoder.rest() if word == "done" else []
+                pieces = decoder.rest() if item.word == "done" else []
             for piece in pieces:
                 ends[piece["stream"]] = piece["end"]
                 yield {**piece, "seen": "-".join(map(str, ends.values()))}
-            if word and not isinstance(item, FollowOutput):
-                yield {"event": word, "execution": execution_document(item.execution)}
+            if not isinstance(item, FollowOutput):
+                yield {"event": item.word, "execution": execution_document(item.execution)}
 
 
 async def _by_websocket(call: Call, source: AsyncGenerator[Document, None]) -> web.StreamResponse:

@@ -76,7 +76,7 @@ class PipeFaults:
     def keep_only(self, pipes: Collection[str]) -> None:
         """Forget the pipes that are gone."""
         for name in self._programs.keys() - set(pipes):
-            del self._programs[name]
+            self._programs.pop(name, None)  # a validation, in its thread, may have forgotten it
 
     def _program(self, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
         """Return why a pipe's program cannot be started."""

@@ -16,7 +16,7 @@ import shutil
 from collections import deque
 from contextlib import suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from supervisord_py.errors import InterruptedRunError, UnknownUnitError
 from supervisord_py.ledger.pipe_executions import EXECUTIONS
@@ -289,12 +289,6 @@ class OutputPage(NamedTuple):
     truncated: bool = False
 
 
-class FollowStart(NamedTuple):
-    """First of a follow: the execution as it stands."""
-
-    execution: Execution
-
-
 class FollowOutput(NamedTuple):
     """Bytes of a stream, in order, each once. `offset` is of the first byte."""
 
@@ -303,19 +297,14 @@ class FollowOutput(NamedTuple):
     data: bytes
 
 
-class FollowStatus(NamedTuple):
-    """The execution's status, position or place of running changed."""
+class FollowNews(NamedTuple):
+    """The execution as it stands: `start` is the first of a follow, `done` the last, `status` says that it changed."""
 
+    word: Literal["start", "status", "done"]
     execution: Execution
 
 
-class FollowDone(NamedTuple):
-    """Last of a follow: the execution is final, what was kept of its output was given."""
-
-    execution: Execution
-
-
-FollowItem = FollowStart | FollowOutput | FollowStatus | FollowDone
+FollowItem = FollowOutput | FollowNews
 
 
 async def find_execution(room: Pipes, number: int, *, blobs: bool) -> Execution:
@@ -361,13 +350,13 @@ async def follow(
 ) -> AsyncGenerator[FollowItem, None]:
     """Yield an execution's start, its output as it comes, its changes, and its end; see `Pipes.follow`."""
     known = await find_execution(room, number, blobs=False)
-    yield FollowStart(known)
+    yield FollowNews("start", known)
     offsets = dict(zip(streams, (*begins, *[0] * len(streams)), strict=False))
     run, folder = room.runs.get(number), room.folder(number)
     while run is not None and not run.done.is_set():
         news, now = run.news, room.view(run)
         if (now.status, now.position) != (known.status, known.position) and not now.status.is_final:
-            yield FollowStatus(now)
+            yield FollowNews("status", now)
         known, found = now, False
         for stream, at in offsets.items():
             if data := await asyncio.to_thread(read, folder, stream, at, PIECE_BYTES):
@@ -384,7 +373,7 @@ async def follow(
         while (page := await read_page(room, number, stream, position, PIECE_BYTES)).data:
             yield FollowOutput(stream, position, page.data)
             position += len(page.data)
-    yield FollowDone(await find_execution(room, number, blobs=False) if run is None else room.view(run))
+    yield FollowNews("done", await find_execution(room, number, blobs=False) if run is None else room.view(run))
 
 
 async def wait_for_end(room: Pipes, number: int) -> Execution:

@@ -191,7 +191,7 @@ class Scheduler:
     def __init__(
         self,
         look: Callable[[], Iterable[Candidate]],
-        trigger: Callable[[str, Due], Awaitable[str | None]] | None,
+        trigger: Callable[[str, Due], Awaitable[str | None]],
         note: Callable[[str, Note], None],
         limits: SchedulerLimits,
         watch: ClockWatch,
@@ -291,7 +291,7 @@ class Scheduler:
                 pipe.schedule, pipe.progress, now, self._limits, run_on_enable=pipe.run_on_enable, delay=delay
             )
             entry.decision = found
-            if isinstance(found, Due) and self._trigger is not None:
+            if isinstance(found, Due):
                 entry.deadline = now.boottime + self._limits.sleep_seconds
                 if found.at > entry.served:
                     why = await self._trigger(pipe.name, found)

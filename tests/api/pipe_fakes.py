@@ -21,7 +21,7 @@ from supervisord_py.pipes.models import (
     PipeView,
     Suppressed,
 )
-from supervisord_py.pipes.output import FollowDone, FollowItem, FollowStart, OutputPage, OutputStream
+from supervisord_py.pipes.output import FollowItem, FollowNews, OutputPage, OutputStream
 
 if TYPE_CHECKING:
     import asyncio
@@ -222,9 +222,9 @@ class FakePipes:
 
     async def follow(self, number: int, streams: tuple[OutputStream, ...], *offsets: int) -> AsyncIterator[FollowItem]:
         self._did("follow", number, streams, *offsets)
-        yield FollowStart(execution(number, status=Status.RUNNING))
+        yield FollowNews("start", execution(number, status=Status.RUNNING))
         for item in self.items:
             yield item
         if self.hold is not None:
             await self.hold.wait()
-        yield FollowDone(execution(number))
+        yield FollowNews("done", execution(number))

@@ -14,7 +14,7 @@ from api.api_rig import until
 from api.pipe_fakes import execution
 from supervisord_py.api.executions import Decoder
 from supervisord_py.ledger.pipe_executions import Status
-from supervisord_py.pipes.output import FollowOutput, FollowStatus, OutputStream
+from supervisord_py.pipes.output import FollowNews, FollowOutput, OutputStream
 
 if TYPE_CHECKING:
     from api.api_rig import Rig
@@ -26,7 +26,7 @@ OUT, ERR = OutputStream.STDOUT, OutputStream.STDERR
 def prepare(rig: Rig) -> None:
     rig.pipes.rows[7] = execution()
     rig.pipes.items = [
-        FollowStatus(execution(status=Status.RUNNING)),
+        FollowNews("status", execution(status=Status.RUNNING)),
         FollowOutput(OUT, 0, "grü".encode()[:3]),
         FollowOutput(ERR, 0, b"\xff"),
         FollowOutput(OUT, 3, "grü".encode()[3:] + b"n"),
