@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pipe_texts import LIMIT, pipe_text, write_folder
+from supervisord_py.errors import UnknownUnitError
 from supervisord_py.pipes import catalog as catalog_module
 from supervisord_py.pipes.catalog import (
     GONE_SECONDS,
@@ -224,3 +226,16 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     assert os.listdir(tmp_path) == ["pipe.md"]
     with pytest.raises(DiskError):
         write_pipe(tmp_path / "absent" / "pipe.md", "x")
+
+
+def test_a_usable_pipe_is_given_and_all_others_say_why(world: World) -> None:
+    write_folder(world.pipes_dir, "digest")
+    write_folder(world.pipes_dir, "broken", "a: *x")
+    world.refresh()
+    assert world.catalog.declared("digest").name == "digest"
+    broken = world.catalog.declared("broken")
+    assert isinstance(broken, BrokenPipe)
+    assert re.search(r"pipe\.md:2: .* begins with \*", broken.error().detail)
+    assert broken.error().unit == "pipe:broken"
+    with pytest.raises(UnknownUnitError, match="did you mean 'digest'"):
+        world.catalog.declared("digset")

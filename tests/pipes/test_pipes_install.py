@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipe_texts import LIMIT, pipe_text, write_folder
-from supervisord_py.errors import BadRequestError, ConfigError, ConflictError
-from supervisord_py.pipes.catalog import DiskError
-from supervisord_py.pipes.install import install, remove
+from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, UnknownUnitError
+from supervisord_py.pipes.catalog import DiskError, read_pipe
+from supervisord_py.pipes.install import install, remove, scaffold
 from supervisord_py.pipes.models import PipeDefinition
+from supervisord_py.pipes.schedule import Manual
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.models import PipeDefinition
@@ -124,3 +125,30 @@ def test_a_removed_folder_is_gone_and_a_link_loses_the_link_only(tmp_path: Path)
     remove(real)
     remove(real)
     assert left_in(tmp_path / "real") == []
+
+
+async def test_the_examples_are_added_by_name(tmp_path: Path) -> None:
+    added = await add(tmp_path, "example:disk-digest")
+    assert added.agent == "command"
+    assert os.access(added.folder / "digest.sh", os.X_OK)
+    with pytest.raises(UnknownUnitError, match="did you mean 'disk-digest'"):
+        await add(tmp_path, "example:disk-digets")
+    with pytest.raises(UnknownUnitError) as caught:
+        await install("example:x", tmp_path, tmp_path / "absent", limit_bytes=LIMIT)
+    assert caught.value.hint == "examples: none"
+
+
+def test_a_new_pipe_is_usable_and_runs_by_hand_only(tmp_path: Path) -> None:
+    folder = scaffold("mine", tmp_path / "pipes")
+    found = read_pipe(folder, limit_bytes=LIMIT)
+    assert isinstance(found, PipeDefinition)
+    assert found.schedule == Manual()
+    assert found.warnings == ()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(ConflictError):
+        scaffold("mine", tmp_path / "pipes")
+    with pytest.raises(BadRequestError):
+        scaffold("a/b", tmp_path / "pipes")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DiskError):
+        scaffold("mine", tmp_path / "file")

@@ -209,3 +209,21 @@ async def test_who_is_queued_has_a_place_and_a_timeout_begins_with_the_process(s
         row = await pipe_executions.EXECUTIONS.get(rig.ledger, queued.id)
         assert row is not None
         assert row.started_at == told, "the same moment to the millisecond, for whoever compares"
+
+
+async def test_a_one_time_pipe_runs_again_at_another_time_and_a_disabled_one_does_not(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("off", "echo", "schedule: at 2099-01-01T00:00:00Z")
+        await rig.room.refresh()
+        await rig.room.disable("off")
+        for count in (1, 2):
+            rig.shell("once", "echo", in_an_hour(rig))
+            rig.shell("off", "echo", in_an_hour(rig))
+            await rig.room.refresh()
+            assert (rig.room.get("once").enabled, rig.room.get("off").enabled) == (True, False)
+            rig.time.pass_by(3601)
+            rig.room.timetable.wake()
+            await eventually(lambda: not rig.room.get("once").enabled, "its time")
+            await eventually(lambda: not rig.room.of_pipe("once"), "its end")
+            assert len(await rig.rows("once")) == count
+        assert not await rig.rows("off")
