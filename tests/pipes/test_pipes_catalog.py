@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pipe_texts import LIMIT, pipe_text, write_folder
-from supervisord_py.errors import UnknownUnitError
+from supervisord_py.errors import ConfigError, UnknownUnitError
 from supervisord_py.pipes import catalog as catalog_module
 from supervisord_py.pipes.catalog import (
     GONE_SECONDS,
@@ -22,7 +21,7 @@ from supervisord_py.pipes.catalog import (
     read_pipe,
     write_pipe,
 )
-from supervisord_py.pipes.models import BrokenPipe, PipeDefinition
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, usable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -234,8 +233,8 @@ def test_a_usable_pipe_is_given_and_all_others_say_why(world: World) -> None:
     world.refresh()
     assert world.catalog.declared("digest").name == "digest"
     broken = world.catalog.declared("broken")
-    assert isinstance(broken, BrokenPipe)
-    assert re.search(r"pipe\.md:2: .* begins with \*", broken.error().detail)
-    assert broken.error().unit == "pipe:broken"
+    with pytest.raises(ConfigError, match=r"pipe\.md:2: .* begins with \*") as caught:
+        usable(broken)
+    assert caught.value.unit == "pipe:broken"
     with pytest.raises(UnknownUnitError, match="did you mean 'digest'"):
         world.catalog.declared("digset")
