@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -137,3 +138,13 @@ async def test_folders_that_nobody_owns_are_swept(rig: KernelRig) -> None:
     ours = place.folder_of(rig.config.run_dir, launch.session_id).name
     assert sorted(os.listdir(rig.config.run_dir / place.FOLDER)) == [place.SECRET, ours]
     assert await answers(handle, PATIENCE)
+
+
+async def test_a_start_that_is_given_up_leaves_nothing(rig: KernelRig) -> None:
+    launch = rig.stock(kernelspec_argv=(program(rig, "hangs", "sleep 600"), "{connection_file}"))
+    starting = asyncio.ensure_future(rig.start(DirectBackend(rig.placement, rig.config), launch))
+    await eventually(lambda: rig.started and rig.started[0].pid, "its process")
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await nothing_left(rig, launch)

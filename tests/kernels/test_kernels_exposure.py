@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from supervisord_py.kernels.exposure import (
-    legacy_settings,
-)
+import pytest
+
+from supervisord_py.kernels.exposure import Expose, Offer, legacy_settings, report
+from supervisord_py.kernels.session import BackendName
 
 # -- the variables of the original ---------------------------------------------------------------------------------
 
@@ -36,3 +37,24 @@ def test_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:
 
 def test_a_token_is_in_no_repr() -> None:
     assert "t0ken" not in repr(legacy_settings({"PI_PYTHON_GATEWAY_TOKEN": "t0ken", "PI_PYTHON_GATEWAY_URL": "t0ken"}))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "python", "bash", "offered"),
+    [
+        (Expose.BOTH, True, True, Expose.BOTH),
+        (Expose.BOTH, True, False, Expose.PYTHON),
+        (Expose.BOTH, False, True, Expose.BASH),
+        (Expose.BOTH, False, False, None),
+        (Expose.PYTHON, True, True, Expose.PYTHON),
+        (Expose.PYTHON, False, True, Expose.BASH),
+        (Expose.PYTHON, False, False, None),
+        (Expose.BASH, True, True, Expose.BASH),
+        (Expose.BASH, True, False, None),
+    ],
+)
+def test_python_degrades_to_bash_and_bash_to_nothing(
+    *, wanted: Expose, python: bool, bash: bool, offered: Expose | None
+) -> None:
+    said = report(wanted, Offer(offered=python), "/bin/bash" if bash else None, BackendName.DIRECT)
+    assert said.expose is offered

@@ -254,3 +254,20 @@ def test_no_directory_is_given_the_environment_of_another(environ: dict[str, str
             if candidate.source in {Source.DOT_VENV, Source.VENV}:
                 assert candidate.root == f"{cwd.rstrip('/')}/{candidate.source.value}"
     assert found[one] == candidates(one, environ)
+
+
+def test_the_whole_order() -> None:
+    environ = {"VIRTUAL_ENV": "/v/", "CONDA_PREFIX": "/c", "PATH": "/a:/b"}
+    found = order(environ=environ, managed="/data/python")
+    assert [(each.source, each.paths[0]) for each in found] == [
+        (Source.VIRTUAL_ENV, "/v/bin/python"),
+        (Source.CONDA_PREFIX, "/c/bin/python"),
+        (Source.DOT_VENV, "/proj/.venv/bin/python"),
+        (Source.VENV, "/proj/venv/bin/python"),
+        (Source.MANAGED, "/data/python/bin/python"),
+        (Source.PATH, "/a/python3"),
+        (Source.PATH, "/a/python"),
+    ]
+    assert [each.root for each in found] == ["/v", "/c", "/proj/.venv", "/proj/venv", "/data/python", None, None]
+    assert found[-2].paths == ("/a/python3", "/b/python3")
+    assert found[0].paths == ("/v/bin/python", "/v/bin/python3")

@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernels.fake_backend import FakeBackend
+from kernels.fake_backend import FakeBackend, no_descriptors
 from kernels.passing_time import PATIENT
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import (
     AmbiguousNameError,
+    ConflictError,
     InterruptedRunError,
     InvalidInputError,
+    OverloadedError,
+    StartFailedError,
     UnknownUnitError,
 )
 from supervisord_py.kernels.cell import (
     CellStatus,
 )
 from supervisord_py.kernels.config import LadderTimes, SessionLimits
+from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.session import Owner, SessionState, StartRequest
 from supervisord_py.process.model import Reason
 
@@ -229,3 +233,56 @@ def test_the_room_is_imported_without_zmq_jupyter_or_nbformat() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_a_failed_start_is_told_to_everyone_who_waits_for_it(house: RoomHouse, backend: FakeBackend) -> None:
+    backend.gate.clear()
+    backend.fail_next.append(StartFailedError("no luck", reason="early_exit"))
+    calls = [task(house.run("ok")) for _ in range(3)]
+    await eventually(lambda: backend.starts and house.room.snapshot()[0].queued == 3)
+    backend.gate.set()
+    for call in calls:
+        with pytest.raises(StartFailedError, match="no luck"):
+            await call
+    assert (await house.run("ok")).status is CellStatus.OK, "a failure is never sticky"
+
+
+async def test_three_failed_starts_are_a_hard_failure(house: RoomHouse, backend: FakeBackend) -> None:
+    backend.fail_next += [StartFailedError("no luck", reason="early_exit") for _ in range(3)]
+    for _ in range(3):
+        with pytest.raises(StartFailedError, match="no luck"):
+            await house.run("ok")
+    with pytest.raises(StartFailedError, match="failed to start"):
+        await house.run("ok")
+    assert len(backend.starts) == 3
+
+
+async def test_want_of_descriptors_costs_one_idle_session_and_one_retry(house: RoomHouse, backend: FakeBackend) -> None:
+    idle = (await house.run("ok", session="idle")).session_id
+    call = await running(house, backend, "hold", session="busy")
+    backend.fail_next.append(no_descriptors())
+    assert (await house.run("ok", session="new")).status is CellStatus.OK
+    assert backend.stopped == [(idle, "evicted_lru")]
+    backend.handles[1].release()
+    assert (await call).status is CellStatus.OK
+
+
+async def test_kinds_of_cells_that_are_turned_off_are_refused(house: RoomHouse) -> None:
+    house.reconfigure(expose=Expose.BASH)
+    with pytest.raises(ConflictError, match="Python cells are turned off"):
+        await house.run("ok")
+    house.reconfigure(expose=Expose.PYTHON)
+    with pytest.raises(ConflictError, match="Bash cells are turned off"):
+        await house.run("ok", language="bash")
+
+
+async def test_a_full_line_is_refused(house: RoomHouse, backend: FakeBackend) -> None:
+    house.reconfigure(sessions=SessionLimits(queue_max=1))
+    first = await running(house, backend)
+    second = task(house.run("ok"))
+    await eventually(lambda: house.room.snapshot()[0].queued == 1)
+    with pytest.raises(OverloadedError) as refused:
+        await house.run("ok")
+    assert refused.value.extra["retry_after_seconds"] >= 1
+    backend.handle.release()
+    await asyncio.gather(first, second)

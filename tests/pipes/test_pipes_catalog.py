@@ -233,7 +233,7 @@ def test_a_usable_pipe_is_given_and_all_others_say_why(world: World) -> None:
     world.refresh()
     assert world.catalog.declared("digest").name == "digest"
     broken = world.catalog.declared("broken")
-    with pytest.raises(ConfigError, match=r"pipe\.md:2: .* begins with \*") as caught:
+    with pytest.raises(ConfigError, match=r"pipe\.md, line 2, .* begins with \*") as caught:
         usable(broken)
     assert caught.value.unit == "pipe:broken"
     with pytest.raises(UnknownUnitError, match="did you mean 'digest'"):
