@@ -168,7 +168,7 @@ def validate(
     }
     folder = declared.folder
     env_doubts = read_dotenv(folder / ".env")[1] if os.path.isfile(folder / ".env") else ()
-    doubts = {**doubts, "keys": declared.warnings, "env_file": env_doubts}
+    doubts = {"keys": declared.warnings, **doubts, "env_file": env_doubts}
     own = {check.name: check for check in (_env_file(folder), _output_folder(folder), _prompt(declared))}
     if declared.agent != COMMAND:
         own["command"] = Check("command", CheckStatus.SKIP, f"the agent is {declared.agent}")

@@ -16,7 +16,6 @@ from supervisord_py.pipes.intake import BY_HAND
 from supervisord_py.pipes.launch import DOTENV, check, provider_doubt
 from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of, usable
 from supervisord_py.pipes.presets import EVERY, PresetProblem, resolve
-from supervisord_py.pipes.status import timeout_doubts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -159,16 +158,13 @@ class PipeFiles:
         agent, agent_doubts = await self._of_agent(declared, chosen)
         if agent is not None and not troubles.keys() & {"agent", "command"}:
             troubles["agent"] = Problem(message=agent, file=str(declared.file), hint="mend that")
-        if (never := self._room.status.schedule_trouble(declared)) is not None:
+        if isinstance(never := self._room.status.end_of_times(declared), Problem):
             troubles["schedule"] = never
+        doubts: dict[str, list[str]] = {"agent": list(agent_doubts)}
+        for name, sentence in self._room.status.doubts(declared):
+            doubts.setdefault(name, []).append(sentence)
         preset_doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
-        doubts = {
-            "agent": agent_doubts,
-            "presets": [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in preset_doubts],
-            "schedule": self._room.status.schedule_doubts(declared),
-        }
-        warnings = (*declared.warnings, *timeout_doubts(declared, self._room.config))
-        declared = structs.replace(declared, warnings=warnings)
+        doubts["presets"] = [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in preset_doubts]
         return await asyncio.to_thread(
             validate, declared, troubles, doubts, {} if words is None else {"presets": words}
         )
