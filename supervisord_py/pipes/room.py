@@ -189,7 +189,7 @@ class Pipes:
         self.catalog.reconfigure(config.file_bytes_max, config.default_agent)
         self.line.resize(config.slots)
         self.admit()
-        self.timetable.reconfigure(config.scheduler)
+        self.timetable.reconfigure()
 
     def look_again(self) -> None:
         """Have everything that depends on files and wishes look at them again."""

@@ -78,7 +78,7 @@ class PipeStatus:
             facts: dict[str, Any] = {"enabled": False, "schedule": None, "file": declared.problem.file}
             facts["config_error"] = problem_text(declared.problem)
         else:
-            facts = self._of_definition(declared, row)
+            facts = self._of_definition(declared)
         return PipeView(
             name=name,
             last_run=row.last_run_at,
@@ -96,13 +96,13 @@ class PipeStatus:
             **facts,
         )
 
-    def _of_definition(self, definition: PipeDefinition, row: PipeStateRow) -> dict[str, Any]:
+    def _of_definition(self, definition: PipeDefinition) -> dict[str, Any]:
         config, enabled = self._room.config, self._room.states.is_enabled(definition)
         fault, missing = self._fault(definition), self._room.faults.missing_agent(definition)
         return {
             "enabled": enabled,
             "schedule": definition.schedule_text,
-            "next_run": next(iter(self._upcoming(definition, row, 1)), None) if enabled and config.enabled else None,
+            "next_run": next(iter(self._upcoming(definition, 1)), None) if enabled and config.enabled else None,
             "warnings": (
                 *([f"{missing.message}; {missing.hint}"] if missing else ()),
                 *(words for _check, words in self.doubts(definition)),
@@ -146,7 +146,7 @@ class PipeStatus:
         It is a mistake in the file of a pipe that is enabled and was never due, and only odd with any other.
         """
         row, now, schedule = self._room.states.get(definition.name), self._room.timetable.now(), definition.schedule
-        standing = self._standing(definition, row)
+        standing = self._standing(definition)
         if not isinstance(standing, Never) or not standing.over:
             return None
         if row.last_run_at is not None or row.occurrences:
@@ -164,7 +164,7 @@ class PipeStatus:
 
     def _slower(self, definition: PipeDefinition) -> str | None:
         """Return a warning when its runs take longer than its schedule leaves them."""
-        progress = self.progress(self._room.states.get(definition.name))
+        progress = self._room.states.progress(definition.name)
         return due.slower(definition.schedule, progress, self._room.timetable.now(), self._seconds.get(definition.name))
 
     def _silence(self, name: str) -> tuple[str, ...]:
@@ -176,36 +176,21 @@ class PipeStatus:
         said = f"execution {running.id} (pid {running.execution.pid}) has said nothing for {seconds:.0f} s"
         return (f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it",)
 
-    def _standing(self, definition: PipeDefinition, row: PipeStateRow) -> Due:
+    def _standing(self, definition: PipeDefinition) -> Due:
         """Return what holds of a pipe: what the scheduler waits for, else what it would say now."""
-        live = self._room.timetable.decision_on(definition)
+        live, now = self._room.timetable.decision_on(definition), self._room.timetable.now()
         if isinstance(live, Wait):
             return live
-        limits, run_on_enable = self._room.config.scheduler, definition.run_on_enable
-        return decide(
-            definition.schedule, self.progress(row), self._room.timetable.now(), limits, run_on_enable=run_on_enable
-        )
+        progress, limits = self._room.states.progress(definition.name), self._room.config.scheduler
+        return decide(definition.schedule, progress, now, limits, run_on_enable=definition.run_on_enable)
 
-    def _upcoming(self, definition: PipeDefinition, row: PipeStateRow, count: int) -> tuple[float, ...]:
-        standing = self._standing(definition, row)
-        return due.upcoming(definition.schedule, self.progress(row), self._room.timetable.now(), standing, count)
-
-    def progress(self, row: PipeStateRow) -> Progress:
-        """Return what the scheduler is to know of a pipe."""
-        anchor = row.anchor_at if row.anchor_at is not None else self._room.clocks.wall()
-        return Progress(
-            anchor_at=anchor,
-            last_run_at=row.last_run_at,
-            last_due=row.last_due,
-            occurrences=row.occurrences,
-            touched_boot=self._room.states.touched_boot(row.pipe_name),
-            anchor_boot=self._room.states.anchor_boot(row.pipe_name),
-        )
+    def _upcoming(self, definition: PipeDefinition, count: int) -> tuple[float, ...]:
+        standing, progress = self._standing(definition), self._room.states.progress(definition.name)
+        return due.upcoming(definition.schedule, progress, self._room.timetable.now(), standing, count)
 
     def interval(self, definition: PipeDefinition) -> float | None:
         """Return the seconds between two runs of a pipe, where there is such a thing."""
-        row = self._room.states.get(definition.name)
-        return due.period(definition.schedule, self.progress(row), self._room.timetable.now())
+        return due.period(definition.schedule, self._room.states.progress(definition.name), self._room.timetable.now())
 
     def next(self, name: str, count: int) -> NextReport:
         """Return when a pipe is due, and why."""
@@ -214,11 +199,11 @@ class PipeStatus:
         if isinstance(declared, BrokenPipe):
             why = (f"it cannot run: {problem_text(declared.problem)}",)
             return NextReport(name, view.enabled, None, "broken", (), why, None, view.last_decision)
-        row, is_on = self._room.states.get(name), view.enabled and self._room.config.enabled
-        standing = self._standing(declared, row)
+        is_on = view.enabled and self._room.config.enabled
+        standing = self._standing(declared)
         sentences = due.explain(
             declared.schedule,
-            self.progress(row),
+            self._room.states.progress(name),
             self._room.timetable.now(),
             standing,
             count=count,
@@ -241,7 +226,7 @@ class PipeStatus:
             enabled=view.enabled,
             schedule=declared.schedule_text,
             summary=describe(declared.schedule, self._room.config.default_timezone),
-            upcoming=self._upcoming(declared, row, count) if is_on else (),
+            upcoming=self._upcoming(declared, count) if is_on else (),
             sentences=sentences,
             timezone=declared.timezone or self._room.config.default_timezone or self._room.shelf.zone,
             last_decision=view.last_decision,
