@@ -20,6 +20,7 @@ from supervisord_py.pipes.presets import EVERY, PresetProblem, resolve
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from supervisord_py.pipes.adapters import Adapters
     from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.front_matter import Value
     from supervisord_py.pipes.intake import Chosen
@@ -150,12 +151,12 @@ class PipeFiles:
         if isinstance(declared, BrokenPipe):
             return validate(declared)
         chosen = await self._room.intake.choose(declared, BY_HAND)
-        _, presets = await self._room.shelf.look()
+        adapters, presets = await self._room.shelf.look()
         found = resolve(declared, presets)
         words = None if isinstance(found, PresetProblem) else _in_words(declared, found)
         faults = await asyncio.to_thread(self._room.faults.afresh, declared)
         troubles = {"presets" if each.pointer == "/preset" else each.pointer[1:]: each for each in faults}
-        agent, agent_doubts = await self._of_agent(declared, chosen)
+        agent, agent_doubts = await self._of_agent(declared, chosen, adapters)
         if agent is not None and not troubles.keys() & {"agent", "command"}:
             troubles["agent"] = Problem(message=agent, file=str(declared.file), hint="mend that")
         if isinstance(never := self._room.status.end_of_times(declared), Problem):
@@ -169,15 +170,17 @@ class PipeFiles:
             validate, declared, troubles, doubts, {} if words is None else {"presets": words}
         )
 
-    async def _of_agent(self, definition: PipeDefinition, chosen: Chosen) -> tuple[str | None, tuple[str, ...]]:
+    async def _of_agent(
+        self, definition: PipeDefinition, chosen: Chosen, adapters: Adapters
+    ) -> tuple[str | None, tuple[str, ...]]:
         """Return why a pipe's agent cannot run, None where it can; and what is odd about it and its providers."""
         if chosen.refusal is not None:
             return None, ()
-        execution, context = self._room.intake.example(definition, chosen), await self._room.shelf.context()
-        spec = context.adapters.get(definition.agent)
+        spec = adapters.get(definition.agent)
         later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
-            found = await check(self._room.order_of(execution, definition), context)
+            example = self._room.intake.example(definition, chosen)
+            found = await check(example, definition.folder, self._room.shelf)
         except CannotRunError as error:
             return error.message, ()
         env_file = f"{definition.folder / DOTENV}"  # has a check of its own, also where its agent cannot run
