@@ -22,7 +22,7 @@ from supervisord_py.config.documents import did_you_mean
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
-from supervisord_py.pipes.preflight import AgentVersion, check_credentials, check_provider, new_session
+from supervisord_py.pipes.preflight import AgentVersion, check_credentials, check_provider
 from supervisord_py.pipes.prompt import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.secrets import Secret, resolve_key
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
@@ -78,7 +78,7 @@ async def prepare(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
     try:
         await asyncio.to_thread(_write, found, run_dir, it.rendered_prompt or "")
         if config.preflight:
-            await check_provider(found.values, http=new_session, seconds=config.preflight_seconds)
+            await check_provider(found.values, seconds=config.preflight_seconds)
             await check_credentials(found, run=shelf.run, seconds=config.preflight_seconds)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(cleanup, run_dir))

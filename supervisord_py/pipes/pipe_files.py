@@ -166,9 +166,7 @@ class PipeFiles:
             doubts.setdefault(name, []).append(sentence)
         preset_doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
         doubts["presets"] = [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in preset_doubts]
-        return await asyncio.to_thread(
-            validate, declared, troubles, doubts, {} if words is None else {"presets": words}
-        )
+        return await asyncio.to_thread(validate, declared, troubles, doubts, words)
 
     async def _of_agent(
         self, definition: PipeDefinition, chosen: Chosen, adapters: Adapters
