@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from enum import StrEnum
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.adapters import CannotRunError, placeholders_of
@@ -142,18 +141,15 @@ class Check(NamedTuple):
     hint: str | None = None
 
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
-
-
 def validate(
     declared: Declared,
-    troubles: Mapping[str, Problem] = _NONE,
-    doubts: Mapping[str, Sequence[str]] = _NONE,
-    found: Mapping[str, str] = _NONE,
+    troubles: Mapping[str, Problem] | None = None,
+    doubts: Mapping[str, Sequence[str]] | None = None,
+    presets: str | None = None,
 ) -> tuple[Check, ...]:
     """Check a pipe, broken or not; one or more checks for each of NAMES, in that order. Blocking.
 
-    What only others know comes in by the name of the check: why it cannot run, what is odd, and what is `found`.
+    What only others know comes in: by the name of the check, why it cannot run and what is odd; which presets it has.
     """
     if isinstance(declared, BrokenPipe):
         return _broken(declared)
@@ -162,13 +158,12 @@ def validate(
         "schedule": _schedule_text(declared),
         "agent": f"{declared.agent} is known",
         "command": " ".join(declared.command),
-        "presets": ", ".join(declared.presets) or declared.model or "none is needed",
+        "presets": presets or ", ".join(declared.presets) or declared.model or "none is needed",
         "keys": "each has its effect",
-        **found,
     }
     folder = declared.folder
     env_doubts = read_dotenv(folder / ".env")[1] if os.path.isfile(folder / ".env") else ()
-    doubts = {**doubts, "keys": declared.warnings, "env_file": env_doubts}
+    doubts = {"keys": declared.warnings, **(doubts or {}), "env_file": env_doubts}
     own = {check.name: check for check in (_env_file(folder), _output_folder(folder), _prompt(declared))}
     if declared.agent != COMMAND:
         own["command"] = Check("command", CheckStatus.SKIP, f"the agent is {declared.agent}")
@@ -176,7 +171,7 @@ def validate(
     for name in NAMES:
         warned = [Check(name, CheckStatus.WARN, each) for each in doubts.get(name, ())]
         check = own.get(name) or Check(name, CheckStatus.PASS, passed.get(name, ""))
-        if name in troubles:
+        if troubles and name in troubles:
             check = _failed(name, troubles[name])
         checks += warned if warned and check.status is CheckStatus.PASS else [check, *warned]
     return tuple(checks)

@@ -22,7 +22,7 @@ from supervisord_py.process.model import ChildSpec, ResourceLimit
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from supervisord_py.pipes.launch import LaunchContext, LaunchSpec
+    from supervisord_py.pipes.launch import LaunchSpec
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.instance import Note
     from supervisord_py.process.model import Child
@@ -49,8 +49,8 @@ class RunDriver:
         room, plan = self._room, run.execution.plan
         await room.intake.check_budget(run)
         try:
-            context = await asyncio.to_thread(self._begin, run)
-            found = run.launch = await prepare(room.order_of(run.execution, run.definition), context)
+            await asyncio.to_thread(output.make_folder, run.folder)
+            found = run.launch = await prepare(run.execution, run.home, room.shelf)
             run.terms = _terms(run, found, room)
             run.stop_seconds = run.terms.stop_seconds
             run.fds = await asyncio.to_thread(_open_fds, run.folder, found, run.terms)
@@ -72,11 +72,6 @@ class RunDriver:
             stdout_fd=run.fds[0],
             stderr_fd=run.fds[1],
         )
-
-    def _begin(self, run: Run) -> LaunchContext:
-        """Make its folder; return what it is made ready with. Blocking."""
-        output.make_folder(run.folder)
-        return self._room.shelf.context_now()
 
     async def ready(self, run: Run) -> None:
         """Tell that it runs: an agent is ready once it is there."""

@@ -305,7 +305,7 @@ class Intake:
         return self._whole(definition, self._draft(definition, BY_HAND, chosen), number)
 
     def _draft(self, definition: PipeDefinition, order: Order, chosen: Chosen) -> Execution:
-        """Return the execution but for what its id is in."""
+        """Return the execution but for what its id is in. In the loop: it reads the room's state, see `_whole`."""
         room, refusal, plan, preset = self._room, chosen.refusal, chosen.plan, chosen.preset
         now, limits = room.clocks.moment(), room.config.scheduler
         # Windows are chained: one begins where the last successful one ended, so that queueing loses no time.
@@ -340,7 +340,10 @@ class Intake:
         )
 
     def _whole(self, definition: PipeDefinition, draft: Execution, number: int) -> Execution:
-        """Return the execution with what its id is in. Pure."""
+        """Return the execution with what its id is in. Pure.
+
+        Apart from `_draft`: where there is a claim, `pipe_executions.add` calls this in the writer's thread.
+        """
         config = self._room.config
         zone = definition.timezone or config.default_timezone or self._room.shelf.zone
         api = api_address(config.socket, config.api_port, config.api_host)

@@ -1,6 +1,6 @@
-"""From an order to everything that a spawn needs: key, environment, program, version, files, preflight; in this order.
+"""From an execution to what its spawn needs: key, environment, program, version, files, preflight; in this order.
 
-What is to run is decided by the order alone, which was frozen when the execution was queued; nothing is shared between
+What is to run is decided by its row alone, which was frozen when it was queued; nothing is shared between
 executions. Who is refused is told why, and leaves nothing behind. Doing it again gives the same files.
 """
 
@@ -20,9 +20,9 @@ import msgspec
 
 from supervisord_py.config.documents import did_you_mean
 from supervisord_py.errors import ConfigError
-from supervisord_py.ledger.pipe_executions import ErrorType, Plan, Preset
+from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
-from supervisord_py.pipes.preflight import AgentVersion, VersionCache, check_credentials, check_provider, new_session
+from supervisord_py.pipes.preflight import AgentVersion, check_credentials, check_provider
 from supervisord_py.pipes.prompt import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.secrets import Secret, resolve_key
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
@@ -30,8 +30,10 @@ from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from supervisord_py.ledger.pipe_executions import Execution, Plan
     from supervisord_py.pipes.adapters import Adapters, AgentSpec, Values, Version
-    from supervisord_py.pipes.preflight import NewSession, Run
+    from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.shelf import AgentShelf
 
 CUSTOM = "custom"  # provider of a preset that names only a url
 HAS_KEY = "[hidden]"  # stands for the key, so that conditions can ask whether there is one
@@ -41,53 +43,6 @@ PROMPT_FILE = "prompt.md"
 ARGUMENT_BYTES = 64 * 1024  # Linux takes 128 KiB; what is so long is better on stdin long before
 RECALL_SECONDS = 5.0  # of a key's command where nothing but old output waits for the key
 _KEY_LIKE = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
-
-
-class LaunchOrder(msgspec.Struct, frozen=True):
-    """One execution, as it was frozen.
-
-    Attributes:
-        folder: The pipe's: working directory of the agent.
-        run_dir: `<executions_dir>/<id>`.
-        output_dir: Absolute; made here if it is not there.
-        prompt: Rendered.
-        socket: Path of the control socket.
-        session_dir: Where the pipe's sessions are kept between executions.
-        token_file: Path of the token for the API's TCP port; None where there is no port.
-    """
-
-    execution_id: int
-    pipe_name: str
-    folder: Path
-    run_dir: Path
-    output_dir: Path
-    prompt: str
-    plan: Plan
-    preset: Preset
-    socket: str
-    session_dir: Path
-    token_file: str | None = None
-
-
-class LaunchContext(msgspec.Struct, frozen=True):
-    """What launches are done with.
-
-    Attributes:
-        environ, env_allow: The daemon's environment, and the names that pass from it.
-        run: Runs small programs.
-        presets_folder: Where relative key references start.
-        preflight, preflight_seconds: Whether providers are asked, and the bound of each question.
-    """
-
-    adapters: Adapters
-    environ: Mapping[str, str]
-    env_allow: Sequence[str]
-    run: Run
-    presets_folder: Path
-    http: NewSession = new_session
-    versions: VersionCache = msgspec.field(default_factory=VersionCache)
-    preflight: bool = True
-    preflight_seconds: float = 5.0
 
 
 class LaunchSpec(msgspec.Struct, frozen=True):
@@ -112,59 +67,65 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-async def prepare(order: LaunchOrder, context: LaunchContext) -> LaunchSpec:
-    """Make everything ready for the spawn.
+async def prepare(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
+    """Make everything ready for the spawn, in the pipe's folder.
 
     Raises:
         CannotRunError: With the error type of the row; nothing of ours is left then.
     """
-    found = await check(order, context)
+    found, config = await check(it, folder, shelf), shelf.config
+    run_dir = Path(str(found.values["run_dir"]))
     try:
-        await asyncio.to_thread(_write, order, found)
-        if context.preflight:
-            seconds = context.preflight_seconds
-            await check_provider(found.values, http=context.http, seconds=seconds)
-            await check_credentials(found, run=context.run, seconds=seconds)
+        await asyncio.to_thread(_write, found, run_dir, it.rendered_prompt or "")
+        if config.preflight:
+            await check_provider(found.values, seconds=config.preflight_seconds)
+            await check_credentials(found, run=shelf.run, seconds=config.preflight_seconds)
     except BaseException:
-        await asyncio.shield(asyncio.to_thread(cleanup, order.run_dir))
+        await asyncio.shield(asyncio.to_thread(cleanup, run_dir))
         raise
     return found
 
 
-async def check(order: LaunchOrder, context: LaunchContext) -> LaunchSpec:
+async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
     """Look whether an execution could start, without writing anything: agent, key, argv, program, version.
 
     Raises:
         CannotRunError: It could not.
     """
-    spec = _adapter(order.plan, context.adapters)
-    dotenv, doubts = await asyncio.to_thread(read_dotenv, order.folder / DOTENV)
+    plan, config = it.plan, shelf.config
+    spec, (dotenv, doubts) = await asyncio.to_thread(
+        lambda: (_adapter(plan, shelf.adapters_now()), read_dotenv(folder / DOTENV))
+    )
     key: Secret | None = None
-    if order.preset.api_key is not None:
-        environ = {**context.environ, **dotenv}
-        key = await resolve_key(order.preset.api_key, environ, cwd=context.presets_folder, run=context.run)
-    values = placeholder_values(spec, order, has_key=key is not None)
-    argv = command_line(spec, values, order.prompt, history=order.plan.history) if spec.argv else order.plan.command
-    plain, secrets = build_environment(spec, values, context.environ, context.env_allow, dotenv, key)
-    plain |= _marks(order)
+    if it.preset.api_key is not None:
+        environ = {**shelf.environ, **dotenv}
+        key = await resolve_key(it.preset.api_key, environ, cwd=config.presets_file.parent, run=shelf.run)
+    values = placeholder_values(spec, it, folder, config, has_key=key is not None)
+    argv = command_line(spec, values, it.rendered_prompt or "", history=plan.history) if spec.argv else plan.command
+    plain, secrets = build_environment(spec, values, shelf.environ, config.env_allow, dotenv, key)
+    # How an agent and its tools know where they are; a sweep finds them by it as well.
+    plain |= {"PX_EXECUTION_ID": str(it.id), "PX_PIPE": it.pipe_name, "PX_SOCKET": config.socket}
+    plain["PX_OUTPUT_DIR"] = str(values["output_dir"])
+    if config.api_token_file is not None:
+        plain[TOKEN_FILE_VARIABLE] = config.api_token_file
     home = plain.get("HOME", "/")
-    program = await asyncio.to_thread(find_executable, argv[0], spec, order.folder, path=plain["PATH"], home=home)
+    program = await asyncio.to_thread(find_executable, argv[0], spec, folder, path=plain["PATH"], home=home)
     env = Environment({**plain, "PATH": path_with(plain["PATH"], program, home)})
-    version = await context.versions.find(spec, program, order.folder, env, context.run)
-    keeps_session = order.plan.history and spec.supports_history
-    if order.plan.history and not keeps_session:
+    version = await shelf.versions.find(spec, program, folder, env, shelf.run)
+    keeps_session = plan.history and spec.supports_history
+    if plan.history and not keeps_session:
         doubts = (*doubts, f"the agent {spec.name!r} keeps no sessions here; history is left out")
-    doubts = (*doubts, *filter(None, [provider_doubt(spec, order.preset.provider)]))
+    doubts = (*doubts, *filter(None, [provider_doubt(spec, it.preset.provider)]))
     return LaunchSpec(
         adapter=spec,
         argv=(program, *argv[1:]),
         env=env,
-        cwd=str(order.folder),
-        stdin_file=order.run_dir / PROMPT_FILE if spec.prompt is PromptBy.STDIN else None,
-        values=placeholder_values(spec, order, version=version.version, has_key=key is not None),
+        cwd=str(folder),
+        stdin_file=Path(str(values["prompt_file"])) if spec.prompt is PromptBy.STDIN else None,
+        values=placeholder_values(spec, it, folder, config, version=version.version, has_key=key is not None),
         secrets=tuple(map(Secret, secrets)),
         version=version,
-        session_path=str(order.session_dir) if keeps_session else None,
+        session_path=str(values["session_dir"]) if keeps_session else None,
         warnings=(*version.warnings, *doubts),
     )
 
@@ -190,18 +151,16 @@ def provider_doubt(spec: AgentSpec, provider: str | None) -> str | None:
     return f"the provider {provider!r} is not known to be one of {spec.name}'s{also}; it is passed on as it stands"
 
 
-async def recall_secrets(order: LaunchOrder, context: LaunchContext) -> tuple[str, ...]:
+async def recall_secrets(it: Execution, folder: Path, shelf: AgentShelf) -> tuple[str, ...]:
     """Return the values that may be in what an execution printed, as far as they are to be had again."""
-    try:
-        spec = context.adapters.get(order.plan.agent)
-    except ConfigError:
+    adapters, (dotenv, _doubts) = await asyncio.to_thread(lambda: (shelf.adapters_now(), read_dotenv(folder / DOTENV)))
+    if (spec := adapters.agents.get(it.plan.agent)) is None:
         return ()
-    dotenv, _doubts = await asyncio.to_thread(read_dotenv, order.folder / DOTENV)
-    found = build_environment(spec, {}, context.environ, (), dotenv, None)[1]  # of every provider
+    found = build_environment(spec, {}, shelf.environ, (), dotenv, None)[1]  # of every provider
     with contextlib.suppress(CannotRunError):
-        if (reference := order.preset.api_key) is not None:
-            environ, folder = {**context.environ, **dotenv}, context.presets_folder
-            key = await resolve_key(reference, environ, cwd=folder, run=context.run, seconds=RECALL_SECONDS)
+        if (reference := it.preset.api_key) is not None:
+            environ, cwd = {**shelf.environ, **dotenv}, shelf.config.presets_file.parent
+            key = await resolve_key(reference, environ, cwd=cwd, run=shelf.run, seconds=RECALL_SECONDS)
             return (*found, key.reveal())
     return found
 
@@ -210,10 +169,16 @@ async def recall_secrets(order: LaunchOrder, context: LaunchContext) -> tuple[st
 
 
 def placeholder_values(
-    spec: AgentSpec, order: LaunchOrder, *, version: Version | None = None, has_key: bool = False
+    spec: AgentSpec,
+    it: Execution,
+    folder: Path,
+    config: PipesConfig,
+    *,
+    version: Version | None = None,
+    has_key: bool = False,
 ) -> Values:
     """Return the value of every placeholder; None for one that has none. Pure."""
-    preset = order.preset
+    preset, run_dir = it.preset, config.executions_dir / str(it.id)
     url = preset.url or spec.provider_urls.get(preset.provider or "")
     same = ("model", "effort", "api", "context_window", "max_tokens", "input_cost", "output_cost")
     return {
@@ -223,15 +188,15 @@ def placeholder_values(
         "url_root": None if url is None else url.rstrip("/").removesuffix("/v1"),
         "key": HAS_KEY if has_key else None,
         "key_reference": spec.reference(version),
-        "run_dir": str(order.run_dir),
-        "agent_dir": str(order.run_dir / AGENT_DIR),
-        "prompt_file": str(order.run_dir / PROMPT_FILE),
-        "session_dir": str(order.session_dir),
-        "output_dir": str(order.output_dir),
-        "pipe_dir": str(order.folder),
-        "pipe": order.pipe_name,
-        "execution_id": order.execution_id,
-        "socket": order.socket,
+        "run_dir": str(run_dir),
+        "agent_dir": str(run_dir / AGENT_DIR),
+        "prompt_file": str(run_dir / PROMPT_FILE),
+        "session_dir": str(config.executions_dir / "sessions" / it.pipe_name),
+        "output_dir": it.output_dir or str(folder / "output" / str(it.id)),
+        "pipe_dir": str(folder),
+        "pipe": it.pipe_name,
+        "execution_id": it.id,
+        "socket": config.socket,
     }
 
 
@@ -304,17 +269,6 @@ def key_variable(spec: AgentSpec, provider: str | None, *, has_url: bool) -> str
         provider = next(iter(spec.provider_keys))
     names = spec.keys_of(provider) if provider is not None else ()
     return spec.key_variable if has_url or not names else names[0]
-
-
-def _marks(order: LaunchOrder) -> dict[str, str]:
-    """Return how an agent and its tools know where they are; a sweep finds them by it as well."""
-    marks = {
-        "PX_EXECUTION_ID": str(order.execution_id),
-        "PX_PIPE": order.pipe_name,
-        "PX_OUTPUT_DIR": str(order.output_dir),
-        "PX_SOCKET": order.socket,
-    }
-    return marks if order.token_file is None else {**marks, TOKEN_FILE_VARIABLE: order.token_file}
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
@@ -391,7 +345,7 @@ def file_texts(spec: AgentSpec, values: Values) -> dict[str, str]:
     return texts
 
 
-def _write(order: LaunchOrder, found: LaunchSpec) -> None:
+def _write(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
     """Write everything that the agent is to find: its output folder, its sessions, the prompt, its files. Blocking.
 
     Below the execution's folder: `prompt.md`, and `agent/` with what the program reads as its own configuration.
@@ -400,22 +354,23 @@ def _write(order: LaunchOrder, found: LaunchSpec) -> None:
     Raises:
         CannotRunError: `disk_full`, or `config_error` where something cannot be made or written.
     """
-    spec, where = found.adapter, order.output_dir
-    texts = file_texts(spec, found.values)
+    spec, where = found.adapter, Path(str(found.values["output_dir"]))
+    texts, folders = file_texts(spec, found.values), [(where, 0o777)]
+    if found.session_path:
+        folders.append((Path(found.session_path), 0o700))
     try:
-        for folder, mode in ((order.output_dir, 0o777), *([(order.session_dir, 0o700)] if found.session_path else [])):
-            where = folder
-            folder.mkdir(mode=mode, parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
-        where = order.run_dir
-        order.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        cleanup(order.run_dir)
-        write_private(order.run_dir / PROMPT_FILE, order.prompt)
+        for where, mode in folders:
+            where.mkdir(mode=mode, parents=True, exist_ok=True)
+            if not os.access(where, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(where))
+        where = run_dir
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        cleanup(run_dir)
+        write_private(run_dir / PROMPT_FILE, prompt)
         if spec.files or spec.argv or spec.env:  # else nobody is told of the folder
-            (order.run_dir / AGENT_DIR).mkdir(mode=0o700)
+            (run_dir / AGENT_DIR).mkdir(mode=0o700)
         for path, text in texts.items():
-            target = order.run_dir / AGENT_DIR / path
+            target = run_dir / AGENT_DIR / path
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_private(target, text)
     except OSError as error:

@@ -16,11 +16,11 @@ from supervisord_py.pipes.intake import BY_HAND
 from supervisord_py.pipes.launch import DOTENV, check, provider_doubt
 from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of, usable
 from supervisord_py.pipes.presets import EVERY, PresetProblem, resolve
-from supervisord_py.pipes.status import timeout_doubts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from supervisord_py.pipes.adapters import Adapters
     from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.front_matter import Value
     from supervisord_py.pipes.intake import Chosen
@@ -151,37 +151,34 @@ class PipeFiles:
         if isinstance(declared, BrokenPipe):
             return validate(declared)
         chosen = await self._room.intake.choose(declared, BY_HAND)
-        _, presets = await self._room.shelf.look()
+        adapters, presets = await self._room.shelf.look()
         found = resolve(declared, presets)
         words = None if isinstance(found, PresetProblem) else _in_words(declared, found)
         faults = await asyncio.to_thread(self._room.faults.afresh, declared)
         troubles = {"presets" if each.pointer == "/preset" else each.pointer[1:]: each for each in faults}
-        agent, agent_doubts = await self._of_agent(declared, chosen)
+        agent, agent_doubts = await self._of_agent(declared, chosen, adapters)
         if agent is not None and not troubles.keys() & {"agent", "command"}:
             troubles["agent"] = Problem(message=agent, file=str(declared.file), hint="mend that")
-        if (never := self._room.status.schedule_trouble(declared)) is not None:
+        if isinstance(never := self._room.status.end_of_times(declared), Problem):
             troubles["schedule"] = never
+        doubts: dict[str, list[str]] = {"agent": list(agent_doubts)}
+        for name, sentence in self._room.status.doubts(declared):
+            doubts.setdefault(name, []).append(sentence)
         preset_doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
-        doubts = {
-            "agent": agent_doubts,
-            "presets": [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in preset_doubts],
-            "schedule": self._room.status.schedule_doubts(declared),
-        }
-        warnings = (*declared.warnings, *timeout_doubts(declared, self._room.config))
-        declared = structs.replace(declared, warnings=warnings)
-        return await asyncio.to_thread(
-            validate, declared, troubles, doubts, {} if words is None else {"presets": words}
-        )
+        doubts["presets"] = [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in preset_doubts]
+        return await asyncio.to_thread(validate, declared, troubles, doubts, words)
 
-    async def _of_agent(self, definition: PipeDefinition, chosen: Chosen) -> tuple[str | None, tuple[str, ...]]:
+    async def _of_agent(
+        self, definition: PipeDefinition, chosen: Chosen, adapters: Adapters
+    ) -> tuple[str | None, tuple[str, ...]]:
         """Return why a pipe's agent cannot run, None where it can; and what is odd about it and its providers."""
         if chosen.refusal is not None:
             return None, ()
-        execution, context = self._room.intake.example(definition, chosen), await self._room.shelf.context()
-        spec = context.adapters.get(definition.agent)
+        spec = adapters.get(definition.agent)
         later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
-            found = await check(self._room.order_of(execution, definition), context)
+            example = self._room.intake.example(definition, chosen)
+            found = await check(example, definition.folder, self._room.shelf)
         except CannotRunError as error:
             return error.message, ()
         env_file = f"{definition.folder / DOTENV}"  # has a check of its own, also where its agent cannot run

@@ -123,18 +123,8 @@ class UnreachableError(Exception):
     """Nobody is there; says why."""
 
 
-NewSession = Callable[[], "aiohttp.ClientSession"]
-
-
-def new_session() -> aiohttp.ClientSession:
-    """Return an HTTP session that goes through the proxy of the environment, as agents do; who calls it closes it."""
-    import aiohttp
-
-    return aiohttp.ClientSession(trust_env=True)
-
-
-async def check_provider(values: Values, *, http: NewSession, seconds: float) -> None:
-    """Look whether the provider of a run is there, and has its model.
+async def check_provider(values: Values, *, seconds: float) -> None:
+    """Look whether the provider of a run is there, and has its model; through the environment's proxy, as agents do.
 
     Raises:
         CannotRunError: `preflight_failed` (Ollama is not running), `model_not_found` (it has no such model), `network`
@@ -143,8 +133,10 @@ async def check_provider(values: Values, *, http: NewSession, seconds: float) ->
     url, root, model = values.get("url"), values.get("url_root"), values.get("model")
     if url is None:
         return
+    import aiohttp
+
     is_ollama = values.get("provider") == "ollama"
-    async with http() as session:
+    async with aiohttp.ClientSession(trust_env=True) as session:
         try:
             raw = await _get(session, f"{root}/api/tags" if is_ollama else str(url), seconds, read=is_ollama)
         except UnreachableError as error:

@@ -25,7 +25,6 @@ from supervisord_py.pipes.checks import PipeFaults
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.events import EventSources, check_published
 from supervisord_py.pipes.intake import BY_HAND, Intake
-from supervisord_py.pipes.launch import LaunchOrder
 from supervisord_py.pipes.models import PipeDefinition, PipesHealth, usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import BOTH, PAGE_MAX, OutputStream
@@ -189,7 +188,7 @@ class Pipes:
         self.catalog.reconfigure(config.file_bytes_max, config.default_agent)
         self.line.resize(config.slots)
         self.admit()
-        self.timetable.reconfigure(config.scheduler)
+        self.timetable.reconfigure()
 
     def look_again(self) -> None:
         """Have everything that depends on files and wishes look at them again."""
@@ -328,23 +327,6 @@ class Pipes:
     def say_of_pipe(self, event: str, pipe: str, *, cause: int | None = None, **facts: Any) -> None:
         """Publish an event about a pipe."""
         self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
-
-    def order_of(self, it: Execution, definition: PipeDefinition | None) -> LaunchOrder:
-        """Return what an adapter is to make ready for an execution, also for one that only might be."""
-        folder = definition.folder if definition else self.config.pipes_dir / it.pipe_name
-        return LaunchOrder(
-            execution_id=it.id,
-            pipe_name=it.pipe_name,
-            folder=folder,
-            run_dir=self.folder(it.id),
-            output_dir=Path(it.output_dir or folder / "output" / str(it.id)),
-            prompt=it.rendered_prompt or "",
-            plan=it.plan,
-            preset=it.preset,
-            socket=self.config.socket,
-            session_dir=self.config.executions_dir / "sessions" / it.pipe_name,
-            token_file=self.config.api_token_file,
-        )
 
     # -- pipes -------------------------------------------------------------------------------------------------------
 

@@ -170,6 +170,11 @@ class Run(Instance):
         return self.execution.id
 
     @property
+    def home(self) -> Path:
+        """The pipe's folder, where its agent works."""
+        return self.definition.folder if self.definition else self.room.config.pipes_dir / self.name
+
+    @property
     def died(self) -> bool:
         """Whether its end is an accident: the outcome says so, not the exit."""
         return False
@@ -345,8 +350,7 @@ class Run(Instance):
                 if self.launch is not None:
                     secrets = tuple(each.reveal() for each in self.launch.secrets)
                 else:
-                    order = self.room.order_of(self.execution, self.definition)
-                    secrets = await recall_secrets(order, await self.room.shelf.context())
+                    secrets = await recall_secrets(self.execution, self.home, self.room.shelf)
             copied, patterns = self.terms.copied, self.terms.patterns
             self._copier = Copier(self.folder, self.terms.parser, copied=copied, secrets=secrets, patterns=patterns)
         return self._copier

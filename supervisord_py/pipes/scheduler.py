@@ -13,21 +13,20 @@ import math
 import time
 from contextlib import suppress
 from datetime import UTC, tzinfo
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import msgspec
 import structlog
 
-from supervisord_py.pipes.due import Decision, Due, Never, Now, Progress, Wait, decide, stagger
-from supervisord_py.pipes.schedule import Manual, Schedule
+from supervisord_py.pipes.due import Due, Now, Wait, decide, stagger
+from supervisord_py.pipes.schedule import Manual
 from supervisord_py.process import clock
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from supervisord_py.pipes.config import SchedulerLimits
+    from supervisord_py.pipes.due import Decision, Progress
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.pipes.run import Run
@@ -135,48 +134,23 @@ class ClockWatch:
         return Look(self.now(), stepped, slept, moved)
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """An enabled pipe, as the room knows it."""
-
-    name: str
-    schedule: Schedule
-    progress: Progress
-    run_on_enable: bool = True
-
-
-class Skipped(msgspec.Struct, frozen=True):
-    """A due instant passed without a run (the room said why), or could not be decided or started: it is tried again."""
-
-    at: float
-    why: str
-
-
-Note: TypeAlias = Decision | Skipped
-
-
 class _Entry:
-    """One pipe: what was decided, when to ask again (boottime), what the room was told."""
+    """One pipe: what is known of it, what was decided, when to ask again (boottime)."""
 
-    def __init__(self, candidate: Candidate) -> None:
-        self.candidate = candidate
+    def __init__(self, definition: PipeDefinition, progress: Progress) -> None:
+        self.definition = definition
+        self.progress = progress
         self.deadline = -math.inf
-        self.served = -math.inf
-        """The due instant that was dealt with last: never twice, even if the room has not taken it in yet."""
         self.decision: Decision | None = None
-        self.told: Note | None = None
         self.backoff = Backoff(_RETRIES)
 
+    def ask_again(self, now: Now) -> None:
+        """Have it asked at the next turn, or when its backoff is over."""
+        self.deadline = self.backoff.settled(now.boottime).blocked_until or -math.inf
 
-class Scheduler:
-    """Asks and starts.
 
-    Args:
-        look: The enabled pipes, cheap: it is called at each turn.
-        trigger: Queues an execution and stores `last_due = due.at`, in one transaction. Returns None, or a sentence
-            why there is none (busy): then `last_due` is stored all the same. Raises when it could not: tried again.
-        note: Told when what is known of a pipe changes.
-        limits: The settings.
-        watch: The clocks.
+class Timetable:
+    """Asks which of the room's pipes are due, and has them started.
 
     Attributes:
         alive: False before the start, after the end, and between a crash of the body and its next start.
@@ -185,43 +159,43 @@ class Scheduler:
 
     restart_policy = _RESTARTS
     """How patiently a crashed body is started again."""
-    seed = ""
-    """Of the stagger: the instance's, so that machines with the same pipes differ."""
 
-    def __init__(
-        self,
-        look: Callable[[], Iterable[Candidate]],
-        trigger: Callable[[str, Due], Awaitable[str | None]],
-        note: Callable[[str, Note], None],
-        limits: SchedulerLimits,
-        watch: ClockWatch,
-    ) -> None:
-        self._look = look
-        self._trigger = trigger
-        self._note = note
-        self._limits = limits
-        self._watch = watch
-        self.now = watch.now
+    def __init__(self, room: Pipes) -> None:
+        self._room = room
+        self._watch = ClockWatch(room.clocks, self._zone)
+        self.now = self._watch.now
+        self._seed = ""
+        """Of the stagger: the instance's, so that machines with the same pipes differ."""
         self._entries: dict[str, _Entry] = {}
         self._bell = asyncio.Event()
         self.alive = False
         self.restarts = 0
         self.last_error: str | None = None
 
+    def start(self) -> None:
+        """Begin to ask which pipes are due."""
+        if not self._seed:
+            self._seed = self._room.placement.new_key().partition(".")[0]
+            self._room.task(self.run())
+
     def wake(self) -> None:
         """Look now: a pipe was added, enabled, edited, removed, or a run of one began or ended."""
         self._bell.set()
 
-    def reconfigure(self, limits: SchedulerLimits) -> None:
-        """Go on with other settings."""
-        self._limits = limits
-        self._ask_all_again(self._watch.now())
+    def reconfigure(self) -> None:
+        """Go on with the room's new settings."""
+        self._ask_all_again(self.now())
         self.wake()
 
-    def decision_on(self, pipe: PipeDefinition | Candidate) -> Decision | None:
+    def ended(self, run: Run) -> None:
+        """Look again, where it has times: a pipe is free."""
+        if run.definition is None or not isinstance(run.definition.schedule, Manual):
+            self.wake()
+
+    def decision_on(self, pipe: PipeDefinition) -> Decision | None:
         """Return the last decision about a pipe's schedule; None where none, or another schedule, was looked at."""
         entry = self._entries.get(pipe.name)
-        return entry.decision if entry and entry.candidate.schedule == pipe.schedule else None
+        return entry.decision if entry and entry.definition.schedule == pipe.schedule else None
 
     async def run(self) -> None:
         """Ask and start until cancelled."""
@@ -239,10 +213,10 @@ class Scheduler:
                 self.restarts += 1
                 self.last_error = f"{type(err).__name__}: {err}"
                 _log.exception("scheduler_crashed", restarts=self.restarts)
-                backoff = backoff.failed(self._watch.now().boottime, 0.0)
+                backoff = backoff.failed(self.now().boottime, 0.0)
             finally:
                 self.alive = False
-            await asyncio.sleep(backoff.wait_seconds(self._watch.now().boottime))  # no bell: a crash may be its echo
+            await asyncio.sleep(backoff.wait_seconds(self.now().boottime))  # no bell: a crash may be its echo
 
     async def turn(self) -> float:
         """Look once, start what is due; return the seconds to sleep, at most `sleep_seconds`."""
@@ -253,9 +227,9 @@ class Scheduler:
             self._ask_all_again(look.now)
         names: set[str] = set()
         decided = 0
-        for candidate in tuple(self._look()):  # what it looks at changes while the loop awaits
-            names.add(candidate.name)
-            entry = self._taken(candidate, look.now)
+        for definition in tuple(self._candidates()):  # what it looks at changes while the loop awaits
+            names.add(definition.name)
+            entry = self._taken(definition, look.now)
             if entry.deadline <= look.now.boottime:
                 await self._attend(entry, look.now)
                 decided += 1
@@ -263,103 +237,68 @@ class Scheduler:
                     await asyncio.sleep(0)
         self._entries = {name: entry for name, entry in self._entries.items() if name in names}
         deadline = min((entry.deadline for entry in self._entries.values()), default=math.inf) + _SLACK_SECONDS
-        return min(max(deadline - self._watch.now().boottime, 0.0), self._limits.sleep_seconds)
+        return min(max(deadline - self.now().boottime, 0.0), self._room.config.scheduler.sleep_seconds)
 
-    def _taken(self, candidate: Candidate, now: Now) -> _Entry:
-        entry = self._entries.get(candidate.name)
+    def _candidates(self) -> Iterator[PipeDefinition]:
+        """Yield the pipes that may be started by time now."""
+        states = self._room.states
+        for definition in self._room.usable() if self._room.config.enabled else ():
+            # Who was not taken in yet (no anchor) would be decided about, and then be taken for new.
+            if states.get(definition.name).anchor_at is None or not states.is_enabled(definition):
+                continue
+            # What is on its way out of the line would be taken for a run that keeps the next one waiting.
+            if not any(run.is_leaving_line for run in self._room.of_pipe(definition.name)):
+                yield definition
+
+    def _taken(self, definition: PipeDefinition, now: Now) -> _Entry:
+        progress, entry = self._room.states.progress(definition.name), self._entries.get(definition.name)
         if entry is None:
-            entry = self._entries[candidate.name] = _Entry(candidate)
-        elif entry.candidate != candidate:
-            if candidate.schedule != entry.candidate.schedule:
+            entry = self._entries[definition.name] = _Entry(definition, progress)
+        elif entry.definition is not definition or entry.progress != progress:
+            if definition.schedule != entry.definition.schedule:
                 entry.backoff = Backoff(_RETRIES)
-            if candidate.progress.anchor_at != entry.candidate.progress.anchor_at:
-                entry.told, entry.served = None, -math.inf  # the room has begun anew
-            entry.candidate = candidate
-            entry.deadline = entry.backoff.settled(now.boottime).blocked_until or -math.inf
+            if progress.anchor_at != entry.progress.anchor_at:
+                entry.decision = None  # the room has begun anew
+            entry.definition, entry.progress = definition, progress
+            entry.ask_again(now)
         return entry
 
     def _ask_all_again(self, now: Now) -> None:
         for entry in self._entries.values():
-            entry.deadline = entry.backoff.settled(now.boottime).blocked_until or -math.inf
-            entry.served = -math.inf
+            entry.ask_again(now)
 
     async def _attend(self, entry: _Entry, now: Now) -> None:
-        pipe = entry.candidate
-        delay = stagger(pipe.name, self.seed, self._limits)
+        pipe, limits, before = entry.definition, self._room.config.scheduler, entry.decision
+        delay = stagger(pipe.name, self._seed, limits)
         try:
-            found = decide(
-                pipe.schedule, pipe.progress, now, self._limits, run_on_enable=pipe.run_on_enable, delay=delay
-            )
+            found = decide(pipe.schedule, entry.progress, now, limits, run_on_enable=pipe.run_on_enable, delay=delay)
             entry.decision = found
             if isinstance(found, Due):
-                entry.deadline = now.boottime + self._limits.sleep_seconds
-                if found.at > entry.served:
-                    why = await self._trigger(pipe.name, found)
-                    entry.served, entry.backoff = found.at, Backoff(_RETRIES)
-                    entry.deadline = -math.inf  # to be decided about its next one
-                    self._tell(entry, found if why is None else Skipped(found.at, why))
-            else:
-                entry.deadline = now.boottime_of(found.until) if isinstance(found, Wait) else math.inf
-                self._tell(entry, found)
+                why = await self._room.triggers.due(pipe.name, found)
+                entry.backoff = Backoff(_RETRIES)
+                self._remember(pipe.name, found.why if why is None else why)
+                # At once about its next one; what nobody took in (the pipe is just going) would be due again and again.
+                is_served = self._room.states.get(pipe.name).last_due == found.at
+                entry.deadline = -math.inf if is_served else now.boottime + limits.sleep_seconds
+                return
+            entry.deadline = now.boottime_of(found.until) if isinstance(found, Wait) else math.inf
+            # That it merely waits would hide what was decided before: that is shown live.
+            words = found.decided if isinstance(found, Wait) else found.why if found.over else ""
+            if words and found != before and words != self._room.states.get(pipe.name).last_decision:
+                self._remember(pipe.name, words)
         except Exception as err:
-            entry.backoff = entry.backoff.failed(now.boottime, 0.0)
+            entry.backoff, entry.decision = entry.backoff.failed(now.boottime, 0.0), None
             entry.deadline = entry.backoff.blocked_until or now.boottime
             seconds = entry.deadline - now.boottime
             _log.warning("schedule_failed", unit=f"pipe:{pipe.name}", retry_seconds=seconds, exc_info=err)
             what = f"could not be decided or started: {type(err).__name__}: {err}"
-            self._tell(entry, Skipped(now.wall, f"{what}; tried again in {seconds:.0f} s"))
+            self._remember(pipe.name, f"{what}; tried again in {seconds:.0f} s")
 
-    def _tell(self, entry: _Entry, note: Note) -> None:
-        if note != entry.told:
-            entry.told = note
-            self._note(entry.candidate.name, note)
-
-
-class Timetable(Scheduler):
-    """The scheduler of the room: which pipes have times, what is remembered of them, what was decided.
-
-    Args:
-        room: Whose pipes.
-    """
-
-    def __init__(self, room: Pipes) -> None:
-        watch = ClockWatch(room.clocks, self._zone)
-        super().__init__(self._candidates, room.triggers.due, self._remember, room.config.scheduler, watch)
-        self._room = room
-
-    def start(self) -> None:
-        """Begin to ask which pipes are due."""
-        if not self.seed:
-            self.seed = self._room.placement.new_key().partition(".")[0]
-            self._room.task(self.run())
+    def _remember(self, pipe: str, words: str) -> None:
+        self._room.states.change(pipe, last_decision=words, last_decision_at=self._room.clocks.moment())
 
     def _zone(self) -> tzinfo:
         try:
             return ZoneInfo(self._room.config.default_timezone or self._room.shelf.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             return UTC
-
-    def ended(self, run: Run) -> None:
-        """Look again, where it has times: a pipe is free."""
-        if run.definition is None or not isinstance(run.definition.schedule, Manual):
-            self.wake()
-
-    def _candidates(self) -> Iterator[Candidate]:
-        states = self._room.states
-        for definition in self._room.usable() if self._room.config.enabled else ():
-            row = states.get(definition.name)
-            # Who was not taken in yet (no anchor) would be decided about, and then be taken for new.
-            if row.anchor_at is None or not states.is_enabled(definition):
-                continue
-            # What is on its way out of the line would be taken for a run that keeps the next one waiting.
-            if not any(run.is_leaving_line for run in self._room.of_pipe(definition.name)):
-                progress = self._room.status.progress(row)
-                yield Candidate(definition.name, definition.schedule, progress, definition.run_on_enable)
-
-    def _remember(self, pipe: str, note: Note) -> None:
-        """Remember what was decided. That it merely waits would hide what was decided before: that is shown live."""
-        words = note.decided if isinstance(note, Wait) else note.why
-        is_told = isinstance(note, Wait | Never) and words == self._room.states.get(pipe).last_decision
-        if not words or is_told or (isinstance(note, Never) and not note.over):
-            return
-        self._room.states.change(pipe, last_decision=words, last_decision_at=self._room.clocks.moment())

@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import structlog
 
 from supervisord_py.pipes.adapters import load_adapters, sentence
-from supervisord_py.pipes.launch import LaunchContext
 from supervisord_py.pipes.preflight import VersionCache
 from supervisord_py.pipes.presets import load_presets, read_presets
 from supervisord_py.process import program
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.pipes.adapters import Adapters
+    from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.preflight import Run
     from supervisord_py.pipes.presets import Presets
     from supervisord_py.pipes.room import Pipes
 
@@ -120,9 +121,16 @@ class AgentShelf:
         """Not the mapping of the process itself, which decodes every value at every look."""
         self._adapters: ReadAgain[Adapters] = ReadAgain(load_adapters)
         self._presets: ReadAgain[Presets] = ReadAgain(load_presets)
-        self._versions = VersionCache()
+        self.versions = VersionCache()
+        self.run: Run = partial(program.run, room.placement)
+        """Runs small programs."""
         self.zone = "UTC"
         """The machine's time zone, once it is open."""
+
+    @property
+    def config(self) -> PipesConfig:
+        """The room's settings at present."""
+        return self._room.config
 
     async def open(self) -> None:
         """Learn the machine's time zone."""
@@ -147,21 +155,3 @@ class AgentShelf:
         if presets.file_problem is not None:
             presets = await read_presets(self._room.config.presets_file)
         return adapters, presets
-
-    async def context(self) -> LaunchContext:
-        """Return what a start needs."""
-        return await asyncio.to_thread(self.context_now)
-
-    def context_now(self) -> LaunchContext:
-        """Return what a start needs. Blocking."""
-        config = self._room.config
-        return LaunchContext(
-            adapters=self.adapters_now(),
-            environ=self.environ,
-            env_allow=config.env_allow,
-            run=partial(program.run, self._room.placement),
-            presets_folder=config.presets_file.parent,
-            versions=self._versions,
-            preflight=config.preflight,
-            preflight_seconds=config.preflight_seconds,
-        )

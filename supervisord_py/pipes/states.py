@@ -17,6 +17,7 @@ from msgspec import structs
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.ledger.pipe_state import PIPE_STATES, PipeStateRow, forget
 from supervisord_py.pipes.catalog import SETTLE_SECONDS
+from supervisord_py.pipes.due import Progress
 from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, problem_text
 from supervisord_py.pipes.schedule import At
 
@@ -88,15 +89,18 @@ class PipeStates:
             self._boots.pop((pipe, name), None)
         await self._ledger.write(forget(pipe))
 
-    def touched_boot(self, pipe: str) -> float | None:
-        """Return when it last ran or was skipped, on the clock that counts suspend; None where only the wall knows."""
+    def progress(self, pipe: str) -> Progress:
+        """Return what the scheduler is to know of a pipe."""
         row = self.get(pipe)
-        name = "last_run_at" if (row.last_run_at or 0.0) >= (row.last_due or 0.0) else "last_due"
-        return self._boots.get((pipe, name))
-
-    def anchor_boot(self, pipe: str) -> float | None:
-        """Return its anchor, on the same clock; None where only the wall knows."""
-        return self._boots.get((pipe, "anchor_at"))
+        touched = "last_run_at" if (row.last_run_at or 0.0) >= (row.last_due or 0.0) else "last_due"
+        return Progress(
+            anchor_at=row.anchor_at if row.anchor_at is not None else self._clocks.wall(),
+            last_run_at=row.last_run_at,
+            last_due=row.last_due,
+            occurrences=row.occurrences,
+            touched_boot=self._boots.get((pipe, touched)),
+            anchor_boot=self._boots.get((pipe, "anchor_at")),
+        )
 
     def is_enabled(self, definition: PipeDefinition) -> bool:
         """Say whether a pipe may run by itself: the wish of this machine, until its file says something new."""

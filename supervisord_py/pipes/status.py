@@ -22,9 +22,10 @@ from supervisord_py.pipes.models import (
 from supervisord_py.pipes.schedule import At, Calendar, ScheduleError, describe, time_text, zone_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from supervisord_py.config.documents import Problem
     from supervisord_py.ledger.pipe_state import PipeStateRow
-    from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.due import Decision as Due
     from supervisord_py.pipes.models import Declared
     from supervisord_py.pipes.room import Pipes
@@ -77,7 +78,7 @@ class PipeStatus:
             facts: dict[str, Any] = {"enabled": False, "schedule": None, "file": declared.problem.file}
             facts["config_error"] = problem_text(declared.problem)
         else:
-            facts = self._of_definition(declared, row)
+            facts = self._of_definition(declared)
         return PipeView(
             name=name,
             last_run=row.last_run_at,
@@ -95,23 +96,16 @@ class PipeStatus:
             **facts,
         )
 
-    def _of_definition(self, definition: PipeDefinition, row: PipeStateRow) -> dict[str, Any]:
+    def _of_definition(self, definition: PipeDefinition) -> dict[str, Any]:
         config, enabled = self._room.config, self._room.states.is_enabled(definition)
         fault, missing = self._fault(definition), self._room.faults.missing_agent(definition)
-        late = due.slower(
-            definition.schedule, self.progress(row), self._room.timetable.now(), self._seconds.get(definition.name)
-        )
         return {
             "enabled": enabled,
             "schedule": definition.schedule_text,
-            "next_run": next(iter(self._upcoming(definition, row, 1)), None) if enabled and config.enabled else None,
+            "next_run": next(iter(self._upcoming(definition, 1)), None) if enabled and config.enabled else None,
             "warnings": (
                 *([f"{missing.message}; {missing.hint}"] if missing else ()),
-                *definition.warnings,
-                *timeout_doubts(definition, config),
-                *self._over(definition),
-                *self._unheard(definition),
-                *([late] if late else ()),
+                *(words for _check, words in self.doubts(definition)),
                 *self._silence(definition.name),
             ),
             "title": definition.title,
@@ -119,49 +113,59 @@ class PipeStatus:
             "agent": definition.agent,
             "presets": definition.presets,
             "events": tuple(each.text for each in definition.events),
-            "slower_than_schedule": late is not None,
+            "slower_than_schedule": self._slower(definition) is not None,
             "config_error": problem_text(fault) if fault is not None else None,
             "file": str(definition.file),
         }
 
     def _fault(self, definition: PipeDefinition) -> Problem | None:
         """Return why a pipe cannot run, or never will although its schedule was to start it."""
-        return self._room.faults.find(definition) or self.schedule_trouble(definition)
+        found = self._room.faults.find(definition) or self.end_of_times(definition)
+        return None if isinstance(found, str) else found
 
-    def schedule_trouble(self, definition: PipeDefinition) -> Problem | None:
-        """Return why a pipe will never run, although its schedule was to start it; None once it ran, or was due."""
-        row = self._room.states.get(definition.name)
-        if _has_begun(row) or not self._room.states.is_enabled(definition):
-            return None
-        if (why := self._why_over(definition, row)) is None:
-            return None
-        is_map = isinstance(definition.schedule, Calendar)
-        key = "schedule_config" if is_map else "schedule"
-        hint = "write an `ending` that will come, or none" if is_map else "write a time that will come, or `manual`"
-        return definition.problem(key, f"{key}: {why}", hint)
-
-    def _over(self, definition: PipeDefinition) -> tuple[str, ...]:
-        """Say that a schedule has come to its end: its file is not wrong, and no time follows all the same."""
-        row = self._room.states.get(definition.name)
-        waits = row.last_run_at is None and self._room.of_pipe(definition.name)
-        if waits or not _has_begun(row):
-            return ()
-        if (why := self._why_over(definition, row)) is None:
-            return ()
-        now = self._room.timetable.now()
-        zone = zone_of(getattr(definition.schedule, "timezone", None), now.zone)
-        ran = "never ran" if row.last_run_at is None else f"last ran {time_text(row.last_run_at, zone, now.wall)}"
-        return (f"its schedule is over: {why}; it {ran}, and will not run again by schedule",)
-
-    def _unheard(self, definition: PipeDefinition) -> tuple[str, ...]:
-        """Say which of its events cannot come: ends of pipes that are not there, files that are no news to it."""
+    def doubts(self, definition: PipeDefinition) -> Iterator[tuple[str, str]]:
+        """Yield what is odd about a pipe's file, times and events: the name of the check, and a sentence."""
+        wanted, most = definition.timeout_seconds, self._room.config.timeout_max_seconds
+        yield from (("keys", words) for words in definition.warnings)
+        if wanted is not None and wanted > most:
+            yield "keys", cut_timeout(wanted, most)
+        if isinstance(over := self.end_of_times(definition), str):
+            yield "schedule", over
+        if (late := self._slower(definition)) is not None:
+            yield "schedule", late
         known, folder = self._room.catalog.all(), str(definition.folder)
         own = "pipe.md, output and .env of its own folder do not start a pipe"
-        return tuple(
-            f"trigger: {each.text} cannot come: {own if is_own else f'there is no pipe {each.subject!r} here'}"
-            for each in definition.events
-            if (is_own := events.is_own(each, folder)) or events.misses(each, known)
-        )
+        for each in definition.events:
+            if (is_own := events.is_own(each, folder)) or events.misses(each, known):
+                why = own if is_own else f"there is no pipe {each.subject!r} here"
+                yield "schedule", f"trigger: {each.text} cannot come: {why}"
+
+    def end_of_times(self, definition: PipeDefinition) -> Problem | str | None:
+        """Return what it means that no time of a schedule is to come; None where one is, or where it has no times.
+
+        It is a mistake in the file of a pipe that is enabled and was never due, and only odd with any other.
+        """
+        row, now, schedule = self._room.states.get(definition.name), self._room.timetable.now(), definition.schedule
+        standing = self._standing(definition)
+        if not isinstance(standing, Never) or not standing.over:
+            return None
+        if row.last_run_at is not None or row.occurrences:
+            if row.last_run_at is None and self._room.of_pipe(definition.name):
+                return None
+            zone = zone_of(getattr(schedule, "timezone", None), now.zone)
+            ran = "never ran" if row.last_run_at is None else f"last ran {time_text(row.last_run_at, zone, now.wall)}"
+            return f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule"
+        if not self._room.states.is_enabled(definition):
+            return f"no run of it comes by itself: {standing.why}"
+        is_map = isinstance(schedule, Calendar)
+        key = "schedule_config" if is_map else "schedule"
+        hint = "write an `ending` that will come, or none" if is_map else "write a time that will come, or `manual`"
+        return definition.problem(key, f"{key}: {standing.why}", hint)
+
+    def _slower(self, definition: PipeDefinition) -> str | None:
+        """Return a warning when its runs take longer than its schedule leaves them."""
+        progress = self._room.states.progress(definition.name)
+        return due.slower(definition.schedule, progress, self._room.timetable.now(), self._seconds.get(definition.name))
 
     def _silence(self, name: str) -> tuple[str, ...]:
         """Say that the execution that runs has long said nothing."""
@@ -172,41 +176,21 @@ class PipeStatus:
         said = f"execution {running.id} (pid {running.execution.pid}) has said nothing for {seconds:.0f} s"
         return (f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it",)
 
-    def _standing(self, definition: PipeDefinition, row: PipeStateRow) -> Due:
+    def _standing(self, definition: PipeDefinition) -> Due:
         """Return what holds of a pipe: what the scheduler waits for, else what it would say now."""
-        live = self._room.timetable.decision_on(definition)
+        live, now = self._room.timetable.decision_on(definition), self._room.timetable.now()
         if isinstance(live, Wait):
             return live
-        limits, run_on_enable = self._room.config.scheduler, definition.run_on_enable
-        return decide(
-            definition.schedule, self.progress(row), self._room.timetable.now(), limits, run_on_enable=run_on_enable
-        )
+        progress, limits = self._room.states.progress(definition.name), self._room.config.scheduler
+        return decide(definition.schedule, progress, now, limits, run_on_enable=definition.run_on_enable)
 
-    def _why_over(self, definition: PipeDefinition, row: PipeStateRow) -> str | None:
-        """Return why no time of a schedule is to come; None where one is, or where it has no times."""
-        standing = self._standing(definition, row)
-        return standing.why if isinstance(standing, Never) and standing.over else None
-
-    def _upcoming(self, definition: PipeDefinition, row: PipeStateRow, count: int) -> tuple[float, ...]:
-        standing = self._standing(definition, row)
-        return due.upcoming(definition.schedule, self.progress(row), self._room.timetable.now(), standing, count)
-
-    def progress(self, row: PipeStateRow) -> Progress:
-        """Return what the scheduler is to know of a pipe."""
-        anchor = row.anchor_at if row.anchor_at is not None else self._room.clocks.wall()
-        return Progress(
-            anchor_at=anchor,
-            last_run_at=row.last_run_at,
-            last_due=row.last_due,
-            occurrences=row.occurrences,
-            touched_boot=self._room.states.touched_boot(row.pipe_name),
-            anchor_boot=self._room.states.anchor_boot(row.pipe_name),
-        )
+    def _upcoming(self, definition: PipeDefinition, count: int) -> tuple[float, ...]:
+        standing, progress = self._standing(definition), self._room.states.progress(definition.name)
+        return due.upcoming(definition.schedule, progress, self._room.timetable.now(), standing, count)
 
     def interval(self, definition: PipeDefinition) -> float | None:
         """Return the seconds between two runs of a pipe, where there is such a thing."""
-        row = self._room.states.get(definition.name)
-        return due.period(definition.schedule, self.progress(row), self._room.timetable.now())
+        return due.period(definition.schedule, self._room.states.progress(definition.name), self._room.timetable.now())
 
     def next(self, name: str, count: int) -> NextReport:
         """Return when a pipe is due, and why."""
@@ -215,11 +199,11 @@ class PipeStatus:
         if isinstance(declared, BrokenPipe):
             why = (f"it cannot run: {problem_text(declared.problem)}",)
             return NextReport(name, view.enabled, None, "broken", (), why, None, view.last_decision)
-        row, is_on = self._room.states.get(name), view.enabled and self._room.config.enabled
-        standing = self._standing(declared, row)
+        is_on = view.enabled and self._room.config.enabled
+        standing = self._standing(declared)
         sentences = due.explain(
             declared.schedule,
-            self.progress(row),
+            self._room.states.progress(name),
             self._room.timetable.now(),
             standing,
             count=count,
@@ -242,21 +226,13 @@ class PipeStatus:
             enabled=view.enabled,
             schedule=declared.schedule_text,
             summary=describe(declared.schedule, self._room.config.default_timezone),
-            upcoming=self._upcoming(declared, row, count) if is_on else (),
+            upcoming=self._upcoming(declared, count) if is_on else (),
             sentences=sentences,
             timezone=declared.timezone or self._room.config.default_timezone or self._room.shelf.zone,
             last_decision=view.last_decision,
             now=standing.why if is_on else None,
             events=view.events,
         )
-
-    def schedule_doubts(self, definition: PipeDefinition) -> tuple[str, ...]:
-        """Say what is odd about a pipe's times and events: that no more will come, or that its runs take longer."""
-        row, now = self._room.states.get(definition.name), self._room.timetable.now()
-        why = None if _has_begun(row) or self.schedule_trouble(definition) else self._why_over(definition, row)
-        never = () if why is None else (f"no run of it comes by itself: {why}",)
-        late = due.slower(definition.schedule, self.progress(row), now, self._seconds.get(definition.name))
-        return (*never, *self._over(definition), *([late] if late else ()), *self._unheard(definition))
 
     def preview(self, text: str, timezone: str | None, count: int) -> dict[str, Any]:
         """Return what a schedule means, and when it would be due: JSON values; a bad one says why."""
@@ -293,17 +269,6 @@ class PipeStatus:
             for numbers in (holders, [it.id for it in line.waiting(group)])
         ]
         return GroupView(group, getattr(self._room.config.slots, group.value), *found)
-
-
-def timeout_doubts(definition: PipeDefinition, config: PipesConfig) -> tuple[str, ...]:
-    """Say that a pipe's own timeout is more than it gets."""
-    wanted, most = definition.timeout_seconds, config.timeout_max_seconds
-    return (cut_timeout(wanted, most),) if wanted is not None and wanted > most else ()
-
-
-def _has_begun(row: PipeStateRow) -> bool:
-    """Say whether a pipe ran, or was due by the schedule that it has now."""
-    return row.last_run_at is not None or row.occurrences > 0
 
 
 def _last_decision(row: PipeStateRow) -> Decision | None:

@@ -8,20 +8,20 @@ import os
 import stat
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from supervisord_py.errors import StartFailedError
-from supervisord_py.ledger.pipe_executions import ErrorType, Plan, Preset
+from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Plan, Preset
 from supervisord_py.pipes import launch
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, PromptBy, load_adapters
+from supervisord_py.pipes.config import PipesConfig
 from supervisord_py.pipes.launch import (
     ARGUMENT_BYTES,
     HAS_KEY,
-    LaunchContext,
-    LaunchOrder,
     LaunchSpec,
     build_environment,
     check,
@@ -37,6 +37,7 @@ from supervisord_py.pipes.launch import (
 )
 from supervisord_py.pipes.preflight import Completed
 from supervisord_py.pipes.secrets import Secret
+from supervisord_py.pipes.shelf import AgentShelf
 
 BUILTIN = load_adapters(None)
 NO_PRESET = Preset()
@@ -44,14 +45,24 @@ CUSTOM = Preset("x", "custom", "m", "http://127.0.0.1:1/v1", "openai-completions
 MINE = '[agents.mine]\nargv = ["mine"]\n'
 
 
+def settings(root: Path) -> PipesConfig:
+    """Return what launches read of the settings."""
+    files = (root / "pipes", root / "examples", root / "presets.toml", root / "agents.toml", root / "runs")
+    return PipesConfig(*files, "/run/pxd.sock", preflight=False, env_allow=("PATH", "HOME"))
+
+
 class House:
-    """A pipe's folder, programs on a PATH, and the context to launch them."""
+    """A pipe's folder, programs on a PATH, and the shelf to launch them from."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.folder = root / "pipe"
         self.run_dir = root / "runs" / "7"
         self.answers: dict[str, Completed | Exception] = {}
-        self.environ = {"PATH": str(root / "bin"), "HOME": str(root), "K": "sk-very-secret"}
+        room: Any = SimpleNamespace(config=settings(root), placement=None)
+        environ = {"PATH": str(root / "bin"), "HOME": str(root), "K": "sk-very-secret"}
+        self.shelf = AgentShelf(room, environ)
+        self.shelf.run = self.run
         for name in ("pipe", "bin"):
             (root / name).mkdir()
 
@@ -67,18 +78,15 @@ class House:
         path.chmod(0o755)
         return path
 
-    def order(self, agent: str = "mine", preset: Preset = NO_PRESET, **plan: Any) -> LaunchOrder:
-        folder, sessions = self.root / "pipe", self.root / "sessions" / "p"
-        output, plans = folder / "output" / "7", Plan(agent, **plan)
-        return LaunchOrder(7, "p", folder, self.run_dir, output, "the prompt", plans, preset, "/run/pxd.sock", sessions)
-
-    def context(self) -> LaunchContext:
-        adapters = load_adapters(self.root / "agents.toml")
-        return LaunchContext(adapters, self.environ, ("PATH", "HOME"), self.run, self.root, preflight=False)
+    def execution(self, agent: str = "mine", preset: Preset = NO_PRESET, **plan: Any) -> Execution:
+        output, plans = str(self.folder / "output" / "7"), Plan(agent, **plan)
+        return Execution(
+            id=7, pipe_name="p", output_dir=output, rendered_prompt="the prompt", plan=plans, preset=preset
+        )
 
     async def prepare(self, *order: Any, agents: str = MINE, **plan: Any) -> LaunchSpec:
         (self.root / "agents.toml").write_text(agents)
-        return await prepare(self.order(*order, **plan), self.context())
+        return await prepare(self.execution(*order, **plan), self.folder, self.shelf)
 
     async def refused(self, *order: Any, **plan: Any) -> CannotRunError:
         with pytest.raises(CannotRunError) as caught:
@@ -101,7 +109,7 @@ async def test_pi_is_made_ready(house: House) -> None:
         found = await house.prepare("pi", CUSTOM, history=True)
     finally:
         os.umask(old)
-    sessions = str(house.root / "sessions" / "p")
+    sessions = str(house.root / "runs" / "sessions" / "p")
     assert found.argv[0] == str(house.root / "bin" / "pi")
     assert found.argv[-3:] == ("--session-dir", sessions, "--continue")
     assert (found.cwd, found.stdin_file) == (str(house.root / "pipe"), house.run_dir / "prompt.md")
@@ -162,7 +170,7 @@ async def test_doubts_are_told(house: House) -> None:
     )
     assert "(did you mean 'anthropic'?); it is passed on" in found.warnings[2]
     assert provider_doubt(AgentSpec(name="x"), "anything") is None
-    assert (await check(house.order("claude"), house.context())).version.text == "9.0.0"
+    assert (await check(house.execution("claude"), house.folder, house.shelf)).version.text == "9.0.0"
 
 
 async def test_an_agent_that_is_not_there_is_told_with_the_command_that_installs_it(house: House) -> None:
@@ -195,7 +203,7 @@ async def test_folders_that_cannot_be_written(house: House, monkeypatch: pytest.
 
 async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> None:
     """Of every provider, of `.env`, and behind the preset's reference; what is not to be had is no reason to fail."""
-    house.environ |= {"ANTHROPIC_API_KEY": "sk-ant", "OTHER": "x"}
+    house.shelf.environ |= {"ANTHROPIC_API_KEY": "sk-ant", "OTHER": "x"}
     (house.root / "pipe" / ".env").write_text("MY_TOKEN=of-the-env\nPLAIN=word\n")
     house.answers = {"pass": Completed(0, None, "from-the-store\n"), "gone": StartFailedError("no")}
     known = ("of-the-env", "sk-ant")
@@ -206,9 +214,9 @@ async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> N
         (None, known),
     ]
     for reference, secrets in rows:
-        order = house.order("claude", Preset(provider="acme", api_key=reference))
-        assert await recall_secrets(order, house.context()) == secrets
-    assert await recall_secrets(house.order("nobody"), house.context()) == ()
+        it = house.execution("claude", Preset(provider="acme", api_key=reference))
+        assert await recall_secrets(it, house.folder, house.shelf) == secrets
+    assert await recall_secrets(house.execution("nobody"), house.folder, house.shelf) == ()
 
 
 def test_where_programs_are_looked_for(tmp_path: Path) -> None:
@@ -232,10 +240,9 @@ def test_where_programs_are_looked_for(tmp_path: Path) -> None:
 
 
 def values(name: str, preset: Preset, version: tuple[int, ...] | None = None) -> Any:
-    order = LaunchOrder(
-        7, "p", Path("/p"), Path("/run/7"), Path("/p/output/7"), "what to do", Plan(name), preset, "/s", Path("/se")
-    )
-    return placeholder_values(BUILTIN.get(name), order, version=version, has_key=preset.api_key is not None)
+    it = Execution(id=7, pipe_name="p", output_dir="/p/output/7", plan=Plan(name), preset=preset)
+    has_key = preset.api_key is not None
+    return placeholder_values(BUILTIN.get(name), it, Path("/p"), settings(Path("/")), version=version, has_key=has_key)
 
 
 def argv(name: str, preset: Preset = NO_PRESET) -> tuple[str, ...]:
@@ -260,7 +267,7 @@ def test_the_odd_ways_of_command_lines() -> None:
     assert argv("pi") == (*head, "--no-session")
     named = ("--provider", "openai", "--model", "gpt", "--thinking", "low", "--no-session")
     assert argv("pi", Preset("x", "openai", "gpt", effort="low")) == (*head, *named)
-    assert argv("aider")[-2:] == ("--message-file", "/run/7/prompt.md")
+    assert argv("aider")[-2:] == ("--message-file", "/runs/7/prompt.md")
     assert [word for word in argv("aider", CUSTOM) if word.endswith("m")][-1] == "openai/m", "the last --model counts"
     assert argv("gemini")[-2:] == ("-p", "")
     assert argv("codex", Preset(effort="low"))[-3:] == ("-c", 'model_reasoning_effort="low"', "-")
@@ -350,7 +357,7 @@ def test_a_presets_key_replaces_the_daemons() -> None:
     assert (env["PX_KEY"], secrets) == ("none", set())
     assert "CLAUDE_CONFIG_DIR" not in environment("claude")[0], "only with a key it stands apart from the user's login"
     env, _ = environment("claude", CUSTOM)
-    assert (env["CLAUDE_CONFIG_DIR"], env["ANTHROPIC_BASE_URL"]) == ("/run/7/agent", "http://127.0.0.1:1")
+    assert (env["CLAUDE_CONFIG_DIR"], env["ANTHROPIC_BASE_URL"]) == ("/runs/7/agent", "http://127.0.0.1:1")
 
 
 def test_dotenv_passes_whole_and_a_variable_without_its_value_is_left_out() -> None:

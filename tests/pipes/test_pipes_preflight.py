@@ -27,7 +27,6 @@ from supervisord_py.pipes.preflight import (
     check_credentials,
     check_provider,
     model_names,
-    new_session,
     same_model,
 )
 from supervisord_py.process.child_environment import Environment
@@ -62,7 +61,7 @@ def answering(answer: Completed | Exception, asked: list[Any] | None = None) -> 
 
 async def look(url: str, provider: str = "custom", model: str | None = "ok", seconds: float = PATIENCE) -> None:
     values = {"url": url, "url_root": url.removesuffix("/v1"), "provider": provider, "model": model}
-    await check_provider(values, http=new_session, seconds=seconds)
+    await check_provider(values, seconds=seconds)
 
 
 @contextlib.asynccontextmanager

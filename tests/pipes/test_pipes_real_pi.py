@@ -6,16 +6,19 @@ import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mock_provider import ANSWER, INPUT_TOKENS, MockProvider
-from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Plan, Preset, Status
-from supervisord_py.pipes.adapters import CannotRunError, load_adapters
-from supervisord_py.pipes.launch import LaunchContext, LaunchOrder, LaunchSpec, cleanup, prepare
+from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Plan, Preset, Status
+from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.config import PipesConfig
+from supervisord_py.pipes.launch import LaunchSpec, cleanup, prepare
 from supervisord_py.pipes.outcome import Cause, ExitInfo, judge
 from supervisord_py.pipes.preflight import Completed
+from supervisord_py.pipes.shelf import AgentShelf
 from supervisord_py.pipes.vendor_streams import parser_for
 
 if TYPE_CHECKING:
@@ -63,29 +66,24 @@ class House:
         found = [str(each.parent) for each in nodes.glob("node_modules/node-*/bin/node")]
         path = os.pathsep.join([str(PEERS / "pi-newest" / "node_modules" / ".bin"), *found, os.environ["PATH"]])
         environ = {"PATH": path, "HOME": str(root / "home"), "PROVIDER_KEY": KEY}
-        adapters, names = load_adapters(None), ("PATH", "HOME")
-        self.context = LaunchContext(adapters, environ, names, run, root, preflight_seconds=PATIENCE)
+        files = (root / "pipes", root / "examples", root / "presets.toml", root / "agents.toml", root / "runs")
+        names = ("PATH", "HOME")
+        config = PipesConfig(*files, "/run/pxd.sock", preflight_seconds=PATIENCE, env_allow=names)
+        room: Any = SimpleNamespace(config=config, placement=None)
+        self.shelf = AgentShelf(room, environ)
+        self.shelf.run = run
 
-    def order(self, number: int, model: str, url: str) -> LaunchOrder:
-        return LaunchOrder(
-            execution_id=number,
-            pipe_name="p",
-            folder=self.root / "pipe",
-            run_dir=self.root / "runs" / str(number),
-            output_dir=self.root / "pipe" / "output" / str(number),
-            prompt="Say hello.",
-            plan=Plan("pi"),
-            preset=Preset(
-                "x", "custom", model, url, "openai-completions", "$PROVIDER_KEY", input_cost=3.0, output_cost=15.0
-            ),
-            socket="/run/pxd.sock",
-            session_dir=self.root / "sessions",
+    async def prepare(self, number: int, model: str, url: str) -> LaunchSpec:
+        preset = Preset(
+            "x", "custom", model, url, "openai-completions", "$PROVIDER_KEY", input_cost=3.0, output_cost=15.0
         )
+        it = Execution(id=number, pipe_name="p", rendered_prompt="Say hello.", plan=Plan("pi"), preset=preset)
+        return await prepare(it, self.root / "pipe", self.shelf)
 
     async def run(self, number: int, model: str) -> Run:
         async with MockProvider() as provider:
-            order = self.order(number, model, provider.url)
-            prepared = await prepare(order, self.context)
+            prepared = await self.prepare(number, model, provider.url)
+            run_dir = self.root / "runs" / str(number)
             ending, out = await self._ended(prepared)
             adapter = prepared.adapter
             parser = parser_for(adapter.parser)
@@ -93,8 +91,8 @@ class House:
             parser.end()
             outcome = judge(ending, parser.summary, adapter.success, adapter.errors, allow_empty=False)
             assert set(provider.keys) == {KEY}
-            stored = out + b"".join(each.read_bytes() for each in order.run_dir.rglob("*") if each.is_file())
-            await asyncio.to_thread(cleanup, order.run_dir)
+            stored = out + b"".join(each.read_bytes() for each in run_dir.rglob("*") if each.is_file())
+            await asyncio.to_thread(cleanup, run_dir)
             return Run(prepared, outcome, parser.summary, len(provider.requests), stored)
 
     async def _ended(self, prepared: LaunchSpec) -> tuple[ExitInfo, bytes]:
@@ -133,6 +131,6 @@ async def test_the_newest_pi_runs_on_its_node_and_is_named_on_an_older_one(
     await asyncio.to_thread(old.chmod, 0o700)
     house = House(tmp_path / "old", tmp_path / "old")
     with pytest.raises(CannotRunError, match="does not start under what is there to run it") as caught:
-        await prepare(house.order(2, "ok", "http://127.0.0.1:9/v1"), house.context)
+        await house.prepare(2, "ok", "http://127.0.0.1:9/v1")
     assert caught.value.error_type is ErrorType.AGENT_INCOMPATIBLE
     assert "pi-coding-agent@0.74.2" in (caught.value.hint or "")
