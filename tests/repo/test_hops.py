@@ -49,19 +49,19 @@ def succeeds(px: House, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# At most what is passed today, and a few for what happens to run beside it: the numbers only go down. The design's own
-# aims are 40, 110 and 170.
+# At most what is passed today, and a few: the numbers only go down. What happens to run beside a call is left out by the
+# least of three. The design's own aims are 40, 110 and 170.
 CALLS: dict[str, tuple[Callable[[House], object], int]] = {
-    "POST /api/tools/double/run, warm": (lambda px: px.run("double", {"n": 2}), 70),
-    "pxctl exec '1+1'": (lambda px: succeeds(px, "exec", "1+1"), 315),
-    "pxctl pipe run tick": (lambda px: succeeds(px, "pipe", "run", "tick"), 320),
+    "POST /api/tools/double/run, warm": (lambda px: px.run("double", {"n": 2}), 66),
+    "pxctl exec '1+1'": (lambda px: succeeds(px, "exec", "1+1"), 300),
+    "pxctl pipe run tick": (lambda px: succeeds(px, "pipe", "run", "tick"), 290),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_passes_few_functions(daemon: House, name: str) -> None:
     call, most = CALLS[name]
-    functions = passed(daemon, lambda: call(daemon))
+    functions = min((passed(daemon, lambda: call(daemon)) for _ in range(3)), key=len)
     files = {each.partition(":")[0] for each in functions}
     print(f"\n{name}: {len(functions)} functions in {len(files)} files (at most {most})")
     print("\n".join(f"  {each}" for each in functions))
