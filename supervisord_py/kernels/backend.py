@@ -56,7 +56,6 @@ class Launch:
     memory_grace_seconds: float = 0.0
     overlay: str | None = None
     modules: tuple[str, ...] = ()
-    prelude: bool = True
     tag: str = ""
     interrupt_mode: str = "signal"
     arguments: tuple[str, ...] = ()

@@ -79,15 +79,13 @@ class ProcessLimits:
         soft_memory_bytes: Beyond it the kernel is replaced after the cell, with a notice.
         hard_memory_bytes: Beyond it the cell is ended by the ladder from SIGTERM.
         memory_grace_seconds: From that SIGTERM to SIGKILL; who grows on by a quarter is killed at once.
-        open_files, processes, cpu_seconds: rlimits.
+        processes: An rlimit.
     """
 
     soft_memory_bytes: int | None = 1024 * MIB
     hard_memory_bytes: int | None = 4096 * MIB
     memory_grace_seconds: float = 2.0
-    open_files: int | None = None
     processes: int | None = None
-    cpu_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,6 @@ class KernelsConfig:
     skip_check: bool = False
     trace: bool = False
     debug_startup: bool = False
-    prelude: bool = True
     timeout_seconds: float = 30.0
     timeout_min_seconds: float = 1.0
     timeout_max_seconds: float = 600.0

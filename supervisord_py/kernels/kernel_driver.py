@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 GATEWAY_UNIT = "kernel:gateway"
 """The shared gateway's own process: its backend looks after it."""
-_CPU_SLACK_SECONDS = 2
 _log = structlog.get_logger(__name__)
 
 
@@ -241,7 +240,7 @@ class KernelDriver(Driver[KernelInstance]):
             PxError: There is no interpreter for it, or no place.
         """
         config = self._config()
-        instance.stop_seconds, instance.cpu_limit_seconds = config.stop_seconds, config.limits.cpu_seconds
+        instance.stop_seconds = config.stop_seconds
         if instance.launch is None:
             instance.launch = await self._launch(instance, config)
         instance.backend = await self.backends.get(instance.session.key.backend)
@@ -293,7 +292,7 @@ class KernelDriver(Driver[KernelInstance]):
     async def _ended_early(self, instance: KernelInstance, launch: Launch, ended: asyncio.Future[Any]) -> None:
         record = ended.result()
         words = await self._supervisor.last_words(instance)
-        reason = outcome(record, None, ready=False, cpu_limit_seconds=instance.cpu_limit_seconds)
+        reason = outcome(record, None, ready=False)
         raise messages.early_exit(launch, End(reason, record, words))
 
     # -- adoption ----------------------------------------------------------------------------------------------------
@@ -317,7 +316,7 @@ class KernelDriver(Driver[KernelInstance]):
         instance = KernelInstance(child.key, session, unit=child.unit)
         instance.child, instance.started_at = child, child.started_at
         config = self._config()
-        instance.stop_seconds, instance.cpu_limit_seconds = config.stop_seconds, config.limits.cpu_seconds
+        instance.stop_seconds = config.stop_seconds
         instance.cold_start_ms, instance.method = own.cold_start_ms, own.method
         instance.cell, instance.cell_deadline = own.cell, own.deadline
         return instance
@@ -379,13 +378,8 @@ class KernelDriver(Driver[KernelInstance]):
 
 def resource_limits(limits: ProcessLimits) -> tuple[ResourceLimit, ...]:
     """Return the rlimits of a kernel; a core dump is never written."""
-    asked = (
-        ("nofile", limits.open_files, 0),
-        ("nproc", limits.processes, 0),
-        ("cpu", limits.cpu_seconds, _CPU_SLACK_SECONDS),  # SIGXCPU first, SIGKILL to who ignores it: getrlimit(2)
-    )
-    named = [ResourceLimit(name, value, value + slack) for name, value, slack in asked if value is not None]
-    return (ResourceLimit("core", 0, 0), *named)
+    core, most = ResourceLimit("core", 0, 0), limits.processes
+    return (core,) if most is None else (core, ResourceLimit("nproc", most, most))
 
 
 def folder_of_cells(cells_dir: Path, session_id: str) -> Path:
@@ -441,7 +435,6 @@ def launch_of(instance: KernelInstance, config: KernelsConfig) -> Launch:
         memory_grace_seconds=config.limits.memory_grace_seconds,
         overlay=choice.overlay if choice else None,
         modules=choice.modules if choice else (),
-        prelude=config.prelude,
         tag=instance.note(),
         interrupt_mode=session.interrupt_mode,
         arguments=session.arguments,

@@ -49,8 +49,8 @@ def succeeds(px: House, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# At most what is passed today, and a few: the numbers only go down. What happens to run beside a call is left out by the
-# least of three. The design's own aims are 40, 110 and 170.
+# At most what is passed today, and a few: the numbers only go down. The least of three leaves out what happens to run
+# beside a call. The design's own aims are 40, 110 and 170.
 CALLS: dict[str, tuple[Callable[[House], object], int]] = {
     "POST /api/tools/double/run, warm": (lambda px: px.run("double", {"n": 2}), 70),
     "pxctl exec '1+1'": (lambda px: succeeds(px, "exec", "1+1"), 312),
