@@ -71,6 +71,8 @@ class ToolInstance(Instance):
         self.runs: set[Run] = set()
         self.notify: NotifySocket | None = None
         self.upstream: Upstream | None = None
+        self.is_asked = False
+        """We ask it for its schema: that connection may still wait in the backlog when it ends."""
 
     def note(self) -> str:
         """Return the note for the keeper; one that is not in the pool is never adopted."""
@@ -87,7 +89,7 @@ class _UndeclaredInstance(ToolInstance):
     def __init__(self, key: str, unit: str) -> None:
         Instance.__init__(self, key, unit)
         self.serial, self.cold_start_ms = 0, 0
-        self.runs, self.notify, self.upstream = set(), None, None
+        self.runs, self.notify, self.upstream, self.is_asked = set(), None, None, False
 
 
 class ToolDriver:
@@ -237,7 +239,9 @@ class ToolDriver:
         """Give its sockets back."""
         await self.let_go(instance)
         notify_path(self.config.run_dir, instance.key).unlink(missing_ok=True)
-        if instance.wanted not in _LET_GO_IDLE:  # else what waits there would start it again at once
+        if (
+            instance.wanted not in _LET_GO_IDLE or instance.is_asked
+        ):  # else what waits there would start it again at once
             self.listeners.refuse_waiting(instance.name)
         self.listeners.listen_again(instance.name)
         await self._placement.drop_fd(_notify_name(instance.key))

@@ -381,9 +381,11 @@ class Tools:
     async def _compare_schema(self, instance: ToolInstance) -> None:
         if instance.upstream is None:
             return
+        instance.is_asked = True
         found = await schema_drift(instance.upstream, dict(instance.spec.manifest))
         if instance.wanted is not None or instance.over.is_set():
             return  # it was going away while it was asked
+        instance.is_asked = False
         self.remember(instance.name, drift=found, drift_digest=instance.digest)
         if found:
             self._events.publish("schema_drift", instance.unit, Reason.SCHEMA_DRIFT, places=list(found))

@@ -6,6 +6,9 @@ What it says of bad tools, limits and runs is told from outside by tests/e2e; th
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +25,7 @@ from supervisord_py.errors import (
 from supervisord_py.ledger import instances
 from supervisord_py.process import supervisor
 from supervisord_py.process.model import StopReport, Survivor
-from supervisord_py.tools import driver
+from supervisord_py.tools import driver, service
 from tools.tool_house import alive, eventually
 
 if TYPE_CHECKING:
@@ -159,6 +162,34 @@ async def test_a_memory_budget_evicts_by_size(houses: Houses) -> None:
     await house.ask("shapes")
     await eventually(lambda: house.state("shapes").state == "cold", "the eviction over the budget")
     assert house.state("shapes").reason == "evicted_lru"
+
+
+async def test_our_own_question_that_an_evicted_tool_leaves_unanswered_starts_it_no_more(
+    houses: Houses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits in the backlog like a client's, of whom a connection to a cold tool's port is the wish for it."""
+    house = await houses(warm_keep_max=1)
+    asked, asks = asyncio.Event(), socket.socket()
+
+    async def ask_for_ever(_upstream: object, _manifest: object) -> tuple[str, ...]:
+        await asked.wait()
+        asks.connect(("127.0.0.1", house.state("shapes").port))
+        asked.clear()
+        await asyncio.Event().wait()
+        return ()
+
+    monkeypatch.setattr(service, "schema_drift", ask_for_ever)
+    house.add("shapes", stop_timeout_seconds=0.1)
+    house.add("shapes", "other")
+    await house.ask("shapes")
+    os.kill(house.state("shapes").pid, signal.SIGSTOP)  # it accepts nobody any more
+    asked.set()
+    await eventually(lambda: not asked.is_set(), "the question")
+    await house.ask("other")
+    await eventually(lambda: house.state("shapes").state == "cold", "the eviction")
+    await house.ask("other")
+    assert len(await house.said("starting", "tool:shapes")) == 1
+    asks.close()
 
 
 async def test_what_survives_a_stop_is_named_and_no_second_copy_is_started(
