@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import session_laws
-from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.config import SessionLimits
-from supervisord_py.kernels.session_events import Phase, Refusal, StartCause, WaitsFor
-from supervisord_py.kernels.session_set import SessionSet
+from supervisord_py.kernels.session_set import (
+    Ask,
+    Fail,
+    Grant,
+    Instruction,
+    Phase,
+    Placed,
+    Refusal,
+    Refuse,
+    SessionSet,
+    Start,
+    StartCause,
+    Stop,
+    WaitsFor,
+    Want,
+)
 from supervisord_py.process.model import Reason
 
 QUEUE_MAX = 3
@@ -27,15 +40,13 @@ class PolicyWorld:
         self.used: dict[Life, float] = {}
         self.foreign: set[Life] = set()
         self.to_recycle: set[Life] = set()
-        self.waiting: dict[int, ev.Asking] = {}
+        self.waiting: dict[int, Ask] = {}
         self.running: dict[int, Life] = {}
         self.callers: dict[int, int | None] = {}
         self.over: set[int] = set()
         self.cold: set[int] = set()
         self.stopped: set[str] = set()
-        self.retried: set[str] = set()
         self.stays: set[str] = set()
-        self.victims: dict[str, Life] = {}
         self.told: dict[int, tuple[int, WaitsFor]] = {}
         self.tickets = 0
         self.names = 0
@@ -43,7 +54,7 @@ class PolicyWorld:
         self.deaths: dict[str, int] = {}
         self.failed_starts: dict[str, list[float]] = {}
         self.failed: set[str] = set()
-        self.event: ev.Event = ev.TimePassed()
+        self.event: tuple[object, ...] = ("",)
 
     def limits(self) -> SessionLimits:
         return SessionLimits(
@@ -54,19 +65,22 @@ class PolicyWorld:
             start_failure_seconds=WINDOW_SECONDS,
         )
 
-    def send(self, event: ev.Event) -> list[ev.Instruction]:
-        self.event = event
-        instructions = list(self.set.apply(event, self.now))
+    def send(self, event: str = "", *args: object, **kwargs: object) -> list[Instruction]:
+        """Tell the set by its method `event`, or that time has passed."""
+        self.event = (event, *args)
+        if event:
+            getattr(self.set, event)(self.now, *args, **kwargs)
+        instructions = list(self.set.decide(self.now))
         for instruction in instructions:
             self.perform(instruction)
         session_laws.check(self.set)
         return instructions
 
-    def perform(self, instruction: ev.Instruction) -> None:
+    def perform(self, instruction: Instruction) -> None:
         match instruction:
-            case ev.Start():
+            case Start():
                 self.check_start(instruction)
-            case ev.Stop(session, serial, reason):
+            case Stop(session, serial, reason):
                 self.check_stop((session, serial), reason)
                 self.world[session, serial] = Phase.STOPPING
                 for ticket in [each for each, life in self.running.items() if life == (session, serial)]:
@@ -75,21 +89,20 @@ class PolicyWorld:
                     self.finish(ticket)
                 self.foreign.discard((session, serial))
                 self.to_recycle.discard((session, serial))
-            case ev.Run():
+            case Grant(ticket) if self.waiting[ticket].want is Want.CALL:
                 self.check_run(instruction)
-            case ev.Up(ticket, session, serial, cold):
+            case Grant(ticket, session, serial, cold):
                 assert cold is (ticket in self.cold)
-                assert not isinstance(self.waiting.pop(ticket), ev.Asked)
+                del self.waiting[ticket]
                 assert self.world[session, serial] is Phase.READY
                 self.finish(ticket)
-            case ev.Refuse():
+            case Refuse():
                 self.check_refusal(instruction)
-            case ev.Fail(ticket, session, serial):
+            case Fail(ticket, session, serial):
                 assert self.waiting.pop(ticket).session == session
-                assert isinstance(self.event, ev.StartFailed)
-                assert (self.event.session, self.event.serial) == (session, serial)
+                assert self.event[:3] == ("start_failed", session, serial)
                 self.finish(ticket)
-            case ev.Placed(ticket, session, position, waits_for):
+            case Placed(ticket, session, position, waits_for):
                 assert self.waiting[ticket].session == session
                 assert self.told.get(ticket) != (position, waits_for), "told twice"
                 self.told[ticket] = (position, waits_for)
@@ -102,9 +115,9 @@ class PolicyWorld:
         return [life for life, phase in self.world.items() if phase in {Phase.STARTING, Phase.READY}]
 
     def calls_of(self, session: str) -> list[int]:
-        return [t for t, it in self.waiting.items() if it.session == session and isinstance(it, ev.Asked)]
+        return [t for t, it in self.waiting.items() if it.session == session and it.want is Want.CALL]
 
-    def check_start(self, start: ev.Start) -> None:
+    def check_start(self, start: Start) -> None:
         assert not self.closed
         assert not [life for life in self.world if life[0] == start.session], "two kernels of one session"
         assert start.session not in self.failed, "a hard failure was not obeyed"
@@ -113,12 +126,6 @@ class PolicyWorld:
         assert is_awaited or not start.session.startswith("one-"), "a kernel for a call that is over"
         assert is_awaited or start.session not in self.stopped, "it came back after a stop"
         self.check_purpose(start, is_awaited=is_awaited)
-        if start.cause is StartCause.RETRIED:
-            assert self.world.get(self.victims.pop(start.session)) is None, "its victim still holds descriptors"
-            self.retried.add(start.session)
-        else:
-            self.retried.discard(start.session)
-            self.victims.pop(start.session, None)
         self.check_turn(start.session)
         life = (start.session, start.serial)
         self.world[life] = Phase.STARTING
@@ -126,13 +133,12 @@ class PolicyWorld:
         self.fresh.add(life)
         assert len(self.live()) <= self.cap, "a start over the cap"
 
-    def check_purpose(self, start: ev.Start, *, is_awaited: bool) -> None:
+    def check_purpose(self, start: Start, *, is_awaited: bool) -> None:
         """A start is for the calls that wait for it, unless it was asked for or comes by itself: then it stays."""
-        is_asked_for = any(it.session == start.session and not isinstance(it, ev.Asked) for it in self.waiting.values())
-        is_again = start.cause is StartCause.RETRIED and start.session in self.stays
-        assert is_awaited or is_again or start.cause is not StartCause.RETRIED, "tried again for nobody"
+        waiting = self.waiting.values()
+        is_asked_for = any(it.session == start.session and it.want is not Want.CALL for it in waiting)
         by_itself = start.cause in {StartCause.RESTARTED, StartCause.RECYCLED} or not is_awaited
-        if is_asked_for or is_again or by_itself:
+        if is_asked_for or by_itself:
             self.stays.add(start.session)
         else:
             self.stays.discard(start.session)
@@ -145,7 +151,7 @@ class PolicyWorld:
         present = {life[0]: phase for life, phase in self.world.items()}
         mine = heads.get(session, self.tickets + 1)
         earlier = [it for it, ticket in heads.items() if ticket < mine]
-        assert all(it in present or it in self.victims for it in earlier), "a place went to one who came later"
+        assert all(it in present for it in earlier), "a place went to one who came later"
         kept = [it for it in earlier if present.get(it) is Phase.STOPPING]
         assert len(self.live()) + len(kept) < self.cap, "a place was kept for another"
 
@@ -169,8 +175,7 @@ class PolicyWorld:
             assert life not in self.running.values(), "recycled under a call"
             assert life not in self.foreign, "recycled under a client that is not ours"
         if reason is None:
-            assert isinstance(self.event, ev.Died | ev.StartFailed)
-            assert (self.event.session, self.event.serial) == life
+            assert self.event[:3] in {("died", *life), ("start_failed", *life)}
 
     def evictable(self) -> list[Life]:
         """Return what could go: ready, with nobody on it, nobody waiting for it, no foreign client at work."""
@@ -184,10 +189,9 @@ class PolicyWorld:
             and life[0] not in awaited
         ]
 
-    def check_run(self, run: ev.Run) -> None:
+    def check_run(self, run: Grant) -> None:
         life = (run.session, run.serial)
         asked = self.waiting.pop(run.ticket)
-        assert isinstance(asked, ev.Asked)
         assert asked.session == run.session
         assert self.world[life] is Phase.READY
         assert life not in self.running.values(), "two calls at a time"
@@ -198,7 +202,7 @@ class PolicyWorld:
         self.fresh.discard(life)
         self.running[run.ticket] = life
 
-    def check_refusal(self, refuse: ev.Refuse) -> None:
+    def check_refusal(self, refuse: Refuse) -> None:
         asked = self.waiting.pop(refuse.ticket)
         assert asked.session == refuse.session
         assert (refuse.failure is not None) is (refuse.refusal is Refusal.HARD_FAILURE)
@@ -209,12 +213,11 @@ class PolicyWorld:
             case Refusal.QUEUE_FULL:
                 assert len(self.calls_of(refuse.session)) >= QUEUE_MAX
             case Refusal.OWN_SESSION:
-                assert isinstance(asked, ev.Asked)
                 assert asked.caller in {serial for _, serial in self.running.values()}
             case Refusal.HARD_FAILURE:
                 assert refuse.session in self.failed
             case Refusal.STOPPED:
-                assert isinstance(self.event, ev.StopAsked)
+                assert self.event[0] == "stop"
             case Refusal.CLOSING:
                 assert self.closed
         self.finish(refuse.ticket)

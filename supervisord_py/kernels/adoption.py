@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.errors import PxError
-from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.execution import CellRun
 from supervisord_py.kernels.kernel_driver import own_of
@@ -156,5 +155,5 @@ class KernelAdoption:
         run = CellRun(self._room, life, sent, asyncio.get_running_loop().time() + left)
         result, _, _ = await run.perform()
         if result.status is CellStatus.OK:
-            self._pool.report(ev.Succeeded(ticket))
+            self._pool.report(self._pool.set.succeeded, ticket)
         self._pool.give_back(life, ticket)

@@ -12,7 +12,6 @@ import structlog
 
 from supervisord_py.errors import CancelledRunError, PxError, TimedOutError
 from supervisord_py.kernels import messages
-from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.call_rules import sentence
 from supervisord_py.kernels.cell import (
     CallResult,
@@ -26,6 +25,7 @@ from supervisord_py.kernels.cell import (
 from supervisord_py.kernels.execution import CellRun
 from supervisord_py.kernels.messages import Stopped
 from supervisord_py.kernels.session import Owner
+from supervisord_py.kernels.session_set import Ask
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process import clock
 
@@ -146,7 +146,7 @@ class Call:
         """Return the kernel in its turn; what the first call on a kernel is told about it, is noted."""
         session, request, pool = self._session, self._request, self._room.pool
         loop = asyncio.get_running_loop()
-        asked = ev.Asked(
+        asked = Ask(
             self._ticket,
             session.id,
             clock.now() + (self._deadline - loop.time()),
@@ -157,7 +157,7 @@ class Call:
         granted = await pool.acquire(asked, session, self._tell)
         self._granted = True
         if loop.time() >= self._deadline or self._cancelled:
-            pool.report(ev.Ended(self._ticket))
+            pool.report(pool.set.ended, self._ticket)
             if self._cancelled:
                 raise self._cancelled_error()
             raise TimedOutError(
@@ -221,7 +221,7 @@ class Call:
         result = replace(result, variables=self._left())
         self._results.append(result)
         if result.status is CellStatus.OK:
-            self._room.pool.report(ev.Succeeded(self._ticket))
+            self._room.pool.report(self._room.pool.set.succeeded, self._ticket)
         after = asyncio.get_running_loop().time() - self._request.arrived_at
         self._message = sentence(where, judged, end, life.end, after)
         self._tell(CellDone(result))
@@ -237,7 +237,7 @@ class Call:
         pool, session = self._room.pool, self._session
         session.last_used = time.time()
         if self._over_memory and self._variables is Variables.KEPT and life.wanted is None:
-            pool.report(ev.RecycleAsked(session.id, life.serial))
+            pool.report(pool.set.recycle, session.id, life.serial)
             pool.supervisor.say("recycled", life, rss_bytes=life.rss_bytes)
             self._notices.append(messages.RECYCLED)
             self._variables = Variables.LOST

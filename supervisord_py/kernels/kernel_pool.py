@@ -11,12 +11,22 @@ import structlog
 from msgspec import Struct
 
 from supervisord_py.errors import KeeperLostError, PxError
-from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.cell import KernelStarting, Queued
 from supervisord_py.kernels.kernel_driver import KernelDriver, KernelInstance
 from supervisord_py.kernels.messages import how_it_ended, refusal_error
 from supervisord_py.kernels.session import Owner
-from supervisord_py.kernels.session_events import Death, Fault, StartCause, WaitsFor
+from supervisord_py.kernels.session_set import (
+    Death,
+    Fail,
+    Fault,
+    Grant,
+    Placed,
+    Refuse,
+    Start,
+    StartCause,
+    Stop,
+    WaitsFor,
+)
 from supervisord_py.process import clock
 from supervisord_py.process.host import SHORT
 from supervisord_py.process.instance import End
@@ -26,20 +36,22 @@ from supervisord_py.process.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Concatenate, ParamSpec
 
     from supervisord_py.kernels.backends import Backends
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session_register import LiveSession, SessionRegister
+    from supervisord_py.kernels.session_set import Ask, Instruction
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
 
+    P = ParamSpec("P")
+
 LONGEST_TIMER_SECONDS = 60.0
 """The loop's clock stands still during suspend, the set's does not: look at it again after that at the latest."""
-_WEIGHS_USE = (ev.Asked, ev.StartAsked, ev.RestartAsked, ev.TimePassed)
-"""Events after which somebody may be evicted."""
 PERIOD_SECONDS = 1.0
 """How often kernels that run cells are measured."""
 CELL_SECONDS = 5.0
@@ -92,7 +104,7 @@ class KernelPool:
 
     async def stop_all(self) -> None:
         """Stop every kernel, all at once; returns when nothing is left, or what is left has survived a stop."""
-        self.report(ev.Closed())
+        self.report(self.set.close)
         for life in self.lives_present():
             await life.stopped.wait()
 
@@ -107,17 +119,20 @@ class KernelPool:
         """Take new settings: limits of the set at once, the rest for what starts from now on."""
         self.config = config
         self.driver.backends.reconfigure(config)
-        self.report(ev.Bounded(config.sessions))
+        self.report(self.set.bound, config.sessions)
 
     # -- the set -----------------------------------------------------------------------------------------------------
 
-    def report(self, event: ev.Event) -> None:
-        """Take an event to the set and perform what it decides."""
-        if self._let_go:
-            return
-        if isinstance(event, _WEIGHS_USE):
-            self.look_at_foreign_use()
-        self._take(event)
+    def report(self, happened: Callable[Concatenate[float, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Tell the set, by one of its methods, what happened, and perform what it decides."""
+        if not self._let_go:
+            happened(clock.now(), *args, **kwargs)
+            self._perform_all()
+
+    def _look_again(self) -> None:
+        """Time has passed."""
+        self.look_at_foreign_use()
+        self._perform_all()
 
     def look_at_foreign_use(self) -> None:
         """Tell the set what clients that are not ours (JupyterLab, a console) did meanwhile."""
@@ -128,16 +143,16 @@ class KernelPool:
             used, busy = handle.foreign_used_at, handle.foreign_busy
             if used is not None and used != life.foreign_used_at:
                 life.foreign_used_at, life.session.last_used = used, time.time()
-                self._take(ev.Used(life.session.id, clock.now() - max(0.0, time.time() - used)))
+                self.report(self.set.used, life.session.id, clock.now() - max(0.0, time.time() - used))
             if busy != life.foreign_busy:
                 life.foreign_busy = busy
-                self._take(ev.ForeignBusy(life.session.id, busy))
+                self.report(self.set.works_for_others, life.session.id, busy=busy)
 
-    def _take(self, event: ev.Event) -> None:
+    def _perform_all(self) -> None:
         cause: int | None = None
-        instructions = self.set.apply(event, clock.now())
-        for instruction in instructions:
-            if isinstance(instruction, ev.Start):
+        instructions = self.set.decide(clock.now())
+        for instruction in instructions:  # starts come first: they are what others are evicted for
+            if isinstance(instruction, Start):
                 cause = self._start(instruction)
         for instruction in instructions:
             self._perform(instruction, cause)
@@ -150,25 +165,23 @@ class KernelPool:
             self._timer = None
         if deadline is not None:
             delay = min(max(0.0, deadline - clock.now()), LONGEST_TIMER_SECONDS)
-            self._timer = asyncio.get_running_loop().call_later(delay, self.report, ev.TimePassed())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._look_again)
 
-    def _perform(self, instruction: ev.Instruction, cause: int | None) -> None:
+    def _perform(self, instruction: Instruction, cause: int | None) -> None:
         match instruction:
-            case ev.Start():
-                pass  # it came before the others: it is their cause
-            case ev.Stop(_, serial, reason):
+            case Stop(_, serial, reason):
                 life = self._by_serial[serial]
                 if reason is not None and cause is not None:
                     life.event = cause
                 self.supervisor.task(self.supervisor.stop(self.driver, life, reason))
-            case ev.Run(ticket, _, serial, cold) | ev.Up(ticket, _, serial, cold):
+            case Grant(ticket, _, serial, cold):
                 self._settle(ticket, Granted(self._by_serial[serial], cold))
-            case ev.Refuse(ticket, session_id):
+            case Refuse(ticket, session_id):
                 self._settle(ticket, refusal_error(instruction, self.config.sessions, f"kernel:{session_id}"))
-            case ev.Fail(ticket, session_id, serial):
+            case Fail(ticket, session_id, serial):
                 given_up = KeeperLostError(f"The start of kernel:{session_id} was given up.")
                 self._settle(ticket, (self._by_serial[serial].error or given_up).fresh())
-            case ev.Placed(ticket, session_id, position, waits_for):
+            case Placed(ticket, session_id, position, waits_for):
                 if (waiter := self._waiters.get(ticket)) is not None:
                     starting = KernelStarting(session_id, waiter.session.key.interpreter)
                     waiter.tell(starting if waits_for is WaitsFor.START else Queued(position))
@@ -182,7 +195,7 @@ class KernelPool:
         else:
             waiter.granted.set_exception(result)
 
-    def _start(self, start: ev.Start) -> int:
+    def _start(self, start: Start) -> int:
         session = self.register.known(start.session)
         life = KernelInstance(self.placement.new_key(), session, start.serial)
         self._by_serial[start.serial] = session.life = life
@@ -201,7 +214,7 @@ class KernelPool:
         return self._tickets
 
     async def acquire(
-        self, asking: ev.Asking, session: LiveSession, tell: Callable[[CallEvent], None] = lambda _: None
+        self, asked: Ask, session: LiveSession, tell: Callable[[CallEvent], None] = lambda _: None
     ) -> Granted:
         """Wait for a session's kernel.
 
@@ -209,19 +222,20 @@ class KernelPool:
             PxError: refused, or the start failed.
         """
         waiter = Waiter(session, asyncio.get_running_loop().create_future(), tell)
-        self._waiters[asking.ticket] = waiter
+        self._waiters[asked.ticket] = waiter
         try:
-            self.report(asking)
+            self.look_at_foreign_use()  # somebody may be evicted for this
+            self.report(self.set.ask, asked)
             return await waiter.granted
         except BaseException:
-            self.report(ev.GaveUp(asking.ticket))
+            self.report(self.set.ended, asked.ticket)
             raise
         finally:
-            del self._waiters[asking.ticket]
+            del self._waiters[asked.ticket]
 
     def give_back(self, life: KernelInstance, ticket: int) -> None:
         """A call is over: the next one may have its kernel, unless the code has left that."""
-        self.report(ev.Ended(ticket))
+        self.report(self.set.ended, ticket)
         if life.exiting:
             self.life_died(life)
         self.register.used(life.session)
@@ -273,9 +287,9 @@ class KernelPool:
 
     def adopt(self, life: KernelInstance, *, last_used: float, ticket: int | None, per_call: bool) -> None:
         """Count an adopted kernel in; `last_used` as `clock.now`, `ticket` of the cell that it is at."""
-        life.serial = self.set.reserve_serial()
+        life.serial = self.set.next_serial()
         self._by_serial[life.serial] = life
-        self.report(ev.Adopted(life.session.id, life.serial, last_used, ticket=ticket, per_call=per_call))
+        self.report(self.set.adopt, life.session.id, life.serial, last_used, ticket, per_call=per_call)
         life.life = self.supervisor.task(self._watch(life))
 
     async def _live(self, life: KernelInstance) -> None:
@@ -283,13 +297,13 @@ class KernelPool:
         try:
             await self.supervisor.start(self.driver, life)
         except PxError as error:
-            self.report(ev.StartFailed(life.session.id, life.serial, fault_of(life, error), error.problem()))
+            self.report(self.set.start_failed, life.session.id, life.serial, fault_of(life, error), error.problem())
             return
         self.supervisor.became_ready(life, cold_start_ms=life.cold_start_ms)
         session = life.session
         session.reason = None
         session.notices = (*(session.choice.notices if session.choice else ()), *self._phases(life))
-        self.report(ev.BecameReady(session.id, life.serial))
+        self.report(self.set.ready, session.id, life.serial)
         self.register.write(session)
         await self._watch(life)
 
@@ -322,14 +336,14 @@ class KernelPool:
         how = death_of(life)
         if how is Death.CRASHED and life.session.owner is Owner.JUPYTER:
             how = Death.EXITED  # its front end restarts it, and would kill ours in the middle of the next cell
-        self.report(ev.Died(life.session.id, life.serial, how, life.problem))
+        self.report(self.set.died, life.session.id, life.serial, how, life.problem)
 
     def _gone(self, life: KernelInstance) -> None:
         """Nothing of it is left, or nothing more can be done about it."""
         self._by_serial.pop(life.serial, None)
         session, end = life.session, life.end
         if isinstance(life.error, KeeperLostError) and not self.set.is_closed:
-            self.report(ev.Closed())  # nothing can be started or stopped any more: refuse everyone
+            self.report(self.set.close)  # nothing can be started or stopped any more: refuse everyone
         if session.life in {life, None} and end is not None:
             session.life = session.choice = None  # the next start looks again: what was chosen may have changed
             session.reason = end.reason
@@ -338,7 +352,7 @@ class KernelPool:
                 how = "was ended by exit() in a cell" if life.exiting else how_it_ended(end)
                 session.lost = f"The session's last kernel {how}; its variables are gone."
         if life.serial:
-            self.report(ev.Gone(session.id, life.serial))
+            self.report(self.set.gone, session.id, life.serial)
         if self.register.get(session.id) is session:
             self.register.settle(session)
 

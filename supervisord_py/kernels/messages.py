@@ -20,7 +20,7 @@ from supervisord_py.errors import (
     TimedOutError,
 )
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
-from supervisord_py.kernels.session_events import FailureKind, Refusal, WaitsFor
+from supervisord_py.kernels.session_set import FailureKind, Refusal, WaitsFor
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import ExitRecord, Identity, Reason
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.cell import Step
     from supervisord_py.kernels.config import SessionLimits
-    from supervisord_py.kernels.session_events import Failure, Refuse
+    from supervisord_py.kernels.session_set import Failure, Refuse
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
 

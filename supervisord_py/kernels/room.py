@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
 from supervisord_py.kernels import call_rules, kernelspecs, spares
-from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.adoption import KernelAdoption
 from supervisord_py.kernels.backends import Backends
 from supervisord_py.kernels.call import Call
@@ -25,7 +24,7 @@ from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, StartRequest
 from supervisord_py.kernels.session_register import SessionRegister
-from supervisord_py.kernels.session_set import SessionSet
+from supervisord_py.kernels.session_set import Ask, SessionSet, Want
 from supervisord_py.process import clock
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor, stop_report
@@ -184,7 +183,7 @@ class Kernels:
     def touch(self, session_id: str) -> None:
         """Note that a front end of it is there: it was used now."""
         self.register.known(session_id).last_used = time.time()
-        self.pool.report(ev.Used(session_id, clock.now()))
+        self.pool.report(self.pool.set.used, session_id, clock.now())
 
     async def cells(self, session_id: str) -> Sequence[KernelCellRow]:
         """Return the cells of a session, in order of dispatch."""
@@ -236,7 +235,7 @@ class Kernels:
         self._refuse_at_the_end()
         patience = self.config.start_seconds if request.timeout_seconds is None else request.timeout_seconds
         session = await self._session_to_start(request, asyncio.get_running_loop().time() + patience, tell)
-        asked = ev.StartAsked(self.pool.new_ticket(), session.id, clock.now() + patience)
+        asked = Ask(self.pool.new_ticket(), session.id, clock.now() + patience, Want.START)
         granted = await self.pool.acquire(asked, session, tell)
         return granted.cold, self.register.view(session)
 
@@ -263,7 +262,7 @@ class Kernels:
         """
         session = self.register.known(session_id)
         life = session.life
-        self.pool.report(ev.StopAsked(session_id, reason))
+        self.pool.report(self.pool.set.stop, session_id, reason)
         if life is None:
             return ()
         await life.stopped.wait()
@@ -278,10 +277,8 @@ class Kernels:
         self._refuse_at_the_end()
         session = self.register.known(session_id)
         await asyncio.to_thread(check_folder, session)
-        asked = ev.RestartAsked(
-            self.pool.new_ticket(), session_id, clock.now() + self.config.start_seconds + self.config.stop_seconds
-        )
-        await self.pool.acquire(asked, session)
+        patience = self.config.start_seconds + self.config.stop_seconds
+        await self.pool.acquire(Ask(self.pool.new_ticket(), session_id, clock.now() + patience, Want.RESTART), session)
         return self.register.view(session)
 
     async def interrupt(self, session_id: str, *, steps: int = 1, cell: str | None = None) -> InterruptReport:
@@ -309,7 +306,7 @@ class Kernels:
         if life is None or life.ending:
             return InterruptReport(session.id, None)
         if life.ready_at is None or life.handle is None:
-            self.pool.report(ev.StopAsked(session.id, Reason.CANCELLED))
+            self.pool.report(self.pool.set.stop, session.id, Reason.CANCELLED)
             return InterruptReport(session.id, None, (Step("end_start", 0.0, "its start was ended"),))
         action = await life.handle.interrupt()
         return InterruptReport(session.id, None, tuple(Step(word, 0.0) for word in action.split("+")))

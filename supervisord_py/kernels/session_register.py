@@ -13,7 +13,7 @@ from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseReque
 from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.messages import end_in_row, how_it_ended, refusal_error
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState, SessionView
-from supervisord_py.kernels.session_events import Refusal, Refuse
+from supervisord_py.kernels.session_set import Refusal, Refuse
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.process.model import Reason
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.execution import CellRun
     from supervisord_py.kernels.kernel_driver import KernelInstance
-    from supervisord_py.kernels.session_set import SessionSet
-    from supervisord_py.kernels.session_slot import Slot
+    from supervisord_py.kernels.session_set import SessionSet, Slot
     from supervisord_py.ledger.kernels import KernelSessionRow, Newest
     from supervisord_py.ledger.store import Ledger
 
@@ -260,7 +259,7 @@ class SessionRegister:
 
     def view(self, session: LiveSession) -> SessionView:
         """Return a session as it is shown now."""
-        return session.view(self.set.slot(session.id))
+        return session.view(self.set.slots.get(session.id))
 
     def write(self, session: LiveSession) -> None:
         """Write down what a session is now."""
@@ -281,7 +280,7 @@ class SessionRegister:
 
     def settle(self, session: LiveSession) -> None:
         """A kernel of a session is gone: write down what is left of it, or forget it where it was one call's own."""
-        if session.owner is Owner.PER_CALL and session.life is None and self.set.slot(session.id) is None:
+        if session.owner is Owner.PER_CALL and session.life is None and self.set.slots.get(session.id) is None:
             self._sessions.pop(session.id, None)
             self._written.pop(session.id, None)
         session.rested_at = time.time()
@@ -300,7 +299,7 @@ class SessionRegister:
         return time.time() - session.rested_at > FORGET_SECONDS
 
     def _shrink(self) -> None:
-        idle = [it for it in self._sessions.values() if it.life is None and self.set.slot(it.id) is None]
+        idle = [it for it in self._sessions.values() if it.life is None and self.set.slots.get(it.id) is None]
         for session in [it for it in idle if self._is_over(it)]:
             idle.remove(session)
             self._forget(session)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from policy_world import IDLE_SECONDS, QUEUE_MAX, WINDOW_SECONDS, Life, PolicyWorld
-from supervisord_py.kernels import session_events as ev
-from supervisord_py.kernels.session_events import Death, Fault, Phase
+from supervisord_py.kernels.session_set import Ask, Death, Fault, Phase, Stop, Want
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -38,10 +37,10 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         self.stopped.discard(session)
         self.tickets += 1
         per_call = session.startswith("one-")
-        asked = ev.Asked(self.tickets, session, self.now + patience, reset, per_call, caller)
+        asked = Ask(self.tickets, session, self.now + patience, Want.CALL, reset, per_call, caller)
         self.waiting[self.tickets] = asked
         self.callers[self.tickets] = caller
-        self.send(asked)
+        self.send("ask", asked)
 
     @rule(session=sessions, patience=st.sampled_from([0.5, 30.0, 1000.0]), reset=RARELY)
     def call(self, session: str, patience: float, reset: bool) -> None:
@@ -68,15 +67,14 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
     @rule(session=sessions, patience=st.sampled_from([0.5, 1000.0]), restart=RARELY)
     def ask_for_it(self, session: str, patience: float, restart: bool) -> None:
         self.tickets += 1
-        kind = ev.RestartAsked if restart else ev.StartAsked
-        asked = kind(self.tickets, session, self.now + patience)
+        asked = Ask(self.tickets, session, self.now + patience, Want.RESTART if restart else Want.START)
         self.stopped.discard(session)
         self.waiting[self.tickets] = asked
         if not self.closed:
             self.absolve(session)
             self.stays.add(session)
         before = [life for life in self.live() if life[0] == session]
-        self.send(asked)
+        self.send("ask", asked)
         if self.closed:
             return
         assert not restart or not before or self.world[before[0]] is Phase.STOPPING
@@ -93,13 +91,13 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
 
     def succeed(self, ticket: int) -> None:
         self.deaths.pop(self.running[ticket][0], None)
-        assert not self.send(ev.Succeeded(ticket))
+        assert not self.send("succeeded", ticket)
 
     def finish_call(self, ticket: int) -> None:
         life = self.running.pop(ticket)
         self.used[life] = self.now
         self.finish(ticket)
-        self.send(ev.Ended(ticket))
+        self.send("ended", ticket)
         assert not life[0].startswith("one-") or self.world.get(life) in {None, Phase.STOPPING}, "it outlives its call"
 
     @precondition(lambda self: self.waiting)
@@ -108,7 +106,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         ticket = choice.choice(sorted(self.waiting))
         del self.waiting[ticket]
         self.finish(ticket)
-        self.send(ev.GaveUp(ticket))
+        self.send("ended", ticket)
 
     @rule(session=sessions, act=st.sampled_from(["stop", "bound", "late", "adopt"]), choice=randoms)
     def administrate(self, session: str, act: str, choice: Random) -> None:
@@ -116,29 +114,28 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         getattr(self, f"do_{act}")(session, choice)
 
     def do_stop(self, session: str, _: Random) -> None:
-        self.send(ev.StopAsked(session, Reason.STOPPED))
+        self.send("stop", session, Reason.STOPPED)
         self.stopped.add(session)
         assert not [it for it in self.waiting.values() if it.session == session]
         assert all(phase is Phase.STOPPING for life, phase in self.world.items() if life[0] == session)
 
     def do_bound(self, _: str, choice: Random) -> None:
         self.cap = choice.choice([1, 2, 3])
-        self.send(ev.Bounded(self.limits()))
+        self.send("bound", self.limits())
 
     def do_late(self, session: str, choice: Random) -> None:
         """Word of a kernel that is not there any more changes nothing."""
         serial = choice.randint(0, 5)
         if (session, serial) not in self.world:
-            late = (ev.BecameReady, ev.StartFailed, ev.Died, ev.Gone, ev.RecycleAsked)
-            for event in late:
-                assert not self.send(event(session, serial))
+            for event in ("ready", "start_failed", "died", "gone", "recycle"):
+                assert not self.send(event, session, serial)
 
     def do_adopt(self, session: str, choice: Random) -> None:
         known = {life[0] for life in self.world} | {it.session for it in self.waiting.values()} | self.failed
         if session in known or self.closed or session in self.deaths or session in self.failed_starts:
             return
         self.stopped.discard(session)
-        life = (session, self.set.reserve_serial())
+        life = (session, self.set.next_serial())
         self.used[life] = self.now - 10
         self.stays.add(session)
         self.world[life] = Phase.READY
@@ -147,7 +144,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
             self.tickets += 1
             ticket = self.tickets
             self.running[ticket] = life
-        self.send(ev.Adopted(session, life[1], self.now - 10, ticket))
+        self.send("adopt", session, life[1], self.now - 10, ticket)
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
@@ -161,7 +158,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         self.stopped.discard(life[0])
         waiting = {ticket for ticket, it in self.waiting.items() if it.session == life[0]}
         self.cold = {ticket for ticket in self.cold if ticket in self.waiting} | waiting
-        self.send(ev.BecameReady(*life))
+        self.send("ready", *life)
 
     @precondition(lambda self: Phase.STARTING in self.world.values())
     @rule(choice=randoms)
@@ -203,7 +200,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
 
     @rule(choice=randoms)
     def lack_descriptors(self, choice: Random) -> None:
-        """Rare by chance, so done on purpose: a start beside an idle session, told twice that there are none left."""
+        """Rare by chance, so done on purpose: a start beside an idle session, told that there are none left."""
         if self.world:
             self.all_come_and_go()
         if self.running:
@@ -211,12 +208,11 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         absent = [it for it in SESSIONS if it not in self.failed and it not in {life[0] for life in self.world}]
         for session in absent[:1]:
             self.ask(session, 1000.0)
-            for _ in range(3):
-                for life in sorted(it for it in self.live() if it[0] == session and self.world[it] is Phase.STARTING):
-                    self.fail(life, Fault.NO_DESCRIPTORS)
-                for life in choice.sample(sorted(self.world), len(self.world)):
-                    if self.world[life] is Phase.STOPPING:
-                        self.bury(life)
+            for life in sorted(it for it in self.live() if it[0] == session and self.world[it] is Phase.STARTING):
+                self.fail(life, Fault.NO_DESCRIPTORS)
+            for life in choice.sample(sorted(self.world), len(self.world)):
+                if self.world[life] is Phase.STOPPING:
+                    self.bury(life)
 
     def fail(self, life: Life, fault: Fault) -> None:
         idle = self.evictable()
@@ -226,14 +222,11 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
             if len(self.failed_starts[life[0]]) >= 3:
                 self.failed.add(life[0])
         waited = [t for t, it in self.waiting.items() if it.session == life[0]]
-        instructions = self.send(ev.StartFailed(*life, fault))
+        instructions = self.send("start_failed", *life, fault)
         assert self.world[life] is Phase.STOPPING
-        evicted = [it for it in instructions if isinstance(it, ev.Stop) and it.reason is Reason.EVICTED_LRU]
-        is_retry = fault is Fault.NO_DESCRIPTORS and bool(idle) and life[0] not in self.retried
-        assert [t for t in waited if t in self.waiting] == (waited if is_retry else []), "who waited heard wrong"
-        assert evicted or not is_retry
-        if is_retry:
-            self.victims[life[0]] = (evicted[0].session, evicted[0].serial)
+        evicted = [it for it in instructions if isinstance(it, Stop) and it.reason is Reason.EVICTED_LRU]
+        assert not [t for t in waited if t in self.waiting], "who waited did not hear of it"
+        assert evicted or fault is not Fault.NO_DESCRIPTORS or not idle
 
     @precondition(lambda self: Phase.READY in self.world.values())
     @rule(choice=randoms, how=st.sampled_from(Death))
@@ -268,8 +261,8 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         is_over = self.deaths.get(life[0], 0) > 1
         if is_over:
             self.failed.add(life[0])
-        self.send(ev.Died(*life, how))
-        if is_over and any(isinstance(it, ev.Asked) and it.reset for it in asked):
+        self.send("died", *life, how)
+        if is_over and any(it.reset for it in asked):
             self.absolve(life[0])
         elif is_over:
             assert not self.calls_of(life[0]), "somebody waits for a hard failure"
@@ -282,7 +275,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
 
     def bury(self, life: Life) -> None:
         del self.world[life]
-        self.send(ev.Gone(*life))
+        self.send("gone", *life)
         if life[0].startswith("one-"):
             self.absolve(life[0])
 
@@ -292,7 +285,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         life = self.pick(choice, Phase.READY)
         if act == "recycle":
             self.to_recycle.add(life)
-            self.send(ev.RecycleAsked(*life))
+            self.send("recycle", *life)
             is_free = life not in self.running.values() and life not in self.foreign
             assert not is_free or self.world[life] is Phase.STOPPING
             return
@@ -300,20 +293,20 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
             at = self.now - choice.choice([0.0, 5.0])
             self.used[life] = max(self.used[life], at)
             self.fresh.discard(life)
-            self.send(ev.Used(life[0], at))
+            self.send("used", life[0], at)
             return
         if (life in self.foreign) is not (act == "busy"):
             self.used[life] = self.now
             self.fresh.discard(life)
             self.foreign ^= {life}
-        self.send(ev.ForeignBusy(life[0], act == "busy"))
+        self.send("works_for_others", life[0], busy=act == "busy")
 
     # -- clock -------------------------------------------------------------------------------------------------------
 
     @rule(seconds=st.sampled_from([0.01, 1.0, 1.0, 40.0, 40.0, 500.0]))
     def jump(self, seconds: float) -> None:
         self.now += seconds
-        self.send(ev.TimePassed())
+        self.send()
         overdue = [t for t, it in self.waiting.items() if it.deadline <= self.now]
         assert not overdue, "a deadline passed unnoticed"
         assert not [life for life in self.evictable() if self.used[life] + IDLE_SECONDS <= self.now], "too old"
@@ -324,7 +317,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
     @rule()
     def close(self) -> None:
         self.closed = True
-        self.send(ev.Closed())
+        self.send("close")
         assert not self.waiting
         assert not self.running
         assert all(phase is Phase.STOPPING for phase in self.world.values())
@@ -340,15 +333,15 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
     @invariant()
     def knows_the_world(self) -> None:
         for session, serial in self.world:
-            slot = self.set.slot(session)
+            slot = self.set.slots.get(session)
             assert slot is not None
             assert slot.present == serial
-        for slot in self.set._slots.values():
+        for slot in self.set.slots.values():
             assert slot.present is None or (slot.session, slot.present) in self.world
             assert len(slot.line) == len(self.calls_of(slot.session))
             assert (slot.failure is not None) is (slot.session in self.failed)
             mine = [t for t, life in self.running.items() if life == (slot.session, slot.present)]
-            assert mine == ([] if slot.running is None else [slot.running.ticket])
+            assert mine == ([] if slot.running is None else [slot.running])
 
     @invariant()
     def nothing_starts_for_nobody(self) -> None:
@@ -376,7 +369,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         """When kernels start, end and vanish as they should, everybody who waits is served in the end."""
         for session, _ in sorted(self.foreign):
             self.foreign = {life for life in self.foreign if life[0] != session}
-            self.send(ev.ForeignBusy(session, busy=False))
+            self.send("works_for_others", session, busy=False)
         for _ in range(3 * (self.tickets + 10)):
             for life, phase in sorted(self.world.items()):
                 if self.world.get(life) is phase is Phase.STOPPING:

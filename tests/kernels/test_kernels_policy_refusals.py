@@ -6,7 +6,7 @@ import pytest
 
 from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.messages import refusal_error
-from supervisord_py.kernels.session_events import Failure, FailureKind, Refusal, Refuse, WaitsFor
+from supervisord_py.kernels.session_set import Failure, FailureKind, Refusal, Refuse, WaitsFor
 
 LIMITS = SessionLimits(max_sessions=4, queue_max=64)
 UNIT = "kernel:default-3fa9c1"

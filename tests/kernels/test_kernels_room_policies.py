@@ -257,12 +257,16 @@ async def test_three_failed_starts_are_a_hard_failure(house: RoomHouse, backend:
     assert len(backend.starts) == 3
 
 
-async def test_want_of_descriptors_costs_one_idle_session_and_one_retry(house: RoomHouse, backend: FakeBackend) -> None:
+async def test_want_of_descriptors_costs_one_idle_session_for_the_next_start(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
     idle = (await house.run("ok", session="idle")).session_id
     call = await running(house, backend, "hold", session="busy")
     backend.fail_next.append(no_descriptors())
+    with pytest.raises(StartFailedError, match="no descriptors"):
+        await house.run("ok", session="new")
+    assert (idle, "evicted_lru") in backend.stopped
     assert (await house.run("ok", session="new")).status is CellStatus.OK
-    assert backend.stopped == [(idle, "evicted_lru")]
     backend.handles[1].release()
     assert (await call).status is CellStatus.OK
 

@@ -76,7 +76,7 @@ async def test_a_start_without_room_for_descriptors_is_refused_before_it_begins(
     with pytest.raises(StartFailedError, match="only 3 file descriptors"):
         await house.run("ok")
     assert len(backend.starts) == 1
-    assert [reason for _, reason in backend.stopped if reason == "evicted_lru"] == ["evicted_lru"], "one, and one retry"
+    assert [reason for _, reason in backend.stopped if reason == "evicted_lru"] == ["evicted_lru"], "for the next one"
 
 
 async def test_a_defect_while_a_kernel_is_ended_leaves_nobody_waiting(
