@@ -153,7 +153,7 @@ class KernelAdoption:
         """Wait for the end of a cell in flight, or make it end when the time of its call is over."""
         left = (life.cell_deadline or clock.now()) - clock.now()
         run = CellRun(self._room, life, sent, asyncio.get_running_loop().time() + left)
-        result, _, _ = await run.perform()
+        result, _ = await run.perform()
         if result.status is CellStatus.OK:
             self._pool.report(self._pool.set.succeeded, ticket)
         self._pool.give_back(life, ticket)

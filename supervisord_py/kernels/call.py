@@ -212,20 +212,20 @@ class Call:
         started = CellStarted(where.index, sent.id, sent.title, sent.session, code=sent.code, count=where.count)
         run = self._run = CellRun(self._room, life, sent, self._deadline, self._tell)
         try:
-            result, judged, end = await run.perform(started)
+            result, end = await run.perform(started)
         finally:
             self._run = None
         self._over_memory = run.over_memory
-        if judged.variables is Variables.LOST:
+        if end.variables is Variables.LOST:
             self._variables = Variables.LOST
         result = replace(result, variables=self._left())
         self._results.append(result)
         if result.status is CellStatus.OK:
             self._room.pool.report(self._room.pool.set.succeeded, self._ticket)
         after = asyncio.get_running_loop().time() - self._request.arrived_at
-        self._message = sentence(where, judged, end, life.end, after)
+        self._message = sentence(where, end, life.end, after)
         self._tell(CellDone(result))
-        if judged.status is not CellStatus.OK or judged.exited:
+        if end.status is not CellStatus.OK or end.exited:
             return False
         if self._cancelled or end.cut is not None:
             self._message = self._message or f"The call was cancelled.{where.left_out}"

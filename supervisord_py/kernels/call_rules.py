@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels import messages
@@ -17,10 +18,10 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from supervisord_py.errors import PxError
     from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.cell import Cell
+    from supervisord_py.kernels.cell import Cell, Step
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.execution import CellEnd
     from supervisord_py.kernels.messages import Stopped
     from supervisord_py.process.instance import End
 
@@ -130,66 +131,56 @@ _OURS = frozenset(
 _NO_INPUT = "StdinNotImplementedError"
 
 
-class Judgement(Struct, frozen=True):
-    """What came of a cell beside its output.
+class CellOutcome(Struct, frozen=True):
+    """How a cell ended; from `judge` on, what that means beside its output."""
 
-    Attributes:
-        exited: It ended the session with exit().
-    """
-
-    status: CellStatus
-    variables: Variables
+    reply: Reply | None = None  # the kernel's word; None when it gave none
+    gone: PxError | None = None  # what said that the kernel is gone
+    cut: CellStatus | None = None  # TIMED_OUT or CANCELLED when it was made to end
+    variables: Variables = Variables.KEPT  # what became of the session's state
+    steps: tuple[Step, ...] = ()  # rungs that were taken
+    is_stateless: bool = False  # there are no variables: a shell cell
+    status: CellStatus = CellStatus.OK
     error: CellError | None = None
-    exited: bool = False
+    exited: bool = False  # it ended the session with exit()
     notices: tuple[str, ...] = ()
 
 
-def judge(end: CellEnd, kernel_end: End | None) -> Judgement:
-    """Say what came of a cell.
-
-    Args:
-        end: How it ended.
-        kernel_end: How its kernel ended, where that is known.
-    """
-    if end.gone is not None:
-        return _without_kernel(end, kernel_end)
+def judge(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
+    """Return it with what came of the cell; `kernel_end`: how its kernel ended, where that is known."""
     reply = end.reply
-    if reply is None:
-        raise AssertionError(end)
-    notices = (reply.notice,) if reply.notice else ()
+    if end.gone is not None or reply is None:
+        return _without_kernel(end, kernel_end)
+    end = replace(end, status=reply.status, error=reply.error, notices=(reply.notice,) if reply.notice else ())
     if kernel_end is not None and not reply.asked_exit and end.cut is None:
-        return _with_kernel(reply, kernel_end, end.is_stateless)
+        # It came to its end because its kernel did: a child of it was stopped first, say.
+        end = replace(end, variables=Variables.KEPT if end.is_stateless else Variables.LOST, notices=())
+        if kernel_end.reason not in _OURS:
+            return end
+        error = CellError("KernelStopped", f"The kernel {how_it_ended(kernel_end)} while the cell ran.")
+        return replace(end, status=CellStatus.CANCELLED, error=error)
     if end.cut is CellStatus.CANCELLED and reply.status is CellStatus.OK and end.variables is Variables.KEPT:
-        text = "The cell was interrupted and ended well all the same." if end.steps else None
-        return Judgement(CellStatus.OK, end.variables, None, reply.asked_exit, (*notices, text) if text else notices)
+        told = ("The cell was interrupted and ended well all the same.",) if end.steps else ()
+        return replace(end, error=None, exited=reply.asked_exit, notices=(*end.notices, *told))
     if end.cut is not None and end.steps:
-        return Judgement(end.cut, end.variables, reply.error or _cut_error(end), notices=notices)
+        return replace(end, status=end.cut, error=reply.error or _cut_error(end))
     variables = Variables.LOST if reply.asked_exit else end.variables
-    return Judgement(reply.status, variables, reply.error, reply.asked_exit, notices)
+    return replace(end, variables=variables, exited=reply.asked_exit)
 
 
-def _without_kernel(end: CellEnd, kernel_end: End | None) -> Judgement:
+def _without_kernel(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
     if end.cut is not None:
-        return Judgement(end.cut, end.variables, _cut_error(end))
+        return replace(end, status=end.cut, error=_cut_error(end))
     if kernel_end is None:
         detail = end.gone.detail if end.gone else "The kernel is gone."
-        return Judgement(CellStatus.ERROR, end.variables, CellError("KernelDied", detail))
+        return replace(end, status=CellStatus.ERROR, error=CellError("KernelDied", detail))
     if kernel_end.reason in _OURS:
         text = f"The kernel {how_it_ended(kernel_end)} while the cell ran; all variables are lost."
-        return Judgement(CellStatus.CANCELLED, end.variables, CellError("KernelStopped", text))
-    return Judgement(CellStatus.ERROR, end.variables, death_in_cell(kernel_end))
+        return replace(end, status=CellStatus.CANCELLED, error=CellError("KernelStopped", text))
+    return replace(end, status=CellStatus.ERROR, error=death_in_cell(kernel_end))
 
 
-def _with_kernel(reply: Reply, kernel_end: End, is_stateless: bool) -> Judgement:
-    """Judge a cell that came to its end because its kernel did: a child of it was stopped first, say."""
-    variables = Variables.KEPT if is_stateless else Variables.LOST
-    if kernel_end.reason not in _OURS:
-        return Judgement(reply.status, variables, reply.error)
-    text = f"The kernel {how_it_ended(kernel_end)} while the cell ran."
-    return Judgement(CellStatus.CANCELLED, variables, CellError("KernelStopped", text))
-
-
-def _cut_error(end: CellEnd) -> CellError:
+def _cut_error(end: CellOutcome) -> CellError:
     name = "TimedOut" if end.cut is CellStatus.TIMED_OUT else "Cancelled"
     if end.is_stateless:
         return CellError(name, "The cell was ended.")
@@ -198,41 +189,29 @@ def _cut_error(end: CellEnd) -> CellError:
     return CellError(name, "The cell did not yield to an interrupt: the kernel was killed, all variables are lost.")
 
 
-def sentence(
-    where: Stopped, judged: Judgement, end: CellEnd, kernel_end: End | None, after_seconds: float
-) -> str | None:
-    """Return the sentence that a call is answered with after this cell; None when all is well.
+def sentence(where: Stopped, end: CellOutcome, kernel_end: End | None, after_seconds: float) -> str | None:
+    """Return the sentence that a call is answered with after this cell, so long after its arrival; None: all is well.
 
     Args:
         where: Which cell of how many.
-        judged: What came of it.
-        end: How it ended.
+        end: As judged.
         kernel_end: How its kernel ended, where it did.
         after_seconds: Since the arrival of the call.
     """
-    if judged.exited:
+    if end.exited:
         return messages.left_by_user(where)
-    return None if judged.status is CellStatus.OK else _trouble(where, judged, end, kernel_end, after_seconds)
-
-
-def _trouble(where: Stopped, judged: Judgement, end: CellEnd, kernel_end: End | None, after_seconds: float) -> str:
-    match judged.status:
-        case CellStatus.TIMED_OUT | CellStatus.CANCELLED if end.cut is not None:
-            return messages.cut_off(where, judged.status, after_seconds, judged.variables, end.steps)
-        case CellStatus.ERROR if end.gone is not None and kernel_end is not None:
-            return messages.died(where, _how(kernel_end))
-        case CellStatus.ERROR if judged.error is not None and judged.error.name == _NO_INPUT:
-            return messages.input_failed(where)
-        case _ if judged.error is not None and (end.gone is not None or judged.status is CellStatus.CANCELLED):
-            return f"{where} was cut off. {judged.error.value}{where.left_out}"
-        case _:
-            return messages.failed(where, judged.error.name if judged.error else None, judged.variables)
-
-
-def _how(kernel_end: End) -> str:
-    """Say it after `the process ended`."""
-    words = how_it_ended(kernel_end)
-    for verb, short in (("was killed by ", "by "), ("exited with ", "with "), ("ended at ", "at ")):
-        if words.startswith(verb):
-            return short + words.removeprefix(verb)
-    return f"({words})"
+    if end.status is CellStatus.OK:
+        return None
+    if end.status is not CellStatus.ERROR and end.cut is not None:
+        return messages.cut_off(where, end.status, after_seconds, end.variables, end.steps)
+    if end.status is CellStatus.ERROR and end.gone is not None and kernel_end is not None:
+        words = how_it_ended(kernel_end)
+        for verb, short in (("was killed by ", "by "), ("exited with ", "with "), ("ended at ", "at ")):
+            if words.startswith(verb):
+                return messages.died(where, short + words.removeprefix(verb))
+        return messages.died(where, f"({words})")
+    if end.status is CellStatus.ERROR and end.error is not None and end.error.name == _NO_INPUT:
+        return messages.input_failed(where)
+    if end.error is not None and (end.gone is not None or end.status is CellStatus.CANCELLED):
+        return f"{where} was cut off. {end.error.value}{where.left_out}"
+    return messages.failed(where, end.error.name if end.error else None, end.variables)

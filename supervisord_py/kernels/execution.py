@@ -7,15 +7,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from msgspec import Struct
 from msgspec.structs import replace
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
-from supervisord_py.kernels.call_rules import judge
+from supervisord_py.kernels.call_rules import CellOutcome, judge
 from supervisord_py.kernels.cell import CellNews, CellStatus, RungClimbed, Variables
 from supervisord_py.kernels.cell_files import held_to_cap
-from supervisord_py.kernels.ladder import Ladder, Over, Rung, Take, Wait
+from supervisord_py.kernels.ladder import Ladder, Over, Rung
 from supervisord_py.process import clock
 from supervisord_py.process.model import Reason
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.call_rules import Judgement
     from supervisord_py.kernels.cell import CallEvent, CellResult, CellStarted, Step
     from supervisord_py.kernels.kernel_driver import KernelInstance
     from supervisord_py.kernels.room import Kernels
@@ -36,26 +34,6 @@ NOTE_SECONDS = 0.05
 END_SECONDS = 15.0
 """How long a cell waits for the word on how its kernel ended."""
 _log = structlog.get_logger(__name__)
-
-
-class CellEnd(Struct, frozen=True):
-    """How a cell ended.
-
-    Attributes:
-        reply: The kernel's word; None when it gave none.
-        gone: What said that the kernel is gone.
-        cut: TIMED_OUT or CANCELLED when it was made to end.
-        variables: What became of the session's state.
-        steps: Rungs that were taken.
-        is_stateless: There are no variables: a shell cell.
-    """
-
-    reply: Reply | None
-    gone: PxError | None
-    cut: CellStatus | None
-    variables: Variables
-    steps: tuple[Step, ...] = ()
-    is_stateless: bool = False
 
 
 class CellRun:
@@ -108,8 +86,8 @@ class CellRun:
             async with asyncio.timeout(seconds), self._climbed:
                 await self._climbed.wait_for(lambda: len(self.steps) > known or self._is_over)
 
-    async def perform(self, started: CellStarted | None = None) -> tuple[CellResult, Judgement, CellEnd]:
-        """Send the cell, wait for its end or make it end; return what came of it, what that means, and how it ended.
+    async def perform(self, started: CellStarted | None = None) -> tuple[CellResult, CellOutcome]:
+        """Send the cell, wait for its end or make it end; return what came of it, and how it ended.
 
         Args:
             started: Told right before it is sent, when its row is there. None for a cell that an earlier control plane
@@ -121,23 +99,23 @@ class CellRun:
             if end.steps:
                 self._say_climbed(end)
             await self._until_known(end)
-            judged = judge(end, life.end)
-            life.exiting = life.exiting or judged.exited
+            end = judge(end, life.end)
+            life.exiting = life.exiting or end.exited
         finally:
             life.busy = False
             life.judged.set()
         is_over = life.over.is_set()
         self.over_memory, result = await asyncio.gather(  # the keeper measures while we read
             room.pool.is_over_memory(life),
-            room.cell_store.finish(sent, judged, end, duration, kernel_is_over=is_over),
+            room.cell_store.finish(sent, end, duration, kernel_is_over=is_over),
         )
         if end.gone is not None and not is_over:
             room.pool.supervisor.task(self._seal_later(result))
-        if judged.error is not None or result.status is not judged.status:
-            judged = replace(judged, status=result.status, error=result.error)
-        return result, judged, end
+        if end.error is not None or result.status is not end.status:
+            end = replace(end, status=result.status, error=result.error)
+        return result, end
 
-    async def _see_end(self, started: CellStarted | None) -> tuple[CellEnd, float | None]:
+    async def _see_end(self, started: CellStarted | None) -> tuple[CellOutcome, float | None]:
         """Return how it ended, and after how many seconds."""
         loop, room, sent = asyncio.get_running_loop(), self._room, self._sent
         noting: asyncio.TimerHandle | None = None
@@ -165,7 +143,7 @@ class CellRun:
             if noting is not None:
                 noting.cancel()
 
-    async def _run(self, work: Coroutine[None, None, Reply]) -> CellEnd:
+    async def _run(self, work: Coroutine[None, None, Reply]) -> CellOutcome:
         loop = asyncio.get_running_loop()
         executing = asyncio.ensure_future(work)
         over: Over | None = None
@@ -187,7 +165,7 @@ class CellRun:
             async with self._climbed:
                 self._climbed.notify_all()
 
-    def _ended(self, executing: asyncio.Future[Reply], over: Over | None) -> CellEnd:
+    def _ended(self, executing: asyncio.Future[Reply], over: Over | None) -> CellOutcome:
         reply: Reply | None = None
         gone: PxError | None = None
         if not executing.done():
@@ -201,14 +179,14 @@ class CellRun:
         variables = over.variables if over else Variables.LOST if gone else Variables.KEPT
         if self._is_stateless:
             variables = Variables.KEPT
-        return CellEnd(reply, gone, self._cut, variables, self.steps, self._is_stateless)
+        return CellOutcome(reply, gone, self._cut, variables, self.steps, self._is_stateless)
 
     async def _seal_later(self, result: CellResult) -> None:
         """Close the files of a cell that was given up once its kernel is over, too."""
         await self._life.over.wait()
         await self._room.cell_store.seal(self._sent, result)
 
-    def _say_climbed(self, end: CellEnd) -> None:
+    def _say_climbed(self, end: CellOutcome) -> None:
         cut = end.cut.value if end.cut else None
         steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in end.steps]
         kept = Variables.LOST.value if end.is_stateless else end.variables.value
@@ -216,7 +194,7 @@ class CellRun:
             "interrupted_cell", self._life, None, cell=self.cell_id, why=cut, steps=steps, variables=kept
         )
 
-    async def _until_known(self, end: CellEnd) -> None:
+    async def _until_known(self, end: CellOutcome) -> None:
         """Of a kernel that is gone or doomed: tell the set, and wait for the word on how it ended."""
         if not self._life.ending:
             if end.gone is None and end.variables is Variables.KEPT:
@@ -235,9 +213,9 @@ class CellRun:
     async def _climb(self, executing: asyncio.Future[Reply], ladder: Ladder) -> Over:
         loop = asyncio.get_running_loop()
         while True:
-            if self._hurries and not ladder.hurried and ladder.taken:
+            if self._hurries and not ladder.hurried and ladder.taken_at:
                 self._hurries -= 1
-                ladder = ladder.hurry()
+                ladder.hurried += 1
             if self._news.done():
                 self._news = loop.create_future()
             ended = executing.done()
@@ -247,12 +225,12 @@ class CellRun:
             match ladder.decide(loop.time(), cell_ended=ended, gone=gone):
                 case Over() as over:
                     return over
-                case Take(rung):
-                    ladder = await self._take(ladder, rung)
-                case Wait(until):
+                case Rung() as rung:
+                    await self._take(ladder, rung)
+                case until:
                     await self._until_news(executing, until)
 
-    async def _take(self, ladder: Ladder, rung: Rung) -> Ladder:
+    async def _take(self, ladder: Ladder, rung: Rung) -> None:
         at = asyncio.get_running_loop().time()
         try:
             action = await self._perform(rung)
@@ -261,14 +239,12 @@ class CellRun:
             raise
         except PxError as error:  # a gateway that does not answer must not stop the ladder
             action, detail = rung.value, error.detail
-        taken = ladder.took(rung, at, action, detail)
-        for step in taken.steps[len(ladder.steps) :]:
-            _log.info("cell_rung", unit=self._life.unit, cell=self.cell_id, action=step.action, detail=step.detail)
-            self._tell(RungClimbed(self.cell_id, step))
-        self.steps = taken.steps
+        step = ladder.took(at, action, detail)
+        _log.info("cell_rung", unit=self._life.unit, cell=self.cell_id, action=step.action, detail=step.detail)
+        self._tell(RungClimbed(self.cell_id, step))
+        self.steps = ladder.steps
         async with self._climbed:
             self._climbed.notify_all()
-        return taken
 
     async def _perform(self, rung: Rung) -> str:
         if rung in {Rung.TERMINATE, Rung.KILL} and not self._is_stateless:

@@ -13,9 +13,10 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from supervisord_py.kernels.cell import Step, Variables
 
@@ -38,101 +39,58 @@ class Rung(StrEnum):
 RUNGS = tuple(Rung)
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
-    """Take this rung now, and note it with `took`."""
-
-    rung: Rung
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing to do before then, unless something is seen or a cancel comes."""
-
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
+class Over(NamedTuple):
     """The ladder has ended. `abandoned`: KILL was not enough in its time, and the process may still be there."""
 
     variables: Variables
     abandoned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ladder:
-    """One climb.
+class Ladder(Struct):
+    """One climb."""
 
-    Attributes:
-        times: When rungs come, as seconds after the first.
-        began_at: When it was decided that the cell must end.
-        taken: Rungs and when they were taken.
-        steps: What they did, for the result.
-        hurried: Cancels that are to be obeyed still: each makes one rung due at once.
-    """
-
-    times: LadderTimes
-    began_at: float
-    taken: tuple[tuple[Rung, float], ...] = ()
-    steps: tuple[Step, ...] = ()
-    hurried: int = 0
+    times: LadderTimes  # when rungs come, as seconds after the first
+    began_at: float  # when it was decided that the cell must end
+    taken_at: tuple[float, ...] = ()  # when each rung was begun, in their order
+    steps: tuple[Step, ...] = ()  # what they did, for the result
+    hurried: int = 0  # cancels that are to be obeyed still: each makes one rung due at once
 
     @property
     def is_fatal(self) -> bool:
         """True once something was sent that the kernel does not survive."""
-        return any(rung in {Rung.TERMINATE, Rung.KILL} for rung, _ in self.taken)
+        return len(self.taken_at) > RUNGS.index(Rung.TERMINATE)
 
-    @property
-    def next_rung(self) -> Rung | None:
-        """The next one, None when all were taken."""
-        return RUNGS[len(self.taken)] if len(self.taken) < len(RUNGS) else None
+    def decide(self, now: float, *, cell_ended: bool = False, gone: bool = False) -> Rung | float | Over:
+        """Return the rung to take now (note it with `took`), until when to wait, or the end.
 
-    def _unhurried(self) -> float:
-        if not self.taken:
-            return self.began_at
-        rung, (last, at) = self.next_rung, self.taken[-1]
-        if rung is None:
-            return at + ABANDON_SECONDS
-        return at + max(0.0, self._offset(rung) - self._offset(last))
-
-    def decide(self, now: float, *, cell_ended: bool = False, gone: bool = False) -> Take | Wait | Over:
-        """Return what comes next, by what is seen: the cell ended (reply and end of output), the process is gone."""
+        Args:
+            now: As all times here.
+            cell_ended: Its reply and the end of its output came.
+            gone: The process is gone.
+        """
         if gone:
             return Over(Variables.LOST)
         if cell_ended and not self.is_fatal:
             return Over(Variables.KEPT)
-        due = self.taken[-1][1] if self.taken and self.hurried and self.next_rung is not None else self._unhurried()
+        is_last = len(self.taken_at) == len(RUNGS)
+        due = self.taken_at[-1] if self.taken_at and self.hurried and not is_last else self._unhurried()
         if now < due:
-            return Wait(due)
-        return Over(Variables.LOST, abandoned=True) if self.next_rung is None else Take(self.next_rung)
+            return due
+        return Over(Variables.LOST, abandoned=True) if is_last else RUNGS[len(self.taken_at)]
 
-    def took(self, rung: Rung, at: float, action: str, detail: str | None = None) -> Ladder:
-        """Return the ladder after a rung.
+    def took(self, at: float, action: str, detail: str | None = None) -> Step:
+        """Note that the next rung was taken, begun at that time; `action` as the handle named it, and what it met."""
+        self.hurried -= self.hurried > 0 and at < self._unhurried()
+        self.taken_at = (*self.taken_at, at)
+        step = Step(action, round(at - self.taken_at[0], 3), detail)
+        self.steps = (*self.steps, step)
+        return step
 
-        Args:
-            rung: The next one.
-            at: When it was begun.
-            action: As the handle named it.
-            detail: What it met.
-
-        Raises:
-            ValueError: It was not its turn: a defect of the caller.
-        """
-        if rung is not self.next_rung:
-            raise ValueError(f"{rung} is not the next rung of {self}")
-        step = Step(action, round(at - (self.taken[0][1] if self.taken else at), 3), detail)
-        hurried = self.hurried - (self.hurried > 0 and at < self._unhurried())
-        return replace(self, taken=(*self.taken, (rung, at)), steps=(*self.steps, step), hurried=hurried)
-
-    def hurry(self) -> Ladder:
-        """Return the ladder after one more cancel."""
-        return replace(self, hurried=self.hurried + 1)
-
-    def _offset(self, rung: Rung) -> float:
-        return {
-            Rung.INTERRUPT: 0.0,
-            Rung.AGAIN: self.times.again_seconds,
-            Rung.TERMINATE: self.times.terminate_seconds,
-            Rung.KILL: self.times.kill_seconds,
-        }[rung]
+    def _unhurried(self) -> float:
+        count = len(self.taken_at)
+        if count == 0:
+            return self.began_at
+        if count == len(RUNGS):
+            return self.taken_at[-1] + ABANDON_SECONDS
+        offsets = (0.0, self.times.again_seconds, self.times.terminate_seconds, self.times.kill_seconds)
+        return self.taken_at[-1] + max(0.0, offsets[count] - offsets[count - 1])

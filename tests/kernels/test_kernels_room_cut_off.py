@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from kernels.cell_folder import log_of, writer_of
-from supervisord_py.kernels import cut_off_cells
+from kernels.cell_folder import writer_of
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import WrittenEnd
-from supervisord_py.kernels.cut_off_cells import Seen, closing
+from supervisord_py.kernels.cell_store import CellStore, Seen, closing
+from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
@@ -98,7 +98,7 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp
         await kernel_rows.dispatch(
             ledger, KernelCellRow(cell, session, "call", 0, "1", "running", 90.0, 100.0, instance)
         )
-        writer_of(tmp_path, cell).close()
+        writer_of(tmp_path / session, cell).close()
 
     await sent("followed", "k1")
     await sent("recorded", "k1")
@@ -106,10 +106,11 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp
     await sent("unknown", None)
     await sent("living", "k2")
     await sent("shell", "life", "sh-1")
-    (tmp_path / "living.jsonl").unlink()
+    (tmp_path / "s-1/living.jsonl").unlink()
     await ledger.flush()
     found: dict[str, Any] = {"k2": End(Reason.REPLACED)}
-    await cut_off_cells.close(ledger, lambda row: log_of(tmp_path, row.id), {"followed"}, found, 200.0)
+    config = KernelsConfig(tmp_path, tmp_path, tmp_path, tmp_path, GatewayConfig(tmp_path))
+    await CellStore(ledger, lambda: config).close_cut_off({"followed"}, found)
     await ledger.flush()
     rows = {row.id: row for row in await kernel_rows.of_session(ledger, "s-1")}
     assert {cell: (row.status, row.variables) for cell, row in rows.items()} == {

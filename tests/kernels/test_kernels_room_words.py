@@ -7,10 +7,10 @@ import signal
 import msgspec
 import pytest
 
-from supervisord_py.kernels import call_rules, messages
+from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelGoneError, Reply
+from supervisord_py.kernels.call_rules import CellOutcome, judge, sentence
 from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
-from supervisord_py.kernels.execution import CellEnd
 from supervisord_py.kernels.kernel_driver import own_of
 from supervisord_py.kernels.messages import Stopped
 from supervisord_py.kernels.session import BackendName, SessionKey
@@ -132,12 +132,12 @@ CASES = [
 
 @pytest.mark.parametrize(("told", "kernel_end", "expected"), CASES)
 def test_a_cell_is_judged_by_what_happened_to_it(told: tuple, kernel_end: End | None, expected: tuple) -> None:
-    end = CellEnd(*told)
-    judged = call_rules.judge(end, kernel_end)
+    end = CellOutcome(*told)
+    judged = judge(end, kernel_end)
     status, variables, name, part = expected
     assert (judged.status, judged.variables) == (status, variables)
     assert (judged.error.name if judged.error else None) == name
-    said = call_rules.sentence(WHERE, judged, end, kernel_end, 1.5)
+    said = sentence(WHERE, judged, kernel_end, 1.5)
     if part is None:
         assert said is None
     else:
@@ -147,21 +147,21 @@ def test_a_cell_is_judged_by_what_happened_to_it(told: tuple, kernel_end: End | 
 
 
 def test_a_shell_cell_that_was_stopped_has_no_variables_to_lose() -> None:
-    end = CellEnd(OK, None, None, KEPT, (), is_stateless=True)
-    assert call_rules.judge(end, End(Reason.STOPPED, record(None, 15))).variables is KEPT
+    end = CellOutcome(OK, None, None, KEPT, (), is_stateless=True)
+    assert judge(end, End(Reason.STOPPED, record(None, 15))).variables is KEPT
 
 
 @pytest.mark.parametrize("variables", [KEPT, LOST])
 def test_of_a_shell_cell_that_was_ended_nothing_is_said_of_variables(variables: Variables) -> None:
     for told in ((OK, None), (None, GONE)):
-        judged = call_rules.judge(CellEnd(*told, CellStatus.TIMED_OUT, variables, STEP, is_stateless=True), None)
+        judged = judge(CellOutcome(*told, CellStatus.TIMED_OUT, variables, STEP, is_stateless=True), None)
         assert judged.error == CellError("TimedOut", "The cell was ended.")
 
 
 def test_what_the_backend_has_to_say_is_passed_on() -> None:
     reply = Reply(CellStatus.OK, notice="some output is missing", lossy=True)
-    assert call_rules.judge(CellEnd(reply, None, None, KEPT), None).notices == ("some output is missing",)
-    cancelled = call_rules.judge(CellEnd(reply, None, CellStatus.CANCELLED, KEPT, STEP), None)
+    assert judge(CellOutcome(reply, None, None, KEPT), None).notices == ("some output is missing",)
+    cancelled = judge(CellOutcome(reply, None, CellStatus.CANCELLED, KEPT, STEP), None)
     assert cancelled.notices[0] == "some output is missing"
     assert "ended well all the same" in cancelled.notices[1]
 
