@@ -22,6 +22,7 @@ from supervisord_py.kernels.choice import SPEC_PREFIX
 from supervisord_py.kernels.messages import how_it_ended
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey
 from supervisord_py.kernels.session_register import LiveSession
+from supervisord_py.ledger.kernels import KernelSessionRow
 from supervisord_py.process.instance import End, Instance, Phase
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.model import Reason, ResourceLimit, StopReport, Survivor
@@ -46,35 +47,16 @@ GATEWAY_UNIT = "kernel:gateway"
 _log = structlog.get_logger(__name__)
 
 
-class KernelNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is kept with a kernel beside what is kept with every instance.
+class KernelNote(KernelSessionRow, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept with a kernel beside what is kept with every instance: the row of its session, and more."""
 
-    Attributes:
-        name, cwd, interpreter, backend: The session's key.
-        owner, language, kernelspec: As in SessionView.
-        interrupt_mode: As in Launch.
-        created, last_used: Unix seconds.
-        restarts: How often the session came back by itself.
-        cell: Id of the last cell that was sent, None before the first.
-        deadline: When the call of that cell is over, in seconds of the clock that counts suspend: it is the same for
-            every process of one boot.
-    """
-
-    name: str
-    cwd: str
-    interpreter: str
     backend: BackendName
     owner: Owner
-    language: str
-    kernelspec: str | None
-    interrupt_mode: str
-    created: float
-    last_used: float
+    interrupt_mode: str  # as in Launch
     cold_start_ms: int = 0
     method: StartMethod = StartMethod.SPAWN
-    restarts: int = 0
-    cell: str | None = None
-    deadline: float | None = None
+    cell: str | None = None  # id of the last cell that was sent, None before the first
+    deadline: float | None = None  # of that cell's call, by the clock that counts suspend: the same in the whole boot
 
     @property
     def key(self) -> SessionKey:
@@ -159,21 +141,13 @@ class KernelInstance(Instance):
 
     def own_note(self) -> dict[str, Any]:
         """Return what is kept with it."""
-        session, key = self.session, self.session.key
+        session = self.session
+        row = session.view(None)
         note = KernelNote(
-            name=key.name,
-            cwd=key.cwd,
-            interpreter=key.interpreter,
-            backend=key.backend,
-            owner=session.owner,
-            language=session.language,
-            kernelspec=session.kernelspec,
+            **{name: getattr(row, name) for name in KernelSessionRow.__struct_fields__},
             interrupt_mode=session.interrupt_mode,
-            created=session.created,
-            last_used=session.last_used or self.started_at,
             cold_start_ms=self.cold_start_ms,
             method=self.method,
-            restarts=session.restarts,
             cell=self.cell,
             deadline=self.cell_deadline,
         )
@@ -312,7 +286,7 @@ class KernelDriver(Driver[KernelInstance]):
             nobody = SessionKey(child.unit.partition(":")[2], "", "", BackendName.DIRECT)
             return KernelInstance(child.key, LiveSession(nobody, "", child.started_at), unit=child.unit)
         known = self._register.get(own.key.id)
-        session = known or LiveSession(own.key, own.language, own.created, own.owner)
+        session = known or LiveSession(own.key, own.language, own.created_at, own.owner)
         instance = KernelInstance(child.key, session, unit=child.unit)
         instance.child, instance.started_at = child, child.started_at
         config = self._config()
@@ -330,7 +304,7 @@ class KernelDriver(Driver[KernelInstance]):
     async def take_over(self, instance: KernelInstance, own: KernelNote) -> bool:
         """Attach to a kernel and give it its session; False when it does not answer or cannot be."""
         session = instance.session = self._register.ensure(own.key, own.language, own.owner)
-        session.created, session.last_used, session.restarts = own.created, own.last_used, own.restarts
+        session.created, session.last_used, session.restarts = own.created_at, own.last_used, own.restarts
         session.kernelspec, session.interrupt_mode = own.kernelspec, own.interrupt_mode
         session.has_cells = session.has_cells or own.cell is not None
         child, instance.is_ours = instance.child, own.backend is BackendName.DIRECT

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from supervisord_py.ledger.kernels import KernelSessionRow
+from supervisord_py.process.model import Reason
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.kernels.cell import Step
-    from supervisord_py.process.model import Reason
 
 JUPYTER_NAMESPACE = uuid.UUID("6d0f3f64-0d6e-5d8b-9d5a-3c1b6f8f2f10")
 
@@ -92,52 +94,30 @@ class SessionKey:
         return f"{self.name}\0{self.cwd}\0{self.interpreter}\0{self.backend}"
 
 
-@dataclass(frozen=True, slots=True)
-class SessionView:
-    """One session as it is shown now. Times are Unix seconds.
+class SessionView(KernelSessionRow, frozen=True, kw_only=True):
+    """One session as it is shown now: its row, and what is true of this moment. Times are Unix seconds."""
 
-    Attributes:
-        state: See SessionState.
-        reason: Why the last process ended, where none runs; or why it stops.
-        queued: Calls in line, the running one not counted.
-        running: Id of the cell that runs, if any.
-        instance: Key of the process life, if one is there.
-        restarts: How often it came back by itself.
-        failure: Problem document of a hard failure.
-        owner: `session`, `per_call`, `jupyter` or `jupyter_api`: who made it, and who ends it.
-        notices: What its last start or recycling had to say.
-        start_method: `spawn` or `spare`: how its process came about, if there is one.
-        cold_start_ms: How long its start took, None while it lasts.
-    """
-
-    key: SessionKey
+    backend: BackendName
     state: SessionState
-    reason: Reason | None
-    pid: int | None
-    queued: int
-    running: str | None
-    last_used: float | None
-    started_at: float | None
-    rss_bytes: int | None
-    instance: str | None
-    restarts: int
-    failure: dict[str, object] | None
-    owner: str
-    kernelspec: str | None
-    language: str
-    notices: tuple[str, ...] = ()
-    start_method: str | None = None
-    cold_start_ms: int | None = None
+    reason: Reason | None = None  # why the last process ended, where none runs; or why it stops
+    pid: int | None = None
+    queued: int = 0  # calls in line, the running one not counted
+    running: str | None = None  # id of the cell that runs
+    started_at: float | None = None
+    rss_bytes: int | None = None
+    notices: tuple[str, ...] = ()  # what its last start or recycling had to say
+    start_method: str | None = None  # `spawn` or `spare`: how its process came about, if there is one
+    cold_start_ms: int | None = None  # how long its start took, None while it lasts
 
     @property
-    def id(self) -> str:
-        """As in SessionKey."""
-        return self.key.id
+    def key(self) -> SessionKey:
+        """What makes two calls share it."""
+        return SessionKey(self.name, self.cwd, self.interpreter, self.backend)
 
     @property
     def unit(self) -> str:
-        """As in SessionKey."""
-        return self.key.unit
+        """`kernel:<id>`."""
+        return f"kernel:{self.id}"
 
 
 @dataclass(frozen=True, slots=True)

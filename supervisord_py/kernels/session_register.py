@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -126,7 +126,9 @@ class LiveSession:
         life = self.life
         wanted = (life.wanted if life else None) or (slot.stopping_for if slot else None)
         return SessionView(
-            key=self.key,
+            id=self.id,
+            **asdict(self.key),
+            created_at=self.created,
             state=slot.state if slot else SessionState.STOPPED,
             reason=wanted if life else self.reason,
             pid=life.pid if life else None,
@@ -263,7 +265,7 @@ class SessionRegister:
 
     def write(self, session: LiveSession) -> None:
         """Write down what a session is now."""
-        kernel_rows.remember(self._ledger, _row(session, self.view(session)))
+        kernel_rows.remember(self._ledger, self.view(session))
 
     def used(self, session: LiveSession) -> None:
         """Note the end of a call; written now and then only."""
@@ -324,27 +326,6 @@ def how_lost(newest: Newest, session_reason: str | None) -> str:
         return CUT_OFF
     how = _SHORT.get(end.reason) if end.record is None else None
     return f"The session's last kernel {how or how_it_ended(end)}; its variables are gone."
-
-
-def _row(session: LiveSession, view: SessionView) -> KernelSessionRow:
-    key = session.key
-    return kernel_rows.KernelSessionRow(
-        id=key.id,
-        name=key.name,
-        cwd=key.cwd,
-        interpreter=key.interpreter,
-        backend=key.backend.value,
-        language=session.language,
-        owner=session.owner.value,
-        created_at=session.created,
-        state=view.state.value,
-        kernelspec=session.kernelspec,
-        last_used=session.last_used,
-        reason=view.reason.value if view.reason else None,
-        restarts=view.restarts,
-        instance=view.instance,
-        failure=view.failure,
-    )
 
 
 def _session(row: KernelSessionRow) -> LiveSession | None:

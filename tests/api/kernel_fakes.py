@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
 from supervisord_py.kernels.cell import CallResult, CellResult, CellStatus, Variables
@@ -36,7 +38,9 @@ def key_of(name: str, cwd: str = "/work") -> SessionKey:
 def session_view(name: str, cwd: str = "/work", **facts: Any) -> SessionView:
     """A living, idle session; `facts` change it."""
     plain = SessionView(
-        key=key_of(name, cwd),
+        id=key_of(name, cwd).id,
+        **asdict(key_of(name, cwd)),
+        created_at=1_800_000_000.0,
         state=SessionState.IDLE,
         reason=None,
         pid=4242,
@@ -52,7 +56,7 @@ def session_view(name: str, cwd: str = "/work", **facts: Any) -> SessionView:
         kernelspec="python3",
         language="python",
     )
-    return replace(plain, **facts)
+    return msgspec.structs.replace(plain, **facts)
 
 
 def ok(cell_id: str = "c1", **facts: Any) -> CellResult:
@@ -147,7 +151,7 @@ class FakeKernels:
         if known and known[0].pid is not None:
             return False, known[0]
         view = known[0] if known else session_view(request.name, request.cwd or "/work", owner=request.owner)
-        self.views[view.id] = replace(view, state=SessionState.IDLE, pid=4242, reason=None)
+        self.views[view.id] = msgspec.structs.replace(view, state=SessionState.IDLE, pid=4242, reason=None)
         self.handles[view.id] = FakeHandle()
         return True, self.views[view.id]
 
@@ -162,7 +166,7 @@ class FakeKernels:
     async def stop(self, session_id: str, reason: Reason = Reason.STOPPED) -> tuple[int, ...]:
         await self._did("stop", session_id)
         if not self.survivors:
-            self.views[session_id] = replace(
+            self.views[session_id] = msgspec.structs.replace(
                 self.views[session_id], state=SessionState.STOPPED, pid=None, instance=None, reason=reason
             )
             self.handles.pop(session_id, None)

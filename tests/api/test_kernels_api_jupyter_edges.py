@@ -15,7 +15,7 @@ from api.kernel_fakes import FakeHandle
 from supervisord_py.api import doctor
 from supervisord_py.errors import OverloadedError
 from supervisord_py.kernels.exposure import Expose, Offer, report
-from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
+from supervisord_py.kernels.session import BackendName, Owner, SessionState
 from supervisord_py.kernels.websocket_frames import unpack_json
 
 if TYPE_CHECKING:
@@ -82,14 +82,8 @@ def path_of(view: SessionView, rest: str = "") -> str:
 async def test_only_kernels_that_live_and_have_channels_are_shown(rig: Rig) -> None:
     living(rig)
     rig.kernels.put("old", state=SessionState.STOPPED, pid=None, instance=None)
-    gateway = rig.kernels.put("far")
-    key = SessionKey("far", "/work", "spec:python3", BackendName.GATEWAY_LOCAL)
-    rig.kernels.views[gateway.id] = type(gateway)(**{**_facts(gateway), "key": key})
+    rig.kernels.put("far", interpreter="spec:python3", backend=BackendName.GATEWAY_LOCAL)
     assert len((await rig.get("/jupyter/api/kernels"))[1]) == 1
-
-
-def _facts(view: SessionView) -> dict[str, Any]:
-    return {name: getattr(view, name) for name in type(view).__dataclass_fields__}
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ async def test_a_remembered_session_gives_its_name_up_to_a_living_one(rig: Rig) 
 
 async def test_a_shell_gives_its_name_up_to_the_python_session_beside_it(rig: Rig) -> None:
     python = rig.kernels.put("work", "/new")
-    shell = rig.kernels.put("work", "/new", key=SessionKey("work", "/new", "bash", BackendName.BASH))
+    key = SessionKey("work", "/new", "bash", BackendName.BASH)
+    shell = rig.kernels.put("work", "/new", id=key.id, interpreter="bash", backend=key.backend)
     assert (await rig.get("/api/units?name=work"))[1]["units"][0]["unit"] == python.unit
     assert (await rig.get(f"/api/units?name={shell.unit}"))[1]["units"][0]["unit"] == shell.unit
 

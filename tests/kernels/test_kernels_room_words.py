@@ -170,7 +170,7 @@ def test_what_the_backend_has_to_say_is_passed_on() -> None:
 
 OWN = {
     "name": "n", "cwd": "/w", "interpreter": "/p", "backend": "direct", "owner": "session", "language": "python",
-    "kernelspec": None, "interrupt_mode": "signal", "created": 1.0, "last_used": 2.0,
+    "interrupt_mode": "signal", "created_at": 1.0, "last_used": 2.0, "id": "n-1", "state": "idle",
 }  # fmt: skip
 
 
