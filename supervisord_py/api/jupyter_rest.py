@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.api.context import Call
-    from supervisord_py.kernels.session import SessionView
+    from supervisord_py.kernels.session_register import SessionView
 
 DEFAULT_SPEC = "python3"
 _DIRECTORY = "KERNEL_WORKING_DIR"

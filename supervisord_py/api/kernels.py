@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from supervisord_py.kernels.cell import CallEvent, CallResult, CellResult
     from supervisord_py.kernels.room import Kernels
-    from supervisord_py.kernels.session import SessionView
+    from supervisord_py.kernels.session_register import SessionView
 
 _SOURCES = ("code", "cells", "notebook", "script")
 _USUAL_SPEC = "python3"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.api.context import ApiContext, Call
     from supervisord_py.api.schemas import BatchQuery, WorkQuery
-    from supervisord_py.kernels.session import SessionView
+    from supervisord_py.kernels.session_register import SessionView
     from supervisord_py.pipes.models import PipeView
     from supervisord_py.process.model import TreeStat
     from supervisord_py.tools.catalog import Entry

@@ -8,108 +8,77 @@ does, and says so in `Reply.lossy` when it knows or must fear that something is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import importlib
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct
+
 from supervisord_py.errors import PxError
+from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from supervisord_py.kernels.cell import CellError, CellStatus
+    from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.process.model import Child, ChildSpec, ExitRecord, ResourceLimit
+    from supervisord_py.process.supervisor import Supervisor
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A kernel to be started; everything decided, nothing looked up any more.
-
-    Attributes:
-        session_id: Unit is `kernel:<session_id>`.
-        instance: Key for the placement.
-        interpreter: Python to run our launcher with; None for a kernelspec of another language.
-        kernelspec_argv: The kernelspec's argv with `{connection_file}`, where there is no interpreter of ours.
-        kernelspec: Its name, for gateways.
-        cwd: Absolute, exists.
-        env: Complete and filtered; the chosen environment's bin directory leads PATH.
-        cells_dir: Folder of this session's cell files; exists, 0700.
-        overlay: Folder with ipykernel to append to sys.path, or None.
-        modules: Folders of modules, the user's first, the project's overriding by name.
-        tag: Opaque text that a later control plane will find with the child (`placement.annotate` may replace it).
-        interrupt_mode: `signal` or `message`, as the kernelspec says.
-        arguments: What comes behind the command line, as a front end wants it.
-    """
+class Launch(Struct, frozen=True):
+    """A kernel to be started; everything decided, nothing looked up any more."""
 
     session_id: str
-    instance: str
-    interpreter: str | None
-    cwd: str
-    env: Mapping[str, str]
-    cells_dir: Path
-    kernelspec: str | None = None
-    kernelspec_argv: tuple[str, ...] | None = None
+    instance: str  # key for the placement
+    interpreter: str | None  # Python to run our launcher with; None for a kernelspec of another language
+    cwd: str  # absolute, exists
+    env: Mapping[str, str]  # complete and filtered; the chosen environment's bin directory leads PATH
+    cells_dir: Path  # of this session's cell files; exists, 0700
+    kernelspec: str | None = None  # its name, for gateways
+    kernelspec_argv: tuple[str, ...] | None = None  # with `{connection_file}`, where there is no interpreter of ours
     limits: tuple[ResourceLimit, ...] = ()
     max_rss_bytes: int | None = None
     memory_grace_seconds: float = 0.0
-    overlay: str | None = None
-    modules: tuple[str, ...] = ()
-    tag: str = ""
-    interrupt_mode: str = "signal"
-    arguments: tuple[str, ...] = ()
+    overlay: str | None = None  # folder with ipykernel to append to sys.path
+    modules: tuple[str, ...] = ()  # folders of modules, the user's first, the project's overriding by name
+    tag: str = ""  # opaque text that a later control plane will find with the child
+    interrupt_mode: str = "signal"  # or `message`, as the kernelspec says
+    arguments: tuple[str, ...] = ()  # what comes behind the command line, as a front end wants it
+
+    @property
+    def unit(self) -> str:
+        """`kernel:<session>`."""
+        return f"kernel:{self.session_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class ExecuteRequest:
-    """One cell to be run.
+class ExecuteRequest(Struct, frozen=True):
+    """One cell to be run."""
 
-    Attributes:
-        cell_id: 16 hex digits; the message id of the execute_request and the name of its files.
-        code: What to run.
-        cells_dir: Where its files are.
-        preview_bytes: How much stream text the kernel publishes to other clients; the rest is only in the files.
-        cell_bytes: Cap of the complete output.
-        store_history: False for what users did not write.
-    """
-
-    cell_id: str
+    cell_id: str  # 16 hex digits; the message id of the execute_request and the name of its files
     code: str
-    cells_dir: Path
-    preview_bytes: int
-    cell_bytes: int
-    store_history: bool = True
+    cells_dir: Path  # where its files are
+    preview_bytes: int  # how much stream text the kernel publishes to other clients; the rest is only in the files
+    cell_bytes: int  # cap of the complete output
+    store_history: bool = True  # False for what users did not write
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The kernel's word on a cell.
+class Reply(Struct, frozen=True):
+    """The kernel's word on a cell."""
 
-    Attributes:
-        status: ok, error or aborted.
-        error: What was raised.
-        asked_exit: The code called exit() or quit(): the kernel ends by its own wish.
-        iopub_lost: The reply came, the end of output did not within a second. Of a kernel that writes the files by
-            itself nothing is missing then; whoever writes them for a kernel says `lossy` and why.
-        lossy: Some output is or may be missing; `notice` says why.
-    """
-
-    status: CellStatus
+    status: CellStatus  # ok, error or aborted
     error: CellError | None = None
     execution_count: int | None = None
-    asked_exit: bool = False
-    iopub_lost: bool = False
-    lossy: bool = False
+    asked_exit: bool = False  # the code called exit() or quit(): the kernel ends by its own wish
+    iopub_lost: bool = False  # the reply came, the end of output did not; of a kernel that writes files nothing is lost
+    lossy: bool = False  # some output is or may be missing; `notice` says why
     notice: str | None = None
 
 
 class KernelGoneError(PxError):
-    """The kernel's process ended, or its server says that it restarted: its state is lost.
-
-    Attributes:
-        record: How the process ended, where it is ours.
-    """
+    """The kernel's process ended, or its server says that it restarted: its state is lost."""
 
     kind = "kernel_gone"
     title = "The kernel is gone"
@@ -117,7 +86,7 @@ class KernelGoneError(PxError):
 
     def __init__(self, detail: str, *, record: ExitRecord | None = None, **extra: Any) -> None:
         super().__init__(detail, **extra)
-        self.record = record
+        self.record = record  # how the process ended, where it is ours
 
 
 class StartMethod(StrEnum):
@@ -127,19 +96,12 @@ class StartMethod(StrEnum):
     SPARE = "spare"
 
 
-@dataclass(frozen=True, slots=True)
-class SpareView:
-    """A kernel that was started ahead, as it is shown.
-
-    Attributes:
-        interpreter: As in Launch.
-        pid: None while it is not known.
-        ready: It waits for somebody to be a kernel for.
-    """
+class SpareView(Struct, frozen=True):
+    """A kernel that was started ahead, as it is shown."""
 
     interpreter: str
     pid: int | None
-    ready: bool
+    ready: bool  # it waits for somebody to be a kernel for
 
 
 class KernelHandle(Protocol):
@@ -168,8 +130,7 @@ class KernelHandle(Protocol):
     async def execute(self, request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
         """Run a cell to its end: reply and end of output. Cancelling this abandons the wait, not the cell.
 
-        Raises:
-            KernelGoneError: It died.
+        Raises KernelGoneError: It died.
         """
 
     async def follow(self, request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
@@ -198,15 +159,9 @@ class KernelBackend(Protocol):
         """Return what is to be spawned for it; None where the backend has its process elsewhere."""
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> KernelHandle:
-        """Start a kernel, or connect to the one that was spawned, and return it when it answers.
+        """Start a kernel, or connect to the child spawned by `spec`; returns when it answers, `deadline` in loop time.
 
-        Args:
-            launch: What.
-            child: What was spawned by `spec`.
-            deadline: Loop time after which the start is given up.
-
-        Raises:
-            StartFailedError, ReadinessTimeoutError: with reason, and what is known of it.
+        Raises StartFailedError, ReadinessTimeoutError: with reason, and what is known of it.
         """
 
     async def attach(self, launch: Launch, child: Child) -> KernelHandle | None:
@@ -214,3 +169,69 @@ class KernelBackend(Protocol):
 
     async def close(self, *, stop: bool) -> None:
         """Let go of everything; with `stop`, end what it runs for itself (a local gateway that nobody else uses)."""
+
+
+class Backends:
+    """The backends of one daemon, each made when first asked for: importing ZMQ or a gateway's client takes long.
+
+    `make` makes one; tests put their own here.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        config: KernelsConfig,
+        make: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,
+    ) -> None:
+        self._supervisor = supervisor
+        self._config = config
+        self._make = make or self._import
+        self._made: dict[BackendName, asyncio.Future[KernelBackend]] = {}
+
+    async def get(self, name: BackendName) -> KernelBackend:
+        """Return a backend; whoever comes while it is made waits for the same one."""
+        made = self._made.get(name)
+        if made is None:
+            made = self._made[name] = asyncio.ensure_future(self._make(name, self._config))
+        try:
+            return await asyncio.shield(made)
+        except Exception:
+            self._made.pop(name, None)
+            raise
+
+    def present(self) -> dict[BackendName, KernelBackend]:
+        """Return those that were made."""
+        whole = {name: made for name, made in self._made.items() if made.done() and not made.cancelled()}
+        return {name: made.result() for name, made in whole.items() if made.exception() is None}
+
+    def reconfigure(self, config: KernelsConfig) -> None:
+        """Take new settings: for what is started from now on."""
+        self._config = config
+        for backend in self.present().values():
+            if (take := getattr(backend, "reconfigure", None)) is not None:
+                take(config)
+
+    async def close(self, *, stop: bool) -> None:
+        """Let go of everything; with `stop`, end what they run for themselves."""
+        for made in self._made.values():
+            if not made.done():
+                made.cancel()
+        await asyncio.gather(*(each.close(stop=stop) for each in self.present().values()), return_exceptions=True)
+        self._made.clear()
+
+    async def _import(self, name: BackendName, config: KernelsConfig) -> KernelBackend:
+        file = {BackendName.GATEWAY_EXTERNAL: "gateway"}.get(name, name.value.replace("-", "_"))
+        module: Any = await asyncio.to_thread(importlib.import_module, f"supervisord_py.kernels.{file}")
+        placement = self._supervisor.placement
+        backend: KernelBackend
+        match name:
+            case BackendName.DIRECT:
+                backend = module.DirectBackend(placement, config)
+                await module.sweep_stale(config.run_dir, {child.key for child in await placement.list("kernel:")})
+            case BackendName.GATEWAY_LOCAL:
+                backend = module.GatewayLocal(self._supervisor, config)
+            case BackendName.GATEWAY_EXTERNAL:
+                backend = module.GatewayExternal(config, daemon=placement.new_key().split(".")[0])
+            case BackendName.BASH:
+                backend = module.BashBackend(self._supervisor)
+        return backend

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,16 +30,14 @@ class Variables(StrEnum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One piece of code."""
 
     code: str
     title: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CellError:
+class CellError(Struct, frozen=True):
     """What a cell raised. `traceback` is as the kernel gave it, with its colours."""
 
     name: str
@@ -46,8 +45,7 @@ class CellError:
     traceback: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One rung of the ladder that was climbed to end a cell."""
 
     action: str  # `sigint`, `sigterm`, `sigkill`, `rest_interrupt`, `delete`
@@ -55,8 +53,7 @@ class Step:
     detail: str | None = None  # what it met, where that is known
 
 
-@dataclass(frozen=True, slots=True)
-class CellResult:
+class CellResult(Struct, frozen=True):
     """What came of one cell."""
 
     id: str  # names its files and `/api/kernels/{k}/cells/{id}/output`
@@ -78,8 +75,7 @@ class CellResult:
     variables: Variables = Variables.KEPT  # what the next call finds of the session's state after this cell
 
 
-@dataclass(frozen=True, slots=True)
-class CallRequest:
+class CallRequest(Struct, frozen=True):
     """One call: cells to be run in order in one session."""
 
     session: str  # name or id; a name is made a session by cwd, interpreter and backend
@@ -98,8 +94,7 @@ class CallRequest:
     # never passed on unfiltered
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(Struct, frozen=True):
     """What came of a call: one result for each cell that was asked for."""
 
     session_id: str  # of the session that it ran in
@@ -124,23 +119,20 @@ class CallResult:
 # -- while it runs: what followers of a call are told, in order -----------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(Struct, frozen=True):
     """The call waits; `position` 1 is next."""
 
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class KernelStarting:
+class KernelStarting(Struct, frozen=True):
     """The session's kernel is being started."""
 
     session_id: str
     interpreter: str
 
 
-@dataclass(frozen=True, slots=True)
-class CellStarted:
+class CellStarted(Struct, frozen=True):
     """A cell was sent to the kernel of `session_id`; `count` is how many cells the call has."""
 
     index: int
@@ -151,30 +143,26 @@ class CellStarted:
     count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CellNews:
+class CellNews(Struct, frozen=True):
     """There is something new in the files of a cell: followers read it there, each at its own speed."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class RungClimbed:
+class RungClimbed(Struct, frozen=True):
     """A step was taken to end a cell."""
 
     id: str
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
-class CellDone:
+class CellDone(Struct, frozen=True):
     """A cell ended."""
 
     result: CellResult
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """Something for people."""
 
     text: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from supervisord_py.config.settings import KERNELS_ENV, KERNELS_ENV_DENY, KERNELS_ENV_PREFIXES
 from supervisord_py.kernels.exposure import Expose
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class EnvRules:
+class EnvRules(Struct, frozen=True):
     """What of the daemon's environment reaches a kernel. Deny beats prefix and allow; our own tokens never pass."""
 
     allow: tuple[str, ...] = KERNELS_ENV
@@ -24,8 +24,7 @@ class EnvRules:
     deny: tuple[str, ...] = KERNELS_ENV_DENY
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
+class SessionLimits(Struct, frozen=True):
     """Bounds of the set of sessions (CONTRACT §6). Seconds; counts.
 
     `start_failures` starts that fail within `start_failure_seconds` are a hard failure until somebody asks.
@@ -39,8 +38,7 @@ class SessionLimits:
     start_failure_seconds: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class LadderTimes:
+class LadderTimes(Struct, frozen=True):
     """When the rungs of an interrupt come, in seconds after the first (notes: kernels §4.4)."""
 
     again_seconds: float = 1.0
@@ -48,8 +46,7 @@ class LadderTimes:
     kill_seconds: float = 4.0
 
 
-@dataclass(frozen=True, slots=True)
-class OutputLimits:
+class OutputLimits(Struct, frozen=True):
     """How much of a cell's output is kept, published and shown. Bytes; days.
 
     Attributes:
@@ -71,8 +68,7 @@ class OutputLimits:
     keep_days: float = 7.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessLimits:
+class ProcessLimits(Struct, frozen=True):
     """Resources of one kernel's tree. None is no limit.
 
     Attributes:
@@ -88,8 +84,7 @@ class ProcessLimits:
     processes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayConfig:
+class GatewayConfig(Struct, frozen=True):
     """Gateways. `token` is a secret: never in repr, logs, or the environment of a kernel.
 
     Attributes:
@@ -103,14 +98,16 @@ class GatewayConfig:
 
     dir: Path
     url: str | None = None
-    token: str | None = field(default=None, repr=False)
+    token: str | None = None
     token_setting: str = "kernels.gateway_token"  # noqa: S105  # the name of a setting
     kernel_name: str = "python3"
     start_seconds: float = 30.0
 
+    def __repr__(self) -> str:
+        return f"GatewayConfig({self.dir}, {self.url})"
 
-@dataclass(frozen=True, slots=True)
-class KernelsConfig:
+
+class KernelsConfig(Struct, frozen=True):
     """Everything the room is told by the settings.
 
     Attributes:

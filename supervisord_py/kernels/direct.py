@@ -12,10 +12,10 @@ import importlib
 import signal
 import socket
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
 from supervisord_py.kernels import cell_end, connection_file, messages

@@ -15,12 +15,12 @@ import re
 import time
 import uuid
 from collections import deque
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from supervisord_py.errors import PxError, StartFailedError, TimedOutError, UnknownUnitError
 from supervisord_py.kernels import websocket_frames

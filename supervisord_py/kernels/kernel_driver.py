@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from supervisord_py.kernels.backend import KernelHandle
-    from supervisord_py.kernels.backends import Backends
+    from supervisord_py.kernels.backend import Backends, KernelHandle
     from supervisord_py.kernels.config import KernelsConfig, ProcessLimits
     from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session_register import SessionRegister

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Concatenate, ParamSpec
 
-    from supervisord_py.kernels.backends import Backends
+    from supervisord_py.kernels.backend import Backends
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.resolver import InterpreterResolver

@@ -12,8 +12,9 @@ import importlib
 import json
 import re
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
 
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.artifacts import joined

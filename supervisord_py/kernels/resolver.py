@@ -8,7 +8,6 @@ next one has its turn. Nothing is installed in silence.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import shlex
 from itertools import takewhile
 from pathlib import Path
@@ -362,7 +361,7 @@ class Resolution:
         """Return what installers may see: as kernels, with a person's settings of them, without Python's."""
         rules = self._config.env
         allowed, denied = (*rules.allow_prefixes, *INSTALLER_SETTINGS), (*rules.deny, "PYTHONPATH", *_ACTIVE)
-        wider = dataclasses.replace(rules, allow_prefixes=allowed, deny=denied)
+        wider = replace(rules, allow_prefixes=allowed, deny=denied)
         return Environment({**filtered(self._source, wider, secrets=self._secrets).env, "PYTHONUNBUFFERED": "1"})
 
     # -- when none runs ------------------------------------------------------------------------------------------------

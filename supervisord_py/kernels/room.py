@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
 from supervisord_py.kernels import call_rules, kernelspecs, spares
 from supervisord_py.kernels.adoption import KernelAdoption
-from supervisord_py.kernels.backends import Backends
+from supervisord_py.kernels.backend import Backends
 from supervisord_py.kernels.call import Call
 from supervisord_py.kernels.cell import CellStatus, Notice, Step
 from supervisord_py.kernels.cell_store import CellStore
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.exposure import CapabilityReport
-    from supervisord_py.kernels.session import SessionView
-    from supervisord_py.kernels.session_register import LiveSession
+    from supervisord_py.kernels.session_register import LiveSession, SessionView
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream

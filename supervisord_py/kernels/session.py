@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from supervisord_py.ledger.kernels import KernelSessionRow
-from supervisord_py.process.model import Reason
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +55,7 @@ class Owner(StrEnum):
         return self in {Owner.JUPYTER, Owner.JUPYTER_API}
 
 
-@dataclass(frozen=True, slots=True)
-class SessionKey:
+class SessionKey(Struct, frozen=True):
     """What makes two calls share one kernel.
 
     Attributes:
@@ -94,34 +91,7 @@ class SessionKey:
         return f"{self.name}\0{self.cwd}\0{self.interpreter}\0{self.backend}"
 
 
-class SessionView(KernelSessionRow, frozen=True, kw_only=True):
-    """One session as it is shown now: its row, and what is true of this moment. Times are Unix seconds."""
-
-    backend: BackendName
-    state: SessionState
-    reason: Reason | None = None  # why the last process ended, where none runs; or why it stops
-    pid: int | None = None
-    queued: int = 0  # calls in line, the running one not counted
-    running: str | None = None  # id of the cell that runs
-    started_at: float | None = None
-    rss_bytes: int | None = None
-    notices: tuple[str, ...] = ()  # what its last start or recycling had to say
-    start_method: str | None = None  # `spawn` or `spare`: how its process came about, if there is one
-    cold_start_ms: int | None = None  # how long its start took, None while it lasts
-
-    @property
-    def key(self) -> SessionKey:
-        """What makes two calls share it."""
-        return SessionKey(self.name, self.cwd, self.interpreter, self.backend)
-
-    @property
-    def unit(self) -> str:
-        """`kernel:<id>`."""
-        return f"kernel:{self.id}"
-
-
-@dataclass(frozen=True, slots=True)
-class StartRequest:
+class StartRequest(Struct, frozen=True):
     """A session that is to have a living kernel.
 
     Attributes:
@@ -149,8 +119,7 @@ class StartRequest:
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptReport:
+class InterruptReport(Struct, frozen=True):
     """What an interrupt did.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,9 +12,10 @@ from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
 from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest, shortened
 from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.messages import end_in_row, how_it_ended, refusal_error
-from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState, SessionView
+from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
 from supervisord_py.kernels.session_set import Refusal, Refuse
 from supervisord_py.ledger import kernels as kernel_rows
+from supervisord_py.ledger.kernels import KernelSessionRow
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.execution import CellRun
     from supervisord_py.kernels.kernel_driver import KernelInstance
     from supervisord_py.kernels.session_set import SessionSet, Slot
-    from supervisord_py.ledger.kernels import KernelSessionRow, Newest
+    from supervisord_py.ledger.kernels import Newest
     from supervisord_py.ledger.store import Ledger
 
 CUT_OFF = "The session's last kernel was cut off with the daemon; its variables are gone."
@@ -37,6 +38,32 @@ REMEMBERED_MAX = 200
 """Stopped sessions that are shown; older ones are found in the ledger's history only."""
 FORGET_SECONDS = 60.0
 """So long a session that its front end ended is still shown: whoever watched it sees how it ended."""
+
+
+class SessionView(KernelSessionRow, frozen=True, kw_only=True):
+    """One session as it is shown now: its row, and what is true of this moment. Times are Unix seconds."""
+
+    backend: BackendName
+    state: SessionState
+    reason: Reason | None = None  # why the last process ended, where none runs; or why it stops
+    pid: int | None = None
+    queued: int = 0  # calls in line, the running one not counted
+    running: str | None = None  # id of the cell that runs
+    started_at: float | None = None
+    rss_bytes: int | None = None
+    notices: tuple[str, ...] = ()  # what its last start or recycling had to say
+    start_method: str | None = None  # `spawn` or `spare`: how its process came about, if there is one
+    cold_start_ms: int | None = None  # how long its start took, None while it lasts
+
+    @property
+    def key(self) -> SessionKey:
+        """What makes two calls share it."""
+        return SessionKey(self.name, self.cwd, self.interpreter, self.backend)
+
+    @property
+    def unit(self) -> str:
+        """`kernel:<id>`."""
+        return f"kernel:{self.id}"
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +154,7 @@ class LiveSession:
         wanted = (life.wanted if life else None) or (slot.stopping_for if slot else None)
         return SessionView(
             id=self.id,
-            **asdict(self.key),
+            **msgspec.structs.asdict(self.key),
             created_at=self.created,
             state=slot.state if slot else SessionState.STOPPED,
             reason=wanted if life else self.reason,

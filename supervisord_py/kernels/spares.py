@@ -15,8 +15,7 @@ from supervisord_py.kernels.session_register import LiveSession
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from supervisord_py.kernels.backend import Launch, SpareView
-    from supervisord_py.kernels.backends import Backends
+    from supervisord_py.kernels.backend import Backends, Launch, SpareView
     from supervisord_py.kernels.kernel_pool import KernelPool
     from supervisord_py.kernels.resolver import InterpreterResolver
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
 from supervisord_py.kernels.cell import CallResult, CellResult, CellStatus, Variables
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.exposure import Expose, Offer, report
-from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, SessionState, SessionView
+from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, SessionState
+from supervisord_py.kernels.session_register import SessionView
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def session_view(name: str, cwd: str = "/work", **facts: Any) -> SessionView:
     """A living, idle session; `facts` change it."""
     plain = SessionView(
         id=key_of(name, cwd).id,
-        **asdict(key_of(name, cwd)),
+        **msgspec.structs.asdict(key_of(name, cwd)),
         created_at=1_800_000_000.0,
         state=SessionState.IDLE,
         reason=None,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from api.api_rig import DEADLINE, until
 from api.kernel_fakes import FakeHandle
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from api.api_rig import Rig
-    from supervisord_py.kernels.session import SessionView
+    from supervisord_py.kernels.session_register import SessionView
 
 
 class FakeChannels:

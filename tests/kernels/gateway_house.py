@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS, PATIENCE, peer
 from kernels.kernel_rig import eventually, kernel_house, no_news

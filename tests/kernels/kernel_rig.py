@@ -9,12 +9,12 @@ import sys
 import time
 import uuid
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec.structs import replace
+
 from process.real_keeper import RealKeeper
-from supervisord_py.kernels.backend import ExecuteRequest, Launch
-from supervisord_py.kernels.backends import Backends
+from supervisord_py.kernels.backend import Backends, ExecuteRequest, Launch
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.kernel_driver import KernelDriver, KernelInstance
 from supervisord_py.kernels.session import BackendName, SessionKey

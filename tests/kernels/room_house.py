@@ -7,8 +7,9 @@ import os
 import sys
 import time
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from kernels.kernel_rig import PATIENCE, KernelRig, eventually
 from process.real_keeper import RealKeeper

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
 from process.real_keeper import alive

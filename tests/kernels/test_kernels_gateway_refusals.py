@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from kernels.gateway_fake import answer_and_hang_up, fake_server
 from kernels.kernel_rig import kernel_house

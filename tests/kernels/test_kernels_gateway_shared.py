@@ -9,12 +9,12 @@ import signal
 import stat
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from kernels.gateway_house import House, local_of
 from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS

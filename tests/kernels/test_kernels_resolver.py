@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kernels.resolver_house import PATIENCE, ResolverHouse, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError, StartFailedError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PATIENT, PassingTime

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
