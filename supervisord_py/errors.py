@@ -26,20 +26,16 @@ class PxError(Exception):
     """Root of every error that a user may see.
 
     Attributes:
-        kind: One stable word for machines.
-        title: A short phrase for people, the same for every error of the kind.
-        status: HTTP status of the problem document.
-        exit_code: What `pxctl` exits with (CONTRACT §3).
         detail: What went wrong, where and why, in one or two sentences.
         hint: The next step, usually a command; None where there is none.
         unit: The unit it is about (`tool:x`), or None.
         extra: Further members of the problem document (JSON values).
     """
 
-    kind: ClassVar[str] = "failed"
-    title: ClassVar[str] = "Operation failed"
-    status: int = 500
-    exit_code: int = EXIT_FAILED
+    kind: ClassVar[str] = "failed"  # one stable word for machines
+    title: ClassVar[str] = "Operation failed"  # a short phrase for people, the same for every error of the kind
+    status: int = 500  # HTTP status of the problem document
+    exit_code: int = EXIT_FAILED  # what `pxctl` exits with (CONTRACT §3)
 
     def __init__(self, detail: str, *, hint: str | None = None, unit: str | None = None, **extra: Any) -> None:
         super().__init__(detail)

@@ -162,7 +162,6 @@ class View:
         self.has_shown_error = False
 
     def show(self, event: Document) -> None:
-        """Show one event."""
         match event.get("event"):
             case "cell_started":
                 self.index, self.count = int(event.get("index") or 0), max(self.count, int(event.get("count") or 0))

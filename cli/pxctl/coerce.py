@@ -64,9 +64,8 @@ def read_json(text: str | bytes, what: str) -> Any:
 def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
     """Return `base` with the assignments put over it.
 
-    Raises:
-        CannotRead: An argument is no assignment, a key is given twice without an array to collect both, or a nested key
-            runs into something that is no object.
+    Raises CannotRead: an argument is no assignment, a key is given twice without an array to collect both, or a
+    nested key runs into something that is no object.
     """
     if not arguments:
         return base

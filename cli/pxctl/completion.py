@@ -58,7 +58,6 @@ complete -o nosort -F _pxctl_complete pxctl 2>/dev/null || complete -F _pxctl_co
 
 
 def script(shell: str, command: click.Command) -> str:
-    """Return the script for one of SHELLS."""
     if shell == "bash":
         return _BASH
     from click.shell_completion import get_completion_class

@@ -70,8 +70,7 @@ def answers(client: Client, timeout: float = 1.0) -> bool:
 def start_daemon(invocation: Invocation, timeout: float) -> None:
     """Spawn `pxd`, detached, and return when its socket answers.
 
-    Raises:
-        Failure: It ended first (with its last words), or does not answer within `timeout` seconds.
+    Raises Failure: it ended first (with its last words), or does not answer within `timeout` seconds.
     """
     argv, env = _pxd(invocation)
     path = Path(invocation.places.log_file)
@@ -211,9 +210,7 @@ def run(argv: list[str], env: Mapping[str, str] | None = None) -> subprocess.Com
 def stop_daemon(client: Client, timeout: float) -> None:
     """Ask for the orderly stop, and return when the daemon's own processes and those of its units are gone.
 
-    Raises:
-        Unreachable: No daemon answers.
-        Failure: Names what outlived the stop.
+    Raises Unreachable: no daemon answers; Failure: names what outlived the stop.
     """
     import psutil
 

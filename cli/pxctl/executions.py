@@ -193,8 +193,7 @@ def execution_route(execution: Document) -> str:
 def execution_events(client: Client, execution: Document) -> Iterator[Document]:
     """Yield `start`, then `output` and `status` as they come, and `done` with the final row.
 
-    Raises:
-        Failure: There is no such execution any more, or the daemon is away for too long.
+    Raises Failure: there is no such execution any more, or the daemon is away for too long.
     """
     seen, began = dict.fromkeys(STREAMS, 0), False
 
@@ -238,7 +237,6 @@ class ExecutionView:
         self._close_lines()
 
     def show(self, event: Document) -> None:
-        """Show one event."""
         if event.get("event") == "output":
             pair = (self._out, self._err)
             outlet, other = pair if event.get("stream") != "stderr" else pair[::-1]

@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-Cell = tuple[str, str | None]
-"""A text and the name of its style."""
+Cell = tuple[str, str | None]  # a text and the name of its style
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
@@ -197,7 +196,6 @@ def size(count: Any) -> str:
 
 
 def percent(value: object) -> str:
-    """Return "3.1%"."""
     return f"{value:.1f}%" if is_number(value) else ABSENT
 
 

@@ -6,10 +6,8 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-LINE_CHARACTERS = 4000
-"""What is kept of a line that is held back."""
-SHOWN_LINES, TAIL_LINES = 20, 5
-"""Output of more lines is collapsed to so many, of which so many are its last ones."""
+LINE_CHARACTERS = 4000  # what is kept of a line that is held back
+SHOWN_LINES, TAIL_LINES = 20, 5  # output of more lines is collapsed to so many, of which so many are its last ones
 
 
 _RESET = "\x1b[0m"

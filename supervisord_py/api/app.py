@@ -108,9 +108,7 @@ def build_app(context: ApiContext) -> web.Application:
 def build_runner(app: web.Application, *, shutdown_seconds: float = 5.0) -> web.AppRunner:
     """Return the runner that serves `app`: a client that goes away cancels its request, broken HTTP gets a problem.
 
-    Args:
-        app: From `build_app`.
-        shutdown_seconds: How long requests under way may take when the runner is cleaned up.
+    `app`: from `build_app`; `shutdown_seconds`: how long requests under way may take when the runner is cleaned up.
     """
     return _Runner(app, shutdown_timeout=shutdown_seconds, access_log=None)
 
@@ -162,15 +160,10 @@ class _Server(web.Server):
 
 
 class _Connection(RequestHandler):
-    """One connection. What cannot be parsed never reaches the application, so its problem is made here.
+    """One connection. What cannot be parsed never reaches the application, so its problem is made here."""
 
-    Attributes:
-        peer: Who is at the other end of a Unix socket; None on the loopback listener.
-        refusal: What every request of that peer is answered with.
-    """
-
-    peer: LocalPeer | None = None
-    refusal: ForbiddenError | None = None
+    peer: LocalPeer | None = None  # who is at the other end of a Unix socket; None on the loopback listener
+    refusal: ForbiddenError | None = None  # what every request of that peer is answered with
     _deadline: asyncio.TimerHandle | None = None
     _body: Any = None
 
@@ -307,12 +300,7 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
 
 
 def _admit(request: web.Request, config: ApiConfig) -> None:
-    """Let the request in.
-
-    Raises:
-        ForbiddenError: Who asks may not.
-        TooLargeError: Its body is over the limit.
-    """
+    """Let the request in. Raises ForbiddenError: who asks may not; TooLargeError: its body is over the limit."""
     connection = request.protocol
     if isinstance(connection, _Connection) and connection.peer is not None:
         if connection.refusal is not None:

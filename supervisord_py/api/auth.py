@@ -49,11 +49,7 @@ def peer_credentials(connection: socket.socket) -> LocalPeer:
 
 
 def admit_local(peer: LocalPeer, own_uid: int) -> None:
-    """Let the daemon's own user and root in.
-
-    Raises:
-        ForbiddenError: It is someone else.
-    """
+    """Let the daemon's own user and root in. Raises ForbiddenError: it is someone else."""
     if peer.uid not in {own_uid, 0}:
         raise ForbiddenError(
             f"This daemon belongs to uid {own_uid}; uid {peer.uid} may not use it.",
@@ -69,8 +65,7 @@ def admit_bearer(headers: Mapping[str, str], tcp: TcpAccess | None, query_token:
         tcp: The listener.
         query_token: Counts where there is no Authorization header.
 
-    Raises:
-        ForbiddenError: No or a wrong token, or a name that is not this machine's loopback.
+    Raises ForbiddenError: no or a wrong token, or a name that is not this machine's loopback.
     """
     if tcp is None:
         raise ForbiddenError("The TCP listener has no token, so nobody may use it.", hint="see: man pxd.toml, [api]")

@@ -130,14 +130,7 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Plain values out of the settings, and the places that routes read and write.
 
     Attributes:
-        max_body_bytes: Largest request body; the setting is called `max_body_setting`.
-        idempotency_body_bytes: Largest answer that is kept for replay.
         stream_buffer_bytes: How much is buffered for a slow reader of a stream before its source is held back.
-        stream_heartbeat_seconds: Longest silence on a followed stream, so that a lost client is noticed.
-        drain_seconds: What requests under way get when the control plane is replaced.
-        tcp: The loopback listener, or None when there is none.
-        tcp_connections: How many connections that listener has at a time; one more is closed at once.
-        first_request_seconds: How long a connection of that listener may be there before it asks something.
     """
 
     log_dir: Path
@@ -146,15 +139,15 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     cells_dir: Path
     tools_dir: Path
     examples_dir: Path
-    max_body_bytes: int = 16 * 1024 * 1024
+    max_body_bytes: int = 16 * 1024 * 1024  # largest request body; the setting is called `max_body_setting`
     max_body_setting: str = "tools.max_body_bytes"
-    idempotency_body_bytes: int = 1024 * 1024
+    idempotency_body_bytes: int = 1024 * 1024  # largest answer that is kept for replay
     stream_buffer_bytes: int = 1024 * 1024
-    stream_heartbeat_seconds: float = 15.0
-    drain_seconds: float = 5.0
-    tcp: TcpAccess | None = None
-    tcp_connections: int = 128
-    first_request_seconds: float = 10.0
+    stream_heartbeat_seconds: float = 15.0  # longest silence on a followed stream, so that a lost client is noticed
+    drain_seconds: float = 5.0  # what requests under way get when the control plane is replaced
+    tcp: TcpAccess | None = None  # the loopback listener, or None when there is none
+    tcp_connections: int = 128  # how many connections that listener has at a time; one more is closed at once
+    first_request_seconds: float = 10.0  # how long a connection of that listener may be there before it asks something
 
 
 class ApiContext(msgspec.Struct, frozen=True, kw_only=True):

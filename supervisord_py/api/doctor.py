@@ -46,8 +46,7 @@ _OPEN_TO_OTHERS = 0o077
 _SYSTEMD_UNIT = "pxd.service"
 _LINGER = Path("/var/lib/systemd/linger")
 _SYSTEMD_RUNS = Path("/run/systemd/system")
-_STALLED = 3
-"""Failures in a row of a pipe that runs by itself."""
+_STALLED = 3  # failures in a row of a pipe that runs by itself
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -126,8 +126,7 @@ async def _page(call: Call, pipe: str | None, query: ExecutionsQuery) -> Documen
 async def _execution_of(call: Call) -> Execution:
     """Return the execution that the path names, which must be one of its pipe, where it names one.
 
-    Raises:
-        UnknownUnitError: There is no such execution.
+    Raises UnknownUnitError: there is no such execution.
     """
     text = call.path("id")
     if not (text.isascii() and text.isdigit() and len(text) < 19):  # what SQLite holds

@@ -54,10 +54,8 @@ async def answer_once(
 ) -> web.StreamResponse:
     """Answer, unless the key says that this was done before. With `streams` the answer is not kept for replay.
 
-    Raises:
-        ConflictError: It is under way, its outcome is unknown, or its answer was not kept.
-        InvalidInputError: The key belongs to another request.
-        BadRequestError: The key is no key.
+    Raises ConflictError: it is under way, its outcome is unknown, or its answer was not kept; InvalidInputError:
+    the key belongs to another request; BadRequestError: the key is no key.
     """
     if not _KEY.fullmatch(key):
         raise BadRequestError("The Idempotency-Key must be 1 to 255 visible ASCII characters.", hint="use a UUID")

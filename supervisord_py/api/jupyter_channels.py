@@ -198,11 +198,7 @@ class _Bridge:
 
 
 def _read(frame: str | bytes, protocol: str | None) -> Message:
-    """Return a client's message.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Return a client's message. Raises ValueError: it is none."""
     message = unpack(frame, protocol, channel="shell")
     if not message.type:
         raise ValueError("this is no Jupyter message: it has no msg_type")

@@ -65,8 +65,7 @@ def joinable(call: Call) -> list[SessionView]:
 def session_by_uuid(call: Call) -> SessionView:
     """Return the session of the path's UUID.
 
-    Raises:
-        UnknownUnitError: There is no kernel of that id, or it does not live.
+    Raises UnknownUnitError: there is no kernel of that id, or it does not live.
     """
     wanted = call.path("uuid")
     for view in joinable(call):

@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Document = dict[str, Any]
-RESUME_SECONDS = 5.0
-"""How long a call told as server-sent events waits for a client that was cut off."""
-_DRAIN_SHARE = 0.8
-"""Of what requests get when the control plane is replaced: the rest is for telling that it is."""
+RESUME_SECONDS = 5.0  # how long a call told as server-sent events waits for a client that was cut off
+_DRAIN_SHARE = 0.8  # of what requests get when the control plane is replaced: the rest is for telling that it is
 _DONE = "done"
 _SEEN = re.compile("(?P<call>[0-9a-f]{16}):(?:done|([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})-(-1|[0-9]{1,18}))")
 
@@ -145,8 +143,7 @@ async def tell(
 ) -> web.StreamResponse:
     """Run work and answer with a stream of `media` (NDJSON or SSE) of what happens; see HeldCall for the arguments.
 
-    Raises:
-        PxError: It failed.
+    Raises PxError: it failed.
     """
     hold_seconds = RESUME_SECONDS if media == SSE else 0.0
     held = HeldCall(call, work, interrupted, ends_with_client=ends_with_client, hold_seconds=hold_seconds)
@@ -156,9 +153,7 @@ async def tell(
 async def resume(call: Call, seen: str) -> web.StreamResponse:
     """Answer with the rest of the stream whose event `seen` is the last that the client has.
 
-    Raises:
-        UnknownUnitError: It is not there any more.
-        BadRequestError: That is no such id.
+    Raises UnknownUnitError: it is not there any more; BadRequestError: that is no such id.
     """
     found = _SEEN.fullmatch(seen)
     if found is None:
@@ -236,9 +231,7 @@ async def _patience(call: Call, work: asyncio.Task[Any]) -> AsyncIterator[asynci
 def came_of(work: asyncio.Task[T], interrupted: InterruptedRunError) -> T:
     """Return what came of the work.
 
-    Raises:
-        PxError: It failed, or was cut off.
-        InterruptedRunError: The given one: it goes on without us.
+    Raises PxError: it failed, or was cut off; InterruptedRunError: the given one: it goes on without us.
     """
     if not work.done():
         raise interrupted

@@ -53,9 +53,7 @@ _USUAL_SPEC = "python3"
 def session_of(call: Call, query: SessionQuery | SessionWorkQuery) -> SessionView:
     """Return the session that `{k}` and `cwd` mean.
 
-    Raises:
-        UnknownUnitError: There is none.
-        AmbiguousNameError: Several have that name.
+    Raises UnknownUnitError: there is none; AmbiguousNameError: several have that name.
     """
     return call.context.kernels.find(call.path("k").removeprefix("kernel:"), _cwd(query))
 
@@ -154,8 +152,7 @@ async def begin(call: Call, body: StartKernel) -> web.StreamResponse:
 def _place(body: Place) -> dict[str, Any]:
     """Return the members that decide where code runs, by the names that both requests have for them.
 
-    Raises:
-        InvalidInputError: A Python was named for cells that run in the shell.
+    Raises InvalidInputError: A Python was named for cells that run in the shell.
     """
     if body.language == "bash" or body.backend is BackendName.BASH:
         for name in ("interpreter", "kernelspec"):
@@ -289,12 +286,11 @@ class _Content(NamedTuple):
     """What is to be run, and what it says of its language.
 
     Attributes:
-        notebook: The text that the results go back into, None where there was none.
         missed_spec: Kernelspec that the notebook names and nobody has: it runs in what a call without one gets.
     """
 
     cells: tuple[Cell, ...]
-    notebook: str | None = None
+    notebook: str | None = None  # the text that the results go back into, None where there was none
     kernelspec: str | None = None
     missed_spec: str | None = None
 

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.room import Pipes
 
 _STREAMS = {"stdout": Stream.STDOUT, "stderr": Stream.STDERR}
-_LINES_BYTES = 1024 * 1024
-"""Of an execution's output: the last lines are looked for in so much of its end."""
-_NEXT_SECONDS = 1.0
-"""Who follows a pipe hears of its next execution within this time."""
+_LINES_BYTES = 1024 * 1024  # of an execution's output: the last lines are looked for in so much of its end
+_NEXT_SECONDS = 1.0  # who follows a pipe hears of its next execution within this time
 
 
 class _Stored(NamedTuple):

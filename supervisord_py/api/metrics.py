@@ -76,7 +76,6 @@ class Counts:
         self.executions: Counter[tuple[str, str]] = Counter({(status, ""): 0 for status in _ENDS.values()})
 
     def count(self, event: Event) -> None:
-        """Count one event."""
         facts, lives = event.facts, self.lives.get((event.unit or "").partition(":")[0])
         match event.event:
             case "execution_queued":

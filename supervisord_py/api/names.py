@@ -63,10 +63,7 @@ def resolve(
 def resolve_one(pattern: str, units: Collection[str], second_names: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the single unit that a pattern means.
 
-    Raises:
-        AmbiguousNameError: It means several.
-        UnknownUnitError: It means none.
-        BadRequestError: It is empty.
+    Raises AmbiguousNameError: it means several; UnknownUnitError: it means none; BadRequestError: it is empty.
     """
     found = _resolve_pattern(pattern, units, second_names)
     if len(found) > 1:

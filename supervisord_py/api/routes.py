@@ -54,26 +54,20 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One row.
 
     Attributes:
-        path: With `{name}` parts.
         handler: Given the call, then the query and the body where the row names a Struct for them.
-        body: None where there is none, and what is sent is not looked at; `Body` where it must say nothing.
-        outlives: The work goes on when the client goes away before the answer.
-        streams: The answer to a POST is a stream: it is not kept for replay under an Idempotency-Key.
-        resumes: A POST with Last-Event-ID does nothing again, under whatever key: it is told the rest.
-        lenient: Query parameters that the row does not know are passed over.
     """
 
     method: str
-    path: str
+    path: str  # with `{name}` parts
     handler: Callable[..., Awaitable[web.StreamResponse]]
     returns: str
     access: Access
     query: type[s.Query] = s.Query
-    body: Any = None
-    outlives: bool = False
-    streams: bool = False
-    resumes: bool = False
-    lenient: bool = False
+    body: Any = None  # None where there is none, and what is sent is not looked at; `Body` where it must say nothing
+    outlives: bool = False  # the work goes on when the client goes away before the answer
+    streams: bool = False  # the answer to a POST is a stream: it is not kept for replay under an Idempotency-Key
+    resumes: bool = False  # a POST with Last-Event-ID does nothing again, under whatever key: it is told the rest
+    lenient: bool = False  # query parameters that the row does not know are passed over
 
 
 async def openapi(call: Call) -> web.StreamResponse:

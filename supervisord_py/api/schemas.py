@@ -229,8 +229,7 @@ def parse_age(text: str) -> float | None:
 def moment_of(name: str, text: str | None, now: float) -> float | None:
     """Return the Unix time meant by an RFC 3339 time (UTC where it says no zone) or by an age before `now`.
 
-    Raises:
-        BadRequestError: It is neither.
+    Raises BadRequestError: it is neither.
     """
     if text is None:
         return None
@@ -246,11 +245,7 @@ def moment_of(name: str, text: str | None, now: float) -> float | None:
 
 
 def last_id(headers: Any) -> int | None:
-    """Return the number in Last-Event-ID, None where there is none.
-
-    Raises:
-        BadRequestError: It is no number.
-    """
+    """Return the number in Last-Event-ID, None where there is none. Raises BadRequestError: it is no number."""
     seen: str = headers.get("Last-Event-ID", "")
     if seen and not (seen.isascii() and seen.isdigit() and int(seen[:20]) <= LONGEST):
         raise refuse_value("Last-Event-ID", seen, "must be the id of the last item")

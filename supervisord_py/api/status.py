@@ -83,11 +83,7 @@ async def _act(call: Call, query: BatchQuery, verb: str, view: UnitView) -> dict
 
 
 async def within(call: Call, seconds: float | None, unit: str, work: Any) -> dict[str, Any]:
-    """Wait for work that goes on when the time is over.
-
-    Raises:
-        TimedOutError: It is.
-    """
+    """Wait for work that goes on when the time is over. Raises TimedOutError: it is."""
     task: asyncio.Task[dict[str, Any]] = asyncio.ensure_future(work)
     done, _ = await asyncio.wait({task}, timeout=seconds)
     if not done:

@@ -67,7 +67,6 @@ def json_bytes(document: Any) -> bytes:
 
 
 def json_answer(document: Any, *, status: int = 200) -> web.Response:
-    """Return a JSON answer."""
     return web.Response(status=status, body=json_bytes(document), content_type=JSON)
 
 

@@ -270,8 +270,7 @@ async def add(call: Call, body: AddTool) -> web.StreamResponse:
 async def remove(call: Call, query: ForceQuery) -> web.StreamResponse:
     """Delete a tool's folder. One that runs is refused unless `force` stops it first.
 
-    Raises:
-        ConflictError: It runs, or its folder lies outside the tools directory.
+    Raises ConflictError: it runs, or its folder lies outside the tools directory.
     """
     name, context = tool_name(call), call.context
     context.catalog.entry(name)

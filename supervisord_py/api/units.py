@@ -132,7 +132,6 @@ def _kernel_unit(view: SessionView) -> KernelUnit:
 
 
 def pipe_unit(view: PipeView) -> PipeUnit:
-    """Return a pipe as a unit."""
     hint = f"pxctl pipe validate {view.name}"
     failure = view.config_error and {"kind": "config_error", "detail": view.config_error, "hint": hint}
     if view.running is not None:
@@ -175,9 +174,7 @@ def second_names(units: Collection[UnitView]) -> dict[str, str]:
 def unit_named(call: Call, name: str | None = None) -> UnitView:
     """Return the single unit that a name, else `{u}` of the path, means.
 
-    Raises:
-        UnknownUnitError: None.
-        AmbiguousNameError: Several.
+    Raises UnknownUnitError: none; AmbiguousNameError: several.
     """
     units = all_units(call.context)
     return units[resolve_one(call.path("u") if name is None else name, units, second_names(units.values()))]
@@ -218,8 +215,7 @@ async def measure(context: ApiContext, instances: list[str]) -> Mapping[str, Tre
 def cpu_percent(samples: dict[str, list[tuple[float, float]]], instance: str, spent: float, now: float) -> float | None:
     """Take a sample of an instance's CPU seconds; return percent of one CPU since the last usable one, None at first.
 
-    Args:
-        samples: The last two usable ones of each instance: (monotonic time, CPU seconds).
+    `samples`: the last two usable ones of each instance: (monotonic time, CPU seconds).
     """
     known = samples.setdefault(instance, [])
     if not known or now - known[-1][0] >= _SHORTEST_SAMPLE:

@@ -35,8 +35,7 @@ Pointer = tuple[str | int, ...]
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 100
-MAX_VALUES = 10_000
-"""Of a YAML text, keys included: what is larger is data, and slow."""
+MAX_VALUES = 10_000  # of a YAML text, keys included: what is larger is data, and slow
 MAX_PROBLEMS = 100
 MAX_MESSAGE = 400
 _TYPE_NAMES = {
@@ -53,17 +52,14 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong with what a user wrote.
 
     Attributes:
-        message: What, in words; `hint` the cure where there is more to say.
-        file: The file's path, or the name of what else it stands in ("body").
         line, column: Count from 1; None where the file itself is the matter.
-        pointer: RFC 6901, "" for the whole.
     """
 
-    message: str
-    file: str = ""
+    message: str  # what, in words; `hint` the cure where there is more to say
+    file: str = ""  # the file's path, or the name of what else it stands in ("body")
     line: int | None = None
     column: int | None = None
-    pointer: str = ""
+    pointer: str = ""  # RFC 6901, "" for the whole
     hint: str | None = None
 
     def where(self) -> str:
@@ -189,8 +185,7 @@ def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 def read_document(path: Path, *, limit: int = MAX_FILE_BYTES) -> Document:
     """Read and parse a file, by its suffix: .json, .toml, else YAML.
 
-    Raises:
-        DocumentError: It is missing, unreadable, too large, no UTF-8, or not of its language.
+    Raises DocumentError: it is missing, unreadable, too large, no UTF-8, or not of its language.
     """
     parse = {".json": parse_json, ".toml": parse_toml}.get(path.suffix, parse_yaml)
     try:
@@ -200,11 +195,7 @@ def read_document(path: Path, *, limit: int = MAX_FILE_BYTES) -> Document:
 
 
 def decode(raw: bytes, file: str) -> str:
-    """Decode UTF-8.
-
-    Raises:
-        DocumentError: With the place of the first byte that is none.
-    """
+    """Decode UTF-8. Raises DocumentError: with the place of the first byte that is none."""
     if raw.startswith(b"\xef\xbb\xbf"):
         message = "the file begins with a byte order mark; save it as UTF-8 without one"
         raise DocumentError(Problem(message=message, file=file, line=1, column=1))
@@ -224,8 +215,7 @@ def _at(text: str, offset: int, message: str, file: str) -> Problem:
 def parse_json(text: str, file: str = "") -> Document:
     """Parse JSON strictly: a key that stands twice, NaN, 1e999 and half a surrogate pair are refused.
 
-    Raises:
-        DocumentError: Whatever is wrong, with its place.
+    Raises DocumentError: whatever is wrong, with its place.
     """
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -263,11 +253,7 @@ def parse_json(text: str, file: str = "") -> Document:
 
 
 def parse_toml(text: str, file: str = "") -> Document:
-    """Parse TOML.
-
-    Raises:
-        DocumentError: With the place that tomllib names.
-    """
+    """Parse TOML. Raises DocumentError: with the place that tomllib names."""
     try:
         value = tomllib.loads(text)
         _check_depth(value, file)
@@ -286,8 +272,7 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
 
     Anchors, aliases, tags and a key that stands twice are refused: a file is what it looks like.
 
-    Raises:
-        DocumentError: Whatever is wrong, with its place.
+    Raises DocumentError: whatever is wrong, with its place.
     """
     import yaml  # 15 ms; settings and tools do without
 

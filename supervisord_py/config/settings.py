@@ -13,8 +13,7 @@ from msgspec import Meta, Struct
 
 MIB = 1024 * 1024
 KIB = 1024
-HIDDEN = "[hidden]"
-"""Stands where a secret is."""
+HIDDEN = "[hidden]"  # stands where a secret is
 
 SECRET = {"secret": True}
 Seconds = Annotated[float, Meta(ge=0)]
@@ -40,8 +39,7 @@ KERNELS_ENV = tuple(
     IPYKERNEL_CELL_NAME
     """.split()  # noqa: SIM905
 )
-KERNELS_ENV_PREFIXES = ("LC_", "XDG_", "PI_")
-"""Variables whose names begin so reach kernels as well."""
+KERNELS_ENV_PREFIXES = ("LC_", "XDG_", "PI_")  # variables whose names begin so reach kernels as well
 KERNELS_ENV_DENY = tuple(
     """
     OPENAI_API_KEY ANTHROPIC_API_KEY GOOGLE_API_KEY GEMINI_API_KEY OPENROUTER_API_KEY PERPLEXITY_API_KEY

@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from supervisord_py.config.settings import Settings
     from supervisord_py.daemon.paths import Paths
 
-STOP_SECONDS = 10.0
-"""What an orderly stop gets at least, until the keeper kills: KILL, drained pipes, ledger closed."""
-CONTROL_HANG_SECONDS = 30.0
-"""Silence after which the control plane is replaced."""
-WATCHDOG_SECONDS = 10.0
-"""Interval at which the keeper asks the control plane for a sign of life."""
+STOP_SECONDS = 10.0  # what an orderly stop gets at least, until the keeper kills: KILL, drained pipes, ledger closed
+CONTROL_HANG_SECONDS = 30.0  # silence after which the control plane is replaced
+WATCHDOG_SECONDS = 10.0  # interval at which the keeper asks the control plane for a sign of life
 
 _CONTROL_FDS = ("--channel-fd", "3", "--listen-fd", "4", "--lock-fd", "5")
 

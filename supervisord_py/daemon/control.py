@@ -125,8 +125,7 @@ def _run(given: argparse.Namespace, flags: Flags, started_at: float) -> int:
 def _settings(flags: Flags, paths: Paths) -> Loaded:
     """Return what pxd or a reload validated; where this version does not understand that, validate anew.
 
-    Raises:
-        SettingsError: There is nothing, and the settings are broken.
+    Raises SettingsError: there is nothing, and the settings are broken.
     """
     from supervisord_py.daemon.settings import recall_valid
 

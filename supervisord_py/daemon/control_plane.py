@@ -57,10 +57,8 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.process.model import ControlEvent, LogTrouble
 
-LOSS_SECONDS = 2.0
-"""How long it may take to write down that the keeper is lost; then the clean-up begins anyway."""
-READ_SECONDS = 30.0
-"""How long the program that validates changed settings may take."""
+LOSS_SECONDS = 2.0  # how long it may take to write down that the keeper is lost; then the clean-up begins anyway
+READ_SECONDS = 30.0  # how long the program that validates changed settings may take
 FIRST_PRUNE_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 _READER = "settings"
@@ -72,14 +70,10 @@ class Shutdown(IntEnum):
     """How to end, weakest first."""
 
     NONE = 0
-    REPLACE = 1
-    """End alone; the keeper starts another control plane, the children stay."""
-    RESTART_ALL = 2
-    """Stop the children, then have the keeper become a new daemon."""
-    STOP = 3
-    """Stop the children, then the keeper."""
-    KEEPER_LOST = 4
-    """The keeper is dead: write down what was interrupted, then kill what it left."""
+    REPLACE = 1  # end alone; the keeper starts another control plane, the children stay
+    RESTART_ALL = 2  # stop the children, then have the keeper become a new daemon
+    STOP = 3  # stop the children, then the keeper
+    KEEPER_LOST = 4  # the keeper is dead: write down what was interrupted, then kill what it left
 
 
 class ShutdownRequests:
@@ -108,18 +102,15 @@ class Options(msgspec.Struct, frozen=True):
 
     Attributes:
         flags, paths: How `pxd` was called, and where everything lies.
-        loaded: The settings to begin with.
-        channel: Our end of the keeper's channel; owned.
-        listening: The control socket; owned.
         started_at: When this control plane began, Unix seconds by the same clock as the keeper's beginning: the
             kernel's record of it counts from a boot time in whole seconds, and may lie before the keeper's.
     """
 
     flags: Flags
     paths: Paths
-    loaded: Loaded
-    channel: socket.socket
-    listening: socket.socket
+    loaded: Loaded  # the settings to begin with
+    channel: socket.socket  # our end of the keeper's channel; owned
+    listening: socket.socket  # the control socket; owned
     started_at: float
 
 
@@ -155,8 +146,7 @@ class ControlPlane:
     async def start(cls, options: Options) -> ControlPlane:
         """Put everything together and serve; the keeper hears `ready`.
 
-        Raises:
-            PxError: The keeper is gone, or the ledger cannot be opened.
+        Raises PxError: the keeper is gone, or the ledger cannot be opened.
         """
         paths = options.paths
         async with AsyncExitStack() as undo:
@@ -310,7 +300,6 @@ class ControlPlane:
         return self.requests.strongest >= Shutdown.RESTART_ALL
 
     def facts(self) -> DaemonFacts:
-        """Say who this daemon is."""
         return DaemonFacts(
             version=__version__,
             daemon_id=daemon_id(self._options.paths.state_dir),
@@ -341,8 +330,7 @@ class ControlPlane:
     async def reload(self) -> ReloadReport:
         """Read the settings again and put in force what can be; with broken ones the old stay.
 
-        Raises:
-            SettingsError: They are broken.
+        Raises SettingsError: they are broken.
         """
         loaded = await self._read()
         changed = changed_keys(self.loaded.settings, loaded.settings)
@@ -376,8 +364,7 @@ class ControlPlane:
     async def _read(self) -> Loaded:
         """Return the settings as they are now; a program validates them anew if anything of them has changed.
 
-        Raises:
-            SettingsError: They are broken.
+        Raises SettingsError: they are broken.
         """
         options = self._options
         async with self._reading:
@@ -477,8 +464,7 @@ class ControlPlane:
     async def _stop_children(self) -> None:
         """Stop all at the same time, each with its own grace; a keeper that dies meanwhile stops nobody.
 
-        Raises:
-            KeeperLostError: It died.
+        Raises KeeperLostError: it died.
         """
         wanted = self.requests.strongest.name.lower()
         self.events.publish("daemon_stopping", wish=wanted)

@@ -39,9 +39,7 @@ class Losses(NamedTuple):
 async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collection[str]) -> Losses:
     """Close the rows that nobody holds any more; tell log and events of them, and return all that was interrupted.
 
-    Args:
-        caps: What our keeper said of itself and of what it swept.
-        held: Keys that our keeper holds.
+    `caps`: what our keeper said of itself and of what it swept; `held`: keys that our keeper holds.
     """
     now = time.time()
     closed = await instances.close_interrupted(ledger, held, now)

@@ -18,8 +18,7 @@ from supervisord_py.keeper import procfs
 if TYPE_CHECKING:
     from pathlib import Path
 
-CLEANUP_SECONDS = 15.0
-"""How long the clean-up after a killed keeper may take before we give up."""
+CLEANUP_SECONDS = 15.0  # how long the clean-up after a killed keeper may take before we give up
 
 _POLL_SECONDS = 0.05
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -50,8 +49,7 @@ class AlreadyRunningError(ConflictError):
 def take_lock(path: Path, *, patience: float = CLEANUP_SECONDS) -> int:
     """Lock `path` and return the descriptor that holds it (close-on-exec; not yet signed by `sign_lock`).
 
-    Raises:
-        AlreadyRunningError: A living daemon holds it, or a clean-up did not end within `patience` seconds.
+    Raises AlreadyRunningError: A living daemon holds it, or a clean-up did not end within `patience` seconds.
     """
     deadline = time.monotonic() + patience
     while True:

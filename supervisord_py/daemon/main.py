@@ -128,8 +128,7 @@ def _start(flags: Flags) -> NoReturn:
 def _load(flags: Flags, paths: Paths) -> Loaded:
     """Return the settings: those that an earlier start validated, if nothing of them has changed since.
 
-    Raises:
-        SettingsError: They are broken.
+    Raises SettingsError: they are broken.
     """
     from supervisord_py.daemon.paths import guard_directory
     from supervisord_py.daemon.settings import recall_valid

@@ -31,8 +31,7 @@ LOCK_NAME = "pxd.lock"
 LEDGER_NAME = "pxd.db"
 
 SUN_PATH_LINUX = 108
-SUN_PATH_DARWIN = 104
-"""Bytes of sockaddr_un.sun_path, including the NUL that ends it: unix(7), and sys/un.h of macOS."""
+SUN_PATH_DARWIN = 104  # bytes of sockaddr_un.sun_path, including the NUL that ends it: unix(7), and sys/un.h of macOS
 
 
 class Scope(StrEnum):
@@ -55,45 +54,25 @@ class ContradictionError(BadRequestError):
 
 
 class Paths(msgspec.Struct, frozen=True):
-    """Absolute paths of one daemon.
+    """Absolute paths of one daemon."""
 
-    Attributes:
-        config_file: `pxd.toml`; need not exist.
-        conf_dir: Drop-in folder beside it; its `*.toml` are read in the order of their names.
-        tools_dir: First folder of tools; `tools new` and `tools add` write here.
-        pipes_dir: Folder of pipes.
-        kernels_dir: The managed environment of kernels, and overlays.
-        modules_dir: The user's own modules for kernels; need not exist.
-        state_dir: Ledger and, unless the service manager says otherwise, logs.
-        ledger_file: The SQLite file.
-        log_dir: Root of the output segments.
-        cells_dir: Complete outputs of cells.
-        executions_dir: Outputs and private files of executions.
-        presets_file: Models that pipes name; need not exist.
-        agents_file: The user's own adapters; need not exist.
-        run_dir: Lock, and private sockets.
-        kernel_run_dir: Connection files and sockets of kernels; short.
-        socket: The control socket.
-        lock_file: Held by flock for as long as a daemon lives.
-    """
-
-    config_file: Path
-    conf_dir: Path
-    tools_dir: Path
-    pipes_dir: Path
-    kernels_dir: Path
-    modules_dir: Path
-    state_dir: Path
-    ledger_file: Path
-    log_dir: Path
-    cells_dir: Path
-    executions_dir: Path
-    presets_file: Path
-    agents_file: Path
-    run_dir: Path
-    kernel_run_dir: Path
-    socket: Path
-    lock_file: Path
+    config_file: Path  # `pxd.toml`; need not exist
+    conf_dir: Path  # drop-in folder beside it; its `*.toml` are read in the order of their names
+    tools_dir: Path  # first folder of tools; `tools new` and `tools add` write here
+    pipes_dir: Path  # folder of pipes
+    kernels_dir: Path  # the managed environment of kernels, and overlays
+    modules_dir: Path  # the user's own modules for kernels; need not exist
+    state_dir: Path  # ledger and, unless the service manager says otherwise, logs
+    ledger_file: Path  # the SQLite file
+    log_dir: Path  # root of the output segments
+    cells_dir: Path  # complete outputs of cells
+    executions_dir: Path  # outputs and private files of executions
+    presets_file: Path  # models that pipes name; need not exist
+    agents_file: Path  # the user's own adapters; need not exist
+    run_dir: Path  # lock, and private sockets
+    kernel_run_dir: Path  # connection files and sockets of kernels; short
+    socket: Path  # the control socket
+    lock_file: Path  # held by flock for as long as a daemon lives
 
 
 class Roots(NamedTuple):
@@ -114,9 +93,8 @@ def resolve_paths(
 ) -> Paths:
     """Return the paths that `environ` and the flags mean. Relative ones are taken from the working directory.
 
-    Raises:
-        ContradictionError: `--system` together with PX_HOME.
-        PlaceError: The platform offers no runtime directory that is safe to use.
+    Raises ContradictionError: `--system` together with PX_HOME; PlaceError: the platform offers no runtime
+    directory that is safe to use.
     """
     roots = _granted(_roots(environ, scope), environ)
     config = _absolute(config_file) if config_file else roots.config / SETTINGS_NAME
@@ -148,8 +126,7 @@ def check_socket_length(
 ) -> None:
     """Refuse a socket path that the kernel cannot take, before anything is started.
 
-    Raises:
-        PlaceError: The path has `limit` bytes or more (one byte is for the NUL).
+    Raises PlaceError: the path has `limit` bytes or more (one byte is for the NUL).
     """
     size = len(os.fsencode(path))
     if size < limit:
@@ -224,9 +201,8 @@ _ALL = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 def make_places(paths: Paths) -> None:
     """Make every directory of `paths` that is not there yet.
 
-    Raises:
-        ForbiddenError: One is a symbolic link, belongs to another user, or may not be made.
-        PlaceError: Something that is no directory is in the way, or the disk refuses.
+    Raises ForbiddenError: one is a symbolic link, belongs to another user, or may not be made; PlaceError:
+    something that is no directory is in the way, or the disk refuses.
     """
     guarded_ones = (paths.run_dir, paths.state_dir, paths.log_dir, paths.kernel_run_dir, paths.cells_dir)
     for guarded in (*guarded_ones, paths.executions_dir, paths.kernels_dir):
@@ -240,9 +216,7 @@ def make_places(paths: Paths) -> None:
 def guard_directory(path: Path) -> None:
     """Check that `path` is a real directory of ours and close it to everybody else.
 
-    Raises:
-        ForbiddenError: It is a symbolic link or belongs to another user.
-        PlaceError: It is no directory.
+    Raises ForbiddenError: it is a symbolic link or belongs to another user; PlaceError: it is no directory.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

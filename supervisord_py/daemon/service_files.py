@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LABEL = "io.github.supervisord-py.pxd"
-STOP_SECONDS = 90
-"""Longest orderly stop before the service manager kills: far above `daemon.stop_seconds`."""
+STOP_SECONDS = 90  # longest orderly stop before the service manager kills: far above `daemon.stop_seconds`
 
 LAUNCHD_THROTTLE_SECONDS = 30
 """launchd knows no exit code that ends restarts: a broken configuration is tried again this slowly, for ever."""

@@ -59,21 +59,13 @@ def _sentence(problem: dict[str, Any]) -> str:
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """Whence settings are read.
+    """Whence settings are read."""
 
-    Attributes:
-        config_file: `pxd.toml`.
-        conf_dir: Folder of drop-ins.
-        named: True when the user named the file (`--config`): then it must exist.
-        environ: The environment.
-        flags: Texts `section.key=value` of `--set`, in their order.
-    """
-
-    config_file: Path
-    conf_dir: Path
-    named: bool
-    environ: Mapping[str, str]
-    flags: tuple[str, ...] = ()
+    config_file: Path  # `pxd.toml`
+    conf_dir: Path  # folder of drop-ins
+    named: bool  # True when the user named the file (`--config`): then it must exist
+    environ: Mapping[str, str]  # the environment
+    flags: tuple[str, ...] = ()  # texts `section.key=value` of `--set`, in their order
 
     def files(self) -> list[Path]:
         """Return the files to read, weakest first."""
@@ -122,8 +114,7 @@ class Loaded(msgspec.Struct, frozen=True):
 def keep_valid(folder: Path, loaded: Loaded) -> None:
     """Leave settings for the control planes to come. Secrets are among them: the file is ours alone.
 
-    Raises:
-        OSError: The disk refuses.
+    Raises OSError: the disk refuses.
     """
     fresh = folder / f"{VALID_NAME}.{os.getpid()}"
     try:

@@ -46,10 +46,8 @@ NESTING = "__"
 _VARIABLES = [f"{PREFIX}{section}{NESTING}{name}".upper() for section, name in KEYS]
 _DOTTED = [f"{section}.{name}" for section, name in KEYS]
 _CHOICE = re.compile(r"'([^']*)'")
-MOST_PROBLEMS = 500
-"""So many are printed for whoever asked."""
-_SHOWN = 60
-"""Characters of a wrong value that an error quotes."""
+MOST_PROBLEMS = 500  # so many are printed for whoever asked
+_SHOWN = 60  # characters of a wrong value that an error quotes
 
 _ORDERED = (
     ("daemon", "backoff_initial_seconds", "backoff_max_seconds"),
@@ -299,11 +297,7 @@ class _Reading:
 
 
 def read_settings(sources: Sources) -> Loaded:
-    """Read and validate all sources.
-
-    Raises:
-        SettingsError: With every mistake of every source.
-    """
+    """Read and validate all sources. Raises SettingsError: with every mistake of every source."""
     stamp = sources.stamp()
     reading = _Reading(sources)
     problems, trees, places, folders = reading.problems, [], {}, ()

@@ -29,15 +29,12 @@ if TYPE_CHECKING:
     from supervisord_py.api.context import TcpAccess
     from supervisord_py.daemon.paths import Paths
 
-FIRST_INHERITED = 3
-"""SD_LISTEN_FDS_START of sd_listen_fds(3)."""
+FIRST_INHERITED = 3  # SD_LISTEN_FDS_START of sd_listen_fds(3)
 
-BACKLOG = 1024
-"""While the control plane restarts, clients wait here; the kernel caps it at net.core.somaxconn."""
+BACKLOG = 1024  # while the control plane restarts, clients wait here; the kernel caps it at net.core.somaxconn
 TCP_BACKLOG = 128
 TOKEN_NAME = "api.token"  # noqa: S105 - the name of a file
-TOKEN_LETTERS = 16
-"""A shorter token is no secret."""
+TOKEN_LETTERS = 16  # a shorter token is no secret
 
 
 def inherited_socket(environ: Mapping[str, str], pid: int, first: int = FIRST_INHERITED) -> socket.socket | None:
@@ -45,8 +42,7 @@ def inherited_socket(environ: Mapping[str, str], pid: int, first: int = FIRST_IN
 
     All descriptors of LISTEN_FDS become close-on-exec; more than one is refused.
 
-    Raises:
-        PlaceError: What was inherited is not one listening Unix stream socket.
+    Raises PlaceError: what was inherited is not one listening Unix stream socket.
     """
     if environ.get("LISTEN_PID") != str(pid):
         return None
@@ -65,11 +61,7 @@ def inherited_socket(environ: Mapping[str, str], pid: int, first: int = FIRST_IN
 
 
 def adopt_socket(fd: int) -> socket.socket:
-    """Take over a listening Unix stream socket that somebody else made.
-
-    Raises:
-        PlaceError: `fd` is something else.
-    """
+    """Take over a listening Unix stream socket that somebody else made. Raises PlaceError: `fd` is something else."""
     try:
         found = socket.socket(fileno=fd) if stat.S_ISSOCK(os.fstat(fd).st_mode) else None
     except OSError:
@@ -89,9 +81,8 @@ def adopt_socket(fd: int) -> socket.socket:
 def bind_socket(path: Path) -> socket.socket:
     """Bind and listen on `path`. Call only with the lock held.
 
-    Raises:
-        AlreadyRunningError: Somebody answers there.
-        PlaceError: The path is too long, or something that is no socket is in the way.
+    Raises AlreadyRunningError: somebody answers there; PlaceError: the path is too long, or something that is no
+    socket is in the way.
     """
     check_socket_length(path)
     fresh = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -151,9 +142,7 @@ def _peer_pid(connection: socket.socket) -> int | None:
 def open_tcp(listen: str, token_path: Path) -> tuple[socket.socket, TcpAccess]:
     """Bind the loopback port of `[api] listen` and get its token.
 
-    Raises:
-        ConfigError: The token file cannot be used.
-        ConflictError: The port cannot be had.
+    Raises ConfigError: the token file cannot be used; ConflictError: the port cannot be had.
     """
     from supervisord_py.api.context import TcpAccess
     from supervisord_py.daemon.settings import parse_listen
@@ -181,8 +170,7 @@ def token_file(paths: Paths) -> Path:
 def read_or_make_token(path: Path) -> str:
     """Return the token in `path`; make the file (0600) with a fresh one when it is not there.
 
-    Raises:
-        ConfigError: The file is not ours alone (somebody may have read it), holds no secret, or cannot be used.
+    Raises ConfigError: the file is not ours alone (somebody may have read it), holds no secret, or cannot be used.
     """
 
     def unusable(why: str) -> ConfigError:

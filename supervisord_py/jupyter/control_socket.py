@@ -67,8 +67,7 @@ class ControlSocket:
     ) -> dict[str, Any]:
         """Send one request and return the JSON document of the answer.
 
-        Raises:
-            DaemonError: No answer, or the answer is a problem document.
+        Raises DaemonError: no answer, or the answer is a problem document.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -110,8 +109,7 @@ class ControlSocket:
     async def ensure_running(self) -> None:
         """Start the daemon where it is not there, unless PX_AUTOSTART=0 forbids it.
 
-        Raises:
-            DaemonError: It is not there and may not or cannot be started.
+        Raises DaemonError: it is not there and may not or cannot be started.
         """
         try:
             await self.ask_surely("GET", "/api/health", seconds=START_SECONDS)

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from jupyter_client.connect import KernelConnectionInfo
 
-ENDED = 1
-"""What `poll` says of a life whose own code nobody knows."""
+ENDED = 1  # what `poll` says of a life whose own code nobody knows
 _POLL_SECONDS = 0.1
 _START_SECONDS = 600.0
 """Longer than any bound that the daemon has for a start: it is the one who gives up, and says why."""
@@ -142,9 +141,8 @@ class SupervisedProvisioner(KernelProvisionerBase):
     async def send_signal(self, signum: int) -> None:
         """Interrupt or end the kernel; 0 only asks whether it is there.
 
-        Raises:
-            OSError: There is no kernel any more, or the signal is none of SIGINT, SIGTERM, SIGKILL.
-            DaemonError: The daemon refuses.
+        Raises OSError: there is no kernel any more, or the signal is none of SIGINT, SIGTERM, SIGKILL;
+        DaemonError: the daemon refuses.
         """
         if signum == 0:
             if await self.poll() is not None:

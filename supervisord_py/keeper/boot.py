@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STDERR_FD = 2
-LINE_LIMIT = 4000
-"""Bytes of one line, below PIPE_BUF (pipe(7)): a pipe that polls writable takes it whole, at once."""
+LINE_LIMIT = 4000  # bytes of one line, below PIPE_BUF (pipe(7)): a pipe that polls writable takes it whole, at once
 
 
 class BootError(Exception):

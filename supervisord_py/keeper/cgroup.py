@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 GROUP_PREFIX = "pxd-"
 LEAF = "keeper"
-_LEAVES = (LEAF, "supervisor")
-"""Leaves that we, or systemd's DelegateSubgroup=, put the keeper into."""
+_LEAVES = (LEAF, "supervisor")  # leaves that we, or systemd's DelegateSubgroup=, put the keeper into
 _DEEPEST = 12
 
 
@@ -54,9 +53,7 @@ def counter(text: str, name: str) -> int:
 def locate(mountinfo: str, membership: str) -> tuple[str, str] | None:
     """Return (mount point, our own group's directory), or None where cgroup2 is not mounted or we are outside of it.
 
-    Args:
-        mountinfo: Text of /proc/self/mountinfo (proc(5)).
-        membership: Text of /proc/self/cgroup.
+    `mountinfo`: text of /proc/self/mountinfo (proc(5)); `membership`: text of /proc/self/cgroup.
     """
     mounts = [line.partition(" - ") for line in mountinfo.splitlines()]
     fields = next((left.split() for left, _, right in mounts if right.startswith("cgroup2 ")), None)

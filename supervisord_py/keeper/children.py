@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 
     Answer = Callable[["HeldChild | SpawnError"], None]
 
-RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes in one unit of ru_maxrss (getrusage(2))."""
-RECOUNT_SECONDS = 1.0
-"""Without pidfds a tree without leader is counted this often, only while there is one."""
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in one unit of ru_maxrss (getrusage(2))
+RECOUNT_SECONDS = 1.0  # without pidfds a tree without leader is counted this often, only while there is one
 REAPS_PER_TURN = 256
 STREAMS = ("stdout", "stderr")
 WHO = ("key", "unit", "pid", "start_time", "boot_id", "started_at")
@@ -228,7 +226,6 @@ class Children:
         self._loop.watch(child.report, lambda: self._confirm(child))
 
     def open_log(self, unit: str) -> UnitLog:
-        """Return the log of a unit."""
         try:
             return self._logs.log(unit)
         except ValueError as error:

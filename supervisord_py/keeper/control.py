@@ -32,14 +32,10 @@ CHANNEL_FD = 3
 LISTEN_FD = 4
 LOCK_FD = 5
 EXIT_BAD_SETTINGS = 78
-START_SECONDS = 60.0
-"""A control plane that has not said hello by then never will."""
-LEAVE_SECONDS = 5.0
-"""How long one that is to be replaced may take to finish its answers."""
-HEALTHY_SECONDS = 60.0
-"""A life of at least this proves health."""
-FREE_FAILURES = 3
-"""So many deaths in a row are answered at once; only then do the pauses begin."""
+START_SECONDS = 60.0  # a control plane that has not said hello by then never will
+LEAVE_SECONDS = 5.0  # how long one that is to be replaced may take to finish its answers
+HEALTHY_SECONDS = 60.0  # a life of at least this proves health
+FREE_FAILURES = 3  # so many deaths in a row are answered at once; only then do the pauses begin
 
 
 def pause_after(failures: int, initial: float, cap: float) -> float:
@@ -104,7 +100,6 @@ class ControlPlane:
         self.wanted = True
 
     def start(self) -> None:
-        """Start one now."""
         self._restart_timer = None
         if not self.wanted or self.pid:
             return

@@ -67,8 +67,7 @@ class Segments:
         self.total_bytes = total_bytes
         self.position = 0
         self.instance = 0
-        self._sizes: list[tuple[int, int]] = []
-        """(start, size) of the segments that are full."""
+        self._sizes: list[tuple[int, int]] = []  # (start, size) of the segments that are full
         self._start = self._idx_size = 0
         self._log = self._idx = -1
 

@@ -38,8 +38,7 @@ FIRST_LISTEN_FD = 3
 GRACE_SECONDS = 5.0
 HASTE_SECONDS = 2.0
 POLL_SECONDS = 0.02
-LEAVE_SECONDS = 3.0
-"""How long a control plane that asked for the end may take to go by itself."""
+LEAVE_SECONDS = 3.0  # how long a control plane that asked for the end may take to go by itself
 _PRIVATE = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", MARK_INSTANCE, MARK_UNIT)
 """Variables that are about the keeper alone: neither the control plane nor a child may believe them."""
 

@@ -25,12 +25,9 @@ MIN_SECONDS = 0.005
 MAX_SECONDS = 0.25
 QUIET_SECONDS = 5.0
 QUIET_GROWTH = 1.5
-QUIET_BYTES = 1 << 20
-"""Growth between two looks that still counts as none."""
-FURTHER = 1.25
-"""Times its limit: nobody who is to end may become so large."""
-EARLY = 0.5
-"""A look may come this share of its period early, to share a wake-up."""
+QUIET_BYTES = 1 << 20  # growth between two looks that still counts as none
+FURTHER = 1.25  # times its limit: nobody who is to end may become so large
+EARLY = 0.5  # a look may come this share of its period early, to share a wake-up
 
 
 def interval(used: int, grown: int, limit: int, before: float) -> float:

@@ -99,8 +99,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROTOCOL = 1
-REVISION = 3
-"""Grows with each addition that an older peer can do without."""
+REVISION = 3  # grows with each addition that an older peer can do without
 MAX_FRAME = 4 * 1024 * 1024
 FDS_PER_MESSAGE = 16
 LENGTH_BYTES = 4
@@ -113,17 +112,14 @@ INDEX_RECORD_SIZE = 24
 SEGMENT_DIGITS = 20
 
 MARK_INSTANCE = "PX_INSTANCE"
-MARK_UNIT = "PX_UNIT"
-"""Environment marks of every child (D11). An instance id begins with the daemon's id and a dot."""
-MARK_CONTROL = "PX_CONTROL"
-"""The mark of the control plane itself: the daemon's id."""
+MARK_UNIT = "PX_UNIT"  # environment marks of every child (D11). An instance id begins with the daemon's id and a dot.
+MARK_CONTROL = "PX_CONTROL"  # the mark of the control plane itself: the daemon's id
 
 
 def unit_directory(log_dir: str, unit: str) -> str:
     """Return DIR/<kind>/<name> of a unit `kind:name`.
 
-    Raises:
-        ValueError: The unit's name would lead out of the log directory.
+    Raises ValueError: the unit's name would lead out of the log directory.
     """
     kind, _, name = unit.partition(":")
     for part in (kind, name):
@@ -139,8 +135,7 @@ class FrameError(Exception):
 def encode(message: dict[str, Any], fds: Sequence[int] = ()) -> bytes:
     """Return the bytes of one frame. Escaped to ASCII, so that surrogates (undecodable file names) pass too.
 
-    Raises:
-        FrameError: It is larger than a frame may be.
+    Raises FrameError: it is larger than a frame may be.
     """
     body = json.dumps({**message, "fds": len(fds)} if fds else message, separators=(",", ":")).encode("ascii")
     if len(body) > MAX_FRAME:
@@ -178,8 +173,7 @@ class FrameSocket:
     def push(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Queue one frame, with duplicates of `fds`: the caller may close his at once.
 
-        Raises:
-            FrameError: The frame is too large.
+        Raises FrameError: the frame is too large.
         """
         data = encode(message, fds)
         self._output.append((memoryview(data), [os.dup(fd) for fd in fds]))
@@ -212,10 +206,8 @@ class FrameSocket:
     def receive(self) -> bool:
         """Read once; return False at the end of the stream.
 
-        Raises:
-            BlockingIOError: There is nothing now.
-            FrameError: Descriptors got lost on the way.
-            OSError: The connection broke.
+        Raises BlockingIOError: there is nothing now; FrameError: descriptors got lost on the way; OSError: the
+        connection broke.
         """
         space = socket.CMSG_SPACE(FDS_PER_MESSAGE * array.array("i").itemsize)
         try:
@@ -237,8 +229,7 @@ class FrameSocket:
     def next_frame(self) -> tuple[dict[str, Any], list[int]] | None:
         """Return the next complete frame and its descriptors, which are the caller's; None: read on first.
 
-        Raises:
-            FrameError: No frame of the protocol looks like this.
+        Raises FrameError: no frame of the protocol looks like this.
         """
         if len(self._input) < LENGTH_BYTES:
             return None

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from supervisord_py.keeper.children import HeldChild
     from supervisord_py.keeper.procfs import Process
 
-    Found = tuple[Process, str, str]
-    """A process that was left, and the key and unit it belonged to."""
+    Found = tuple[Process, str, str]  # a process that was left, and the key and unit it belonged to
 
 SWEEP_SECONDS = 10.0
 PAUSE_SECONDS = 0.01

@@ -66,8 +66,7 @@ def fork_into(group: int) -> int:
     Moving a process into a group waits for all processors to take notice, often 10 ms (cgroup_threadgroup_rwsem).
     Python is not told of the fork: a process of one thread only, and the child has to go straight on to exec.
 
-    Args:
-        group: Descriptor of the group's directory.
+    `group`: descriptor of the group's directory.
     """
     if not LINUX:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

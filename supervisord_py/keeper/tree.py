@@ -30,15 +30,13 @@ if TYPE_CHECKING:
     from supervisord_py.keeper.loop import Loop, Timer
     from supervisord_py.keeper.procfs import Process
 
-    Done = Callable[[list[Process], bool], None]
-    """Takes the survivors (empty: all gone) and whether KILL was needed."""
+    Done = Callable[[list[Process], bool], None]  # takes the survivors (empty: all gone) and whether KILL was needed
 
 INIT_PID = 1
 FIRST_POLL_SECONDS = 0.01
 POLL_SECONDS = 0.05
 FIRST_POLLS = 20
-ROUNDS = 5
-"""Looks in one turn of the KILL phase, so that what forks between a look and a signal loses the race."""
+ROUNDS = 5  # looks in one turn of the KILL phase, so that what forks between a look and a signal loses the race
 
 
 class Membership:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     Members = dict[str, Any]
 
 KILL_SECONDS = 5.0
-LATER: Members = {}
-"""What a verb returns that answers by itself, now or later."""
+LATER: Members = {}  # what a verb returns that answers by itself, now or later
 
 
 class Request:

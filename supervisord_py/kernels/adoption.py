@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.process.model import Child
 
-REMOTE_SECONDS = 10.0
-"""How long a gateway may take to say what it has of ours, before the doors open without it."""
+REMOTE_SECONDS = 10.0  # how long a gateway may take to say what it has of ours, before the doors open without it
 _log = structlog.get_logger(__name__)
 
 

@@ -45,8 +45,7 @@ class Timeout(Struct, frozen=True):
 def timeout_of(asked: float | None, config: KernelsConfig) -> Timeout:
     """Return the time in force for what was asked; None is the default.
 
-    Raises:
-        InvalidInputError: Not a time: infinite, not a number.
+    Raises InvalidInputError: not a time: infinite, not a number.
     """
     if asked is None:
         return Timeout(config.timeout_seconds)
@@ -95,11 +94,7 @@ def nearest_name(asked: str) -> str:
 
 
 def check_cells(cells: Sequence[Cell]) -> None:
-    """Refuse a call with nothing in it.
-
-    Raises:
-        InvalidInputError: There is no cell.
-    """
+    """Refuse a call with nothing in it. Raises InvalidInputError: there is no cell."""
     if not cells:
         raise _refused("/cells", "must have at least one cell", hint='Send `code`, or `cells: [{"code": …}]`.')
 

@@ -31,17 +31,14 @@ IDLE_SECONDS = 1.0
 """How long after the reply nothing may be heard until the end of output is given up: the files have it all."""
 UNHEARD_SECONDS = 5.0
 """The same for a kernel of whose output there are only messages; one may be large, and the machine busy."""
-BACKLOG_SECONDS = 30.0
-"""How long the end of output may come after the reply where output that waited is still coming."""
-REPLY_SECONDS = 2.0
-"""How long a reply may come after the end of output: it is sent before it."""
+BACKLOG_SECONDS = 30.0  # how long the end of output may come after the reply where output that waited is still coming
+REPLY_SECONDS = 2.0  # how long a reply may come after the end of output: it is sent before it
 LAST_WORDS_SECONDS = 0.05
 """How long a reply that a kernel sent right before its death may be on its way: the files have it, too."""
 UNHEARD_WORDS_SECONDS = 0.25
 """The same for a kernel of which there are only messages: without its reply an exit() looks like a crash."""
 POLL_SECONDS = 0.25
-PROBE_SECONDS = 1.0
-"""How long the files may lag behind a shell that has worked off all requests before ours."""
+PROBE_SECONDS = 1.0  # how long the files may lag behind a shell that has worked off all requests before ours
 
 
 async def wait_for_end(request: Request, died: Died, *, has_files: bool = True) -> None:
@@ -71,8 +68,7 @@ async def wait_for_end(request: Request, died: Died, *, has_files: bool = True) 
 async def conclude(request: Request, died: Died, cell: ExecuteRequest, unit: str) -> Reply:
     """Return the word on a cell for which `wait_for_end` has returned.
 
-    Raises:
-        KernelGoneError: It died before the cell ended.
+    Raises KernelGoneError: it died before the cell ended.
     """
     if request.reply.done():
         return replace(reply_of(request.reply.result()), iopub_lost=not request.is_complete and not died.done())
@@ -93,8 +89,7 @@ async def follow(request: Request, probe: Request, died: Died, cell: ExecuteRequ
         cell: The cell.
         unit: `kernel:…`.
 
-    Raises:
-        KernelGoneError: It died before the cell ended.
+    Raises KernelGoneError: it died before the cell ended.
     """
     loop, over_by = asyncio.get_running_loop(), float("inf")
     while (found := await _reply_in_files(cell)) is None:

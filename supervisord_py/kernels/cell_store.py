@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
 
 SWEEP_SECONDS = 300.0
-ROW_SECONDS = 1.0
-"""How long a cell waits for a disk that neither takes its row nor refuses it."""
+ROW_SECONDS = 1.0  # how long a cell waits for a disk that neither takes its row nor refuses it
 SMALL_BYTES = 16 * 1024
 _PAGE = 1000
 _log = structlog.get_logger(__name__)
@@ -146,9 +145,8 @@ class CellStore:
     async def close_cut_off(self, followed: Collection[str], ends: Mapping[str, End]) -> None:
         """Close the rows that an earlier control plane left open and nobody follows, by what is left of the cells.
 
-        Args:
-            followed: Ids of cells that are gone on with.
-            ends: How kernels ended that were found dead or are being stopped, by instance.
+        `followed`: ids of cells that are gone on with; `ends`: how kernels ended that were found dead or are
+        being stopped, by instance.
         """
         for row in await kernel_rows.open_cells(self._ledger):
             if row.id in followed:
@@ -168,7 +166,6 @@ class CellStore:
             kernel_rows.finish(self._ledger, row.id, closed)
 
     async def row(self, cell_id: str) -> KernelCellRow | None:
-        """Return the row of a cell."""
         return await kernel_rows.CELLS.get(self._ledger, cell_id)
 
     async def open_row(self, session_id: str, instance: str | None) -> KernelCellRow | None:

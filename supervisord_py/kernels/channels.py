@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     Delivery = tuple[str, dict[str, Any], list[bytes]]
 
 LIMIT_BYTES = 8 * 1024 * 1024
-HEARD_SECONDS = 2.0
-"""How long to wait for a first sign on iopub; a kernel that cannot speak at the moment gives none."""
+HEARD_SECONDS = 2.0  # how long to wait for a first sign on iopub; a kernel that cannot speak at the moment gives none
 AGAIN_SECONDS = 0.05
 CHANNELS = ("shell", "control", "stdin", "iopub")
 _PARTS = ("header", "parent_header", "metadata", "content")

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 BASH = "bash"
 PYTHON = "python"
-SPEC_PREFIX = "spec:"
-"""Before the name of a kernelspec that is a session's interpreter."""
+SPEC_PREFIX = "spec:"  # before the name of a kernelspec that is a session's interpreter
 
 
 def shortened(text: str, most: int = 200) -> str:

@@ -51,101 +51,66 @@ class OutputLimits(Struct, frozen=True):
 
     Attributes:
         preview_bytes: What the kernel publishes live of one cell, and about what `text` of a result holds.
-        head_bytes: How much of the preview is the beginning; the rest is the end.
-        cell_bytes: Complete output on disk of one cell, beyond which it is capped, and says so.
-        inline_bytes: A rich output larger than this becomes an artifact file with a reference.
-        session_bytes: All cells of one session; the oldest go.
-        total_bytes: All sessions; the oldest go.
-        keep_days: Age at which outputs of cells go.
     """
 
     preview_bytes: int = 64 * 1024
-    head_bytes: int = 16 * 1024
-    cell_bytes: int = 4096 * MIB
-    inline_bytes: int = 256 * 1024
-    session_bytes: int = 8192 * MIB
-    total_bytes: int = 16384 * MIB
-    keep_days: float = 7.0
+    head_bytes: int = 16 * 1024  # how much of the preview is the beginning; the rest is the end
+    cell_bytes: int = 4096 * MIB  # complete output on disk of one cell, beyond which it is capped, and says so
+    inline_bytes: int = 256 * 1024  # a rich output larger than this becomes an artifact file with a reference
+    session_bytes: int = 8192 * MIB  # all cells of one session; the oldest go
+    total_bytes: int = 16384 * MIB  # all sessions; the oldest go
+    keep_days: float = 7.0  # age at which outputs of cells go
 
 
 class ProcessLimits(Struct, frozen=True):
-    """Resources of one kernel's tree. None is no limit.
+    """Resources of one kernel's tree. None is no limit."""
 
-    Attributes:
-        soft_memory_bytes: Beyond it the kernel is replaced after the cell, with a notice.
-        hard_memory_bytes: Beyond it the cell is ended by the ladder from SIGTERM.
-        memory_grace_seconds: From that SIGTERM to SIGKILL; who grows on by a quarter is killed at once.
-        processes: An rlimit.
-    """
-
-    soft_memory_bytes: int | None = 1024 * MIB
-    hard_memory_bytes: int | None = 4096 * MIB
-    memory_grace_seconds: float = 2.0
-    processes: int | None = None
+    soft_memory_bytes: int | None = 1024 * MIB  # beyond it the kernel is replaced after the cell, with a notice
+    hard_memory_bytes: int | None = 4096 * MIB  # beyond it the cell is ended by the ladder from SIGTERM
+    memory_grace_seconds: float = 2.0  # from that SIGTERM to SIGKILL; who grows on by a quarter is killed at once
+    processes: int | None = None  # an rlimit
 
 
 class GatewayConfig(Struct, frozen=True):
     """Gateways. `token` is a secret: never in repr, logs, or the environment of a kernel.
 
     Attributes:
-        url: Of the external gateway; None where there is none.
-        token: For it.
         token_setting: Which setting the token came from, or is to be put into.
-        kernel_name: Kernelspec that is asked for at an external gateway.
-        dir: Where the local gateway's metadata and kernelspecs lie.
-        start_seconds: How long its start may take.
     """
 
-    dir: Path
-    url: str | None = None
-    token: str | None = None
+    dir: Path  # where the local gateway's metadata and kernelspecs lie
+    url: str | None = None  # of the external gateway; None where there is none
+    token: str | None = None  # for it
     token_setting: str = "kernels.gateway_token"  # noqa: S105  # the name of a setting
-    kernel_name: str = "python3"
-    start_seconds: float = 30.0
+    kernel_name: str = "python3"  # kernelspec that is asked for at an external gateway
+    start_seconds: float = 30.0  # how long its start may take
 
     def __repr__(self) -> str:
         return f"GatewayConfig({self.dir}, {self.url})"
 
 
 class KernelsConfig(Struct, frozen=True):
-    """Everything the room is told by the settings.
+    """Everything the room is told by the settings."""
 
-    Attributes:
-        run_dir: Private (0700), short: connection files and ipc sockets, `run_dir/k/<session id>/`.
-        cells_dir: Complete outputs of cells, `cells_dir/<session id>/`.
-        data_dir: The managed environment (`data_dir/python`) and overlays (`data_dir/overlays`).
-        modules_dir: The user's modules, loaded into every Python kernel.
-        python: Interpreter by setting; None lets the order of candidates decide.
-        managed: Use (and build, when asked) the managed environment.
-        skip_check: Take the interpreter without asking it (`PI_PYTHON_SKIP_CHECK`).
-        trace: Log each message on the wire by type and size (`PI_PYTHON_IPC_TRACE`).
-        debug_startup: Say how long each phase of a start took (`PI_DEBUG_STARTUP`).
-        timeout_seconds: Of a call that names none; `timeout_max_seconds` clamps what is named.
-        start_seconds: Bound of one start where the call leaves more.
-        stop_seconds: From TERM to KILL in an orderly stop.
-        spares: Kernels that are started ahead, for the interpreters used last; 0 is none.
-        spare_idle_seconds: One that nobody took for so long is ended.
-    """
-
-    run_dir: Path
-    cells_dir: Path
-    data_dir: Path
-    modules_dir: Path
+    run_dir: Path  # private (0700), short: connection files and ipc sockets, `run_dir/k/<session id>/`
+    cells_dir: Path  # complete outputs of cells, `cells_dir/<session id>/`
+    data_dir: Path  # the managed environment (`data_dir/python`) and overlays (`data_dir/overlays`)
+    modules_dir: Path  # the user's modules, loaded into every Python kernel
     gateway: GatewayConfig
     backend: BackendName = BackendName.DIRECT
     expose: Expose = Expose.BOTH
-    python: str | None = None
-    managed: bool = True
-    skip_check: bool = False
-    trace: bool = False
-    debug_startup: bool = False
-    timeout_seconds: float = 30.0
+    python: str | None = None  # interpreter by setting; None lets the order of candidates decide
+    managed: bool = True  # use (and build, when asked) the managed environment
+    skip_check: bool = False  # take the interpreter without asking it (`PI_PYTHON_SKIP_CHECK`)
+    trace: bool = False  # log each message on the wire by type and size (`PI_PYTHON_IPC_TRACE`)
+    debug_startup: bool = False  # say how long each phase of a start took (`PI_DEBUG_STARTUP`)
+    timeout_seconds: float = 30.0  # of a call that names none; `timeout_max_seconds` clamps what is named
     timeout_min_seconds: float = 1.0
     timeout_max_seconds: float = 600.0
-    start_seconds: float = 60.0
-    stop_seconds: float = 5.0
-    spares: int = 1
-    spare_idle_seconds: float = 600.0
+    start_seconds: float = 60.0  # bound of one start where the call leaves more
+    stop_seconds: float = 5.0  # from TERM to KILL in an orderly stop
+    spares: int = 1  # kernels that are started ahead, for the interpreters used last; 0 is none
+    spare_idle_seconds: float = 600.0  # one that nobody took for so long is ended
     env: EnvRules = EnvRules()
     sessions: SessionLimits = SessionLimits()
     ladder: LadderTimes = LadderTimes()

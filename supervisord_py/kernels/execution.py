@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.ledger.kernels import KernelCellRow
 
-LOST_CELL_SECONDS = 5.0
-"""How long a kernel that is gone may take to say so of its cell."""
+LOST_CELL_SECONDS = 5.0  # how long a kernel that is gone may take to say so of its cell
 NOTE_SECONDS = 0.05
 """A cell on a gateway that takes longer is noted there, in a file; until then its row in the ledger says what runs."""
-END_SECONDS = 15.0
-"""How long a cell waits for the word on how its kernel ended."""
+END_SECONDS = 15.0  # how long a cell waits for the word on how its kernel ended
 _log = structlog.get_logger(__name__)
 
 
@@ -57,8 +55,7 @@ class CellRun:
         loop = asyncio.get_running_loop()
         self.cell_id = sent.id
         self.steps: tuple[Step, ...] = ()
-        self.over_memory = False
-        """The kernel is over its soft limit after the cell."""
+        self.over_memory = False  # the kernel is over its soft limit after the cell
         self._room, self._life, self._handle = room, life, life.handle
         self._sent, self._deadline, self._tell = sent, deadline, tell
         self._is_stateless = not life.session.keeps_variables

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.cell_files import CellLog
 
-LOOK_SECONDS = (0.05, 0.2)
-"""How long a follower that found nothing waits: at first, and at most."""
+LOOK_SECONDS = (0.05, 0.2)  # how long a follower that found nothing waits: at first, and at most
 _ITEMS = 256
 
 

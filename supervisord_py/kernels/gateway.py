@@ -51,8 +51,7 @@ def remaining(deadline: float) -> float:
 class RemoteKernels:
     """Kernels of one daemon at the servers of one backend, `external` or `local`; a backend is one of these."""
 
-    spools = False
-    """Its Python kernels write the files of their cells by themselves."""
+    spools = False  # its Python kernels write the files of their cells by themselves
 
     def __init__(self, config: KernelsConfig, daemon: str, backend: str) -> None:
         self.config = config

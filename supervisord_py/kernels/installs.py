@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
     from supervisord_py.process.keeper_client import KeeperClient
 
-PROGRAMS = "kernel-"
-"""How the names of programs begin that are run for kernels."""
-REQUIREMENT = "ipykernel>=6.29,<8"
-"""Kernels that we are tested with; 6.29 is the last one for Python 3.8."""
+PROGRAMS = "kernel-"  # how the names of programs begin that are run for kernels
+REQUIREMENT = "ipykernel>=6.29,<8"  # kernels that we are tested with; 6.29 is the last one for Python 3.8
 INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")
 """A person's own settings of the installers (indexes, caches, certificates) pass to an install, not to kernels."""
 INSTALL_SECONDS = 1800.0

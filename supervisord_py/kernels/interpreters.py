@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     Stamps = dict[str, list[int] | None]
 
-MANAGED = "managed"
-"""The word by which a request asks for the managed environment."""
+MANAGED = "managed"  # the word by which a request asks for the managed environment
 PROJECT_MODULES = ".pxd/modules"
 PROBE_SECONDS = 10.0
 SHIM_SECONDS = 30.0

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from supervisord_py.process.model import Child, ChildSpec
     from supervisord_py.process.supervisor import Supervisor
 
-GATEWAY_UNIT = "kernel:gateway"
-"""The shared gateway's own process: its backend looks after it."""
+GATEWAY_UNIT = "kernel:gateway"  # the shared gateway's own process: its backend looks after it
 _log = structlog.get_logger(__name__)
 
 
@@ -194,10 +193,8 @@ class KernelDriver(Driver[KernelInstance]):
         on_gone: Callable[[KernelInstance], None],
     ) -> None:
         self.backends = backends
-        self.revived: list[KernelInstance] = []
-        """What the keeper held when we began."""
-        self.unsure: set[BackendName] = set()
-        """Backends that could not say of a kernel whether it is there."""
+        self.revived: list[KernelInstance] = []  # what the keeper held when we began
+        self.unsure: set[BackendName] = set()  # backends that could not say of a kernel whether it is there
         self._supervisor = supervisor
         self._register = register
         self._resolver = resolver
@@ -209,8 +206,7 @@ class KernelDriver(Driver[KernelInstance]):
     async def prepare(self, instance: KernelInstance) -> ChildSpec | None:
         """Decide everything about a kernel; return what is to be spawned, None where the backend starts it.
 
-        Raises:
-            PxError: There is no interpreter for it, or no place.
+        Raises PxError: there is no interpreter for it, or no place.
         """
         config = self._config()
         instance.stop_seconds = config.stop_seconds
@@ -232,8 +228,7 @@ class KernelDriver(Driver[KernelInstance]):
     async def ready(self, instance: KernelInstance) -> None:
         """Return when it answers.
 
-        Raises:
-            StartFailedError, ReadinessTimeoutError, ConfigError: Why it does not, with evidence.
+        Raises StartFailedError, ReadinessTimeoutError, ConfigError: why it does not, with evidence.
         """
         assert instance.launch is not None
         if instance.child is not None:

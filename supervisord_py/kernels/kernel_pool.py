@@ -52,12 +52,9 @@ if TYPE_CHECKING:
 
 LONGEST_TIMER_SECONDS = 60.0
 """The loop's clock stands still during suspend, the set's does not: look at it again after that at the latest."""
-PERIOD_SECONDS = 1.0
-"""How often kernels that run cells are measured."""
-CELL_SECONDS = 5.0
-"""How long a cell whose kernel has ended may take to say so; it knows as soon as we do."""
-_ASKED_FOR = frozenset({Reason.STOPPED, Reason.SHUTDOWN})
-"""Ends that are no cause of the next start."""
+PERIOD_SECONDS = 1.0  # how often kernels that run cells are measured
+CELL_SECONDS = 5.0  # how long a cell whose kernel has ended may take to say so; it knows as soon as we do
+_ASKED_FOR = frozenset({Reason.STOPPED, Reason.SHUTDOWN})  # ends that are no cause of the next start
 _log = structlog.get_logger(__name__)
 
 
@@ -216,11 +213,7 @@ class KernelPool:
     async def acquire(
         self, asked: Ask, session: LiveSession, tell: Callable[[CallEvent], None] = lambda _: None
     ) -> Granted:
-        """Wait for a session's kernel.
-
-        Raises:
-            PxError: refused, or the start failed.
-        """
+        """Wait for a session's kernel. Raises PxError: refused, or the start failed."""
         waiter = Waiter(session, asyncio.get_running_loop().create_future(), tell)
         self._waiters[asked.ticket] = waiter
         try:

@@ -35,8 +35,7 @@ LOCAL_PROVISIONER = "local-provisioner"
 _BARE_PYTHON = re.compile(r"python3?")
 _TEMPLATE = re.compile(r"\{(?:resource_dir|prefix)\}")
 LAUNCHER = Path(inside.__path__[0]) / "launch.py"
-CONNECTION_FILE = "{connection_file}"
-"""Stands for the path in the argv of a kernelspec."""
+CONNECTION_FILE = "{connection_file}"  # stands for the path in the argv of a kernelspec
 _LAUNCHED = ("-m", "ipykernel_launcher", "-f", CONNECTION_FILE)
 _DEFAULTS: Mapping[str, Any] = {
     "env": {},

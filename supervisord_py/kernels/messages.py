@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
 
 TAIL_LINES = 12
-_FATAL = "Fatal Python error"
-"""How faulthandler begins."""
+_FATAL = "Fatal Python error"  # how faulthandler begins
 _MIB = 1024 * 1024
 _WHY = {
     Reason.STOPPED: "it was stopped on request",
@@ -49,8 +48,7 @@ _WHY = {
     Reason.INTERRUPTED: "the daemon was cut off",
 }
 
-AT_ITS_SERVER = "ended at its server"
-"""Of a kernel behind a gateway nobody tells code or signal."""
+AT_ITS_SERVER = "ended at its server"  # of a kernel behind a gateway nobody tells code or signal
 _LIMITS = frozenset({Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT})
 
 
@@ -195,8 +193,7 @@ def _as_it_said(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> 
 # -- why a call got none -----------------------------------------------------------------------------------------------
 
 _EVIDENCE = frozenset({"reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit", "log_tail"})
-RETRY_SECONDS = 1
-"""When asking again makes sense while all is busy: nobody can know better."""
+RETRY_SECONDS = 1  # when asking again makes sense while all is busy: nobody can know better
 
 
 def refusal_error(refuse: Refuse, limits: SessionLimits, unit: str) -> PxError:

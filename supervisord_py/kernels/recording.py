@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.kernel_client import Message
 
 QUEUE_BYTES = 256 * 1024 * 1024
-CELLS_KEPT = 16
-"""So many cells, the newest, still take output that comes after their end."""
+CELLS_KEPT = 16  # so many cells, the newest, still take output that comes after their end
 _log = structlog.get_logger(__name__)
 
 

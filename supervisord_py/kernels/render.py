@@ -34,8 +34,7 @@ BLOCK_BYTES = 256 * 1024
 INLINE_OUTPUTS = 32
 """So many times `inline_bytes` of rich outputs stay in an answer; beyond it each is held to INLINE_LATER_BYTES."""
 INLINE_LATER_BYTES = 4 * 1024
-NEAR_BYTES = 1024
-"""A cut moves this far to fall between lines; further away it only keeps characters whole."""
+NEAR_BYTES = 1024  # a cut moves this far to fall between lines; further away it only keeps characters whole
 MARKDOWN, PLAIN, HTML = "text/markdown", "text/plain", "text/html"
 _CHARACTER_BYTES = 4
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.kernelspecs import Kernelspec
     from supervisord_py.process.keeper_client import KeeperClient
 
-OLDEST = (3, 8)
-"""Python versions below it run no kernel of ours."""
+OLDEST = (3, 8)  # Python versions below it run no kernel of ours
 _ACTIVE = frozenset({"VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"})
 
 

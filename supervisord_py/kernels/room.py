@@ -43,10 +43,8 @@ if TYPE_CHECKING:
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
 
-RUNG_SECONDS = 5.0
-"""How long an interrupt waits for the rung that it asked for."""
-LAST_ANSWERS_SECONDS = 10.0
-"""How long the end of the room waits for calls to say what became of them."""
+RUNG_SECONDS = 5.0  # how long an interrupt waits for the rung that it asked for
+LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
 
 
 def ignore(_event: CallEvent) -> None:
@@ -154,8 +152,7 @@ class Kernels:
     def snapshot(self, session_id: str | None = None) -> tuple[SessionView, ...]:
         """Return every session, or one: living ones, and those that are remembered.
 
-        Raises:
-            UnknownUnitError: There is no session of that id.
+        Raises UnknownUnitError: there is no session of that id.
         """
         chosen = self.register.everything() if session_id is None else (self.register.known(session_id),)
         return tuple(sorted((self.register.view(it) for it in chosen), key=lambda view: view.id))
@@ -222,8 +219,7 @@ class Kernels:
             request: Which.
             tell: Told what is built, and of the wait, on the loop; must not block.
 
-        Raises:
-            PxError: Refused, or the start failed.
+        Raises PxError: refused, or the start failed.
         """
         return (await self.start_or_join(request, tell))[1]
 
@@ -256,8 +252,7 @@ class Kernels:
     async def stop(self, session_id: str, reason: Reason = Reason.STOPPED) -> tuple[int, ...]:
         """Stop a session's kernel, busy or not; return the pids that survived, () when nothing of it is left.
 
-        Raises:
-            UnknownUnitError: There is no such session.
+        Raises UnknownUnitError: there is no such session.
         """
         session = self.register.known(session_id)
         life = session.life
@@ -270,8 +265,7 @@ class Kernels:
     async def restart(self, session_id: str) -> SessionView:
         """Have a fresh kernel in a session, busy or not; clears a hard failure.
 
-        Raises:
-            PxError: Refused, or the start failed.
+        Raises PxError: refused, or the start failed.
         """
         self._refuse_at_the_end()
         session = self.register.known(session_id)
@@ -319,8 +313,7 @@ class Kernels:
             request: What to run, and where.
             tell: Told of what happens, on the loop; must not block.
 
-        Raises:
-            PxError: The call never ran a cell.
+        Raises PxError: the call never ran a cell.
         """
         self._refuse_at_the_end()
         call_rules.check_cells(request.cells)
@@ -363,11 +356,7 @@ class Kernels:
     def _choose_request(
         self, request: StartRequest | CallRequest, deadline: float | None = None, extra: Mapping[str, str] = NOTHING
     ) -> ChooseRequest:
-        """Return for what an interpreter is wanted.
-
-        Raises:
-            ConflictError: The settings turn that kind of cells off.
-        """
+        """Return for what an interpreter is wanted. Raises ConflictError: the settings turn that kind of cells off."""
         is_bash = request.language == BASH or request.backend is BackendName.BASH
         expose = self.config.expose
         if not (expose.bash if is_bash else expose.python):

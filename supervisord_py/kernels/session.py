@@ -59,17 +59,14 @@ class SessionKey(Struct, frozen=True):
     """What makes two calls share one kernel.
 
     Attributes:
-        name: Chosen by the user; `default` where none is given. `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`.
-        cwd: Real path.
         interpreter: Path of the interpreter (its directory made real, the last part as it was: a venv's python is a
             link), or `spec:NAME` for a kernelspec; `bash` for shell cells.
-        backend: Who runs it.
     """
 
-    name: str
-    cwd: str
+    name: str  # chosen by the user; `default` where none is given. `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`.
+    cwd: str  # real path
     interpreter: str
-    backend: BackendName
+    backend: BackendName  # who runs it
 
     @property
     def id(self) -> str:
@@ -95,25 +92,21 @@ class StartRequest(Struct, frozen=True):
     """A session that is to have a living kernel.
 
     Attributes:
-        name: Name or id of a session; a name is made a session by cwd, interpreter and backend.
         cwd: Absolute; must exist. None: that of the session when an id is given, else the daemon's home directory.
         interpreter, kernelspec, backend: None lets settings and candidates decide.
-        language: `python` or `bash`.
-        owner: Any but `per_call`; an existing session keeps its own.
-        arguments: For the kernel's command line, behind its own (Jupyter's front ends send some).
         env: Variables beyond what the filter lets through (Jupyter's front ends send some); ours win.
         timeout_seconds: How long to wait for the kernel; None is the bound of a start in the settings.
         environ: The caller's variables; decide between interpreters, never passed on unfiltered.
     """
 
-    name: str = "default"
+    name: str = "default"  # name or id of a session; a name is made a session by cwd, interpreter and backend
     cwd: str | None = None
     interpreter: str | None = None
     kernelspec: str | None = None
     backend: BackendName | None = None
-    language: str = "python"
-    owner: Owner = Owner.SESSION
-    arguments: tuple[str, ...] = ()
+    language: str = "python"  # `python` or `bash`
+    owner: Owner = Owner.SESSION  # any but `per_call`; an existing session keeps its own
+    arguments: tuple[str, ...] = ()  # for the kernel's command line, behind its own (Jupyter's front ends send some)
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_seconds: float | None = None
     environ: Mapping[str, str] = field(default_factory=dict)

@@ -29,15 +29,11 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
 
 CUT_OFF = "The session's last kernel was cut off with the daemon; its variables are gone."
-_SHORT = {Reason.EXIT: "exited", Reason.SIGNAL: "was killed by a signal"}
-"""Ends of which only a record could tell more."""
+_SHORT = {Reason.EXIT: "exited", Reason.SIGNAL: "was killed by a signal"}  # ends of which only a record could tell more
 _AT_REST = frozenset({SessionState.STOPPED.value, SessionState.FAILED.value})
-REMEMBER_SECONDS = 1.0
-"""The time of last use is written at most that often."""
-REMEMBERED_MAX = 200
-"""Stopped sessions that are shown; older ones are found in the ledger's history only."""
-FORGET_SECONDS = 60.0
-"""So long a session that its front end ended is still shown: whoever watched it sees how it ended."""
+REMEMBER_SECONDS = 1.0  # the time of last use is written at most that often
+REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
+FORGET_SECONDS = 60.0  # so long a session that its front end ended is still shown: whoever watched it sees how it ended
 
 
 class SessionView(KernelSessionRow, frozen=True, kw_only=True):
@@ -71,44 +67,30 @@ class LiveSession:
     """One session.
 
     Attributes:
-        created: Unix seconds.
-        last_used: Unix seconds of the end of the last call.
-        choice: What the next kernel is started from, if that has been decided.
-        extra: Variables that Jupyter's front end sent for it.
-        arguments: What it sent for the kernel's command line.
-        environ: The caller's variables at the last choice.
-        reason: Why its last kernel ended.
-        notices: What its last start or recycling had to say.
-        newest: The cell that was sent last when this control plane began.
-        lost: Why variables of earlier calls are gone, until a call has been told.
-        life: The kernel that is there.
-        run: The cell that is under way.
-        has_cells: A cell of ours was run in it.
         ended_by: Id of the event of its last kernel's end, where nobody asked for that: the cause of the next start.
-        rested_at: Unix seconds of the end of its last kernel; 0 before the first end that we saw.
     """
 
     key: SessionKey
     language: str
-    created: float
+    created: float  # Unix seconds
     owner: Owner = Owner.SESSION
     kernelspec: str | None = None
     interrupt_mode: str = "signal"
-    last_used: float | None = None
-    choice: Choice | None = None
-    extra: Mapping[str, str] = field(default_factory=dict)
-    arguments: tuple[str, ...] = ()
-    environ: Mapping[str, str] = field(default_factory=dict)
-    reason: Reason | None = None
-    notices: tuple[str, ...] = ()
-    newest: Newest | None = None
-    lost: str | None = None
-    life: KernelInstance | None = None
-    run: CellRun | None = None
+    last_used: float | None = None  # Unix seconds of the end of the last call
+    choice: Choice | None = None  # what the next kernel is started from, if that has been decided
+    extra: Mapping[str, str] = field(default_factory=dict)  # variables that Jupyter's front end sent for it
+    arguments: tuple[str, ...] = ()  # what it sent for the kernel's command line
+    environ: Mapping[str, str] = field(default_factory=dict)  # the caller's variables at the last choice
+    reason: Reason | None = None  # why its last kernel ended
+    notices: tuple[str, ...] = ()  # what its last start or recycling had to say
+    newest: Newest | None = None  # the cell that was sent last when this control plane began
+    lost: str | None = None  # why variables of earlier calls are gone, until a call has been told
+    life: KernelInstance | None = None  # the kernel that is there
+    run: CellRun | None = None  # the cell that is under way
     restarts: int = 0
-    has_cells: bool = False
+    has_cells: bool = False  # a cell of ours was run in it
     ended_by: int | None = None
-    rested_at: float = 0.0
+    rested_at: float = 0.0  # Unix seconds of the end of its last kernel; 0 before the first end that we saw
 
     @property
     def id(self) -> str:
@@ -184,12 +166,7 @@ class LiveSession:
 
 
 class SessionRegister:
-    """Sessions by id.
-
-    Args:
-        ledger: Where they are remembered.
-        session_set: Who uses them.
-    """
+    """Sessions by id. `ledger`: where they are remembered; `session_set`: who uses them."""
 
     def __init__(self, ledger: Ledger, session_set: SessionSet) -> None:
         self._ledger = ledger
@@ -233,15 +210,10 @@ class SessionRegister:
         return session
 
     def get(self, session_id: str) -> LiveSession | None:
-        """Return a session by its id."""
         return self._sessions.get(session_id)
 
     def known(self, session_id: str) -> LiveSession:
-        """Return a session by its id.
-
-        Raises:
-            UnknownUnitError: There is none.
-        """
+        """Return a session by its id. Raises UnknownUnitError: there is none."""
         session = self._sessions.get(session_id)
         if session is None:
             raise unknown(session_id)
@@ -279,11 +251,9 @@ class SessionRegister:
         return found[0]
 
     def everything(self) -> tuple[LiveSession, ...]:
-        """Return all sessions."""
         return tuple(self._sessions.values())
 
     def ids(self) -> frozenset[str]:
-        """Return all ids."""
         return frozenset(self._sessions)
 
     def view(self, session: LiveSession) -> SessionView:

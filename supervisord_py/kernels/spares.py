@@ -19,16 +19,13 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.kernel_pool import KernelPool
     from supervisord_py.kernels.resolver import InterpreterResolver
 
-UNITS = "kernel-spare:"
-"""How the units of spares begin."""
-FIRST_SECONDS = 3.0
-"""From the opening of the room to the first spare: those who waited for the daemon come first."""
+UNITS = "kernel-spare:"  # how the units of spares begin
+FIRST_SECONDS = 3.0  # from the opening of the room to the first spare: those who waited for the daemon come first
 LATELY_SECONDS = 24 * 3600.0
 _log = structlog.get_logger(__name__)
 
 
 def spares_of(backends: Backends) -> tuple[SpareView, ...]:
-    """Return the spares there are."""
     direct: Any = backends.present().get(BackendName.DIRECT)
     pool = getattr(direct, "spares", None)
     return () if pool is None else pool.views()

@@ -69,8 +69,7 @@ def make_private(path: Path) -> None:
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """Open a connection in autocommit mode; transactions are begun by hand. It may be used in any one thread.
 
-    Raises:
-        sqlite3.Error: The file cannot be opened or is not a ledger.
+    Raises sqlite3.Error: the file cannot be opened or is not a ledger.
     """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
@@ -109,10 +108,8 @@ def move_aside(path: Path, now: float) -> Path:
 def open_checked(path: Path) -> sqlite3.Connection:
     """Open, check and migrate; the writer's connection.
 
-    Raises:
-        DamagedError: The file is damaged.
-        ConfigError: A newer program wrote it.
-        sqlite3.Error: It cannot be opened for another reason.
+    Raises DamagedError: the file is damaged; ConfigError: A newer program wrote it; sqlite3.Error: it cannot be
+    opened for another reason.
     """
     try:
         connection = connect(path)

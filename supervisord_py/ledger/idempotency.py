@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.store import Durability, Ledger
 
-_CUT_OFF = 0
-"""Status of a row whose control plane ended before the answer did (set at the opening of the ledger)."""
+_CUT_OFF = 0  # status of a row whose control plane ended before the answer did (set at the opening of the ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,7 @@ async def begin(ledger: Ledger, key: str, route: str, digest: str, now: float) -
         digest: Of the body.
         now: Unix seconds.
 
-    Raises:
-        LedgerDegradedError: The disk takes nothing, so a second request could not be told from the first.
+    Raises LedgerDegradedError: the disk takes nothing, so a second request could not be told from the first.
     """
     return await ledger.call(lambda connection: _begin(connection, key, route, digest, now))
 

@@ -45,51 +45,34 @@ class InstanceRow(msgspec.Struct, frozen=True):
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """One run of a tool. Times are Unix seconds.
+    """One run of a tool. Times are Unix seconds."""
 
-    Attributes:
-        id: Grows; given at once, the row follows.
-        unit: `tool:x`.
-        started_at: When it was accepted.
-        instance: Id of the instance that did it, None while it waits.
-        outcome: One word, `completed` or a reason of CONTRACT §7.
-        status: HTTP status of the answer.
-        error_kind: Kind of the error, None when it went well.
-        cold_start_ms: How long it waited for a start, None when the tool was warm.
-        duration_seconds: From acceptance to the end of the answer.
-        request_id: Of the HTTP request.
-    """
-
-    id: int
-    unit: str
-    started_at: float
-    instance: str | None = None
+    id: int  # grows; given at once, the row follows
+    unit: str  # `tool:x`
+    started_at: float  # when it was accepted
+    instance: str | None = None  # id of the instance that did it, None while it waits
     ended_at: float | None = None
-    outcome: str | None = None
-    status: int | None = None
-    error_kind: str | None = None
-    cold_start_ms: float | None = None
-    duration_seconds: float | None = None
-    request_id: str | None = None
+    outcome: str | None = None  # one word, `completed` or a reason of CONTRACT §7
+    status: int | None = None  # HTTP status of the answer
+    error_kind: str | None = None  # kind of the error, None when it went well
+    cold_start_ms: float | None = None  # how long it waited for a start, None when the tool was warm
+    duration_seconds: float | None = None  # from acceptance to the end of the answer
+    request_id: str | None = None  # of the HTTP request
 
 
 class UnitStateRow(msgspec.Struct, frozen=True):
     """What a unit last was: shown after a restart until something new is observed. Decides nothing.
 
     Attributes:
-        unit: `kind:name`.
-        state: One word.
         updated_at, last_used: Unix seconds; `last_used` of the end of its last request.
-        restarts: How often it was started again.
-        facts: Further JSON values.
     """
 
-    unit: str
-    state: str
+    unit: str  # `kind:name`
+    state: str  # one word
     updated_at: float
     last_used: float | None = None
-    restarts: int = 0
-    facts: dict[str, Any] = {}
+    restarts: int = 0  # how often it was started again
+    facts: dict[str, Any] = {}  # further JSON values
 
 
 class PinRow(msgspec.Struct, frozen=True):

@@ -108,11 +108,7 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def check_version(connection: sqlite3.Connection, path: str) -> None:
-    """Refuse a file that a newer program wrote.
-
-    Raises:
-        ConfigError: It has a version that is not known here.
-    """
+    """Refuse a file that a newer program wrote. Raises ConfigError: it has a version that is not known here."""
     found = version_of(connection)
     if found > VERSION:
         raise ConfigError(

@@ -109,25 +109,17 @@ class Preset(msgspec.Struct, frozen=True):
     """A model to run with, resolved and frozen. The key is a reference, never a key.
 
     Attributes:
-        id: Its name in presets.toml; None for what the pipe itself or the adapter says.
-        provider: As the agent calls it; a custom one has `url` and `api`.
-        model: As the provider calls it; None lets the agent choose.
-        url: Base address of a custom or local provider.
-        api: Wire protocol at that address (`openai-completions`, `anthropic-messages`, …).
-        api_key: `$ENV`, `file:PATH`, `cmd:ARGV`, or None.
-        prompt: Stands before the pipe's own body.
-        effort: `low`, `medium`, `high`, or None.
         input_cost, output_cost: US dollars for a million tokens, for agents that cannot know them; None = unknown.
     """
 
-    id: str | None = None
-    provider: str | None = None
-    model: str | None = None
-    url: str | None = None
-    api: str | None = None
-    api_key: str | None = None
-    prompt: str | None = None
-    effort: str | None = None
+    id: str | None = None  # its name in presets.toml; None for what the pipe itself or the adapter says
+    provider: str | None = None  # as the agent calls it; a custom one has `url` and `api`
+    model: str | None = None  # as the provider calls it; None lets the agent choose
+    url: str | None = None  # base address of a custom or local provider
+    api: str | None = None  # wire protocol at that address (`openai-completions`, `anthropic-messages`, …)
+    api_key: str | None = None  # `$ENV`, `file:PATH`, `cmd:ARGV`, or None
+    prompt: str | None = None  # stands before the pipe's own body
+    effort: str | None = None  # `low`, `medium`, `high`, or None
     input_cost: float | None = None
     output_cost: float | None = None
     context_window: int | None = None
@@ -138,30 +130,22 @@ class Plan(msgspec.Struct, frozen=True):
     """What is frozen at the queueing, beside the preset: how this execution is to be run.
 
     Attributes:
-        agent: Name of the adapter.
-        command: Argv of the `command` adapter; empty for all others.
-        timeout_seconds: Wall clock of the run, from the spawn.
         max_turns, max_tokens, max_cost: Ceilings that end the run; None for none.
-        retries: How many further tries may follow a failure that can pass by itself.
-        fallbacks: Presets that are tried, in order, after this one failed.
-        allow_empty: No text is no failure.
-        history: Keep the agent's session between executions.
-        memory_bytes: Resident limit of the tree; None for none.
         context: Facts of the trigger (`{event, key, data}`) or of the caller, shown to the agent; JSON values.
         wanted_seconds: The timeout that was asked for, where it was more than `pipes.timeout_max_seconds`; else None.
     """
 
-    agent: str = "pi"
-    command: tuple[str, ...] = ()
-    timeout_seconds: float = 300.0
+    agent: str = "pi"  # name of the adapter
+    command: tuple[str, ...] = ()  # argv of the `command` adapter; empty for all others
+    timeout_seconds: float = 300.0  # wall clock of the run, from the spawn
     max_turns: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
-    retries: int = 0
-    fallbacks: tuple[Preset, ...] = ()
-    allow_empty: bool = False
-    history: bool = False
-    memory_bytes: int | None = None
+    retries: int = 0  # how many further tries may follow a failure that can pass by itself
+    fallbacks: tuple[Preset, ...] = ()  # presets that are tried, in order, after this one failed
+    allow_empty: bool = False  # no text is no failure
+    history: bool = False  # keep the agent's session between executions
+    memory_bytes: int | None = None  # resident limit of the tree; None for none
     context: Mapping[str, Any] | None = None
     wanted_seconds: float | None = None
 
@@ -182,35 +166,25 @@ class Execution(
     """One accepted run of a pipe. Times are Unix seconds, in the file ISO texts; what is not known (yet) is None.
 
     Attributes:
-        id: Grows; never given twice.
-        group: Whose slots it waits for.
-        position: 1-based place in its group's line while queued, else None. Not stored.
-        not_before: A retry or a staggered start waits until then; None = at once.
         pid, start_time, boot_id, instance: Who runs it: identity and the placement's key.
         trigger_event, trigger_key: The event that led to it, and its key.
         context_start, context_end: The time window that the prompt names.
-        incomplete: It was cut off: what it wrote may be half-done.
-        invalid_utf8: Some bytes were no UTF-8; they are kept in the files and replaced in the text.
-        lost_bytes: More than 0: not all of its output was kept (a full disk).
-        output_dir: The folder that the agent was told to write to.
-        session_path: Where the agent left its session, if it keeps one.
         plan, preset: In lists they say what a whole row would, as far as it has columns of its own.
-        progress: What whoever takes it over must know while it runs; gone at its end.
         stdout, stderr: Text up to the cap (head and tail around a marker).
     """
 
-    id: int
+    id: int  # grows; never given twice
     pipe_name: str
     status: Status = Status.FAILED
     trigger: Trigger = Trigger.MANUAL
-    group: Group = Group.MANUAL
+    group: Group = Group.MANUAL  # whose slots it waits for
     queued_at: float = 0.0
     agent: str = "pi"
     model: str | None = None
     provider: str | None = None
     preset_id: str | None = None
-    position: int | None = None
-    not_before: float | None = None
+    position: int | None = None  # 1-based place in its group's line while queued, else None. Not stored.
+    not_before: float | None = None  # a retry or a staggered start waits until then; None = at once
     started_at: float | None = None
     finished_at: float | None = None
     queue_wait_ms: int | None = None
@@ -238,18 +212,18 @@ class Execution(
     total_tokens: int = 0
     cost: float = 0.0
     turns: int = 0
-    output_dir: str | None = None
-    session_path: str | None = None
+    output_dir: str | None = None  # the folder that the agent was told to write to
+    session_path: str | None = None  # where the agent left its session, if it keeps one
     agent_version: str | None = None
-    incomplete: bool = False
+    incomplete: bool = False  # it was cut off: what it wrote may be half-done
     stdout_bytes: int = 0
     stderr_bytes: int = 0
-    lost_bytes: int = 0
-    invalid_utf8: bool = False
+    lost_bytes: int = 0  # more than 0: not all of its output was kept (a full disk)
+    invalid_utf8: bool = False  # some bytes were no UTF-8; they are kept in the files and replaced in the text
     plan: Plan = Plan()
     preset: Preset = Preset()
     rendered_prompt: str | None = None
-    progress: str | None = None
+    progress: str | None = None  # what whoever takes it over must know while it runs; gone at its end
     stdout: str | None = None
     stderr: str | None = None
 
@@ -299,8 +273,7 @@ async def add(
     Returns:
         None where the pipe has claimed this event before; nothing is written then.
 
-    Raises:
-        LedgerDegradedError: There is a claim, and the disk takes nothing: nobody can know whether it is taken.
+    Raises LedgerDegradedError: there is a claim, and the disk takes nothing: nobody can know whether it is taken.
     """
     if claim is None:
         row = build(ledger.next_number("pipe_executions"))

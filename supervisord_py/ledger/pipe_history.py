@@ -27,19 +27,15 @@ class ExecutionFilter(NamedTuple):
     """Which executions, newest first.
 
     Attributes:
-        pipe: Of this pipe alone; None for all.
-        statuses: Only these; empty for all.
         since, until: Queued at or after, and before: Unix seconds.
-        before_id: The `next_cursor` of the page before.
-        limit: 1..500.
     """
 
-    pipe: str | None = None
-    statuses: tuple[Status, ...] = ()
+    pipe: str | None = None  # of this pipe alone; None for all
+    statuses: tuple[Status, ...] = ()  # only these; empty for all
     since: float | None = None
     until: float | None = None
-    before_id: int | None = None
-    limit: int = DEFAULT_PAGE
+    before_id: int | None = None  # the `next_cursor` of the page before
+    limit: int = DEFAULT_PAGE  # 1..500
 
 
 class ExecutionPage(NamedTuple):
@@ -139,8 +135,7 @@ async def prune(
     Returns:
         The ids that went; their folders are the caller's to remove. Empty: nothing is beyond the limits.
 
-    Raises:
-        LedgerDegradedError: The disk takes nothing.
+    Raises LedgerDegradedError: the disk takes nothing.
     """
     for sql, bound in ((_OLD, to_text(before)), (_MANY, max(1, rows_of_each)), (_LARGE, max(0, bytes_of_all))):
         # Looked for among the readers: the writer is not to be held up by a long look.

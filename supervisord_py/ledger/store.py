@@ -87,9 +87,8 @@ class Ledger:
 
         A damaged file is moved aside and an empty one begun; `recovered_from` then says so.
 
-        Raises:
-            ConfigError: A newer version of the program wrote it.
-            LedgerUnavailableError: It cannot be opened: no permission, no room, a folder that is not there.
+        Raises ConfigError: A newer version of the program wrote it; LedgerUnavailableError: it cannot be
+        opened: no permission, no room, a folder that is not there.
         """
         try:
             opened = await asyncio.to_thread(_open, path)
@@ -125,8 +124,7 @@ class Ledger:
         Returns:
             COMMITTED, or DEFERRED while the disk takes nothing (it is kept and tried again).
 
-        Raises:
-            sqlite3.Error: The operation itself is at fault.
+        Raises sqlite3.Error: the operation itself is at fault.
         """
         try:
             async with asyncio.timeout(self._limits.stall_seconds):
@@ -174,8 +172,7 @@ class Ledger:
     async def read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         """Run queries; they see every write that was committed, not what a full disk keeps waiting.
 
-        Raises:
-            LedgerDegradedError: The file cannot be read at present.
+        Raises LedgerDegradedError: the file cannot be read at present.
         """
         if self._closed:
             raise LedgerUnavailableError("the ledger is closed")

@@ -110,7 +110,6 @@ class Table(Generic[Row]):
     # -- questions -------------------------------------------------------------------------------------------------
 
     async def get(self, ledger: Ledger, key: object) -> Row | None:
-        """Return one row."""
         found = await self.find(ledger, f"WHERE {self.key} = ?", key)
         return found[0] if found else None
 

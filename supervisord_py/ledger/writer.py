@@ -38,8 +38,7 @@ _RETRYABLE = frozenset(
 )
 """Errors of the file or the disk, not of the operation."""
 _PRIMARY_CODE = 0xFF
-_RETRY_BATCH = 64
-"""Small on purpose: where some room came back, some of what waits gets in."""
+_RETRY_BATCH = 64  # small on purpose: where some room came back, some of what waits gets in
 
 
 class Durability(StrEnum):
@@ -55,25 +54,15 @@ class DeferredError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Bounds of the writer.
+    """Bounds of the writer."""
 
-    Attributes:
-        batch_max: Operations in one commit.
-        pending_max: Operations kept in memory while the disk takes nothing.
-        posted_seconds: How long what nobody waits for may wait for company; one transaction instead of many.
-        posted_max: So many of them do not wait.
-        retry_seconds: Between two tries.
-        stall_seconds: How long a waiter waits for a disk that neither takes nor refuses.
-        close_seconds: How long `close` waits for the last writes.
-    """
-
-    batch_max: int = 1000
-    pending_max: int = 10_000
-    posted_seconds: float = 0.1
-    posted_max: int = 256
-    retry_seconds: float = 1.0
-    stall_seconds: float = 5.0
-    close_seconds: float = 5.0
+    batch_max: int = 1000  # operations in one commit
+    pending_max: int = 10_000  # operations kept in memory while the disk takes nothing
+    posted_seconds: float = 0.1  # how long what nobody waits for may wait for company; one transaction instead of many
+    posted_max: int = 256  # so many of them do not wait
+    retry_seconds: float = 1.0  # between two tries
+    stall_seconds: float = 5.0  # how long a waiter waits for a disk that neither takes nor refuses
+    close_seconds: float = 5.0  # how long `close` waits for the last writes
 
 
 @dataclass(slots=True, eq=False)
@@ -81,20 +70,15 @@ class Job:
     """One queued operation.
 
     Attributes:
-        operation: Takes the connection; may run again when a commit fails.
         done: Called in the writer's thread with (result, error) once it is committed, failed or deferred; or None.
-        keeps: Whether it is kept and tried again when the disk is full; one that needs a result is not.
-        dropped: Set from any thread: whoever asked has given up, and it is not to run any more.
-        result: What the last run returned.
-        error: What the last run raised by its own fault.
     """
 
-    operation: Callable[[sqlite3.Connection], Any]
+    operation: Callable[[sqlite3.Connection], Any]  # takes the connection; may run again when a commit fails
     done: Callable[[Any, BaseException | None], None] | None
-    keeps: bool
-    dropped: bool = False
-    result: Any = None
-    error: BaseException | None = None
+    keeps: bool  # whether it is kept and tried again when the disk is full; one that needs a result is not
+    dropped: bool = False  # set from any thread: whoever asked has given up, and it is not to run any more
+    result: Any = None  # what the last run returned
+    error: BaseException | None = None  # what the last run raised by its own fault
 
     def tell(self, error: BaseException | None) -> None:
         """Tell whoever waits, once."""
@@ -123,8 +107,7 @@ class Writer:
         self._lock = threading.Condition()
         self._queue: deque[Job] = deque()
         self._closing = False
-        self._urgent = False
-        """Whether somebody waits for what is queued, or much of it is."""
+        self._urgent = False  # whether somebody waits for what is queued, or much of it is
         self._degraded: str | None = None
         self._lost = 0
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)

@@ -282,8 +282,7 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def fill_arguments(spec: AgentSpec, pieces: Arguments, values: Values) -> tuple[str, ...]:
     """Fill a command line; a tuple in it with a missing placeholder is left out.
 
-    Raises:
-        CannotRunError: `config_error`: a word that is not in a tuple has a placeholder without a value.
+    Raises CannotRunError: `config_error`: a word that is not in a tuple has a placeholder without a value.
     """
     words: list[str] = []
     for piece in pieces:
@@ -365,16 +364,11 @@ def _bad_names(where: Pointer, names: Iterable[str]) -> Iterator[tuple[Pointer, 
 
 
 class Adapters(msgspec.Struct, frozen=True):
-    """Adapters by name.
-
-    Attributes:
-        broken: Of agents that cannot be used, every problem.
-        file_problem: Why the user's file as a whole cannot be read.
-    """
+    """Adapters by name."""
 
     agents: dict[str, AgentSpec]
-    broken: dict[str, list[Problem]] = {}
-    file_problem: Problem | None = None
+    broken: dict[str, list[Problem]] = {}  # of agents that cannot be used, every problem
+    file_problem: Problem | None = None  # why the user's file as a whole cannot be read
 
     @property
     def problems(self) -> list[Problem]:
@@ -385,8 +379,7 @@ class Adapters(msgspec.Struct, frozen=True):
     def get(self, name: str) -> AgentSpec:
         """Return the adapter.
 
-        Raises:
-            ConfigError: There is none of that name (the nearest is named), or it is broken (why).
+        Raises ConfigError: there is none of that name (the nearest is named), or it is broken (why).
         """
         if name in self.broken:
             first = self.broken[name][0]

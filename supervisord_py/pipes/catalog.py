@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 
     from supervisord_py.pipes.models import Declared
 
-SETTLE_SECONDS = 0.3
-"""A file younger than that may still be being written."""
-GONE_SECONDS = 0.8
-"""For so long a folder whose `pipe.md` is gone keeps its pipe: editors save by moving files."""
+SETTLE_SECONDS = 0.3  # a file younger than that may still be being written
+GONE_SECONDS = 0.8  # for so long a folder whose `pipe.md` is gone keeps its pipe: editors save by moving files
 _BLIND = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE})
 """Errors that say nothing about the file: nothing to look with, or a network disk that is away."""
 _Stamp: TypeAlias = tuple[int, int, int, int] | None
@@ -276,8 +274,7 @@ def _maybe_folder(entry: os.DirEntry[str]) -> bool:
 def _stamp(path: str) -> _Stamp:
     """Take the stamp of a file, following links; a link that leads nowhere is a file that has none.
 
-    Raises:
-        FileNotFoundError: There is no such file.
+    Raises FileNotFoundError: there is no such file.
     """
     try:
         found = os.stat(path)

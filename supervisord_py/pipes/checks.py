@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.models import Declared, PipeDefinition
     from supervisord_py.pipes.room import Pipes
 
-LOOK_SECONDS = 1.0
-"""So long it is believed that a program is there, or is not."""
+LOOK_SECONDS = 1.0  # so long it is believed that a program is there, or is not
 
 
 class PipeFaults:

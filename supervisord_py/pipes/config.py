@@ -36,15 +36,12 @@ class OutputLimits(msgspec.Struct, frozen=True):
     """How much output is kept.
 
     Attributes:
-        row_bytes: Of each stream as text in the row (head and tail).
-        file_bytes: Of each stream in its file; what is over is counted, not kept.
-        page_bytes: Default page.
         keep_days, keep_executions, keep_bytes: Retention: age, rows of each pipe, bytes of all files.
     """
 
-    row_bytes: int = 256 * 1024
-    file_bytes: int = 1024 * MIB
-    page_bytes: int = 64 * 1024
+    row_bytes: int = 256 * 1024  # of each stream as text in the row (head and tail)
+    file_bytes: int = 1024 * MIB  # of each stream in its file; what is over is counted, not kept
+    page_bytes: int = 64 * 1024  # default page
     keep_days: float = 30.0
     keep_executions: int = 10_000
     keep_bytes: int = 4096 * MIB
@@ -55,63 +52,43 @@ class SchedulerLimits(msgspec.Struct, frozen=True):
     """When schedules are looked at, and how late is too late.
 
     Attributes:
-        look_seconds: Time between two looks at the folders.
-        catch_up_seconds: A missed wall-clock run is made good within this.
-        stagger_seconds: After a start or a resume, starts are spread over this.
-        wake_silence_seconds: An agent silent for so long after a resume is ended.
-        window_max_seconds: Longest time window of a prompt.
-        window_default_seconds: Of a pipe that never succeeded and has no interval.
         step_back_seconds: A due time that was served and lies ahead of the clock by no more is not served twice;
             one further ahead comes from a clock that was wrong, and is forgotten.
-        late_seconds: A start that is later than this counts as missed and made good.
-        sleep_seconds: Longest sleep of the scheduler: a step of the wall clock is noticed within it.
-        deferred_events: Events that wait for a busy pipe; more are refused.
-        shortest_seconds: No schedule may be denser.
     """
 
-    look_seconds: float = 1.0
-    catch_up_seconds: float = 12 * 3600.0
-    stagger_seconds: float = 30.0
-    wake_silence_seconds: float = 60.0
-    window_max_seconds: float = 8 * 3600.0
-    window_default_seconds: float = 3600.0
+    look_seconds: float = 1.0  # time between two looks at the folders
+    catch_up_seconds: float = 12 * 3600.0  # a missed wall-clock run is made good within this
+    stagger_seconds: float = 30.0  # after a start or a resume, starts are spread over this
+    wake_silence_seconds: float = 60.0  # an agent silent for so long after a resume is ended
+    window_max_seconds: float = 8 * 3600.0  # longest time window of a prompt
+    window_default_seconds: float = 3600.0  # of a pipe that never succeeded and has no interval
     step_back_seconds: float = 3600.0
-    late_seconds: float = 60.0
-    sleep_seconds: float = 60.0
-    deferred_events: int = 64
-    shortest_seconds: float = 10.0
+    late_seconds: float = 60.0  # a start that is later than this counts as missed and made good
+    sleep_seconds: float = 60.0  # longest sleep of the scheduler: a step of the wall clock is noticed within it
+    deferred_events: int = 64  # events that wait for a busy pipe; more are refused
+    shortest_seconds: float = 10.0  # no schedule may be denser
 
 
 class PipesConfig(msgspec.Struct, frozen=True):
     """Everything the room needs to know.
 
     Attributes:
-        pipes_dir: Folders of pipes.
-        examples_dir: Pipes that ship with the package.
         presets_file, agents_file: Beside the settings; may be absent.
-        executions_dir: `<executions_dir>/<id>/` holds output files (0600) and private agent files of one execution.
-        stop_seconds: From TERM to KILL.
-        settle_seconds: Grace after the agent said that it is done, before its tree is stopped.
-        preflight: Whether providers are asked before a spawn.
-        socket: Path of the control socket; told in the prompt, with `api_port` where there is a TCP listener.
-        api_port: TCP port or None.
-        api_host: Loopback address of that port.
-        api_token_file: Where the port's token lies, absolute; agents get the path, never the token.
     """
 
-    pipes_dir: Path
-    examples_dir: Path
+    pipes_dir: Path  # folders of pipes
+    examples_dir: Path  # pipes that ship with the package
     presets_file: Path
     agents_file: Path
-    executions_dir: Path
-    socket: str
+    executions_dir: Path  # `<executions_dir>/<id>/` holds output files (0600) and private agent files of one execution
+    socket: str  # path of the control socket; told in the prompt, with `api_port` where there is a TCP listener
     enabled: bool = True
     default_agent: str = "pi"
     timeout_seconds: float = 300.0
     timeout_max_seconds: float = 86400.0
-    stop_seconds: float = 5.0
-    settle_seconds: float = 2.0
-    preflight: bool = True
+    stop_seconds: float = 5.0  # from TERM to KILL
+    settle_seconds: float = 2.0  # grace after the agent said that it is done, before its tree is stopped
+    preflight: bool = True  # whether providers are asked before a spawn
     preflight_seconds: float = 5.0
     file_bytes_max: int = MIB
     max_memory_bytes: int | None = None
@@ -120,9 +97,9 @@ class PipesConfig(msgspec.Struct, frozen=True):
     max_cost: float | None = None
     daily_tokens: int | None = None
     daily_cost: float | None = None
-    api_port: int | None = None
-    api_host: str = "127.0.0.1"
-    api_token_file: str | None = None
+    api_port: int | None = None  # TCP port or None
+    api_host: str = "127.0.0.1"  # loopback address of that port
+    api_token_file: str | None = None  # where the port's token lies, absolute; agents get the path, never the token
     default_timezone: str | None = None
     env_allow: tuple[str, ...] = PIPES_ENV
     slots: SlotLimits = SlotLimits()

@@ -36,8 +36,7 @@ DEFAULT_AGENT = "pi"
 DEFAULT_PRESET = "auto"
 PIPE_FILE = "pipe.md"
 MAX_NAME = 100
-_ROUTES = frozenset({"queue", "new", "schedule"})
-"""`/api/pipes/queue` and its like are routes."""
+_ROUTES = frozenset({"queue", "new", "schedule"})  # `/api/pipes/queue` and its like are routes
 _RIGHTS = "is not enforced here: the agent may do what you may do"
 _MISLEADING = {
     **dict.fromkeys(("permissions", "allow-apps", "deny-apps", "time-range"), _RIGHTS),
@@ -267,8 +266,7 @@ def _not_auto(value: Any) -> str | None:
 def parse_pattern(text: str) -> EventPattern:
     """Read an event of the front matter: `pipe_completed:NAME`, `file_changed:inbox/**/*.md`, `my_event`.
 
-    Raises:
-        ScheduleError: The name is no name, or a known event lacks its subject.
+    Raises ScheduleError: the name is no name, or a known event lacks its subject.
     """
     plain = text.strip()
     name, colon, subject = plain.partition(":")
@@ -322,10 +320,8 @@ _MAPS: Mapping[str, tuple[Callable[..., Any], _Table]] = {
         "memory": ("memory_bytes", size_of),
     }),
 }  # fmt: skip
-USED = (*_TABLE, *_MAPS, "schedule_config", "trigger")
-"""Keys that mean something here."""
-KNOWN = frozenset((*USED, *_MISLEADING, *_SILENT))
-"""Those, and the ones of other programs."""
+USED = (*_TABLE, *_MAPS, "schedule_config", "trigger")  # keys that mean something here
+KNOWN = frozenset((*USED, *_MISLEADING, *_SILENT))  # those, and the ones of other programs
 
 
 class _Reading:

@@ -36,27 +36,22 @@ if TYPE_CHECKING:
 
     from supervisord_py.pipes.config import SchedulerLimits
 
-_COUNT_MAX = 500
-"""Missed runs are counted up to here: the number is for people, and the count costs time."""
-_LOOK_AHEAD = 6
-"""Due instants between which the shortest gap is looked for."""
+_COUNT_MAX = 500  # missed runs are counted up to here: the number is for people, and the count costs time
+_LOOK_AHEAD = 6  # due instants between which the shortest gap is looked for
 
 
 class Now(msgspec.Struct, frozen=True):
     """What the clocks show.
 
     Attributes:
-        wall: Unix seconds.
-        boottime: Seconds since boot, suspended ones included (`process.clock`).
         resumed_at: `boottime` of the last resume, or of the scheduler's start; None to stagger nothing.
-        zone: The machine's, for schedules that name none.
         set_at: Wall-clock instant at which the wall clock was last set, or first looked at; None for just now.
     """
 
-    wall: float
-    boottime: float
+    wall: float  # Unix seconds
+    boottime: float  # seconds since boot, suspended ones included (`process.clock`)
     resumed_at: float | None = None
-    zone: tzinfo = UTC
+    zone: tzinfo = UTC  # the machine's, for schedules that name none
     set_at: float | None = None
 
     def wall_of(self, boottime: float) -> float:
@@ -78,47 +73,35 @@ class Progress(msgspec.Struct, frozen=True):
     """What is remembered of one pipe. Wall-clock instants are Unix seconds.
 
     Attributes:
-        anchor_at: When it was first seen, last enabled, or its schedule last changed, whichever is latest.
-        last_run_at: Start of its last run, whatever began it.
-        last_due: The last due instant that was dealt with: run, or skipped because it was busy.
-        occurrences: Scheduled runs so far.
         touched_boot, anchor_boot: The later of `last_run_at` and `last_due`, and `anchor_at`, on the clock that counts
             suspend; None where only the wall clock knows.
     """
 
-    anchor_at: float
-    last_run_at: float | None = None
-    last_due: float | None = None
-    occurrences: int = 0
+    anchor_at: float  # when it was first seen, last enabled, or its schedule last changed, whichever is latest
+    last_run_at: float | None = None  # start of its last run, whatever began it
+    last_due: float | None = None  # the last due instant that was dealt with: run, or skipped because it was busy
+    occurrences: int = 0  # scheduled runs so far
     touched_boot: float | None = None
     anchor_boot: float | None = None
 
 
 class Due(msgspec.Struct, frozen=True):
-    """Run it now.
+    """Run it now."""
 
-    Attributes:
-        at: The latest due instant, not after now: what `last_due` becomes.
-        missed: 0 when it is on time; else how many due instants went by, this one included, for which it is one run.
-        why: A sentence for people.
-    """
-
-    at: float
-    missed: int
-    why: str
+    at: float  # the latest due instant, not after now: what `last_due` becomes
+    missed: int  # 0 when it is on time; else how many due instants went by, this one included, for which it is one run
+    why: str  # a sentence for people
 
 
 class Wait(msgspec.Struct, frozen=True):
     """Not yet.
 
     Attributes:
-        until: Wall-clock instant of the next run, as the clocks stand.
-        why: A sentence for people.
         decided: What was decided on the way to it (a run put off, or not made good); empty where it merely waits.
     """
 
-    until: float
-    why: str
+    until: float  # wall-clock instant of the next run, as the clocks stand
+    why: str  # a sentence for people
     decided: str = ""
 
 
@@ -143,8 +126,7 @@ def decide(
 ) -> Decision:
     """Say whether a pipe is due; a run that was missed is put off by `delay` after a resume or start (`stagger`).
 
-    Raises:
-        zoneinfo.ZoneInfoNotFoundError: The schedule's zone is gone from the machine.
+    Raises zoneinfo.ZoneInfoNotFoundError: the schedule's zone is gone from the machine.
     """
     decision: Decision
     match schedule:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 DISK_PAUSE_SECONDS, DISK_TRIES = 0.5, 4
 """How patiently the rest of the output is tried against a disk that takes nothing, once the process is gone."""
-TAIL_BYTES = 64 * 1024
-"""So much of each stream is looked at for the reason of a failure."""
+TAIL_BYTES = 64 * 1024  # so much of each stream is looked at for the reason of a failure
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
 _LIMITS = frozenset((Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT))
 _log = structlog.get_logger(__name__)

@@ -32,15 +32,13 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.models import EventPattern
     from supervisord_py.pipes.room import Pipes
 
-_OWN = ("pipe.md", "output", ".env")
-"""In a pipe's folder, what the pipe itself or its owner writes: no news to it."""
+_OWN = ("pipe.md", "output", ".env")  # in a pipe's folder, what the pipe itself or its owner writes: no news to it
 
 
 def check_published(name: str) -> None:
     """Refuse the name of an event that nobody outside may publish, or that no pipe can wait for.
 
-    Raises:
-        BadRequestError: It is one of those.
+    Raises BadRequestError: it is one of those.
     """
     hint = "give it a name of its own: letters, digits, `.`, `_` and `-`, at most 128, for example deploy_done"
     if name.partition(":")[0] in PUBLISHED:
@@ -141,12 +139,10 @@ def _glob(pattern: str, *, names: bool = False) -> re.Pattern[str]:
 # -- where they come from ----------------------------------------------------------------------------------------
 
 TOOL_FAILURES = frozenset(("died", "start_failed", "run_failed"))
-LOOK_SECONDS = 2.0
-"""So often it is looked whether folders that are named have come to be, or a listener has died."""
+LOOK_SECONDS = 2.0  # so often it is looked whether folders that are named have come to be, or a listener has died
 _TOOL = "tool:"
 _DIED = "died"
-_STEP_MS, _GATHER_MS = 100, 400
-"""A stop is noticed within a step; an editor makes several changes of one save."""
+_STEP_MS, _GATHER_MS = 100, 400  # a stop is noticed within a step; an editor makes several changes of one save
 _log = structlog.get_logger(__name__)
 
 

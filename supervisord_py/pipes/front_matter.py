@@ -32,27 +32,20 @@ class FrontMatter(NamedTuple):
     """A file, taken apart.
 
     Attributes:
-        header: What stands between the fences; its value is a dict.
-        body: The prompt, without blank lines around it.
         start, end: Of the header in `text`, its last line end included; the prompt's lines begin at `body_start`.
-        newline: Line end of the opening fence, for lines that are added.
     """
 
     text: str
-    header: Document
-    body: str
+    header: Document  # what stands between the fences; its value is a dict
+    body: str  # the prompt, without blank lines around it
     start: int
     end: int
     body_start: int
-    newline: str
+    newline: str  # line end of the opening fence, for lines that are added
 
 
 def parse(text: str, file: str) -> FrontMatter:
-    """Take a file apart; `file` is how messages call it.
-
-    Raises:
-        DocumentError: With line, column and cure.
-    """
+    """Take a file apart; `file` is how messages call it. Raises DocumentError: with line, column and cure."""
     begin = len(_BOM) if text.startswith(_BOM) else 0
     opening = _OPENING.match(text, begin)
     closing = _CLOSING.search(text, opening.end()) if opening else None
@@ -170,8 +163,7 @@ def _single(value: str) -> str:
 
 # -- edits -----------------------------------------------------------------------------------------------------------
 
-Value: TypeAlias = Union[str, bool, int, float, "list[Value]", "dict[str, Value]", None]
-"""A JSON value."""
+Value: TypeAlias = Union[str, bool, int, float, "list[Value]", "dict[str, Value]", None]  # a JSON value
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _PLAIN = re.compile(r"(?=[A-Za-z_/]|\./)[A-Za-z0-9_./+-]+(?::[A-Za-z0-9_./+-]+)*(?: [A-Za-z0-9_./+-]+)*")
@@ -190,8 +182,7 @@ def set_keys(text: str, changes: Mapping[str, Value]) -> str:
 
     A key that is not there is added below the others. One that already says so is left as it is written.
 
-    Raises:
-        EditError: The file has no usable front matter, or is written so that the key cannot be changed alone.
+    Raises EditError: the file has no usable front matter, or is written so that the key cannot be changed alone.
     """
     edited = text
     for key, value in changes.items():
@@ -279,8 +270,7 @@ def _ends_in_block(node: Any) -> bool:
 def inline(value: Value) -> str:
     """Return a value as it is written after `key: `, quoted where a reader of YAML could take it for something else.
 
-    Raises:
-        EditError: It has no form in YAML: an infinite number, half a surrogate pair.
+    Raises EditError: it has no form in YAML: an infinite number, half a surrogate pair.
     """
     match value:
         case None | bool():

@@ -122,8 +122,7 @@ def scaffold(name: str, pipes_dir: Path) -> Path:
 def remove(folder: Path) -> None:
     """Delete a pipe's folder, of which nothing runs; a link loses the link only. Gone already is fine. Blocking.
 
-    Raises:
-        DiskError: It cannot be deleted.
+    Raises DiskError: it cannot be deleted.
     """
     doomed = folder.parent / f"{PREFIX}removed-{secrets.token_hex(6)}"
     try:
@@ -139,11 +138,7 @@ def remove(folder: Path) -> None:
 
 
 async def fetch(address: str, limit_bytes: int) -> bytes:
-    """Read an https address, to the end of its redirects.
-
-    Raises:
-        FetchError, TooLargeError: It cannot be read.
-    """
+    """Read an https address, to the end of its redirects. Raises FetchError, TooLargeError: it cannot be read."""
     import aiohttp  # costs its import in a control plane that has no other use of a client
 
     hint = "look at the address in a browser, or download it and add the file; SSL_CERT_FILE names authorities to trust"

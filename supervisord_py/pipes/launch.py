@@ -46,24 +46,17 @@ _KEY_LIKE = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
 class LaunchSpec(msgspec.Struct, frozen=True):
-    """Everything for the spawn and the judging. Its `repr` shows no secret.
-
-    Attributes:
-        argv: The program is an absolute path.
-        stdin_file: The prompt, to be opened read-only as stdin; None = /dev/null.
-        secrets: What must never be stored.
-        session_path: Where the agent keeps its session; None where it keeps none.
-    """
+    """Everything for the spawn and the judging. Its `repr` shows no secret."""
 
     adapter: AgentSpec
-    argv: tuple[str, ...]
+    argv: tuple[str, ...]  # the program is an absolute path
     env: Environment
     cwd: str
-    stdin_file: Path | None
+    stdin_file: Path | None  # the prompt, to be opened read-only as stdin; None = /dev/null
     values: Values
-    secrets: tuple[Secret, ...] = ()
+    secrets: tuple[Secret, ...] = ()  # what must never be stored
     version: AgentVersion = AgentVersion()
-    session_path: str | None = None
+    session_path: str | None = None  # where the agent keeps its session; None where it keeps none
     warnings: tuple[str, ...] = ()
 
 
@@ -89,8 +82,7 @@ async def prepare(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
 async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
     """Look whether an execution could start, without writing anything: agent, key, argv, program, version.
 
-    Raises:
-        CannotRunError: It could not.
+    Raises CannotRunError: it could not.
     """
     plan, config = it.plan, shelf.config
     spec, (dotenv, doubts) = await asyncio.to_thread(
@@ -203,8 +195,7 @@ def placeholder_values(
 def command_line(spec: AgentSpec, values: Values, prompt: str, *, history: bool) -> tuple[str, ...]:
     """Return the argv, its program as the adapter names it. Pure.
 
-    Raises:
-        CannotRunError: `config_error`: a placeholder has no value, or the prompt does not fit into an argument.
+    Raises CannotRunError: `config_error`: a placeholder has no value, or the prompt does not fit into an argument.
     """
     if spec.prompt is PromptBy.ARG:
         _check_argument(spec, prompt)
@@ -328,8 +319,7 @@ def path_with(path: str, executable: str, home: str) -> str:
 def file_texts(spec: AgentSpec, values: Values) -> dict[str, str]:
     """Return what the adapter's files hold for this execution, by path below its folder. Pure.
 
-    Raises:
-        CannotRunError: `config_error`: a file needs a value that nobody gave.
+    Raises CannotRunError: `config_error`: a file needs a value that nobody gave.
     """
     texts = {}
     for path, file in spec.files.items():
@@ -351,8 +341,7 @@ def _write(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
     Below the execution's folder: `prompt.md`, and `agent/` with what the program reads as its own configuration.
     Nothing of a user's own configuration is ever opened.
 
-    Raises:
-        CannotRunError: `disk_full`, or `config_error` where something cannot be made or written.
+    Raises CannotRunError: `disk_full`, or `config_error` where something cannot be made or written.
     """
     spec, where = found.adapter, Path(str(found.values["output_dir"]))
     texts, folders = file_texts(spec, found.values), [(where, 0o777)]

@@ -18,19 +18,17 @@ if TYPE_CHECKING:
     from supervisord_py.errors import ConfigError
     from supervisord_py.ledger.pipe_executions import Execution, Group, Status
 
-COMMAND = "command"
-"""The agent that is a pipe's own program: its `command`. It needs no model."""
+COMMAND = "command"  # the agent that is a pipe's own program: its `command`. It needs no model.
 
 
 class EventPattern(msgspec.Struct, frozen=True):
     """An event that starts a pipe: `pipe_completed:x`, `pipe_failed:*`, `tool_failed:x`, `file_changed:PATH`, `NAME`.
 
     Attributes:
-        event: The word before the colon.
         subject: What follows it; None is any. A path may hold `*`, `?` and `**`; relative to the pipe's folder.
     """
 
-    event: str
+    event: str  # the word before the colon
     subject: str | None = None
 
     @property
@@ -67,32 +65,21 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     """A readable pipe.
 
     Attributes:
-        name: Folder name: `[A-Za-z0-9][A-Za-z0-9._-]*`, one portable path component.
-        folder: The pipe's folder: cwd of the agent; `.env` and `output/` lie there.
-        file: The path of `pipe.md` in the folder (maybe a symbolic link).
-        schedule: Parsed; `schedule_text` as written.
-        enabled: What the file says; the ledger may know better (device-local).
         presets: In order; `auto` is the default one, the last may be `*`; empty = model and provider of the file, else
             the default preset.
-        command: Argv, for `agent: command`.
-        redact: Regular expressions whose matches are never stored.
-        unknown: Keys that nobody here knows, kept in the file.
-        warnings: Sentences for people.
-        lines: Of the file's keys, counted from 1: where somebody is sent who has to mend one.
-        digest: SHA-256 of the file: another one is another pipe.
     """
 
-    name: str
-    folder: Path
-    file: Path
-    schedule: Schedule
+    name: str  # folder name: `[A-Za-z0-9][A-Za-z0-9._-]*`, one portable path component
+    folder: Path  # the pipe's folder: cwd of the agent; `.env` and `output/` lie there
+    file: Path  # the path of `pipe.md` in the folder (maybe a symbolic link)
+    schedule: Schedule  # parsed; `schedule_text` as written
     schedule_text: str
     body: str
     title: str | None = None
     description: str | None = None
-    enabled: bool = True
+    enabled: bool = True  # what the file says; the ledger may know better (device-local)
     agent: str = "pi"
-    command: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()  # argv, for `agent: command`
     model: str | None = None
     provider: str | None = None
     presets: tuple[str, ...] = ()
@@ -105,12 +92,12 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     retries: RetryRules = RetryRules()
     budget: BudgetRules = BudgetRules()
     limits: RunLimits = RunLimits()
-    redact: tuple[str, ...] = ()
+    redact: tuple[str, ...] = ()  # regular expressions whose matches are never stored
     timezone: str | None = None
-    unknown: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    lines: Mapping[str, int] = {}
-    digest: str = ""
+    unknown: tuple[str, ...] = ()  # keys that nobody here knows, kept in the file
+    warnings: tuple[str, ...] = ()  # sentences for people
+    lines: Mapping[str, int] = {}  # of the file's keys, counted from 1: where somebody is sent who has to mend one
+    digest: str = ""  # SHA-256 of the file: another one is another pipe
 
     def problem(self, key: str, message: str, hint: str) -> Problem:
         """Return what is wrong with a key of a file that reads well."""
@@ -118,19 +105,13 @@ class PipeDefinition(msgspec.Struct, frozen=True):
 
 
 class BrokenPipe(msgspec.Struct, frozen=True):
-    """A folder whose `pipe.md` cannot be used at present. It is listed, and never runs.
-
-    Attributes:
-        problem: The first thing that is wrong.
-        more: All further ones, in the order of the file, so that a person mends it in one go.
-        digest: SHA-256 of the file; "" where it could not be read.
-    """
+    """A folder whose `pipe.md` cannot be used at present. It is listed, and never runs."""
 
     name: str
     folder: Path
-    problem: Problem
-    more: tuple[Problem, ...] = ()
-    digest: str = ""
+    problem: Problem  # the first thing that is wrong
+    more: tuple[Problem, ...] = ()  # all further ones, in the order of the file, so that a person mends it in one go
+    digest: str = ""  # SHA-256 of the file; "" where it could not be read
 
 
 Declared: TypeAlias = PipeDefinition | BrokenPipe
@@ -164,19 +145,15 @@ class PublishedEvent(NamedTuple):
     """Something that happened, which may start pipes.
 
     Attributes:
-        name: The word before the colon of a pattern, or a webhook's name.
-        subject: What follows the colon: a pipe, a tool, a path; None for a webhook.
         key: Names this one happening: each pipe claims it once. None makes each call a happening of its own.
-        facts: JSON values for the prompt.
-        source: The pipe whose execution caused it, or None.
         chain: The pipes whose executions led to it, one by the other, the last one its source; empty when nobody knows.
     """
 
-    name: str
-    subject: str | None = None
+    name: str  # the word before the colon of a pattern, or a webhook's name
+    subject: str | None = None  # what follows the colon: a pipe, a tool, a path; None for a webhook
     key: str | None = None
-    facts: Mapping[str, Any] | None = None
-    source: str | None = None
+    facts: Mapping[str, Any] | None = None  # JSON values for the prompt
+    source: str | None = None  # the pipe whose execution caused it, or None
     chain: tuple[str, ...] = ()
 
     @property
@@ -217,27 +194,20 @@ class PipeView(msgspec.Struct, frozen=True):
     """A pipe as it stands.
 
     Attributes:
-        enabled: The wish of this machine, else what the file says.
-        schedule: As written in the file.
-        next_run: None where nothing is due by itself.
-        running: Id of the execution that runs.
-        queued: How many wait.
-        config_error: Why it cannot run at present, with file and line; None when it can.
-        slower_than_schedule: On average it takes longer than the time between two runs.
         pid, instance, started_at: Of the running execution.
     """
 
     name: str
-    enabled: bool
-    schedule: str | None
-    next_run: float | None = None
+    enabled: bool  # the wish of this machine, else what the file says
+    schedule: str | None  # as written in the file
+    next_run: float | None = None  # None where nothing is due by itself
     last_run: float | None = None
     last_success: float | None = None
     last_status: Status | None = None
-    running: int | None = None
-    queued: int = 0
+    running: int | None = None  # id of the execution that runs
+    queued: int = 0  # how many wait
     consecutive_failures: int = 0
-    config_error: str | None = None
+    config_error: str | None = None  # why it cannot run at present, with file and line; None when it can
     warnings: tuple[str, ...] = ()
     title: str | None = None
     description: str | None = None
@@ -246,7 +216,7 @@ class PipeView(msgspec.Struct, frozen=True):
     events: tuple[str, ...] = ()
     last_decision: Decision | None = None
     average_duration_seconds: float | None = None
-    slower_than_schedule: bool = False
+    slower_than_schedule: bool = False  # on average it takes longer than the time between two runs
     pid: int | None = None
     instance: str | None = None
     started_at: float | None = None
@@ -267,44 +237,31 @@ class NextReport(msgspec.Struct, frozen=True):
     """When a pipe is due, and why.
 
     Attributes:
-        summary: The schedule in words.
-        upcoming: Unix seconds, ascending; empty where nothing is due by itself.
-        sentences: Why it runs next when it does, or why it does not.
         now: What holds at this moment, in a sentence: what it waits for. None where it does not run by itself.
-        events: What else starts it.
         last_decision: What was last done about it: started, skipped, refused; None before. That it waits is none.
     """
 
     name: str
     enabled: bool
     schedule: str | None
-    summary: str
-    upcoming: tuple[float, ...]
-    sentences: tuple[str, ...]
+    summary: str  # the schedule in words
+    upcoming: tuple[float, ...]  # Unix seconds, ascending; empty where nothing is due by itself
+    sentences: tuple[str, ...]  # why it runs next when it does, or why it does not
     timezone: str | None = None
     last_decision: Decision | None = None
     now: str | None = None
-    events: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()  # what else starts it
 
 
 class PipesHealth(msgspec.Struct, frozen=True):
-    """How the room is.
+    """How the room is."""
 
-    Attributes:
-        scheduler_running: False before the listener is up, and after the end.
-        scheduler_restarts: How often its loop died and was started again.
-        scheduler_error: Of the last such death.
-        broken: Pipes with a config_error.
-        ledger: Why the ledger takes nothing at present; None when all is well.
-        catalog: Why the folder of pipes cannot be looked at; what was seen is kept.
-    """
-
-    scheduler_running: bool
-    scheduler_restarts: int
-    scheduler_error: str | None
+    scheduler_running: bool  # False before the listener is up, and after the end
+    scheduler_restarts: int  # how often its loop died and was started again
+    scheduler_error: str | None  # of the last such death
     pipes: int
-    broken: int
+    broken: int  # pipes with a config_error
     queued: int
     running: int
-    ledger: str | None
-    catalog: str | None = None
+    ledger: str | None  # why the ledger takes nothing at present; None when all is well
+    catalog: str | None = None  # why the folder of pipes cannot be looked at; what was seen is kept

@@ -72,17 +72,15 @@ class ExitInfo(msgspec.Struct, frozen=True):
 
     Attributes:
         code, signal: Of the leader; both None where nobody knows.
-        limit: The keeper's verdict where it killed for one (`memory_limit`, `oom_kill`, `cpu_limit`).
-        detail: Why the cause came: the timeout in words, the ceiling, what survived the stop.
     """
 
     cause: Cause
     code: int | None = None
     signal: int | None = None
-    limit: str | None = None
+    limit: str | None = None  # the keeper's verdict where it killed for one (`memory_limit`, `oom_kill`, `cpu_limit`)
     stdout_tail: str = ""
     stderr_tail: str = ""
-    detail: str | None = None
+    detail: str | None = None  # why the cause came: the timeout in words, the ceiling, what survived the stop
 
 
 # -- what a failure's words mean ---------------------------------------------------------------------------------------

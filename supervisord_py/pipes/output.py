@@ -32,14 +32,11 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.pipes.streams import Parsed, Summary
 
-PAGE_MAX = 4 * 1024 * 1024
-"""Bytes of the largest page."""
+PAGE_MAX = 4 * 1024 * 1024  # bytes of the largest page
 PIECE_BYTES = 64 * 1024
 STEP_BYTES = 256 * 1024
-POLL_SECONDS = 0.05
-"""So often who follows looks whether a file has grown."""
-HEAD_SHARE = 4
-"""One fourth of a row's text is for the beginning: the end tells more."""
+POLL_SECONDS = 0.05  # so often who follows looks whether a file has grown
+HEAD_SHARE = 4  # one fourth of a row's text is for the beginning: the end tells more
 _PRIVATE = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -61,8 +58,7 @@ BOTH = (OutputStream.STDOUT, OutputStream.STDERR)
 def make_folder(folder: Path) -> None:
     """Make an execution's folder. One of a lost ledger is set aside, what an earlier try has left goes. Blocking.
 
-    Raises:
-        OSError: It cannot be made.
+    Raises OSError: it cannot be made.
     """
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(size(folder, stream) for stream in BOTH):
@@ -183,8 +179,7 @@ class Copier:
         self._decoders = {stream: codecs.getincrementaldecoder("utf-8")() for stream in BOTH}
         self._read = dict.fromkeys(BOTH, 0)
         self._made = dict.fromkeys(OutputStream, 0)
-        self._waiting: deque[tuple[OutputStream, bytes]] = deque()
-        """Made, and not in the files yet: a full disk."""
+        self._waiting: deque[tuple[OutputStream, bytes]] = deque()  # made, and not in the files yet: a full disk
         self._ended = False
         self.is_utf8 = True
 
@@ -276,16 +271,13 @@ class OutputPage(NamedTuple):
     """A piece of an execution's output.
 
     Attributes:
-        offset: Where `data` begins; not before what was asked for.
-        total_bytes: Of the stream so far.
-        complete: `data` reaches the end, no more will come, and nothing of the stream is missing.
         truncated: Of an execution that is over: not all of the stream was kept. An empty page is the end then.
     """
 
     data: bytes
-    offset: int
-    total_bytes: int
-    complete: bool
+    offset: int  # where `data` begins; not before what was asked for
+    total_bytes: int  # of the stream so far
+    complete: bool  # `data` reaches the end, no more will come, and nothing of the stream is missing
     truncated: bool = False
 
 
@@ -310,8 +302,7 @@ FollowItem = FollowOutput | FollowNews
 async def find_execution(room: Pipes, number: int, *, blobs: bool) -> Execution:
     """Return an execution as it stands: memory is ahead of the ledger.
 
-    Raises:
-        UnknownUnitError: There is none of that id.
+    Raises UnknownUnitError: there is none of that id.
     """
     run = room.runs.get(number)
     if run is not None and not blobs:
@@ -327,8 +318,7 @@ async def find_execution(room: Pipes, number: int, *, blobs: bool) -> Execution:
 async def read_page(room: Pipes, number: int, stream: OutputStream, offset: int, limit: int) -> OutputPage:
     """Return a piece of a stream; where the files are gone (retention) the row's text stands for them.
 
-    Raises:
-        UnknownUnitError: There is no execution of that id.
+    Raises UnknownUnitError: there is no execution of that id.
     """
     known = await find_execution(room, number, blobs=False)  # before the file is read: a final one's is whole then
     folder = room.folder(number)

@@ -34,8 +34,7 @@ class PipeFiles:
 
     def __init__(self, room: Pipes) -> None:
         self._room = room
-        self._lock = asyncio.Lock()
-        """Two edits of one file at a time would lose one of them."""
+        self._lock = asyncio.Lock()  # two edits of one file at a time would lose one of them
 
     # -- adding ------------------------------------------------------------------------------------------------------
 
@@ -125,8 +124,7 @@ class PipeFiles:
     async def afresh(self, name: str) -> Declared:
         """Return a pipe as its file stands now: whoever has just saved it means that, even if it does not read.
 
-        Raises:
-            UnknownUnitError: There is none of that name.
+        Raises UnknownUnitError: there is none of that name.
         """
         found = await asyncio.to_thread(self._room.catalog.fresh, name)
         if found is None or found is not self._room.catalog.get(name):

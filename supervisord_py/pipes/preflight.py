@@ -65,8 +65,7 @@ class VersionCache:
     async def find(self, spec: AgentSpec, executable: str, cwd: Path, env: Mapping[str, str], run: Run) -> AgentVersion:
         """Return the version of an agent's program, in the folder and environment that it would run with.
 
-        Raises:
-            CannotRunError: `agent_incompatible`.
+        Raises CannotRunError: `agent_incompatible`.
         """
         rule = spec.version
         if not rule.argv:
@@ -126,9 +125,8 @@ class UnreachableError(Exception):
 async def check_provider(values: Values, *, seconds: float) -> None:
     """Look whether the provider of a run is there, and has its model; through the environment's proxy, as agents do.
 
-    Raises:
-        CannotRunError: `preflight_failed` (Ollama is not running), `model_not_found` (it has no such model), `network`
-            (nothing answers at the url).
+    Raises CannotRunError: `preflight_failed` (Ollama is not running), `model_not_found` (it has no such model),
+    `network` (nothing answers at the url).
     """
     url, root, model = values.get("url"), values.get("url_root"), values.get("model")
     if url is None:
@@ -155,8 +153,7 @@ async def check_provider(values: Values, *, seconds: float) -> None:
 async def _get(session: aiohttp.ClientSession, url: str, seconds: float, *, read: bool) -> bytes | None:
     """Return a good answer's body if it is to be read; None where somebody is there and says nothing that helps.
 
-    Raises:
-        UnreachableError: No connection came about.
+    Raises UnreachableError: no connection came about.
     """
     import aiohttp
 
@@ -210,8 +207,7 @@ def model_names(raw: bytes) -> list[str] | None:
 async def check_credentials(found: LaunchSpec, *, run: Run, seconds: float) -> None:
     """Ask the agent itself whether it has credentials, where it knows how to answer and the provider is known.
 
-    Raises:
-        CannotRunError: `auth_failed`.
+    Raises CannotRunError: `auth_failed`.
     """
     spec, values, version = found.adapter, found.values, found.version.version
     check = spec.auth_check

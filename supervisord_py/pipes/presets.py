@@ -52,19 +52,13 @@ class PresetTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Presets(msgspec.Struct, frozen=True):
-    """All presets of a file, in its order.
-
-    Attributes:
-        default_id: The one with `default = true`; it may be a broken one.
-        broken: Of presets that cannot be used, every problem.
-        file_problem: Why there are none at all; None also when the file is not there.
-    """
+    """All presets of a file, in its order."""
 
     file: str
     by_id: dict[str, Preset] = {}
-    default_id: str | None = None
-    broken: dict[str, list[Problem]] = {}
-    file_problem: Problem | None = None
+    default_id: str | None = None  # the one with `default = true`; it may be a broken one
+    broken: dict[str, list[Problem]] = {}  # of presets that cannot be used, every problem
+    file_problem: Problem | None = None  # why there are none at all; None also when the file is not there
 
     @property
     def problems(self) -> list[Problem]:

@@ -24,21 +24,13 @@ if TYPE_CHECKING:
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """An execution in line. Times are on the clock that `admit` is asked with.
+    """An execution in line. Times are on the clock that `admit` is asked with."""
 
-    Attributes:
-        id: Of the execution.
-        pipe: Name of its pipe.
-        group: Whose slots it waits for.
-        queued_at: When it was triggered.
-        not_before: It may not start earlier; None = at once.
-    """
-
-    id: int
-    pipe: str
-    group: Group
-    queued_at: float
-    not_before: float | None = None
+    id: int  # of the execution
+    pipe: str  # name of its pipe
+    group: Group  # whose slots it waits for
+    queued_at: float  # when it was triggered
+    not_before: float | None = None  # it may not start earlier; None = at once
 
     @property
     def ready_at(self) -> float:
@@ -55,8 +47,7 @@ class Queue:
 
     def __init__(self, limits: SlotLimits) -> None:
         self._line: list[Waiting] = []
-        self._in_line: dict[int, Waiting] = {}
-        """The same, by id."""
+        self._in_line: dict[int, Waiting] = {}  # the same, by id
         self._holders: dict[int, Waiting] = {}
         self._looked_at = float("-inf")
         self._slots: dict[Group, int]
@@ -65,11 +56,7 @@ class Queue:
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def push(self, entry: Waiting) -> None:
-        """Put an execution in line.
-
-        Raises:
-            ValueError: It is in line, or holds a slot.
-        """
+        """Put an execution in line. Raises ValueError: it is in line, or holds a slot."""
         self._check_new(entry)
         insort(self._line, entry, key=_place)
         self._in_line[entry.id] = entry
@@ -77,8 +64,7 @@ class Queue:
     def adopt(self, entry: Waiting) -> None:
         """Take in one that runs already; it holds a slot, even where there is none left.
 
-        Raises:
-            ValueError: It is in line, or holds a slot.
+        Raises ValueError: it is in line, or holds a slot.
         """
         self._check_new(entry)
         self._holders[entry.id] = entry

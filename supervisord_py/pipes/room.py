@@ -204,7 +204,6 @@ class Pipes:
         return tuple(found[number] for number in sorted(found))
 
     def running(self, pipe: str) -> Run | None:
-        """Return the one of a pipe that runs."""
         return next((it for it in self.of_pipe(pipe) if it.execution.status is Status.RUNNING), None)
 
     def queued(self, pipe: str) -> tuple[Run, ...]:
@@ -449,10 +448,8 @@ class Pipes:
             queue: Wait in line where the pipe runs already, instead of being refused.
             timeout_seconds: Of this run alone; None for the pipe's own.
 
-        Raises:
-            UnknownUnitError: There is no pipe of that name.
-            ConfigError: Its file is broken.
-            ConflictError: It runs, or waits for its run, already (unless `queue`).
+        Raises UnknownUnitError: there is no pipe of that name; ConfigError: its file is broken; ConflictError:
+        it runs, or waits for its run, already (unless `queue`).
         """
         self._refuse_at_the_end()
         order = BY_HAND._replace(context=context, timeout_seconds=timeout_seconds)
@@ -461,10 +458,8 @@ class Pipes:
     async def retry(self, number: int) -> Execution:
         """Run an execution again, as a new row that names it, with what its pipe says now.
 
-        Raises:
-            UnknownUnitError: There is no such execution, or its pipe is gone.
-            ConfigError: The pipe's file is broken.
-            ConflictError: It is not over, or the pipe runs already.
+        Raises UnknownUnitError: there is no such execution, or its pipe is gone; ConfigError: the pipe's file
+        is broken; ConflictError: it is not over, or the pipe runs already.
         """
         self._refuse_at_the_end()
         before = await self.execution(number, blobs=True)
@@ -473,9 +468,7 @@ class Pipes:
     async def cancel(self, number: int) -> Execution:
         """End an execution in whatever state it is; return it as it became.
 
-        Raises:
-            UnknownUnitError: There is none of that id.
-            ConflictError: It is over.
+        Raises UnknownUnitError: there is none of that id; ConflictError: it is over.
         """
         run = self.runs.get(number)
         if run is None:

@@ -57,8 +57,7 @@ if TYPE_CHECKING:
     from supervisord_py.process.model import Child
 
 LOOK_SECONDS = 1.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, GROWTH = 0.01, 0.25, 1.5
-"""Between two looks for more output."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, GROWTH = 0.01, 0.25, 1.5  # between two looks for more output
 CHARACTERS_A_SECOND = 32 * 1024
 """So much text of a run goes into its row: a full one, at each look, would wear out the disk for hours."""
 REASONS = {
@@ -82,23 +81,17 @@ class RunTerms(msgspec.Struct, frozen=True):
     who goes on with a run looks them up again.
 
     Attributes:
-        parser: Name of its output format.
         success, errors: When it has succeeded, and what its errors look like.
-        settle_seconds: Grace after it said that it is done.
-        stop_seconds: From TERM to KILL.
-        stop_signal: What it is asked to end with.
-        patterns: Regular expressions whose matches are never stored.
-        copied: It writes `raw.*`, of which the files that are kept are made.
     """
 
-    parser: str = "text"
+    parser: str = "text"  # name of its output format
     success: SuccessRule = SuccessRule()
     errors: tuple[ErrorPattern, ...] = ()
-    settle_seconds: float = 2.0
-    stop_seconds: float = 5.0
-    stop_signal: int | None = None
-    patterns: tuple[str, ...] = ()
-    copied: bool = False
+    settle_seconds: float = 2.0  # grace after it said that it is done
+    stop_seconds: float = 5.0  # from TERM to KILL
+    stop_signal: int | None = None  # what it is asked to end with
+    patterns: tuple[str, ...] = ()  # regular expressions whose matches are never stored
+    copied: bool = False  # it writes `raw.*`, of which the files that are kept are made
 
 
 def read_terms(text: str | None) -> RunTerms:

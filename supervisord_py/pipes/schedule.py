@@ -66,19 +66,12 @@ class Every(msgspec.Struct, frozen=True):
 
 
 class At(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Once; then the pipe is disabled. One of:
+    """Once; then the pipe is disabled. One of:"""
 
-    Attributes:
-        instant: Unix seconds.
-        reading: `2026-12-01T10:00:00` on the clock of `timezone` (None: the machine's).
-        after_seconds: So long after the pipe was first seen, enabled or its schedule changed.
-        next_day: `09:00:00` on the day after that.
-    """
-
-    instant: float | None = None
-    reading: str | None = None
-    after_seconds: float | None = None
-    next_day: str | None = None
+    instant: float | None = None  # Unix seconds
+    reading: str | None = None  # `2026-12-01T10:00:00` on the clock of `timezone` (None: the machine's)
+    after_seconds: float | None = None  # so long after the pipe was first seen, enabled or its schedule changed
+    next_day: str | None = None  # `09:00:00` on the day after that
     timezone: str | None = None
 
     def due(self, anchor: float, machine: tzinfo) -> float:
@@ -95,15 +88,10 @@ class At(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class Cron(msgspec.Struct, frozen=True):
-    """Wall-clock times.
+    """Wall-clock times."""
 
-    Attributes:
-        expression: 5 fields, or 6 with seconds first; POSIX weekdays (0 and 7 are Sunday).
-        timezone: IANA name; None is the machine's zone.
-    """
-
-    expression: str
-    timezone: str | None = None
+    expression: str  # 5 fields, or 6 with seconds first; POSIX weekdays (0 and 7 are Sunday)
+    timezone: str | None = None  # IANA name; None is the machine's zone
 
     def following(self, instant: float, machine: tzinfo, _begun: float = 0.0) -> Iterator[float]:
         """Yield the due instants after `instant`, ascending; none where there is none within 50 years."""
@@ -133,7 +121,6 @@ class Calendar(msgspec.Struct, frozen=True):
 
     Attributes:
         starting, ending: Unix seconds; None for open.
-        max_occurrences: Runs after which it is over; None for never.
     """
 
     frequency: Frequency
@@ -145,7 +132,7 @@ class Calendar(msgspec.Struct, frozen=True):
     timezone: str | None = None
     starting: float | None = None
     ending: float | None = None
-    max_occurrences: int | None = None
+    max_occurrences: int | None = None  # runs after which it is over; None for never
 
     def following(self, instant: float, machine: tzinfo, begun: float) -> Iterator[float]:
         """Yield the due instants after `instant`, ascending, until it is over; `begun` is when it was enabled."""
@@ -286,8 +273,7 @@ def checked_zone(name: str) -> str:
 def zone_of(name: str | None, machine: tzinfo) -> tzinfo:
     """Return the zone of that IANA name, or the machine's.
 
-    Raises:
-        zoneinfo.ZoneInfoNotFoundError: There is none of that name (any more).
+    Raises zoneinfo.ZoneInfoNotFoundError: there is none of that name (any more).
     """
     return machine if name is None else ZoneInfo(name)
 

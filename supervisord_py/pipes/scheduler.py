@@ -33,29 +33,20 @@ if TYPE_CHECKING:
 
 STEP_SECONDS = 1.0
 """A slewed wall clock differs by less between two looks; what is left over adds up until it is a step."""
-SLEPT_SECONDS = 2.0
-"""Clocks that were read together differ by less."""
-_SLACK_SECONDS = 0.001
-"""The wall clock and the one that counts suspend are read one after the other."""
+SLEPT_SECONDS = 2.0  # clocks that were read together differ by less
+_SLACK_SECONDS = 0.001  # the wall clock and the one that counts suspend are read one after the other
 _RESTARTS = BackoffPolicy(initial_seconds=1.0, max_seconds=60.0, reset_seconds=300.0)
 _RETRIES = BackoffPolicy(initial_seconds=5.0, max_seconds=300.0, reset_seconds=3600.0)
-_BREATH = 50
-"""So many decisions, and others of the control plane get their turn."""
+_BREATH = 50  # so many decisions, and others of the control plane get their turn
 _log = structlog.get_logger(__name__)
 
 
 class Clocks(NamedTuple):
-    """Where time comes from, in one place so that tests can turn it (DESIGN law 10).
+    """Where time comes from, in one place so that tests can turn it (DESIGN law 10)."""
 
-    Attributes:
-        wall: Unix seconds.
-        boot: Seconds since boot, suspended ones included.
-        awake: Seconds since boot in which the machine was awake.
-    """
-
-    wall: Callable[[], float] = time.time
-    boot: Callable[[], float] = clock.now
-    awake: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time  # Unix seconds
+    boot: Callable[[], float] = clock.now  # seconds since boot, suspended ones included
+    awake: Callable[[], float] = time.monotonic  # seconds since boot in which the machine was awake
 
     def moment(self) -> float:
         """Return Unix seconds as a row keeps them: what was told at first is what is read again later."""
@@ -112,8 +103,7 @@ class ClockWatch:
         self._resumes.resumed_at = clocks.boot()
         self._offset = clock.ahead(clocks.wall, of=clocks.boot)
         self._set_boot = clocks.boot()
-        self._zone: tzinfo | None = None
-        """Of the last look: who makes the watch may not know the machine's zone yet."""
+        self._zone: tzinfo | None = None  # of the last look: who makes the watch may not know the machine's zone yet
 
     def now(self) -> Now:
         """Return the time; what happened to it waits for the next look."""
@@ -157,15 +147,13 @@ class Timetable:
         restarts, last_error: How often it crashed, and why the last time.
     """
 
-    restart_policy = _RESTARTS
-    """How patiently a crashed body is started again."""
+    restart_policy = _RESTARTS  # how patiently a crashed body is started again
 
     def __init__(self, room: Pipes) -> None:
         self._room = room
         self._watch = ClockWatch(room.clocks, self._zone)
         self.now = self._watch.now
-        self._seed = ""
-        """Of the stagger: the instance's, so that machines with the same pipes differ."""
+        self._seed = ""  # of the stagger: the instance's, so that machines with the same pipes differ
         self._entries: dict[str, _Entry] = {}
         self._bell = asyncio.Event()
         self.alive = False

@@ -54,8 +54,7 @@ async def resolve_key(
         cwd: Relative paths and commands start there: the folder of presets.toml.
         run, seconds: Runs commands, with this deadline.
 
-    Raises:
-        CannotRunError: `config_error` for what is no reference, `auth_failed` for a key that cannot be had.
+    Raises CannotRunError: `config_error` for what is no reference, `auth_failed` for a key that cannot be had.
     """
     if variable := _VARIABLE.fullmatch(reference):
         name = variable[1] or variable[2]

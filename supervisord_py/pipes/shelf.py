@@ -73,8 +73,7 @@ def _is_zone(name: str) -> bool:
     return bool(name)
 
 
-SETTLE_SECONDS = 2.0
-"""The coarsest clocks of file systems tick so seldom."""
+SETTLE_SECONDS = 2.0  # the coarsest clocks of file systems tick so seldom
 T = TypeVar("T")
 _Stamp: TypeAlias = tuple[int, int, int, int] | None
 """Device, inode, size and change time (ns); None where there is no file."""
@@ -117,15 +116,12 @@ class AgentShelf:
 
     def __init__(self, room: Pipes, environ: Mapping[str, str]) -> None:
         self._room = room
-        self.environ = dict(environ)
-        """Not the mapping of the process itself, which decodes every value at every look."""
+        self.environ = dict(environ)  # not the mapping of the process itself, which decodes every value at every look
         self._adapters: ReadAgain[Adapters] = ReadAgain(load_adapters)
         self._presets: ReadAgain[Presets] = ReadAgain(load_presets)
         self.versions = VersionCache()
-        self.run: Run = partial(program.run, room.placement)
-        """Runs small programs."""
-        self.zone = "UTC"
-        """The machine's time zone, once it is open."""
+        self.run: Run = partial(program.run, room.placement)  # runs small programs
+        self.zone = "UTC"  # the machine's time zone, once it is open
 
     @property
     def config(self) -> PipesConfig:

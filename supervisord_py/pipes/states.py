@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 _INSTANTS = ("last_run_at", "last_due", "anchor_at")
 _NOT_ITS_OWN = frozenset((ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED))
-_MEANS = " | "
-"""Between a schedule's text and what it was read as, in what is remembered of a pipe."""
+_MEANS = " | "  # between a schedule's text and what it was read as, in what is remembered of a pipe
 _log = structlog.get_logger(__name__)
 
 

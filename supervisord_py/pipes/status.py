@@ -31,10 +31,8 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.pipes.run import Run
 
-_RUNS = 20
-"""Durations are averaged over about so many runs."""
-QUIET_SECONDS = 60.0
-"""Who said nothing for so long may be delayed, and whoever looks is told."""
+_RUNS = 20  # durations are averaged over about so many runs
+QUIET_SECONDS = 60.0  # who said nothing for so long may be delayed, and whoever looks is told
 
 
 class PipeStatus:
@@ -71,7 +69,6 @@ class PipeStatus:
         return sum(isinstance(each, BrokenPipe) or self._fault(each) is not None for each in declared)
 
     def view(self, declared: Declared) -> PipeView:
-        """Return one pipe."""
         name, row = declared.name, self._room.states.get(declared.name)
         running = self._room.running(name)
         if isinstance(declared, BrokenPipe):

@@ -26,27 +26,16 @@ class Parsed(NamedTuple):
 
 
 class Summary(msgspec.Struct):
-    """What a stream came to so far.
+    """What a stream came to so far."""
 
-    Attributes:
-        final_text: The last words of the assistant, at most FINAL_TEXT_CHARS; "" where there were none.
-        has_text: Something other than white space was said.
-        stop_reason: Why the last answer ended, in the agent's word; None where nobody said.
-        error_message: The error that the stream ended with; None where it did not.
-        settled: The agent says that it is done. Its process may not know: give it a grace, then stop it.
-        records: How many records were understood; always 0 for text agents.
-        garbage_lines: Lines that should have been records and were not.
-        session_id: The agent's own id of its session.
-    """
-
-    final_text: str = ""
-    has_text: bool = False
-    stop_reason: str | None = None
-    error_message: str | None = None
-    settled: bool = False
-    records: int = 0
-    garbage_lines: int = 0
-    session_id: str | None = None
+    final_text: str = ""  # the last words of the assistant, at most FINAL_TEXT_CHARS; "" where there were none
+    has_text: bool = False  # something other than white space was said
+    stop_reason: str | None = None  # why the last answer ended, in the agent's word; None where nobody said
+    error_message: str | None = None  # the error that the stream ended with; None where it did not
+    settled: bool = False  # the agent says that it is done. Its process may not know: give it a grace, then stop it.
+    records: int = 0  # how many records were understood; always 0 for text agents
+    garbage_lines: int = 0  # lines that should have been records and were not
+    session_id: str | None = None  # the agent's own id of its session
     usage: Usage = Usage()
 
 

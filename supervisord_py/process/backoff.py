@@ -9,26 +9,17 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-_EXPONENT_MAX = 64
-"""Beyond this the cap holds anyway; it keeps a float from overflowing."""
+_EXPONENT_MAX = 64  # beyond this the cap holds anyway; it keeps a float from overflowing
 
 
 class BackoffPolicy(msgspec.Struct, frozen=True):
-    """Numbers of a backoff.
+    """Numbers of a backoff."""
 
-    Attributes:
-        initial_seconds: Wait after the first failure.
-        max_seconds: No wait is longer.
-        factor: Each wait is this many times the one before; at least 1.
-        reset_seconds: So long without a failure, and the next one counts as the first.
-        spread: Share of a wait (0..1) that chance may take away, so that many do not try at the same moment.
-    """
-
-    initial_seconds: float = 0.5
-    max_seconds: float = 30.0
-    factor: float = 2.0
-    reset_seconds: float = 60.0
-    spread: float = 0.2
+    initial_seconds: float = 0.5  # wait after the first failure
+    max_seconds: float = 30.0  # no wait is longer
+    factor: float = 2.0  # each wait is this many times the one before; at least 1
+    reset_seconds: float = 60.0  # so long without a failure, and the next one counts as the first
+    spread: float = 0.2  # share of a wait (0..1) that chance may take away, so that many do not try at the same moment
 
     def delay(self, failures: int, jitter: float) -> float:
         """Return the seconds to wait after that many failures in a row; `jitter` in 0..1 shortens by the spread."""
@@ -43,15 +34,12 @@ class Backoff(msgspec.Struct, frozen=True):
     """Where one thing stands that is started again and again.
 
     Attributes:
-        policy: The numbers.
-        failures: Failures in a row.
-        blocked_until: When the next try is due; None when nothing holds it back.
         calm_since: Since when there was no failure: it came up then, or the wait ended then; None before any failure.
     """
 
-    policy: BackoffPolicy = BackoffPolicy()
-    failures: int = 0
-    blocked_until: float | None = None
+    policy: BackoffPolicy = BackoffPolicy()  # the numbers
+    failures: int = 0  # failures in a row
+    blocked_until: float | None = None  # when the next try is due; None when nothing holds it back
     calm_since: float | None = None
 
     def failed(self, now: float, jitter: float) -> Backoff:

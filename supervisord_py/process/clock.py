@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NEAR_SECONDS = 0.1
-"""Clocks that were read one after the other within this were read together."""
+NEAR_SECONDS = 0.1  # clocks that were read one after the other within this were read together
 TRIES = 10
 _COUNTS_SUSPEND: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 

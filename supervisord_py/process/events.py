@@ -52,8 +52,7 @@ class Subscription:
         self._missed = 0
         self._wake = asyncio.Event()
         self._closed = False
-        self._seam = stream.last_id
-        """Events up to here come from journal and memory, later ones through the queue."""
+        self._seam = stream.last_id  # events up to here come from journal and memory, later ones through the queue
         self._replayed = self._seam if after_id is None else min(after_id, self._seam)
         self._recent = stream.recent_after(self._replayed)
         self._history: deque[Event] = deque()

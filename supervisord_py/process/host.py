@@ -17,13 +17,10 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.keeper import procfs
 from supervisord_py.process.model import Identity, Liveness, Reason
 
-_ALPHABET = "0123456789abcdefghijklmnopqrstuv"
-"""Base 32 in the order of ASCII, so that keys of one daemon sort by age."""
+_ALPHABET = "0123456789abcdefghijklmnopqrstuv"  # base 32 in the order of ASCII, so that keys of one daemon sort by age
 _HALF_KEY_DIGITS = 6
-RESERVE = 16
-"""A start needs this many free descriptors, or it is refused."""
-SHORT = frozenset({errno.EMFILE, errno.ENFILE})
-"""What the system says when there are none left."""
+RESERVE = 16  # a start needs this many free descriptors, or it is refused
+SHORT = frozenset({errno.EMFILE, errno.ENFILE})  # what the system says when there are none left
 
 
 @cache
@@ -99,8 +96,7 @@ def shortage(unit: str, left: int | None = None) -> StartFailedError:
 def check_room(unit: str) -> None:
     """Refuse a start for which too few descriptors are left, while the truth can still be told.
 
-    Raises:
-        StartFailedError: reason spawn_failed, stage fds, errno EMFILE.
+    Raises StartFailedError: reason spawn_failed, stage fds, errno EMFILE.
     """
     left = descriptors_left()
     if left is not None and left < RESERVE:

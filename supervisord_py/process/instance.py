@@ -39,21 +39,13 @@ class Phase(StrEnum):
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the keeper remembers of an instance for the next control plane.
+    """What the keeper remembers of an instance for the next control plane."""
 
-    Attributes:
-        v: Version; another one is not understood, and the child is stopped.
-        ready: It had become ready.
-        stopping: Why it was being stopped.
-        digest: Of the declaration it was started from.
-        own: What its driver adds.
-    """
-
-    v: int
-    ready: bool = False
-    stopping: Reason | None = None
-    digest: str = ""
-    own: dict[str, Any] = {}
+    v: int  # version; another one is not understood, and the child is stopped
+    ready: bool = False  # it had become ready
+    stopping: Reason | None = None  # why it was being stopped
+    digest: str = ""  # of the declaration it was started from
+    own: dict[str, Any] = {}  # what its driver adds
 
 
 NOTE_VERSION = 2
@@ -83,7 +75,6 @@ class End:
 
     @property
     def signal(self) -> int | None:
-        """The signal, if one ended it."""
         return self.record.signal if self.record else None
 
     @property
@@ -110,7 +101,6 @@ class Instance:
 
     Attributes:
         words: What events of the mechanism are called for this kind; "" for those that are not told.
-        logged: Its output is in its unit's log.
         started_at, ready_at: Unix seconds; None while it is not ready.
         asked_at: When the start was decided, on the loop's clock.
         event: Id of the newest event about it: the cause of the next one.
@@ -126,7 +116,7 @@ class Instance:
     """
 
     words: ClassVar[Mapping[str, str]] = {}
-    logged: ClassVar[bool] = True
+    logged: ClassVar[bool] = True  # its output is in its unit's log
 
     def __init__(
         self,

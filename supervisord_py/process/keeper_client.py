@@ -43,8 +43,7 @@ Fds = list[int]
 T = TypeVar("T")
 
 EARLY_MAX = 4096
-READS_A_TURN = 8
-"""Reads before the loop gets its turn again: a flood of events must not starve everything else."""
+READS_A_TURN = 8  # reads before the loop gets its turn again: a flood of events must not starve everything else
 _REASONS = frozenset(Reason)
 _BOTH_HINT = "run `pxctl daemon restart --all` to replace both"
 _GONE_HINT = "the daemon ends now and its children with it; see `pxctl why UNIT` after the next start"
@@ -53,19 +52,12 @@ _log = structlog.get_logger(__name__)
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Deadlines in seconds.
+    """Deadlines in seconds."""
 
-    Attributes:
-        call: For an answer of the keeper to anything but the two below.
-        spawn: For an answer to `spawn`: exec of a large program from a slow disk.
-        kill: How long the keeper goes on killing after the grace of a stop, before it names what is left.
-        slack: What a stop may take beyond grace and kill until it counts as unanswered.
-    """
-
-    call: float = 15.0
-    spawn: float = 30.0
-    kill: float = 10.0
-    slack: float = 15.0
+    call: float = 15.0  # for an answer of the keeper to anything but the two below
+    spawn: float = 30.0  # for an answer to `spawn`: exec of a large program from a slow disk
+    kill: float = 10.0  # how long the keeper goes on killing after the grace of a stop, before it names what is left
+    slack: float = 15.0  # what a stop may take beyond grace and kill until it counts as unanswered
 
 
 class RefusedError(Exception):
@@ -111,12 +103,11 @@ class KeeperClient:
     Every call is idempotent by `key`, the instance id that the caller chose. Every method may raise `KeeperLostError`.
 
     Attributes:
-        caps: What the keeper is and can do here, as it said when greeted.
         log_dir: Root of the output segments: `log_dir/<kind>/<name>/`.
         lost: Whether the keeper is gone, or the channel closed.
     """
 
-    caps: Caps
+    caps: Caps  # what the keeper is and can do here, as it said when greeted
 
     def __init__(self, channel: socket.socket, *, daemon_id: str, log_dir: str, timeouts: Timeouts) -> None:
         self.log_dir = log_dir
@@ -131,8 +122,7 @@ class KeeperClient:
         self._children: dict[str, Child] = {}
         self._records: dict[str, ExitRecord] = {}
         self._waiters: dict[str, asyncio.Future[ExitRecord]] = {}
-        self._emptied: set[str] = set()
-        """Held, and told to be gone with its tree: there is nothing to stop."""
+        self._emptied: set[str] = set()  # held, and told to be gone with its tree: there is nothing to stop
         self._exit_listeners: list[Callable[[ExitRecord], None]] = []
         self._gone: Topic[str] = Topic()
         self._log_trouble: Topic[LogTrouble] = Topic()
@@ -152,8 +142,7 @@ class KeeperClient:
             log_dir: Root of the output segments.
             timeouts: Deadlines.
 
-        Raises:
-            KeeperLostError: There is no keeper, it does not answer, or it speaks another protocol.
+        Raises KeeperLostError: there is no keeper, it does not answer, or it speaks another protocol.
         """
         client = cls(channel, daemon_id=daemon_id, log_dir=log_dir, timeouts=timeouts or Timeouts())
         try:
@@ -188,9 +177,8 @@ class KeeperClient:
     async def spawn(self, key: str, spec: ChildSpec) -> Child:
         """Start a child; returns once exec has succeeded.
 
-        Raises:
-            StartFailedError: `extra` holds reason, stage and errno.
-            ConflictError: The key is known with another spec.
+        Raises StartFailedError: `extra` holds reason, stage and errno; ConflictError: the key is known with
+        another spec.
         """
         fds = {"stdout": spec.stdout_fd, "stderr": spec.stderr_fd}
         given = {name: fd for name, fd in fds.items() if fd is not None}
@@ -232,8 +220,7 @@ class KeeperClient:
     async def wait(self, key: str) -> ExitRecord:
         """Wait until the leader was reaped (not: until its tree is gone). Any number may wait.
 
-        Raises:
-            UnknownUnitError: No such key is held.
+        Raises UnknownUnitError: no such key is held.
         """
         if key not in self._children and key not in self._records and await self.attach(key) is None:
             raise UnknownUnitError(f"there is no instance {key}: it was never started, or is released")
@@ -245,18 +232,13 @@ class KeeperClient:
         return await asyncio.shield(waiter)  # cancelling one who waits leaves the others
 
     async def signal(self, key: str, signum: int) -> None:
-        """Send a signal to the leader.
-
-        Raises:
-            ConflictError: It is dead.
-        """
+        """Send a signal to the leader. Raises ConflictError: it is dead."""
         await self._ask("signal", key=key, signum=signum, tree=False)
 
     async def signal_group(self, key: str, signum: int) -> None:
         """Send a signal to the leader's process group at once, as Ctrl-C does; its other sessions are spared.
 
-        Raises:
-            ConflictError: The leader is dead.
+        Raises ConflictError: the leader is dead.
         """
         await self._ask("signal", key=key, signum=signum, tree=False, group=True)
 
@@ -287,9 +269,8 @@ class KeeperClient:
     async def rename(self, key: str, new_key: str, *, unit: str, tag: str) -> Child:
         """Have a running child go on as `new_key` of another unit; whoever waits for `key` waits in vain.
 
-        Raises:
-            ConflictError: It has ended or is being stopped, or the keeper is too old to do it.
-            UnknownUnitError: There is no such child.
+        Raises ConflictError: it has ended or is being stopped, or the keeper is too old to do it;
+        UnknownUnitError: there is no such child.
         """
         reply = await self._ask("rename", key=key, new_key=new_key, unit=unit, tag=tag)
         self._children.pop(key, None)
@@ -300,8 +281,7 @@ class KeeperClient:
     async def release(self, key: str) -> None:
         """Acknowledge the exit record; the key is forgotten. An unknown key is released already.
 
-        Raises:
-            ConflictError: Something of its tree lives.
+        Raises ConflictError: something of its tree lives.
         """
         await self._ask("release", fine="unknown_key", key=key)
         self._children.pop(key, None)

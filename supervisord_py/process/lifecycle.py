@@ -14,8 +14,7 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from supervisord_py.process.model import ExitRecord, Verdict
 
-_CPU_SLACK_SECONDS = 1.0
-"""RLIMIT_CPU is whole seconds, and the kernel rounds: getrlimit(2)."""
+_CPU_SLACK_SECONDS = 1.0  # RLIMIT_CPU is whole seconds, and the kernel rounds: getrlimit(2)
 
 
 def outcome(

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 64 * 1024
 TAIL_BYTES = 4 * 1024 * 1024
-_SCAN_RECORDS = 4096
-"""Records one read looks at: bounds the work where one stream is wanted and the other one floods."""
+_SCAN_RECORDS = 4096  # records one read looks at: bounds the work where one stream is wanted and the other one floods
 _BLOCK_RECORDS = 512
 _POLL_MIN_SECONDS = 0.02
 _POLL_MAX_SECONDS = 0.5
@@ -210,11 +209,7 @@ class LogReader:
 
     @classmethod
     def of(cls, log_dir: str | Path, unit: str) -> LogReader:
-        """Return the reader of a unit `kind:name`.
-
-        Raises:
-            ValueError: The name would lead out of the log directory.
-        """
+        """Return the reader of a unit `kind:name`. Raises ValueError: the name would lead out of the log directory."""
         return cls(Path(unit_directory(str(log_dir), unit)))
 
     def start(self) -> int:

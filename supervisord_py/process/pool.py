@@ -35,10 +35,8 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-RETRY_SECONDS = 1.0
-"""When asking again makes sense while the pool is full: nobody can know better."""
-_MIDDLING = 0.5
-"""Chance has no place in a backoff here: requests are spread over time already."""
+RETRY_SECONDS = 1.0  # when asking again makes sense while the pool is full: nobody can know better
+_MIDDLING = 0.5  # chance has no place in a backoff here: requests are spread over time already
 
 
 class Pin(StrEnum):
@@ -66,15 +64,12 @@ class Bounds(NamedTuple):
     """Bounds of the pool.
 
     Attributes:
-        keep_max: Instances that may be starting, ready or busy at a time; at least 1.
-        memory_budget_bytes: Sum of the trees' resident memory, or None.
-        queue_max: Requests of one unit that may wait beyond what its instance takes.
         backoff: How long a start is put off after one that failed. Short: somebody waits for it.
     """
 
-    keep_max: int = 5
-    memory_budget_bytes: int | None = None
-    queue_max: int = 512
+    keep_max: int = 5  # instances that may be starting, ready or busy at a time; at least 1
+    memory_budget_bytes: int | None = None  # sum of the trees' resident memory, or None
+    queue_max: int = 512  # requests of one unit that may wait beyond what its instance takes
     backoff: BackoffPolicy = BackoffPolicy(initial_seconds=0.25, max_seconds=2.0)
 
 
@@ -152,8 +147,7 @@ class Slot:
         self.digest = ""
         self.in_flight: dict[int, Request] = {}
         self.line: dict[int, Request] = {}
-        self.cold: set[int] = set()
-        """Who in the line waited for the present start."""
+        self.cold: set[int] = set()  # who in the line waited for the present start
         self.last_used = 0.0
         self.keep_seconds = 0.0
         self.rss_bytes = 0

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 KIND = "program"
 GRACE_SECONDS = 1.0
-MAX_BYTES = 256 * 1024
-"""What is kept of each stream: its end."""
+MAX_BYTES = 256 * 1024  # what is kept of each stream: its end
 _MAX_LINE = 16 * 1024
 _DRAIN_SECONDS = 1.0
 _LINE_END = re.compile(rb"\r\n|\n|\r")  # a progress bar's carriage return ends a line, too

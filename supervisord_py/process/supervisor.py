@@ -37,12 +37,10 @@ if TYPE_CHECKING:
     from supervisord_py.process.model import Child, ChildSpec, ExitRecord
 
 TRY_AGAIN_SECONDS = 5.0
-DRAIN_SECONDS = 0.5
-"""How long a failure waits for the last words of a tree that is slow to end."""
+DRAIN_SECONDS = 0.5  # how long a failure waits for the last words of a tree that is slow to end
 TAIL_BYTES = 64 * 1024
 _log = structlog.get_logger(__name__)
-Kind_contra = TypeVar("Kind_contra", bound=Instance, contravariant=True)
-"""The instances of one kind."""
+Kind_contra = TypeVar("Kind_contra", bound=Instance, contravariant=True)  # the instances of one kind
 
 
 class Driver(Protocol[Kind_contra]):
@@ -314,9 +312,7 @@ class Supervisor:
     async def tail(self, instance: Instance, since: float | None = None) -> str:
         """Return the end of what an instance has written to stderr so far, decoded.
 
-        Args:
-            instance: Also one that has ended.
-            since: Unix seconds: only what was written then or later.
+        `instance`: also one that has ended; `since`: Unix seconds: only what was written then or later.
         """
         if instance.child is None or not instance.logged:
             return ""

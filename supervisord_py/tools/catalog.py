@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from supervisord_py.tools.manifest import Stamp, ToolSpec
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "tools"
-FRESH_SECONDS = 0.2
-"""How long a look at the directories serves `get` of a known name whose tool is not broken."""
+FRESH_SECONDS = 0.2  # how long a look at the directories serves `get` of a known name whose tool is not broken
 RETRY_BROKEN_SECONDS = 1.0
 """A broken tool is read again after that even if nothing seems to have changed: its error may lie anywhere."""
 
@@ -112,11 +111,7 @@ class Catalog:
         return entry.spec
 
     def entry(self, name: str) -> Entry:
-        """Return the entry of a name, broken or not.
-
-        Raises:
-            UnknownUnitError: There is none.
-        """
+        """Return the entry of a name, broken or not. Raises UnknownUnitError: there is none."""
         found = self._by_name.get(name)
         is_fresh = self._clock() - self._refreshed_at < FRESH_SECONDS
         if found is None or found.spec is None or not is_fresh:  # nobody is refused for what an earlier look saw
@@ -166,8 +161,7 @@ def _folders(path: Path) -> Iterator[Path]:
 
     A folder is meant to be a tool when it has a tool.json, or nobody may look whether it has.
 
-    Raises:
-        OSError: There was no descriptor to look with.
+    Raises OSError: there was no descriptor to look with.
     """
     try:
         with os.scandir(path) as found:

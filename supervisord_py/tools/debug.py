@@ -33,8 +33,7 @@ TABLE = (
     "never_ready", "schema_drift", "invalid_input", "bad_answer", "exits_zero", "evicted_during_run", "memory_limit",
     "missing_interpreter_or_module",
 )  # fmt: skip
-FURTHER = ("runtime_limit", "ignores_sigterm")
-"""These are in the answer only where they are found."""
+FURTHER = ("runtime_limit", "ignores_sigterm")  # these are in the answer only where they are found
 _ON_PURPOSE = frozenset({"evicted_lru", "evicted_ttl", "replaced", "stopped"})
 _MODULE = re.compile(r"(?:ModuleNotFoundError|ImportError)[^\n]*|Cannot find module '[^']+'")
 

@@ -71,8 +71,7 @@ class ToolInstance(Instance):
         self.runs: set[Run] = set()
         self.notify: NotifySocket | None = None
         self.upstream: Upstream | None = None
-        self.is_asked = False
-        """We ask it for its schema: that connection may still wait in the backlog when it ends."""
+        self.is_asked = False  # we ask it for its schema: that connection may still wait in the backlog when it ends
 
     def note(self) -> str:
         """Return the note for the keeper; one that is not in the pool is never adopted."""
@@ -119,8 +118,7 @@ class ToolDriver:
     async def prepare(self, instance: ToolInstance) -> ChildSpec:
         """Return what is to be spawned; opens the listening and the notification socket.
 
-        Raises:
-            StartFailedError: A socket, the interpreter, the entrypoint or a required secret is missing.
+        Raises StartFailedError: A socket, the interpreter, the entrypoint or a required secret is missing.
         """
         spec = instance.spec
         if spec.listen is ListenMode.PORT:
@@ -163,8 +161,7 @@ class ToolDriver:
     async def ready(self, instance: ToolInstance) -> None:
         """Wait until it may take work.
 
-        Raises:
-            StartFailedError, ReadinessTimeoutError, ResourceLimitError: Why it does not, with evidence.
+        Raises StartFailedError, ReadinessTimeoutError, ResourceLimitError: why it does not, with evidence.
         """
         spec, supervisor = instance.spec, self._supervisor
         assert instance.pid is not None and instance.notify is not None
@@ -277,8 +274,7 @@ def _notify_name(key: str) -> str:
 def free_port(unit: str) -> int:
     """Return a port on 127.0.0.1 that is free at this moment; whoever listens there later is looked at.
 
-    Raises:
-        StartFailedError: There is no socket to be had.
+    Raises StartFailedError: there is no socket to be had.
     """
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -317,7 +313,6 @@ class Listeners:
         return f"{self._prefix}{tool}"
 
     def port_of(self, tool: str) -> int | None:
-        """Return the port of a tool that has one."""
         return self._held[tool].getsockname()[1] if tool in self._held else None
 
     def tools(self) -> tuple[str, ...]:
@@ -327,9 +322,8 @@ class Listeners:
     async def get(self, tool: str) -> socket.socket:
         """Return the tool's listening socket: the one we have, else the keeper's, else a new one.
 
-        Raises:
-            StartFailedError: No socket is to be had (stage "listen", errno).
-            KeeperLostError: The keeper is gone.
+        Raises StartFailedError: no socket is to be had (stage "listen", errno); KeeperLostError: the keeper is
+        gone.
         """
         await self.recall(tool)
         if tool not in self._held:

@@ -47,8 +47,7 @@ def build_environment(
         artefacts_root: Where a Pixie tool's runs may leave files (`artefacts_root/<tool>/<run>`).
         extra: What the start needs (NOTIFY_SOCKET, LISTEN_FDS); wins over everything.
 
-    Raises:
-        StartFailedError: A secret that the tool declares as required is nowhere set.
+    Raises StartFailedError: A secret that the tool declares as required is nowhere set.
     """
     values = passed(source, allow)
     values.setdefault("PATH", DEFAULT_PATH)
@@ -88,8 +87,7 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path
         settings_python: `tools.python` of the settings, None for the daemon's own.
         path: PATH to look bare names up on; None is the daemon's.
 
-    Raises:
-        StartFailedError: It is missing or cannot be executed (reason spawn_failed, stage interpreter).
+    Raises StartFailedError: it is missing or cannot be executed (reason spawn_failed, stage interpreter).
     """
 
     def written(python: str) -> Path:  # by a person: `~`, relative to the tool's folder, or a name on PATH
@@ -121,8 +119,7 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path
 def argv_for(spec: ToolSpec, port: int, interpreter: Path | None) -> tuple[str, ...]:
     """Return the argument vector of an instance; a Python tool needs an interpreter.
 
-    Raises:
-        StartFailedError: The entrypoint is not there, or there is no interpreter.
+    Raises StartFailedError: the entrypoint is not there, or there is no interpreter.
     """
     if spec.command is not None:
         return tuple(each.replace("{port}", str(port)) for each in spec.command)

@@ -37,8 +37,7 @@ EXAMPLE = "example:"
 PREFIX = ".adding-"
 """Begins the name of a folder that is being prepared; the catalog passes over every name with a dot in front."""
 TEMPLATES = EXAMPLES.with_name("templates")
-_LEFT_BEHIND = (".venv.*", "__pycache__", ".git")
-"""Not copied from the top of the folder: these are not the tool."""
+_LEFT_BEHIND = (".venv.*", "__pycache__", ".git")  # not copied from the top of the folder: these are not the tool
 
 
 class DiskError(PxError):
@@ -68,9 +67,8 @@ class Added(NamedTuple):
 def placed(folder: Path) -> Iterator[Path]:
     """Give a path of the same last name that does not exist yet; what is put there becomes `folder` at the end.
 
-    Raises:
-        ConflictError: `folder` is there, or has come to exist meanwhile.
-        DiskError: The directory cannot be written.
+    Raises ConflictError: `folder` is there, or has come to exist meanwhile; DiskError: the directory cannot be
+    written.
     """
     unit, name = f"tool:{folder.name}", folder.name
     hint = f"pxctl tools remove {name}, or choose another name"
@@ -95,10 +93,8 @@ def placed(folder: Path) -> Iterator[Path]:
 def new_tool(tools_dir: Path, name: str, template: Template = Template.STDLIB) -> Path:
     """Write a new tool with its test request and return its folder.
 
-    Raises:
-        BadRequestError: The name cannot be a tool's.
-        ConflictError: There is something of that name already.
-        DiskError: It cannot be written.
+    Raises BadRequestError: the name cannot be a tool's; ConflictError: there is something of that name already;
+    DiskError: it cannot be written.
     """
     _check_name(name)
     folder = tools_dir / name
@@ -219,10 +215,8 @@ def _check(draft: Path, folder: Path, defaults: ToolDefaults | None) -> None:
 def remove_tool(catalog: Catalog, name: str, tools_dir: Path, *, anywhere: bool = False) -> Path:
     """Delete a tool's folder and return where it was. The caller has made sure that it does not run.
 
-    Raises:
-        UnknownUnitError: There is no such tool.
-        ConflictError: It lies outside `tools_dir`, and that is all it may lie in.
-        DiskError: It cannot be deleted.
+    Raises UnknownUnitError: there is no such tool; ConflictError: it lies outside `tools_dir`, and that is all it
+    may lie in; DiskError: it cannot be deleted.
     """
     folder, unit = catalog.entry(name).folder, f"tool:{name}"
     if not anywhere and folder.parent != tools_dir.absolute():

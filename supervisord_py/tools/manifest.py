@@ -149,29 +149,22 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     Fields are those of `Settings` and of the manifests (CONTRACT §5). What differs or is added:
 
     Attributes:
-        name: The unit is `tool:<name>`: the plain `name`, Pixie's `id`.
-        folder: Absolute path; the working directory of an instance.
-        manifest: `tool.json` as parsed: what the tool's `GET /schema` must give.
         input_schema, validator: Of the input of a run; derived from `inputs` for Pixie tools. `{}` accepts everything.
-        digest: SHA-256 (hex) over everything that makes a running instance stale when it changes.
         command, python: None for Python tools; for what `environment.find_interpreter` finds.
-        concurrency: 1 for a Pixie tool with `concurrent: false`.
-        pixie: What only Pixie's dialect has; None for plain tools.
-        warnings: Sentences about what is doubtful but no error.
     """
 
-    name: str
+    name: str  # the unit is `tool:<name>`: the plain `name`, Pixie's `id`
     title: str
     version: str
     description: str
     dialect: Dialect
-    folder: Path
+    folder: Path  # absolute path; the working directory of an instance
     manifest_path: Path
-    manifest: Mapping[str, Any]
+    manifest: Mapping[str, Any]  # `tool.json` as parsed: what the tool's `GET /schema` must give
     input_schema: Mapping[str, Any]
     validator: Any
     output_schema: Mapping[str, Any]
-    digest: str
+    digest: str  # SHA-256 (hex) over everything that makes a running instance stale when it changes
     warm_keep_seconds: float
     max_memory_mb: int
     max_runtime_seconds: float
@@ -182,12 +175,12 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     memory_limit: MemoryMode
     start_timeout_seconds: float
     stop_timeout_seconds: float
-    concurrency: int
+    concurrency: int  # 1 for a Pixie tool with `concurrent: false`
     env: Mapping[str, str]
     pinned: bool
     limits: ToolLimits
-    pixie: PixieTraits | None
-    warnings: tuple[str, ...]
+    pixie: PixieTraits | None  # what only Pixie's dialect has; None for plain tools
+    warnings: tuple[str, ...]  # sentences about what is doubtful but no error
 
     def __repr__(self) -> str:
         """Name the tool; `env` may hold secrets."""
@@ -217,8 +210,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
     """Read the declaration of the tool in `folder`; `defaults` count where it says nothing.
 
-    Raises:
-        ConfigError: With `file`, `line`, `column`, `pointer` of the first problem and `errors` with all of them.
+    Raises ConfigError: with `file`, `line`, `column`, `pointer` of the first problem and `errors` with all of them.
     """
     folder, defaults = folder.absolute(), defaults or ToolDefaults()
     name = folder.name

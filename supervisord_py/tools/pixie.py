@@ -410,8 +410,7 @@ def pixie_call(spec: ToolSpec, inputs: Mapping[str, Any], run_id: str, artefacts
         run_id: Letters, digits, `-`, `_`; at most 64.
         artefacts_root: `artefacts_root/<tool>/<run_id>` becomes the run's directory.
 
-    Raises:
-        BadRequestError: The run id cannot be one, or the inputs cannot be told as JSON.
+    Raises BadRequestError: the run id cannot be one, or the inputs cannot be told as JSON.
     """
     if not RUN_ID.fullmatch(run_id):
         raise BadRequestError(f"{run_id[:80]!r} is no run id: letters, digits, '-' and '_', at most 64", unit=spec.unit)

@@ -87,23 +87,18 @@ class RunRequest(msgspec.Struct, frozen=True):
     Attributes:
         body: Bytes, or chunks that can be sent once; then `size` is their sum, because many small servers understand
             no other framing than Content-Length.
-        value: The parsed input where it is JSON; `content_type` is then None.
-        streaming: Asked of `/stream` instead of `/run`.
-        timeout_seconds: From now to the end of the answer; None for no such limit.
-        keep_alive: Seconds to keep the instance afterwards; 0 not at all, -1 for ever, None as usual.
         headers: What goes on to the tool.
-        request_id: For the ledger.
     """
 
     body: bytes | AsyncIterable[bytes]
-    value: Any = None
+    value: Any = None  # the parsed input where it is JSON; `content_type` is then None
     content_type: str | None = None
     size: int | None = None
-    streaming: bool = False
-    timeout_seconds: float | None = None
-    keep_alive: float | None = None
+    streaming: bool = False  # asked of `/stream` instead of `/run`
+    timeout_seconds: float | None = None  # from now to the end of the answer; None for no such limit
+    keep_alive: float | None = None  # seconds to keep the instance afterwards; 0 not at all, -1 for ever, None as usual
     headers: Mapping[str, str] = {}  # never changed
-    request_id: str | None = None
+    request_id: str | None = None  # for the ledger
 
 
 class Answer(msgspec.Struct, frozen=True):

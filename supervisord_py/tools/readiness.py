@@ -149,11 +149,7 @@ class ReadinessWatch:
         self._question: asyncio.Task[None] | None = None
 
     async def wait(self, timeout_seconds: float) -> None:
-        """Return when the tool is ready.
-
-        Raises:
-            ExitedEarly, NotInTime, PortTaken: It is not.
-        """
+        """Return when the tool is ready. Raises ExitedEarly, NotInTime, PortTaken: it is not."""
         exited, healthy = asyncio.ensure_future(self._exited), asyncio.ensure_future(self._healthy())
         contestants = [exited, healthy, asyncio.ensure_future(self._notify.is_ready.wait())]
         try:

@@ -50,8 +50,7 @@ def _nothing_fetched(address: str) -> Any:
 def compile_schema(schema: Any) -> Draft202012Validator:
     """Return a validator that resolves references within the schema only; `format` is an annotation.
 
-    Raises:
-        ValueError: The schema is not sound, a reference leads nowhere, or a pattern cannot be read.
+    Raises ValueError: the schema is not sound, a reference leads nowhere, or a pattern cannot be read.
     """
     return Draft202012Validator(schema, retriever=_nothing_fetched)
 
@@ -92,8 +91,7 @@ def _references(schema: Any, path: Pointer) -> Iterator[tuple[Pointer, str]]:
 def check_input(spec: ToolSpec, value: Any) -> None:
     """Check the input of one run, as parsed from JSON, before anything is spawned.
 
-    Raises:
-        InvalidInputError: With `errors=[{pointer, message}]`, one for each place that does not fit.
+    Raises InvalidInputError: with `errors=[{pointer, message}]`, one for each place that does not fit.
     """
     value = value if spec.pixie is None else fill_defaults(spec, value)
     if found := violations(spec.validator, value, spec.input_schema):

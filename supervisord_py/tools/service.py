@@ -67,26 +67,16 @@ class Granted(msgspec.Struct, frozen=True):
 
 
 class LastState(msgspec.Struct):
-    """What is known of a tool beyond its present instance; survives restarts of everything.
+    """What is known of a tool beyond its present instance; survives restarts of everything."""
 
-    Attributes:
-        state: As last seen.
-        reason: Why its last instance ended.
-        last_used: Unix seconds of the end of the last request.
-        restarts: How often a ready instance ended unasked.
-        failure: The problem document of the last start, if that failed.
-        drift: Where `/schema` differed from `tool.json`, for the declaration `drift_digest`.
-        unpinned: Somebody took back the pin that the tool declares for itself.
-    """
-
-    state: str = "cold"
-    reason: str | None = None
-    last_used: float | None = None
-    restarts: int = 0
-    failure: dict[str, Any] | None = None
-    drift: tuple[str, ...] = ()
+    state: str = "cold"  # as last seen
+    reason: str | None = None  # why its last instance ended
+    last_used: float | None = None  # Unix seconds of the end of the last request
+    restarts: int = 0  # how often a ready instance ended unasked
+    failure: dict[str, Any] | None = None  # the problem document of the last start, if that failed
+    drift: tuple[str, ...] = ()  # where `/schema` differed from `tool.json`, for the declaration `drift_digest`
     drift_digest: str = ""
-    unpinned: bool = False
+    unpinned: bool = False  # somebody took back the pin that the tool declares for itself
 
 
 class ToolState(NamedTuple):
@@ -401,8 +391,7 @@ class Tools:
             timeout_seconds: How long to wait; None is as long as a place in line and a start may take.
             keep_alive: Seconds to keep the instance after this request; 0 not at all, -1 for ever, None as usual.
 
-        Raises:
-            PxError: Refused, or the start failed.
+        Raises PxError: refused, or the start failed.
         """
         known = self._specs.get(spec.name)
         if known is None or known[0] is not spec:
@@ -599,8 +588,7 @@ class Tools:
     def snapshot(self, name: str | None = None) -> tuple[ToolState, ...]:
         """Return the state of every tool, or of one; of tools that have gone, too, while something of them lives.
 
-        Raises:
-            UnknownUnitError: There is no tool of that name.
+        Raises UnknownUnitError: there is no tool of that name.
         """
         entries = {entry.name: entry for entry in self.catalog.entries()}
         live = {instance.name for instance in self._instances.values()}

@@ -101,8 +101,7 @@ def read_project(document: Document, *at: str) -> tuple[Project, list[Problem]]:
 def needs_of(spec: ToolSpec) -> Needs | None:
     """Return what the tool asks for, or None when it asks for nothing at all.
 
-    Raises:
-        ConfigError: The file that should say so is broken.
+    Raises ConfigError: the file that should say so is broken.
     """
     path, source = spec.folder / PYPROJECT, ""
     project, problems = Project(), list[Problem]()
@@ -138,8 +137,7 @@ def lacks_bytecode(venv: Path) -> bool:
 # -- building ----------------------------------------------------------------------------------------------------
 
 
-Run = Callable[..., Coroutine[Any, Any, Completed]]
-"""`process.program.run` without its client."""
+Run = Callable[..., Coroutine[Any, Any, Completed]]  # `process.program.run` without its client
 
 
 class Builder:
@@ -180,8 +178,7 @@ class Builder:
     async def compile_bytecode(self, spec: ToolSpec) -> None:
         """Compile what the `.venv` of a tool holds; what does not compile stays as it is.
 
-        Raises:
-            StartFailedError: The interpreter could not be started.
+        Raises StartFailedError: the interpreter could not be started.
         """
         await self._step(spec, spec.folder / VENV, _compilation(spec.folder / VENV))
 

@@ -51,8 +51,7 @@ class Upstream:
 
         `body` is bytes, or chunks that can be sent only once.
 
-        Raises:
-            aiohttp.ClientError, OSError: no answer, or one that is not HTTP.
+        Raises aiohttp.ClientError, OSError: no answer, or one that is not HTTP.
         """
         data: Any = body
         if self.is_closed:  # aiohttp's own word for it is a RuntimeError

@@ -54,8 +54,7 @@ METHOD = "probe"
 PIXIE_NEEDS = ("fastapi", "uvicorn", "pydantic", "python-dotenv")
 STREAM_SECONDS = 10.0
 RUN_MARGIN_SECONDS = 5.0
-VALIDATING = {"PIXIE_VALIDATE": "true"}
-"""Tells a Pixie tool that this run is a validation."""
+VALIDATING = {"PIXIE_VALIDATE": "true"}  # tells a Pixie tool that this run is a validation
 _MAX_ANSWER = 64 * 1024 * 1024
 _DISTRIBUTION = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(.*)", re.DOTALL)
 _COHERENCE = re.compile(r"/(inputs?|outputs?|secrets)(/.*)?", re.DOTALL)

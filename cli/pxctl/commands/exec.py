@@ -28,8 +28,7 @@ from pxctl.completion import kernel_names
 from pxctl.follow import STREAMS, Patience, bytes_of, is_loss, pages, print_event, stream
 
 _PAUSE_SECONDS = 0.1
-_LEAVE_AT = 4
-"""The Ctrl-C at which the client goes away: the interrupt ladder has four rungs, and goes on by itself."""
+_LEAVE_AT = 4  # the Ctrl-C at which the client goes away: the interrupt ladder has four rungs, and goes on by itself
 _EXAMPLE = "pxctl exec 'print(1 + 1)', or pxctl exec -f FILE, or … | pxctl exec"
 
 
@@ -87,9 +86,8 @@ class Call:
     def events(self) -> Iterator[Document]:
         """Yield what happens up to `done`.
 
-        Raises:
-            Failure: The call never ran, or was cut off before its first cell.
-            KeyboardInterrupt: It was cancelled before its first cell, or its end is not waited for any more.
+        Raises Failure: the call never ran, or was cut off before its first cell; KeyboardInterrupt: it was
+        cancelled before its first cell, or its end is not waited for any more.
         """
         request: Any = {"content": self._body, "fields": self._fields, "timeout": None}
         try:

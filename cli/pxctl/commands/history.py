@@ -15,8 +15,7 @@ from pxctl.client import Answer, Client, Document, Exit, Failure, query, quote, 
 from pxctl.completion import unit_names
 from pxctl.follow import ask_until, bytes_of, events_of, since_when
 
-_SLACK_SECONDS = 15.0
-"""How much longer than its own limit the daemon may take to answer."""
+_SLACK_SECONDS = 15.0  # how much longer than its own limit the daemon may take to answer
 
 _execution_or_unit = click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
 

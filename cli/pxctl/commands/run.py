@@ -34,8 +34,7 @@ from pxctl.client import (
 from pxctl.coerce import CannotRead, build_input, read_argument, read_json
 from pxctl.completion import assignments, tool_names
 
-_SLACK_SECONDS = 15.0
-"""How much longer than the run's own limit the daemon may take to say that it passed."""
+_SLACK_SECONDS = 15.0  # how much longer than the run's own limit the daemon may take to say that it passed
 _HELD_BYTES = 8 * 1024 * 1024
 """A JSON answer up to this size is printed only once it is complete; a longer one goes out as it comes."""
 _COLD = {"cold", "starting", "failed"}

@@ -33,8 +33,7 @@ from pxctl.output import Column, ago, duration, size, state_column
 _UP = {"ready", "busy", "starting", "running", "queued", "idle"}
 _DOWN = {None, "cold", "stopped", "failed"}
 GOING = {"start": "starting", "stop": "stopping", "restart": "restarting"}
-_SLACK_SECONDS = 15.0
-"""How much longer than its own limit the daemon may take to answer."""
+_SLACK_SECONDS = 15.0  # how much longer than its own limit the daemon may take to answer
 
 _units = click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
 _tools = click.argument("tools", nargs=-1, required=True, metavar="TOOL...", shell_complete=tool_names)

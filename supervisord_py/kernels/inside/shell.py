@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-GRACE = 2.0
-"""Seconds between SIGINT and SIGKILL of a command's group."""
+GRACE = 2.0  # seconds between SIGINT and SIGKILL of a command's group
 _PREVIEW, _LISTED, _SHOWN = 500, 20, 20_000
 
 
@@ -108,9 +107,8 @@ def run(
         timeout: Seconds after which it is ended as by an interrupt.
         check: Whether an exit code other than 0 is an error.
 
-    Raises:
-        subprocess.TimeoutExpired: With `stdout` and `stderr` up to then.
-        subprocess.CalledProcessError: It failed, and `check` was set.
+    Raises subprocess.TimeoutExpired: with `stdout` and `stderr` up to then; subprocess.CalledProcessError: it
+    failed, and `check` was set.
     """
     began = time.monotonic()
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:

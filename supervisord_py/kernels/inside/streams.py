@@ -28,12 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NUMBERS = {"stdout": 1, "stderr": 2}
-SLICE = 1 << 20
-"""Characters that are encoded at a time: a huge string must not be held twice."""
-LONGEST_LINE = 8192
-"""Bytes that wait for the end of their line in a forked child, as in Python's own streams."""
-REMEMBERED = 1024
-"""Cells whose late output is still known for what it is."""
+SLICE = 1 << 20  # characters that are encoded at a time: a huge string must not be held twice
+LONGEST_LINE = 8192  # bytes that wait for the end of their line in a forked child, as in Python's own streams
+REMEMBERED = 1024  # cells whose late output is still known for what it is
 POOLS = frozenset(("concurrent.futures.thread", "multiprocessing.pool"))
 """Their workers live for many cells: what they print is the doing of whoever gave them work last."""
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-BLOCK_SECONDS = 0.5
-"""Length of a block in the system's own time: short enough for smooth progress and a prompt cancel."""
+BLOCK_SECONDS = 0.5  # length of a block in the system's own time: short enough for smooth progress and a prompt cancel
 
 
 class IntegrationError(Exception):

@@ -17,25 +17,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WIDTH, HEIGHT = 960, 720
-FINER = 2
-"""The grid has this many cells for a pixel, in both directions."""
+FINER = 2  # the grid has this many cells for a pixel, in both directions
 MARGIN = 0.07
-SPACING = 0.35
-"""Distance of the samples along the curve, in cells of the grid."""
-MAX_SAMPLES = 1_000_000
-"""Beyond it the samples are further apart, and each is brighter: a bound on memory."""
-SMOOTH = 4.0
-"""The curve may be straight over this many cells at most; between given points further apart it is bent."""
+SPACING = 0.35  # distance of the samples along the curve, in cells of the grid
+MAX_SAMPLES = 1_000_000  # beyond it the samples are further apart, and each is brighter: a bound on memory
+SMOOTH = 4.0  # the curve may be straight over this many cells at most; between given points further apart it is bent
 EXPOSURE = 1.6
 FAINT, BRIGHT = 0.01, 1.0
 """A long curve crosses itself so often that all would be white: nine tenths of what is lit are kept below bright."""
-GLOW, GLOW_RADIUS = 1.2, 4.0
-"""Strength of the halo around the thread, and its radius in pixels."""
+GLOW, GLOW_RADIUS = 1.2, 4.0  # strength of the halo around the thread, and its radius in pixels
 GROUND = np.array([0.006, 0.009, 0.022])
 PALETTE = np.array([[0.10, 0.34, 1.0], [0.12, 0.78, 0.95], [1.0, 0.66, 0.20], [1.0, 0.22, 0.34]])
 """Colours (red, green, blue) from the beginning of the trajectory to its end."""
-TURN = np.radians(35)
-"""The viewer walks around the z axis by this angle, so that neither wing hides the other."""
+TURN = np.radians(35)  # the viewer walks around the z axis by this angle, so that neither wing hides the other
 
 
 def draw(states: NDArray[np.float64]) -> bytes:
