@@ -83,7 +83,6 @@ def kernels_config(loaded: Loaded, paths: Paths) -> KernelsConfig:
         gateway=gateway,
         backend=BackendName(kernels.backend),
         expose=Expose(kernels.expose),
-        debug_startup=kernels.trace,
         env=_of(EnvRules, kernels, "env_"),
         sessions=_of(SessionLimits, kernels),
         ladder=_of(LadderTimes, kernels, "ladder_"),

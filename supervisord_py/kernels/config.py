@@ -103,7 +103,6 @@ class KernelsConfig(Struct, frozen=True):
     managed: bool = True  # use (and build, when asked) the managed environment
     skip_check: bool = False  # take the interpreter without asking it (`PI_PYTHON_SKIP_CHECK`)
     trace: bool = False  # log each message on the wire by type and size (`PI_PYTHON_IPC_TRACE`)
-    debug_startup: bool = False  # say how long each phase of a start took (`PI_DEBUG_STARTUP`)
     timeout_seconds: float = 30.0  # of a call that names none; `timeout_max_seconds` clamps what is named
     timeout_min_seconds: float = 1.0
     timeout_max_seconds: float = 600.0

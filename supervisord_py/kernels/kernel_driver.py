@@ -77,7 +77,6 @@ class KernelInstance(Instance):
         serial: The session set's number for it; 0 for one that is only cleared away.
         launch, backend, handle: What was asked of whom, and what came of it.
         give_up_at: Loop time by which it must answer.
-        spent: Seconds of each phase of its start, in order.
         cold_start_ms: From the decision to readiness.
         method: How its process came about.
         cell, cell_deadline: The last cell that was sent to it, and the end of its call as in its note.
@@ -97,7 +96,6 @@ class KernelInstance(Instance):
         self.backend: Any = None
         self.handle: KernelHandle | None = None
         self.give_up_at = 0.0
-        self.spent: dict[str, float] = {}
         self.cold_start_ms = 0
         self.method = StartMethod.SPAWN
         self.cell: str | None = None
@@ -131,11 +129,6 @@ class KernelInstance(Instance):
     def explain(self, end: End) -> None:
         """Note what is known of its end so far, for whoever is refused because of it."""
         self.problem.update(end.facts(), detail=f"The kernel {how_it_ended(end)}.")
-
-    def phase_over(self, name: str) -> None:
-        """Note that a phase of the start is over."""
-        now = asyncio.get_running_loop().time()
-        self.spent[name] = now - self.asked_at - sum(self.spent.values())
 
     def own_note(self) -> dict[str, Any]:
         """Return what is kept with it."""
@@ -215,7 +208,6 @@ class KernelDriver(Driver[KernelInstance]):
         instance.backend = await self.backends.get(instance.session.key.backend)
         spec: ChildSpec | None = await instance.backend.spec(instance.launch)
         instance.give_up_at = asyncio.get_running_loop().time() + config.start_seconds
-        instance.phase_over("prepare")
         return spec
 
     async def _launch(self, instance: KernelInstance, config: KernelsConfig) -> Launch:
@@ -231,8 +223,6 @@ class KernelDriver(Driver[KernelInstance]):
         Raises StartFailedError, ReadinessTimeoutError, ConfigError: why it does not, with evidence.
         """
         assert instance.launch is not None
-        if instance.child is not None:
-            instance.phase_over(instance.method.value)
         starting = asyncio.ensure_future(
             instance.backend.start(instance.launch, instance.child, deadline=instance.give_up_at)
         )
@@ -254,7 +244,6 @@ class KernelDriver(Driver[KernelInstance]):
         except ReadinessTimeoutError as error:
             error.extra.setdefault("stderr_tail", await self._supervisor.tail(instance))
             raise
-        instance.phase_over("ready")
         instance.cold_start_ms = max(1, round((asyncio.get_running_loop().time() - instance.asked_at) * 1000))
 
     async def _ended_early(self, instance: KernelInstance, launch: Launch, ended: asyncio.Future[Any]) -> None:

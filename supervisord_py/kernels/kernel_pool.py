@@ -295,19 +295,10 @@ class KernelPool:
         self.supervisor.became_ready(life, cold_start_ms=life.cold_start_ms)
         session = life.session
         session.reason = None
-        session.notices = (*(session.choice.notices if session.choice else ()), *self._phases(life))
+        session.notices = session.choice.notices if session.choice else ()
         self.report(self.set.ready, session.id, life.serial)
         self.register.write(session)
         await self._watch(life)
-
-    def _phases(self, life: KernelInstance) -> tuple[str, ...]:
-        """Return how long each phase of the start took, where the settings ask for it."""
-        if not self.config.debug_startup:
-            return ()
-        spent = {name: round(seconds * 1000, 1) for name, seconds in life.spent.items()}
-        _log.info("kernel_startup", unit=life.unit, cold_start_ms=life.cold_start_ms, phases=spent)
-        told = ", ".join(f"{name} {milliseconds:.0f} ms" for name, milliseconds in spent.items())
-        return (f"The kernel started in {life.cold_start_ms} ms: {told}.",)
 
     async def _watch(self, life: KernelInstance) -> None:
         """Wait for the end of a ready kernel, and for its cell: whether the end was its wish, it alone knows."""

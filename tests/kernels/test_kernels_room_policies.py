@@ -114,12 +114,6 @@ async def test_an_interrupt_without_a_cell_of_ours_reaches_what_others_run(
     assert (await house.room.interrupt(result.session_id)).steps == ()
 
 
-async def test_a_start_tells_its_phases_where_the_settings_ask_for_it(house: RoomHouse) -> None:
-    house.reconfigure(debug_startup=True)
-    result = await house.run("ok")
-    assert any("The kernel started in" in notice for notice in result.notices)
-
-
 # -- the ends of kernels -----------------------------------------------------------------------------------------------
 
 
