@@ -28,7 +28,7 @@ from supervisord_py.api.auth import LocalPeer, admit_bearer, admit_local, peer_c
 from supervisord_py.api.context import ApiConfig, Call, Live, cancel_and_wait
 from supervisord_py.api.idempotency import InternalError, answer_once
 from supervisord_py.api.metrics import Counts, watch_events
-from supervisord_py.api.routes import ROUTES, Access, Route
+from supervisord_py.api.routes import ROUTES, Access, Route, handler_of
 from supervisord_py.api.schemas import Body, Query, read_body, read_query
 from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_bytes
 from supervisord_py.errors import (
@@ -288,7 +288,7 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
                 body = read_body(route.body, await request.read())
                 if route.body is not Body:
                     more.append(body)
-            return await route.handler(call, *more)
+            return await handler_of(route.handler)(call, *more)
 
         if key is None or (route.resumes and headers.get("Last-Event-ID")):
             work = answer()
