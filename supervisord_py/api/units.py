@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import psutil
 
 from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.api.streams import pick, rfc3339
@@ -253,6 +252,8 @@ def cold(unit: str) -> UnitView:
 
 def resident_bytes(pid: int) -> int | None:
     """Return the resident memory of one process; None when it cannot be read."""
+    import psutil
+
     with contextlib.suppress(psutil.Error):
         return int(psutil.Process(pid).memory_info().rss)
     return None
