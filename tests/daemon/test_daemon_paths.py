@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.daemon import paths as subject
-from supervisord_py.daemon.paths import ContradictionError, PlaceError, Scope, check_socket_length, resolve_paths
+from supervisord_py.daemon.paths import PlaceError, check_socket_length, resolve_paths
+from supervisord_py.errors import BadRequestError
 
 
 @pytest.fixture
@@ -23,33 +24,33 @@ def xdg(monkeypatch: pytest.MonkeyPatch, short_tmp: Path) -> Path:
 CONFIG, TOOLS, PIPES, LEDGER, LOGS, SOCKET, LOCK = (
     "config_file", "tools_dir", "pipes_dir", "ledger_file", "log_dir", "socket", "lock_file",
 )  # fmt: skip
-PLACES: list[tuple[dict[str, str], Scope, dict[str, str]]] = [
-    ({}, Scope.USER, {
+PLACES: list[tuple[dict[str, str], bool, dict[str, str]]] = [
+    ({}, False, {
         CONFIG: "c/pxd/pxd.toml", "conf_dir": "c/pxd/conf.d", TOOLS: "d/pxd/tools", PIPES: "d/pxd/pipes",
         LEDGER: "s/pxd/pxd.db", LOGS: "s/pxd/logs", SOCKET: "r/pxd/pxd.sock", LOCK: "r/pxd/pxd.lock",
     }),
-    ({"PX_HOME": "/h"}, Scope.USER, {
+    ({"PX_HOME": "/h"}, False, {
         CONFIG: "/h/pxd.toml", "conf_dir": "/h/conf.d", TOOLS: "/h/tools", PIPES: "/h/pipes",
         LEDGER: "/h/state/pxd.db", LOGS: "/h/state/logs", SOCKET: "/h/run/pxd.sock", LOCK: "/h/run/pxd.lock",
     }),
-    ({}, Scope.SYSTEM, {
+    ({}, True, {
         CONFIG: "/etc/pxd/pxd.toml", TOOLS: "/var/lib/pxd/tools", PIPES: "/var/lib/pxd/pipes",
         LEDGER: "/var/lib/pxd/state/pxd.db", SOCKET: "/run/pxd/pxd.sock",
     }),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("environ", "scope", "places"), PLACES)
+@pytest.mark.parametrize(("environ", "system", "places"), PLACES)
 def test_the_places_of_the_platform_of_px_home_and_of_the_system(
-    xdg: Path, environ: dict[str, str], scope: Scope, places: dict[str, str]
+    xdg: Path, environ: dict[str, str], system: bool, places: dict[str, str]
 ) -> None:
-    paths = resolve_paths(environ, scope=scope)
+    paths = resolve_paths(environ, system=system)
     assert {name: getattr(paths, name) for name in places} == {name: xdg / place for name, place in places.items()}
 
 
 def test_px_home_and_system_contradict_each_other() -> None:
-    with pytest.raises(ContradictionError, match="PX_HOME=/h") as caught:
-        resolve_paths({"PX_HOME": "/h"}, scope=Scope.SYSTEM)
+    with pytest.raises(BadRequestError, match="PX_HOME=/h") as caught:
+        resolve_paths({"PX_HOME": "/h"}, system=True)
     assert caught.value.exit_code == 2
 
 
@@ -60,8 +61,8 @@ def test_what_the_service_manager_grants_wins_and_the_first_of_a_list_counts() -
         "LOGS_DIRECTORY": "/var/log/a:/x",
         "CONFIGURATION_DIRECTORY": "/etc/a:/y",
     }
-    for environ, scope in (({"PX_HOME": "/h"}, Scope.USER), ({}, Scope.SYSTEM)):
-        paths = resolve_paths({**granted, **environ}, scope=scope)
+    for environ, system in (({"PX_HOME": "/h"}, False), ({}, True)):
+        paths = resolve_paths({**granted, **environ}, system=system)
         assert paths.run_dir == Path("/run/a")
         assert paths.socket == Path("/run/a/pxd.sock")
         assert paths.ledger_file == Path("/var/lib/a/pxd.db")

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.daemon.paths import Scope
 from supervisord_py.daemon.service_files import LABEL, launchd_plist, own_command, systemd_unit
 
 if TYPE_CHECKING:
@@ -33,10 +32,10 @@ PROCESS_TYPES = {"Standard", "Adaptive", "Interactive", "Background"}
 
 
 def test_the_files_in_units_are_what_is_generated() -> None:
-    system = systemd_unit([*COMMAND, "--system"], Scope.SYSTEM)
+    system = systemd_unit([*COMMAND, "--system"], system=True)
     assert (UNITS / "pxd.service").read_text() == system
-    assert (UNITS / "pxd-user.service").read_text() == systemd_unit(COMMAND, Scope.USER)
-    assert (UNITS / f"{LABEL}.plist").read_text() == launchd_plist(COMMAND, Scope.USER)
+    assert (UNITS / "pxd-user.service").read_text() == systemd_unit(COMMAND, system=False)
+    assert (UNITS / f"{LABEL}.plist").read_text() == launchd_plist(COMMAND, system=False)
     assert sorted(path.name for path in UNITS.iterdir()) == [f"{LABEL}.plist", "pxd-user.service", "pxd.service"]
 
 
@@ -44,9 +43,9 @@ def lines(unit: str) -> set[str]:
     return {line for line in unit.splitlines() if line and not line.startswith("#")}
 
 
-@pytest.mark.parametrize("scope", Scope)
-def test_a_systemd_unit_says_what_keeps_the_daemon_right(scope: Scope) -> None:
-    assert lines(systemd_unit(COMMAND, scope)) >= {
+@pytest.mark.parametrize("system", [False, True])
+def test_a_systemd_unit_says_what_keeps_the_daemon_right(system: bool) -> None:
+    assert lines(systemd_unit(COMMAND, system=system)) >= {
         "Type=notify",
         "NotifyAccess=main",
         "ExecStart=/usr/bin/pxd --foreground",
@@ -66,9 +65,9 @@ def test_a_systemd_unit_says_what_keeps_the_daemon_right(scope: Scope) -> None:
     }
 
 
-@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.parametrize("system", [False, True])
 def test_systemd_itself_finds_nothing_to_complain_about(
-    scope: Scope, tmp_path: Path, require: Callable[[bool, str], None]
+    system: bool, tmp_path: Path, require: Callable[[bool, str], None]
 ) -> None:
     verify = shutil.which("systemd-analyze")
     require(verify is not None, "systemd-analyze is not there")
@@ -79,8 +78,8 @@ def test_systemd_itself_finds_nothing_to_complain_about(
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
     unit = tmp_path / "pxd-under-test.service"
-    unit.write_text(systemd_unit([str(program), "--foreground", "50%", "$HOME"], scope))
-    words = [verify, "verify", "--man=no", *(["--user"] if scope is Scope.USER else []), str(unit)]
+    unit.write_text(systemd_unit([str(program), "--foreground", "50%", "$HOME"], system=system))
+    words = [verify, "verify", "--man=no", *([] if system else ["--user"]), str(unit)]
     environ = {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=110, check=False)
     about_us = [line for line in (done.stderr + done.stdout).splitlines() if "pxd" in line]
@@ -88,9 +87,9 @@ def test_systemd_itself_finds_nothing_to_complain_about(
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("scope", Scope)
-def test_a_property_list_has_only_keys_that_launchd_knows(scope: Scope) -> None:
-    job: dict[str, Any] = plistlib.loads(launchd_plist(COMMAND, scope).encode())
+@pytest.mark.parametrize("system", [False, True])
+def test_a_property_list_has_only_keys_that_launchd_knows(system: bool) -> None:
+    job: dict[str, Any] = plistlib.loads(launchd_plist(COMMAND, system=system).encode())
     for key, value in job.items():
         assert key in LAUNCHD_KEYS, key
         assert type(value) is LAUNCHD_KEYS[key], f"{key}: to launchd, true is no integer"
@@ -121,7 +120,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_siz
 @given(st.lists(WORDS, max_size=3))
 def test_words_of_a_command_survive_systemds_reading(words: list[str]) -> None:
     """Read back as systemd.service(5) says: quotes and backslashes, then `%%` and `$$`."""
-    unit = systemd_unit(["/usr/bin/pxd", *words], Scope.USER)
+    unit = systemd_unit(["/usr/bin/pxd", *words], system=False)
     (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
     read, at = [], 0
     while at < len(line):

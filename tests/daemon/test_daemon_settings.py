@@ -19,11 +19,11 @@ from supervisord_py.daemon.settings import (
     Sources,
     changed_keys,
     keep_valid,
-    parse_listen,
     recall_valid,
     restart_needed,
 )
 from supervisord_py.daemon.settings_reader import read_settings
+from supervisord_py.daemon.sockets import parse_listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
