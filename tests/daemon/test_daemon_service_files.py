@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import plistlib
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -39,32 +38,6 @@ def test_the_files_in_units_are_what_is_generated() -> None:
     assert sorted(path.name for path in UNITS.iterdir()) == [f"{LABEL}.plist", "pxd-user.service", "pxd.service"]
 
 
-def lines(unit: str) -> set[str]:
-    return {line for line in unit.splitlines() if line and not line.startswith("#")}
-
-
-@pytest.mark.parametrize("system", [False, True])
-def test_a_systemd_unit_says_what_keeps_the_daemon_right(system: bool) -> None:
-    assert lines(systemd_unit(COMMAND, system=system)) >= {
-        "Type=notify",
-        "NotifyAccess=main",
-        "ExecStart=/usr/bin/pxd --foreground",
-        "ExecReload=/bin/kill -HUP $MAINPID",
-        "WatchdogSec=30",
-        "Restart=on-failure",
-        "RestartSec=1",
-        "KillMode=mixed",
-        "Delegate=yes",
-        "OOMPolicy=continue",
-        "RuntimeDirectory=pxd",
-        "RuntimeDirectoryPreserve=restart",
-        "UMask=0077",
-        "TimeoutStopSec=90",
-        "StartLimitIntervalSec=60",
-        "StartLimitBurst=5",
-    }
-
-
 @pytest.mark.parametrize("system", [False, True])
 def test_systemd_itself_finds_nothing_to_complain_about(
     system: bool, tmp_path: Path, require: Callable[[bool, str], None]
@@ -85,24 +58,6 @@ def test_systemd_itself_finds_nothing_to_complain_about(
     about_us = [line for line in (done.stderr + done.stdout).splitlines() if "pxd" in line]
     assert about_us == []
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("system", [False, True])
-def test_a_property_list_has_only_keys_that_launchd_knows(system: bool) -> None:
-    job: dict[str, Any] = plistlib.loads(launchd_plist(COMMAND, system=system).encode())
-    for key, value in job.items():
-        assert key in LAUNCHD_KEYS, key
-        assert type(value) is LAUNCHD_KEYS[key], f"{key}: to launchd, true is no integer"
-    assert job["Label"] == LABEL
-    assert job["ProgramArguments"] == COMMAND
-    assert job["ProgramArguments"][0].startswith("/")
-    assert set(job["KeepAlive"]) <= KEEP_ALIVE
-    assert job["KeepAlive"] == {"SuccessfulExit": False}
-    assert job["ProcessType"] in PROCESS_TYPES - {"Background"}
-    assert job["ExitTimeOut"] == 90
-    assert job["Umask"] == 0o077
-    assert set(job["EnvironmentVariables"]) == {"PATH", "LC_ALL"}
-    assert job["SoftResourceLimits"]["NumberOfFiles"] > 256
 
 
 def test_the_own_command_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
