@@ -23,73 +23,47 @@ RUNNING = "running"
 
 
 class KernelSessionRow(msgspec.Struct, frozen=True):
-    """One session. Times are Unix seconds.
+    """One session. Times are Unix seconds."""
 
-    Attributes:
-        id: The `{k}` of the routes.
-        interpreter: Path, `spec:NAME`, or `bash`.
-        owner: `session`, `per_call`, `jupyter` or `jupyter_api`.
-        created_at: When the first kernel of it was wanted; never overwritten.
-        state: One word of SessionState.
-        reason: Why its last kernel ended, or why it stops.
-        restarts: How often it came back by itself.
-        instance: Key of its last process life.
-        failure: Problem document of a hard failure.
-    """
-
-    id: str
+    id: str  # the `{k}` of the routes
     name: str
     cwd: str
-    interpreter: str
+    interpreter: str  # path, `spec:NAME`, or `bash`
     backend: str
     language: str
-    owner: str
-    created_at: float
-    state: str
+    owner: str  # `session`, `per_call`, `jupyter` or `jupyter_api`
+    created_at: float  # when the first kernel of it was wanted; never overwritten
+    state: str  # one word of SessionState
     kernelspec: str | None = None
     last_used: float | None = None
-    reason: str | None = None
-    restarts: int = 0
-    instance: str | None = None
-    failure: dict[str, Any] | None = None
+    reason: str | None = None  # why its last kernel ended, or why it stops
+    restarts: int = 0  # how often it came back by itself
+    instance: str | None = None  # key of its last process life
+    failure: dict[str, Any] | None = None  # problem document of a hard failure
 
 
 class KernelCellRow(msgspec.Struct, frozen=True):
-    """One cell. Times are Unix seconds; what is not known (yet) is None.
+    """One cell. Times are Unix seconds; what is not known (yet) is None."""
 
-    Attributes:
-        id: Names its files.
-        session: Id of its session.
-        instance: Key of the process life that ran it.
-        call: Id of the call that it was part of.
-        ordinal: Its place in that call, from 0.
-        status: `running`, or one word of CellStatus.
-        queued_at: When its call arrived.
-        total_bytes: Of the complete stream output.
-        error: `{name, value, traceback}` of what it raised.
-        variables: `kept` or `lost`, once it ended.
-        steps: Rungs that ended it, `{action, after_seconds, detail}`.
-    """
-
-    id: str
+    id: str  # names its files
     session: str
-    call: str
-    ordinal: int
+    call: str  # id of the call that it was part of
+    ordinal: int  # its place in that call, from 0
     code: str
-    status: str
-    queued_at: float
+    status: str  # `running`, or one word of CellStatus
+    queued_at: float  # when its call arrived
     started_at: float
-    instance: str | None = None
+    instance: str | None = None  # key of the process life that ran it
     title: str | None = None
     ended_at: float | None = None
     duration_seconds: float | None = None
     execution_count: int | None = None
-    total_bytes: int = 0
+    total_bytes: int = 0  # of the complete stream output
     truncated: bool = False
     lossy: bool = False
-    error: dict[str, Any] | None = None
-    variables: str | None = None
-    steps: tuple[dict[str, Any], ...] = ()
+    error: dict[str, Any] | None = None  # `{name, value, traceback}` of what it raised
+    variables: str | None = None  # `kept` or `lost`, once it ended
+    steps: tuple[dict[str, Any], ...] = ()  # what ended it, `{action, after_seconds, detail}`
 
 
 class CellEnd(msgspec.Struct, frozen=True):
@@ -157,14 +131,7 @@ def finish(ledger: Ledger, cell: str, end: CellEnd) -> None:
 async def of_session(
     ledger: Ledger, session: str, *, after: str | None = None, limit: int = 1000
 ) -> list[KernelCellRow]:
-    """Return the oldest cells of a session, in order of dispatch.
-
-    Args:
-        ledger: Where.
-        session: Id of the session.
-        after: Only those sent later than this cell; one that is no longer kept has all of them later.
-        limit: At most so many.
-    """
+    """Return the oldest cells of a session, sent later than `after` (all where that is forgotten), in that order."""
     where = """WHERE session = ? AND rowid > coalesce((SELECT rowid FROM kernel_cells WHERE id = ?), 0)
                ORDER BY rowid LIMIT ?"""
     return await CELLS.find(ledger, where, session, after, limit)
