@@ -92,28 +92,3 @@ def test_a_keeper_that_speaks_otherwise_is_not_swept_after(stage: Stage) -> None
     assert code == 1
     assert said["control_failed"]["kind"] == "keeper_lost"
     assert "sweeping" not in said
-
-
-def test_a_ledger_that_cannot_be_opened_is_told(stage: Stage) -> None:
-    stage.paths.ledger_file.mkdir()
-    stage.begin()
-    hello = stage.read_frame()
-    stage.send_frame(
-        id=hello["id"],
-        ok=True,
-        protocol=1,
-        pid=os.getpid(),
-        started_at=0.0,
-        start_time=1,
-        boot_id="b",
-        kill_rung="group",
-        memory_rung="none",
-        children=[],
-        fds=[],
-        control_restarts=0,
-        interrupted=[],
-    )
-    code, said = stage.end()
-    assert code == 1
-    assert str(stage.paths.ledger_file) in json.dumps(said["control_failed"])
-    assert "sweeping" not in said
