@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from aiohttp import web
 
-from supervisord_py.api.streams import JSON, NDJSON, PROBLEM, RAW, SSE
+from supervisord_py.api.context import Call
+from supervisord_py.api.routes import ROUTES, Route, handler_of
+from supervisord_py.api.streams import JSON, NDJSON, PROBLEM, RAW, SSE, json_answer
 from supervisord_py.errors import PxError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from supervisord_py.api.routes import Route
 
 _PATH_PARTS = {
     "t": "name of a tool, with or without `tool:`",
@@ -27,6 +26,11 @@ _PATH_PARTS = {
 }
 _MEDIA = {"ndjson": NDJSON, "sse": SSE, "raw": RAW, "ipynb": "application/x-ipynb+json", "text": "text/plain"}
 _REF = "#/components/schemas/{name}"
+
+
+async def openapi(call: Call) -> web.StreamResponse:
+    """Answer with the description of the table of routes."""
+    return json_answer(openapi_document(ROUTES, call.context.control.facts().version))
 
 
 def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
@@ -75,7 +79,7 @@ def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
     parameters += [_parameter("header", name, {"type": "string"}, text) for name, text in headers.items()]
     operation: dict[str, Any] = {
         "operationId": "_".join([route.method.lower(), *words]),
-        "summary": (route.handler.__doc__ or "").partition("\n")[0],
+        "summary": (handler_of(route.handler).__doc__ or "").partition("\n")[0],
         "tags": [words[0].partition("_")[0] if words else "jupyter"],
         "parameters": parameters,
         "responses": {**_answers(route.returns), "default": {"$ref": "#/components/responses/Problem"}},
