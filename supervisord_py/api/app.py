@@ -16,16 +16,19 @@ import re
 import secrets
 import select
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import structlog
 from aiohttp import hdrs, web
+from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
 from yarl import URL
 
 from supervisord_py.api.auth import LocalPeer, admit_bearer, admit_local, peer_credentials
-from supervisord_py.api.context import ApiConfig, Call, Live, cancel_and_wait
+from supervisord_py.api.context import ApiConfig, ApiContext, Call, Live, cancel_and_wait
 from supervisord_py.api.idempotency import InternalError, answer_once
 from supervisord_py.api.metrics import Counts, watch_events
 from supervisord_py.api.routes import ROUTES, Access, Route, handler_of
@@ -40,14 +43,6 @@ from supervisord_py.errors import (
     ShuttingDownError,
     TooLargeError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from aiohttp.http import RawRequestMessage
-    from aiohttp.web_request import BaseRequest
-
-    from supervisord_py.api.context import ApiContext
 
 _log = structlog.get_logger(__name__)
 
@@ -350,6 +345,8 @@ async def _fail(request: web.Request, error: Exception, config: ApiConfig) -> we
     elif not isinstance(error, PxError):
         _log.exception("request_failed", request_id=request_id, method=request.method, path=request.path)
         error = internal_error(request_id)
+    if request.path.startswith(f"{JUPYTER}/"):
+        error.extra.setdefault("message", error.detail)  # which Jupyter's clients look for
     if begun is None:
         return problem_response(error, request_id)
     _log.warning("answer_broken_off", request_id=request_id, path=request.path, error=str(error))

@@ -228,7 +228,7 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
         _log.info("detached_work_failed", error=str(task.exception()))
 
 
-async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
+async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
     """Cancel a task and wait for its end, whatever it is; a cancellation of the caller still gets through."""
     task.cancel()
     await asyncio.wait({task})

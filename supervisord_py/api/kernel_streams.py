@@ -14,28 +14,32 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from aiohttp import web
+from msgspec.structs import asdict
 
-from supervisord_py.api.context import cancel_and_wait
+from supervisord_py.api.context import Call, cancel_and_wait
 from supervisord_py.api.schemas import refuse_value
-from supervisord_py.api.streams import SSE, Decoder, frame, open_stream, pick, send_all
-from supervisord_py.errors import PxError, UnknownUnitError
-from supervisord_py.kernels.cell import CellDone, CellNews, CellStarted, KernelStarting, Notice, Queued, RungClimbed
+from supervisord_py.api.streams import JSON, SSE, Decoder, feed, frame, json_answer, until_closing
+from supervisord_py.errors import InterruptedRunError, PxError, UnknownUnitError
+from supervisord_py.kernels.cell import (
+    CallEvent,
+    CellDone,
+    CellNews,
+    CellResult,
+    CellStarted,
+    KernelStarting,
+    Queued,
+    RungClimbed,
+)
 from supervisord_py.kernels.cell_files import CellLog, OutputGoneError, Record, as_event
 from supervisord_py.kernels.follow import Bell, Piece, Position, follow
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-
-    from supervisord_py.api.context import Call, Live
-    from supervisord_py.errors import InterruptedRunError
-    from supervisord_py.kernels.cell import CallEvent, CellResult
-
-T = TypeVar("T")
 Document = dict[str, Any]
+Work = Callable[[Callable[[CallEvent], None]], Coroutine[Any, Any, Document]]
 RESUME_SECONDS = 5.0  # how long a call told as server-sent events waits for a client that was cut off
 _DRAIN_SHARE = 0.8  # of what requests get when the control plane is replaced: the rest is for telling that it is
 _DONE = "done"
@@ -54,38 +58,36 @@ class Place(NamedTuple):
 class HeldCall:
     """One work, what happened in it, and who follows it.
 
-    Args:
-        call: Its request; who comes back asks at its path.
-        work: Told what takes its events; returns the document that is told at the end.
-        interrupted: What is said where it goes on without us.
-        ends_with_client: It is cancelled when nobody follows it any more.
-        hold_seconds: How long it may have no follower; 0 where nobody can come back.
+    `ends_with_client`: it is cancelled when nobody follows it any more, which it may be for `hold_seconds`. `given_up`
+    is set once it is to be left, because we are replaced; `interrupted` is what is said then.
     """
 
     def __init__(
-        self,
-        call: Call,
-        work: Callable[[Callable[[CallEvent], None]], Coroutine[Any, Any, Document]],
-        interrupted: InterruptedRunError,
-        *,
-        ends_with_client: bool,
-        hold_seconds: float,
+        self, call: Call, work: Work, interrupted: InterruptedRunError, *, ends_with_client: bool, hold_seconds: float
     ) -> None:
         self.id = secrets.token_hex(8)
         self.path = call.request.path
         self.cells_dir = call.context.config.cells_dir
-        self.interrupted = interrupted
         self.is_told = False
         self.events: list[CallEvent] = []
         self.news = Bell()
         self.bells: dict[str, Bell] = {}
-        self._live: Live = call.live
+        self.given_up = asyncio.Event()
+        self._interrupted = interrupted
+        self._live = call.live
         self._ends_with_client = ends_with_client
         self._hold_seconds = hold_seconds
+        self._drain_seconds = call.context.config.drain_seconds * _DRAIN_SHARE
         self._followers = 0
         self._timer: asyncio.TimerHandle | None = None
         self.work = asyncio.create_task(work(self._tell))
+        self.patience = asyncio.create_task(self._lose_patience())
         self.work.add_done_callback(self._close)
+
+    async def _lose_patience(self) -> None:
+        await self._live.closing.wait()
+        await asyncio.wait({self.work}, timeout=self._drain_seconds)
+        self.given_up.set()
 
     def _tell(self, event: CallEvent) -> None:
         if isinstance(event, CellNews):
@@ -97,12 +99,19 @@ class HeldCall:
         self.news.ring()
 
     def _close(self, _: asyncio.Task[Document]) -> None:
+        self.patience.cancel()
         for bell in (*self.bells.values(), self.news):
             bell.close()
 
     def bell(self, cell_id: str) -> Bell:
         """Return what rings when a cell has put something into its files."""
         return self.bells.setdefault(cell_id, Bell(is_closed=self.news.is_closed))
+
+    def result(self) -> Document:
+        """Return what came of it. Raises PxError: it failed, was cut off, or goes on without us."""
+        if not self.work.done():
+            raise self._interrupted
+        return self.work.result()
 
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[None]:
@@ -113,6 +122,9 @@ class HeldCall:
             self._timer.cancel()
         try:
             yield
+        except PxError:
+            self.is_told = True
+            raise
         finally:
             self._followers -= 1
             if not self._followers:
@@ -134,16 +146,11 @@ class HeldCall:
 
 
 async def tell(
-    call: Call,
-    media: str,
-    work: Callable[[Callable[[CallEvent], None]], Coroutine[Any, Any, Document]],
-    *,
-    interrupted: InterruptedRunError,
-    ends_with_client: bool,
+    call: Call, media: str, work: Work, interrupted: InterruptedRunError, *, ends_with_client: bool
 ) -> web.StreamResponse:
-    """Run work and answer with a stream of `media` (NDJSON or SSE) of what happens; see HeldCall for the arguments.
+    """Run work; answer with what came of it, or with a stream of what happens. See HeldCall for the arguments.
 
-    Raises PxError: it failed.
+    `work` is given what takes its events, and returns the last document. Raises PxError: it failed.
     """
     hold_seconds = RESUME_SECONDS if media == SSE else 0.0
     held = HeldCall(call, work, interrupted, ends_with_client=ends_with_client, hold_seconds=hold_seconds)
@@ -170,163 +177,84 @@ async def resume(call: Call, seen: str) -> web.StreamResponse:
 
 
 async def _follow(call: Call, media: str, held: HeldCall, place: Place) -> web.StreamResponse:
-    async with held.followed(), _patience(call, held.work) as given_up:
-        try:
-            while not held.events and not held.news.is_closed:
-                await held.news.after(held.news.rings)
-            if place == Place() and held.work.done():
-                held.work.result()  # where it failed, its problem is the answer
-            response = await open_stream(call, media)
-            follower = _Follower(held, place)
-
-            def framed(document: Document) -> bytes:
-                place = "-".join(map(str, follower.place))
-                return frame(media, document, identifier=f"{held.id}:{place}", event=document["event"])
-
-            await send_all(call, response, follower.documents(), framed, given_up)
-            done = {"event": "done", "result": came_of(held.work, held.interrupted)}
-        except PxError:
-            held.is_told = True
-            raise
-        await response.write(frame(media, done, identifier=f"{held.id}:{_DONE}", event="done"))
-        await response.write_eof()
+    async with held.followed():
+        if media == JSON:
+            await asyncio.wait({held.work, held.patience}, return_when=asyncio.FIRST_COMPLETED)
+            answer = json_answer(document := held.result())
+            if (cold := document.get("cold_start_ms")) is not None:
+                answer.headers["X-Px-Cold-Start"] = str(cold)
+            return answer
+        while not held.events and not held.news.is_closed:
+            await held.news.after(held.news.rings)
+        if place == Place() and held.work.done():
+            held.work.result()  # where it failed, its problem is the answer
+        response = await feed(call, media, _frames(media, held, place), closing=asyncio.Event())
         held.is_told = True
-    return response
+        return response
 
 
-@asynccontextmanager
-async def running(call: Call, work: Coroutine[Any, Any, T]) -> AsyncIterator[tuple[asyncio.Task[T], asyncio.Event]]:
-    """Run the work while the block lasts. Who leaves early cancels it, unless we are replaced.
+async def _frames(media: str, held: HeldCall, place: Place) -> AsyncGenerator[bytes, None]:
+    async with aclosing(until_closing(_documents(held, place), held.given_up)) as items:
+        async for item in items:
+            if item is not None:
+                at = "-".join(map(str, item[0]))
+                yield frame(media, item[1], identifier=f"{held.id}:{at}", event=item[1]["event"])
+    done = {"event": "done", "result": held.result()}
+    yield frame(media, done, identifier=f"{held.id}:{_DONE}", event="done")
 
-    The event is set when the time for an orderly end is over and the work is to be left.
+
+async def _documents(held: HeldCall, place: Place) -> AsyncGenerator[tuple[Place, Document], None]:
+    """Yield what is to be told from a place on up to the end of the call, each with the place behind it.
+
+    A cell's end is told when its files were read to their end; what else happens meanwhile, as soon as it does.
     """
-    task = asyncio.create_task(work)
+    events, told, record = place.events, [place.out, place.err], place.record
+    edges = [event for event in held.events[:events] if isinstance(event, CellDone | CellStarted)]
+    started = edges[-1] if edges and isinstance(edges[-1], CellStarted) else None
+    items: AsyncGenerator[Piece | Record, None] | None = None
+    upcoming: asyncio.Task[Piece | Record | None] | None = None
+    decoder = Decoder(in_order=True)
     try:
-        async with _patience(call, task) as given_up:
-            yield task, given_up
-    finally:
-        if not task.done():
-            if call.live.closing.is_set():
-                call.live.leave(task)
-            else:
-                await cancel_and_wait(task)
-
-
-@asynccontextmanager
-async def _patience(call: Call, work: asyncio.Task[Any]) -> AsyncIterator[asyncio.Event]:
-    given_up = asyncio.Event()
-
-    async def lose() -> None:
-        await call.live.closing.wait()
-        await asyncio.wait({work}, timeout=call.context.config.drain_seconds * _DRAIN_SHARE)
-        given_up.set()
-
-    losing = asyncio.create_task(lose())
-    try:
-        yield given_up
-    finally:
-        await cancel_and_wait(losing)
-
-
-def came_of(work: asyncio.Task[T], interrupted: InterruptedRunError) -> T:
-    """Return what came of the work.
-
-    Raises PxError: it failed, or was cut off; InterruptedRunError: the given one: it goes on without us.
-    """
-    if not work.done():
-        raise interrupted
-    return work.result()
-
-
-class _Follower:
-    """One client on its way through the call."""
-
-    def __init__(self, held: HeldCall, place: Place) -> None:
-        self._call = held
-        self._events = place.events
-        self._told = {"stdout": place.out, "stderr": place.err}
-        self._record = place.record
-
-    @property
-    def place(self) -> Place:
-        """How much was told."""
-        return Place(self._events, self._told["stdout"], self._told["stderr"], self._record)
-
-    async def documents(self) -> AsyncGenerator[Document, None]:
-        """Yield what is to be told from the place on, up to the end of the call."""
-        call = self._call
-        ends = [event for event in call.events[: self._events] if isinstance(event, CellDone | CellStarted)]
-        started = ends[-1] if ends and isinstance(ends[-1], CellStarted) else None
         while True:
-            if started is not None:
-                async with aclosing(self._cell(started)) as found:
-                    async for given in found:
-                        yield {"event": given["event"], "id": started.id, **given}
-            rings, started = call.news.rings, None
-            if self._events >= len(call.events):
-                if call.news.is_closed:
+            rings, over = held.news.rings, held.news.is_closed
+            for event in held.events[events:]:
+                if started is not None and isinstance(event, CellDone | CellStarted):
+                    break
+                events += 1
+                if isinstance(event, CellStarted):
+                    started, told, record = event, [0, 0], -1
+                yield Place(events, told[0], told[1], record), event_document(event)
+            if started is None:
+                if over:
                     return
-                await call.news.after(rings)
+                await held.news.after(rings)
                 continue
-            event = call.events[self._events]
-            self._events += 1
-            if isinstance(event, CellStarted):
-                started, self._told, self._record = event, {"stdout": 0, "stderr": 0}, -1
-            yield event_document(event)
-
-    async def _cell(self, started: CellStarted) -> AsyncGenerator[Document, None]:
-        """Yield what a cell gives up to its end, and between that what else happens to it."""
-        log = CellLog(self._call.cells_dir / started.session_id, started.id)
-        begin = Position(self._told["stdout"], self._told["stderr"], self._record)
-        items, decoder = follow(log, self._call.bell(started.id), begin), Decoder(in_order=True)
-        async with aclosing(self._with_events(items)) as found:
-            async for item in found:
-                if isinstance(item, dict):
-                    yield item
-                elif isinstance(item, Piece):
-                    for document in self._passed(decoder.take(item.stream, item.offset, item.data)):
-                        yield document
-                else:
-                    self._record = max(self._record, item.offset)
-                    if (told := as_event(item)) is not None:
-                        yield told
-        for document in self._passed(decoder.rest()):
-            yield document
-
-    def _passed(self, outputs: list[Document]) -> list[Document]:
-        """Go past pieces of output."""
-        for output in outputs:
-            self._told[output["stream"]] += output["end"] - output["offset"]
-        return outputs
-
-    async def _with_events(
-        self, items: AsyncGenerator[Piece | Record, None]
-    ) -> AsyncGenerator[Piece | Record | Document, None]:
-        """Yield the items of a cell, and as soon as they come the events that are told meanwhile."""
-        upcoming: asyncio.Task[Piece | Record | None] | None = None
-        news: asyncio.Task[Any] | None = None
-        try:
-            while True:
-                bell = self._call.news
-                rings, over = bell.rings, bell.is_closed
-                for event in self._call.events[self._events :]:
-                    if isinstance(event, CellDone | CellStarted):
-                        break
-                    self._events += 1
-                    yield event_document(event)
-                upcoming = upcoming or asyncio.create_task(_next(items))
-                news = news or asyncio.create_task(bell.after(rings))
-                await asyncio.wait({upcoming} if over else {upcoming, news}, return_when=asyncio.FIRST_COMPLETED)
-                news = None if news.done() else news
-                if upcoming.done():
-                    item, upcoming = upcoming.result(), None
-                    if item is None:
-                        return
-                    yield item
-        finally:
-            for task in (upcoming, news):
-                if task is not None:
-                    await cancel_and_wait(task)
+            if items is None:
+                log = CellLog(held.cells_dir / started.session_id, started.id)
+                items = follow(log, held.bell(started.id), Position(told[0], told[1], record))
+            upcoming = upcoming or asyncio.create_task(_next(items))
+            ring = asyncio.create_task(held.news.after(rings))
+            await asyncio.wait({upcoming} if over else {upcoming, ring}, return_when=asyncio.FIRST_COMPLETED)
+            await cancel_and_wait(ring)
+            if not upcoming.done():
+                continue
+            item, upcoming = upcoming.result(), None
+            found = decoder.rest() if item is None else []
+            if isinstance(item, Piece):
+                found = decoder.take(item.stream, item.offset, item.data)
+            elif item is not None:
+                record = max(record, item.offset)
+                found = [] if (document := as_event(item)) is None else [document]
+            for given in found:
+                if "event" not in given:
+                    told[given["stream"] == "stderr"] += given["end"] - given["offset"]
+                yield Place(events, told[0], told[1], record), {"event": "output", "id": started.id, **given}
+            if item is None:
+                items = started = None
+    finally:
+        if upcoming is not None:
+            await cancel_and_wait(upcoming)
+        if items is not None:
             await items.aclose()
 
 
@@ -338,30 +266,23 @@ async def _next(items: AsyncGenerator[Piece | Record, None]) -> Piece | Record |
 
 
 def event_document(event: CallEvent) -> Document:
-    """Return an event of a call as its followers are told it; news is not: they find it in the cell's files."""
+    """Return an event of a call as its followers are told it."""
     match event:
         case Queued():
-            return {"event": "queued", "position": event.position}
+            return {"event": "queued", **asdict(event)}
         case KernelStarting():
             return {"event": "starting", "kernel": event.session_id, "interpreter": event.interpreter}
-        case CellStarted():
-            known = pick(event, "index", "count", "id", "title")
-            return {"event": "cell_started", **known, "kernel": event.session_id, "code": event.code}
+        case CellStarted(session_id=kernel):
+            known = asdict(event)
+            del known["session_id"]
+            return {"event": "cell_started", **known, "kernel": kernel}
         case RungClimbed():
-            return {"event": "rung", "id": event.id, **pick(event.step, "action", "after_seconds", "detail")}
+            return {"event": "rung", "id": event.id, **asdict(event.step)}
         case CellDone():
             return {"event": "cell_done", "cell": cell_document(event.result)}
-        case Notice():
-            return {"event": "notice", "text": event.text}
-        case CellNews():
-            raise TypeError("news is no event for followers")
+    return {"event": "notice", **asdict(event)}
 
 
-def cell_document(cell: CellResult) -> dict[str, Any]:
+def cell_document(cell: CellResult) -> Document:
     """Return what came of one cell."""
-    return {
-        **pick(cell, "id", "title", "status", "text", "outputs", "error", "truncated", "artifact", "total_bytes"),
-        **pick(cell, "total_lines", "shown_bytes", "duration_seconds", "variables", "execution_count", "steps"),
-        **pick(cell, "lossy", "notices"),
-        "duration": cell.duration_seconds,
-    }
+    return {**asdict(cell), "duration": cell.duration_seconds}

@@ -1,79 +1,49 @@
-"""`GET /api/units/{u}/logs`: a unit's output as raw bytes, NDJSON or SSE; followed across rotation and restarts.
+"""`GET /api/units/{u}/logs` and `GET /api/events`: what was said and what happened, and then as it goes on.
 
 Bytes are kept as they came; text is made of them here, when someone looks. Every item carries the position by which
-a client can come back: `cursor`, or `Last-Event-ID` on SSE.
+a client can come back: `next_position` or the event's `id`, which are `Last-Event-ID` on SSE.
 """
 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import time
 from base64 import b64encode
-from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, closing, suppress
+from typing import Any
 
-import msgspec
+from aiohttp import web
 
-from supervisord_py.api.schemas import last_id, moment_of
-from supervisord_py.api.streams import NDJSON, RAW, SSE, choose, frame, open_stream, rfc3339, send_all
+from supervisord_py.api import schemas as s
+from supervisord_py.api.context import Call
+from supervisord_py.api.streams import NDJSON, RAW, SSE, Decoder, choose, feed, frame, rfc3339
 from supervisord_py.api.units import unit_named
 from supervisord_py.errors import UnknownUnitError
+from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.pipes.output import FollowOutput, OutputStream
+from supervisord_py.pipes.room import Pipes
+from supervisord_py.process.events import EventGap, Subscription
 from supervisord_py.process.logs import Chunk, Cursor, Gap, LogReader, Output, Stream
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-
-    from aiohttp import web
-
-    from supervisord_py.api.context import Call
-    from supervisord_py.api.schemas import LogsQuery
-    from supervisord_py.pipes.room import Pipes
 
 _STREAMS = {"stdout": Stream.STDOUT, "stderr": Stream.STDERR}
 _LINES_BYTES = 1024 * 1024  # of an execution's output: the last lines are looked for in so much of its end
 _NEXT_SECONDS = 1.0  # who follows a pipe hears of its next execution within this time
+_DEFAULT_EVENTS = 1000
 
 
-class _Stored(NamedTuple):
-    """What is stored at the moment of the request: from `begin` up to `end`, or exactly `items` where lines count."""
-
-    begin: int
-    end: int
-    items: tuple[Output, ...] | None
-
-
-async def unit_logs(call: Call, query: LogsQuery) -> web.StreamResponse:
+async def unit_logs(call: Call, query: s.LogsQuery) -> web.StreamResponse:
     """Answer with the unit's output; with `follow` go on for as long as the client stays."""
-    since = moment_of("since", query.since, time.time())
-    cursor = last_id(call.request.headers) if query.cursor is None else query.cursor
-    only = _STREAMS.get(query.stream or "")
-    media = choose(call, RAW, NDJSON, SSE)
-    frames = Frames(media, query.encoding)
+    since = s.moment_of("since", query.since, time.time())
+    cursor = s.last_id(call.request.headers) if query.cursor is None else query.cursor
     unit = _unit_of(call)
     if unit.startswith("pipe:"):
-        response = await open_stream(call, media)
-        source = _of_pipe(call, unit.removeprefix("pipe:"), query, since, cursor)
-        await send_all(call, response, source, frames.of)
-        return await _end(response, frames)
-    reader = LogReader.of(call.context.placement.log_dir, unit)
-    stored = await asyncio.to_thread(_look, reader, cursor, since, query.lines, only)
-    response = await open_stream(call, media, {"X-Cursor": str(stored.end)})
-    async for item in _stored(call, reader, stored, only):
-        if data := frames.of(item):
-            await response.write(data)
-    if query.follow:
-        await send_all(call, response, reader.follow(stored.end, only), frames.of)
-    return await _end(response, frames)
-
-
-async def _end(response: web.StreamResponse, frames: Frames) -> web.StreamResponse:
-    if rest := frames.rest():
-        await response.write(rest)
-    await response.write_eof()
-    return response
+        source = _of_pipe(call.context.pipes, unit.removeprefix("pipe:"), query, since, cursor)
+    else:
+        source = _of_unit(LogReader.of(call.context.placement.log_dir, unit), query, since, cursor)
+    media = choose(call, RAW, NDJSON, SSE)
+    return await feed(call, media, frames(media, query.encoding, source))
 
 
 def _unit_of(call: Call) -> str:
@@ -88,18 +58,39 @@ def _unit_of(call: Call) -> str:
         raise
 
 
-# -- pipes: what their newest execution wrote ------------------------------------------------------------------------
+async def _of_unit(
+    reader: LogReader, query: s.LogsQuery, since: float | None, cursor: int | None
+) -> AsyncGenerator[Output, None]:
+    """Yield what is stored at the moment of the request, a bounded piece at a time, and then what comes."""
+    only = _STREAMS.get(query.stream or "")
+    end = await asyncio.to_thread(reader.end)
+    if cursor is None:
+        cursor = await asyncio.to_thread(reader.start if since is None else lambda: reader.since(since))
+    if query.lines is not None:
+        items = await asyncio.to_thread(reader.tail_lines, query.lines, only) if query.lines else []
+        for item in items:
+            if item.end > cursor:
+                yield item
+        cursor = max([end, *(item.end for item in items[-1:])])
+    if query.follow:
+        async for item in reader.follow(cursor, only):
+            yield item
+    at, at_end = Cursor(cursor), False
+    while at.position < end and not at_end:
+        batch = await asyncio.to_thread(reader.read, at, stream=only)
+        for item in batch.items:
+            yield item
+        at, at_end = batch.cursor, batch.at_end
 
 
 async def _of_pipe(
-    call: Call, pipe: str, query: LogsQuery, since: float | None, cursor: int | None
+    pipes: Pipes, pipe: str, query: s.LogsQuery, since: float | None, cursor: int | None
 ) -> AsyncGenerator[Output, None]:
     """Yield the output of a pipe's newest execution; with `follow` go on with it, and with those that come.
 
     It lies in files of the execution: positions are offsets in those.
     """
-    pipes, known = call.context.pipes, 0
-    streams = [OutputStream(name) for name in _STREAMS if query.stream in {None, name}]
+    known, streams = 0, [OutputStream(name) for name in _STREAMS if query.stream in {None, name}]
     while True:
         found = (await pipes.executions(ExecutionFilter(pipe=pipe, since=since, limit=1))).executions
         for newest in found if found and found[0].id != known else ():
@@ -131,83 +122,70 @@ async def _begin(pipes: Pipes, number: int, stream: OutputStream, lines: int | N
     return end - sum(map(len, last[-lines:] if lines else []))
 
 
-# -- the other units: what is stored --------------------------------------------------------------------------------
+async def frames(media: str, encoding: str, source: AsyncGenerator[Output, None]) -> AsyncGenerator[bytes, None]:
+    """Yield output as the frames of one answer; a character cut in two by the end of a chunk comes out whole."""
+    decoder = Decoder(replace=True)
+
+    def framed(known: dict[str, Any], member: str, content: Any, position: int, end: int) -> bytes:
+        document = {**known, member: content, "position": position, "next_position": end}
+        return frame(media, document, identifier=end)
+
+    def rest() -> list[bytes]:
+        ends = decoder.rest()
+        return [framed({"stream": it["stream"]}, "text", it["text"], it["offset"], it["end"]) for it in ends]
+
+    async with aclosing(source) as items:
+        async for item in items:
+            if media == RAW:
+                yield item.data if isinstance(item, Chunk) else b""
+                continue
+            if isinstance(item, Gap):
+                yield b"".join(rest()) + framed({}, "gap_bytes", item.lost_bytes, item.position, item.end)
+                continue
+            stream = item.stream.name.lower()
+            known = {"time": rfc3339(item.time), "stream": stream, "instance": item.instance}
+            if encoding == "base64":
+                yield framed(known, "base64", b64encode(item.data).decode(), item.position, item.end)
+                continue
+            for it in decoder.take(stream, item.position, item.data):
+                # What the decoder holds back is not sent yet, so a client that comes back must get it again.
+                yield framed(known, "text", it["text"], it["offset"], it["end"])
+    yield b"".join(rest())
 
 
-def _look(
-    reader: LogReader, cursor: int | None, since: float | None, lines: int | None, only: Stream | None
-) -> _Stored:
-    end = reader.end()
-    if cursor is None:
-        cursor = reader.start() if since is None else reader.since(since)
-    items: tuple[Output, ...] | None = None
-    if lines is not None:
-        items = tuple(item for item in (reader.tail_lines(lines, only) if lines else []) if item.end > cursor)
-    return _Stored(cursor, max(cursor, end), items)
+async def events(call: Call, query: s.EventsQuery) -> web.StreamResponse:
+    """Answer with past events, and with `follow` go on with those to come."""
+    unit, stream = query.unit, call.context.events
+    if unit is not None:
+        try:
+            unit = unit_named(call, unit).unit
+        except UnknownUnitError:
+            if ":" not in unit:  # one that is gone from the catalog still has a past under its full name
+                raise
+    after = s.last_id(call.request.headers) if query.after is None else query.after
+    media = choose(call, NDJSON, SSE)
 
+    def framed(item: Event | EventGap) -> bytes:
+        if isinstance(item, Event):
+            return frame(media, item.document(), identifier=item.id, event=item.event)
+        return frame(media, item.document(), event="gap")
 
-async def _stored(call: Call, reader: LogReader, stored: _Stored, only: Stream | None) -> AsyncIterator[Output]:
-    """Yield what is stored, read a bounded piece at a time, and not a byte beyond its end."""
-    items: tuple[Output, ...] = stored.items or ()
-    cursor, at_end = Cursor(stored.begin), stored.items is not None
-    while True:
-        for item in items:
-            if isinstance(item, Chunk) and item.position < stored.end < item.end:
-                yield msgspec.structs.replace(item, data=item.data[: stored.end - item.position])
-            elif item.position < stored.end:
-                yield item
-        if at_end or cursor.position >= stored.end or call.live.closing.is_set():
-            return
-        batch = await asyncio.to_thread(reader.read, cursor, stream=only)
-        items, cursor, at_end = batch.items, batch.cursor, batch.at_end
+    past: Sequence[Event] = ()
+    known = stream.last_id
+    if after is None and (query.limit or not query.follow):
+        past = await stream.latest(unit=unit, limit=query.limit or _DEFAULT_EVENTS)
+    elif after is not None and not query.follow:
+        past = await stream.history(after, unit=unit, limit=query.limit or _DEFAULT_EVENTS)
+    if not query.follow:
+        body = b"".join(map(framed, past))
+        return web.Response(body=body, content_type=media, headers={"Cache-Control": "no-store"})
+    if after is None and query.limit:
+        after = past[-1].id if past else known
 
+    async def told(subscription: Subscription) -> AsyncGenerator[bytes, None]:
+        yield b"".join(map(framed, past))
+        async for item in subscription:
+            yield framed(item)
 
-class Frames:
-    """Turns output into the frames of one answer.
-
-    Text is decoded per stream, so that a character cut in two by the end of a chunk comes out whole with the next one.
-    """
-
-    def __init__(self, media: str, encoding: str = "text") -> None:
-        self._media = media
-        self._encoding = encoding
-        self._decoders: dict[Stream, codecs.IncrementalDecoder] = {}
-
-    def of(self, item: Output) -> bytes:
-        """Return the frame of one item; empty when there is nothing to say yet."""
-        if self._media == RAW:
-            return item.data if isinstance(item, Chunk) else b""
-        if isinstance(item, Gap):
-            lost = {"gap_bytes": item.lost_bytes, "position": item.position}
-            return self.rest() + self._frame(lost, item.end)
-        if self._encoding == "base64":
-            return self._chunk(item, "base64", b64encode(item.data).decode(), item.end)
-        decoder = self._decoders.get(item.stream)
-        if decoder is None:
-            decoder = self._decoders[item.stream] = codecs.getincrementaldecoder("utf-8")("replace")
-        text = decoder.decode(item.data)
-        # What the decoder holds back is not sent yet, so a client that comes back must get it again.
-        return self._chunk(item, "text", text, item.end - len(decoder.getstate()[0])) if text else b""
-
-    def rest(self) -> bytes:
-        """Return what a final, incomplete character leaves; afterwards nothing is held back."""
-        ends = [(stream, decoder.decode(b"", final=True)) for stream, decoder in self._decoders.items()]
-        self._decoders.clear()
-        return b"".join(
-            self._frame({"stream": stream.name.lower(), "text": text}, None) for stream, text in ends if text
-        )
-
-    def _chunk(self, chunk: Chunk, member: str, content: str, end: int) -> bytes:
-        document = {
-            "time": rfc3339(chunk.time),
-            "stream": chunk.stream.name.lower(),
-            member: content,
-            "position": chunk.position,
-            "instance": chunk.instance,
-        }
-        return self._frame(document, end)
-
-    def _frame(self, document: dict[str, Any], cursor: int | None) -> bytes:
-        if cursor is not None:
-            document["next_position"] = cursor
-        return frame(self._media, document, identifier=cursor)
+    with closing(stream.subscribe(after, unit=unit)) as subscription:  # before the head goes out: no hole in between
+        return await feed(call, media, told(subscription))

@@ -8,15 +8,12 @@ An exact name always wins over its reading as a glob, so that a folder with a br
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from supervisord_py.errors import AmbiguousNameError, BadRequestError, UnknownUnitError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _GLOB_SIGNS = frozenset("*?[")
 _CANDIDATES_SHOWN = 20
@@ -44,55 +41,42 @@ def resolve(
 ) -> tuple[str, ...]:
     """Return the units that the patterns mean, each once, in the order asked for; a glob's are sorted.
 
-    Args:
-        patterns: What people typed.
-        units: All that can be meant.
-        second_names: By unit, where it has one; without a kind.
-
-    Raises:
-        UnknownUnitError: A pattern fits nothing; the hint names the nearest.
-        AmbiguousNameError: A name fits several units; `candidates` lists them.
-        BadRequestError: A pattern is empty.
+    `second_names`: by unit, where it has one; without a kind. Raises UnknownUnitError: a pattern fits nothing, the hint
+    names the nearest; AmbiguousNameError: a name fits several units, `candidates` lists them; BadRequestError: it is
+    empty.
     """
     found: dict[str, None] = {}
     for pattern in patterns:
-        found.update(dict.fromkeys(_resolve_pattern(pattern, units, second_names)))
+        if not pattern:
+            raise BadRequestError("A unit's name is empty.", hint="name a unit, for example tool:x; see: pxctl status")
+        if pattern in units:
+            found[pattern] = None
+            continue
+        named = []
+        for unit in sorted(units):
+            kind, _, name = unit.partition(":")
+            second = second_names.get(unit)
+            if pattern == name or (second is not None and pattern in {second, f"{kind}:{second}"}):
+                named.append(unit)
+        if len(named) > 1:
+            raise _ambiguous(pattern, named)
+        if not named and is_glob(pattern):
+            seen = {unit: unit if ":" in pattern else unit.partition(":")[2] for unit in sorted(units)}
+            named = [unit for unit, shown in seen.items() if fnmatchcase(shown, pattern)]
+        if not named:
+            what = "No unit matches" if is_glob(pattern) else "There is no unit"
+            choices = units if ":" in pattern else {unit.partition(":")[2] for unit in units}
+            raise UnknownUnitError(f"{what} {pattern!r}.", hint=nearest_hint(pattern, sorted(choices)))
+        found.update(dict.fromkeys(named))
     return tuple(found)
 
 
 def resolve_one(pattern: str, units: Collection[str], second_names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the single unit that a pattern means.
-
-    Raises AmbiguousNameError: it means several; UnknownUnitError: it means none; BadRequestError: it is empty.
-    """
-    found = _resolve_pattern(pattern, units, second_names)
+    """Return the single unit that a pattern means; raises as `resolve`, AmbiguousNameError also of a glob."""
+    found = resolve([pattern], units, second_names)
     if len(found) > 1:
         raise _ambiguous(pattern, found)
     return found[0]
-
-
-def _resolve_pattern(pattern: str, units: Collection[str], second_names: Mapping[str, str]) -> list[str]:
-    if not pattern:
-        raise BadRequestError("A unit's name is empty.", hint="name a unit, for example tool:x; see: pxctl status")
-    if pattern in units:
-        return [pattern]
-    found = []
-    for unit in sorted(units):
-        kind, _, name = unit.partition(":")
-        second = second_names.get(unit)
-        if pattern == name or (second is not None and pattern in {second, f"{kind}:{second}"}):
-            found.append(unit)
-    if len(found) > 1:
-        raise _ambiguous(pattern, found)
-    if not found and is_glob(pattern):
-        found = sorted(
-            unit for unit in units if fnmatchcase(unit if ":" in pattern else unit.partition(":")[2], pattern)
-        )
-    if not found:
-        what = "No unit matches" if is_glob(pattern) else "There is no unit"
-        choices = units if ":" in pattern else {unit.partition(":")[2] for unit in units}
-        raise UnknownUnitError(f"{what} {pattern!r}.", hint=nearest_hint(pattern, sorted(choices)))
-    return found
 
 
 def _ambiguous(pattern: str, candidates: Sequence[str]) -> AmbiguousNameError:

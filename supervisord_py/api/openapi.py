@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from aiohttp import web
 
-from supervisord_py.api.routes import ROUTES, handler_of
+from supervisord_py.api.context import Call
+from supervisord_py.api.routes import ROUTES, Route, handler_of
 from supervisord_py.api.streams import JSON, NDJSON, PROBLEM, RAW, SSE, json_answer
 from supervisord_py.errors import PxError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aiohttp import web
-
-    from supervisord_py.api.context import Call
-    from supervisord_py.api.routes import Route
 
 _PATH_PARTS = {
     "t": "name of a tool, with or without `tool:`",

@@ -1,25 +1,23 @@
 """The one table of routes. What is not here does not exist; what is here is described by `/api/openapi.json`.
 
-A row is method and path, handler, answers, and what else holds. An answer is `[STATUS ]SCHEMA` or `[STATUS ]MEDIA` with
-200 where no status stands: `-` is JSON of no schema; `ndjson`, `sse`, `raw`, `ipynb`, `text` are media; `nothing` and
-`websocket` have no body. What a route does is the docstring of its handler.
+A row is method and path, handler, answers, and what else holds. The handler is `module.function` of this package, whose
+docstring says what the route does; the module is imported by its first request, for starting is what users wait for.
+An answer is `[STATUS ]SCHEMA` or `[STATUS ]MEDIA` with 200 where no status stands: `-` is JSON of no schema; `ndjson`,
+`sse`, `raw`, `ipynb`, `text` are media; `nothing` and `websocket` have no body.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from aiohttp import web
 
 from supervisord_py.api import schemas as s
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from aiohttp import web
 
 
 class Access(StrEnum):
@@ -34,18 +32,21 @@ class Access(StrEnum):
 
 
 READ, CHANGE, LIFE = Access.READ, Access.CHANGE, Access.LIFE
+_STARTED = "px.kernel/1, 201 px.kernel/1, ndjson, sse, 204 nothing"
+_RAN = "px.exec/1, ndjson, sse, 204 nothing"
+_QUEUED = "202 px.execution/1, px.execution/1"
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. The handler is given the call, then the query and the body where the row names a Struct for them."""
+    """One row."""
 
     method: str
     path: str  # with `{name}` parts
-    handler: str  # `module.function` of this package; see `handler_of`
+    handler: str  # given the call, then the query and the body where the row names a Struct for them
     returns: str
     access: Access
     query: type[s.Query] = s.Query
-    body: Any = None  # None where there is none, and what is sent is not looked at; `Body` where it must say nothing
+    body: Any = None  # None: what is sent is not looked at; `Body`: it must say nothing
     outlives: bool = False  # the work goes on when the client goes away before the answer
     streams: bool = False  # the answer to a POST is a stream: it is not kept for replay under an Idempotency-Key
     resumes: bool = False  # a POST with Last-Event-ID does nothing again, under whatever key: it is told the rest
@@ -54,7 +55,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def handler_of(name: str) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """Return the handler that a row names. Its module is imported for the first request: a start needs few of them."""
+    """Return the handler that a row names."""
     module, _, function = name.partition(".")
     found: Callable[..., Awaitable[web.StreamResponse]] = getattr(
         importlib.import_module(f"supervisord_py.api.{module}"), function
@@ -72,17 +73,17 @@ def _work(name: str, handler: str, returns: str, **more: Any) -> Route:
     return _row(name, handler, returns, outlives=True, **more)
 
 
-def _jupyter(name: str, handler: str, returns: str, **more: Any) -> Route:
+def _jupyter(name: str, function: str, returns: str, **more: Any) -> Route:
     """Return a row of Jupyter's API: whoever made the request, what it begins goes on without the client."""
     method, _, path = name.partition(" ")
-    outlives = method != "GET"
+    handler, outlives = f"jupyter_server.{function}", method != "GET"
     return _row(f"{method} /jupyter/api{path}", handler, returns, outlives=outlives, lenient=True, **more)
 
 
-DAEMON = (
+ROUTES = (
     _row("GET /api/health", "daemon.health", "px.health/1", access=CHANGE),
     _row("GET /api/status", "status.status", "px.status/1", query=s.UnitsQuery),
-    _row("GET /api/events", "events.events", "ndjson, sse", query=s.EventsQuery),
+    _row("GET /api/events", "logs.events", "ndjson, sse", query=s.EventsQuery),
     _row("GET /api/metrics", "metrics.metrics", "text"),
     _row("GET /api/openapi.json", "openapi.openapi", "-"),
     _row("GET /api/doctor", "doctor.doctor", "px.doctor/1"),
@@ -91,9 +92,7 @@ DAEMON = (
     _work("POST /api/daemon/reload", "daemon.reload", "px.reload/1"),
     _work("POST /api/daemon/restart", "daemon.restart", "202 px.daemon-wish/1", query=s.AllQuery),
     _work("POST /api/daemon/stop", "daemon.stop", "202 px.daemon-wish/1", access=LIFE),
-)
-
-UNITS = (
+    # --
     _row("GET /api/units", "status.list_units", "px.units/1", query=s.NamesQuery),
     _work("POST /api/units/start", "status.change", "px.start-units/1", query=s.BatchQuery),
     _work("POST /api/units/stop", "status.change", "px.stop-units/1", query=s.BatchQuery),
@@ -101,14 +100,12 @@ UNITS = (
     _row("GET /api/units/{u}/logs", "logs.unit_logs", "raw, ndjson, sse", query=s.LogsQuery),
     _row("GET /api/units/{u}/wait", "status.wait", "px.wait/1", query=s.UntilQuery),
     _row("GET /api/units/{u}/why", "why.why", "px.why/1"),
-)
-
-TOOLS = (
+    # --
     _row("GET /api/launcher/state", "tools.launcher_state", "-"),
     _row("GET /api/tools", "tools.list_tools", "px.tools/1"),
     _row("GET /api/tools/{t}", "tools.show_tool", "px.tool/1"),
     _row("POST /api/tools/{t}/run", "tools.run", "-", query=s.RunQuery),
-    _row("POST /api/tools/{t}/stream", "tools.stream", "sse, ndjson", query=s.RunQuery, streams=True),
+    _row("POST /api/tools/{t}/stream", "tools.run", "sse, ndjson", query=s.RunQuery, streams=True),
     _row("GET /api/tools/{t}/lease", "tools.lease", "ndjson", query=s.TimeoutQuery, access=CHANGE),
     _work("POST /api/tools/{t}/start", "tools.start", "px.start/1, 202 px.start/1", query=s.WorkQuery),
     _work("POST /api/tools/{t}/stop", "tools.stop", "px.stop/1, 202 px.stop/1", query=s.WorkQuery),
@@ -120,17 +117,9 @@ TOOLS = (
     _row("POST /api/tools/{t}/sync", "tools.sync", "ndjson", streams=True),
     _work("PUT /api/tools/{t}/pin", "tools.pin", "px.pin/1", query=s.PinQuery),
     _work("DELETE /api/tools/{t}/pin", "tools.unpin", "px.pin/1"),
-)
-
-KERNELS = (
+    # --
     _row("GET /api/kernels", "kernels.list_kernels", "px.kernels/1"),
-    _work(
-        "POST /api/kernels",
-        "kernels.begin",
-        "px.kernel/1, 201 px.kernel/1, ndjson, sse, 204 nothing",
-        body=s.StartKernel,
-        resumes=True,
-    ),
+    _work("POST /api/kernels", "kernels.begin", _STARTED, body=s.StartKernel, resumes=True),
     _row("GET /api/kernels/{k}", "kernels.show_kernel", "px.kernel/1", query=s.SessionQuery),
     _work("DELETE /api/kernels/{k}", "kernels.stop", "px.stop/1, 202 px.stop/1", query=s.SessionWorkQuery),
     _work("POST /api/kernels/{k}/stop", "kernels.stop", "px.stop/1, 202 px.stop/1", query=s.SessionWorkQuery),
@@ -138,35 +127,25 @@ KERNELS = (
     _work("POST /api/kernels/{k}/restart", "kernels.restart", "px.kernel/1", query=s.SessionQuery),
     _work("POST /api/kernels/{k}/interrupt", "kernels.interrupt", "px.interrupt/1", query=s.InterruptQuery),
     _row("POST /api/kernels/{k}/use", "kernels.use", "px.kernel/1", query=s.SessionQuery),
-    _row(
-        "POST /api/kernels/{k}/execute",
-        "kernels.execute",
-        "px.exec/1, ndjson, sse, 204 nothing",
-        body=s.Execute,
-        resumes=True,
-    ),
+    _row("POST /api/kernels/{k}/execute", "kernels.execute", _RAN, body=s.Execute, resumes=True),
     _row("GET /api/kernels/{k}/cells", "kernels.list_cells", "px.cells/1", query=s.SessionQuery),
     _row("GET /api/kernels/{k}/cells/{id}/output", "kernels.cell_output", "raw", query=s.CellPageQuery),
     _row("GET /api/kernels/{k}/artifacts/{id}", "kernels.artifact", "raw", query=s.SessionQuery),
     _row("GET /api/kernels/{k}/notebook", "kernels.notebook", "ipynb", query=s.SessionQuery),
     _row("GET /api/capabilities", "kernels.capabilities", "px.capabilities/1", query=s.SessionQuery),
-    _row("GET /api/kernelspecs", "jupyter_rest.list_specs", "-"),
-)
-
-JUPYTER = (
-    _jupyter("GET ", "jupyter_rest.version", "-"),
-    _jupyter("GET /kernelspecs", "jupyter_rest.list_specs", "-"),
-    _jupyter("GET /kernelspecs/{name}", "jupyter_rest.show_spec", "-"),
-    _jupyter("GET /kernels", "jupyter_rest.list_kernels", "-"),
-    _jupyter("POST /kernels", "jupyter_rest.begin", "201 -"),
-    _jupyter("GET /kernels/{uuid}", "jupyter_rest.show_kernel", "-"),
-    _jupyter("DELETE /kernels/{uuid}", "jupyter_rest.end", "204 nothing"),
-    _jupyter("POST /kernels/{uuid}/interrupt", "jupyter_rest.interrupt", "204 nothing"),
-    _jupyter("POST /kernels/{uuid}/restart", "jupyter_rest.restart", "-"),
-    _jupyter("GET /kernels/{uuid}/channels", "jupyter_channels.channels", "101 websocket", access=CHANGE),
-)
-
-PIPES = (
+    _row("GET /api/kernelspecs", "jupyter_server.list_specs", "-"),
+    # --
+    _jupyter("GET ", "version", "-"),
+    _jupyter("GET /kernelspecs", "list_specs", "-"),
+    _jupyter("GET /kernelspecs/{name}", "show_spec", "-"),
+    _jupyter("GET /kernels", "list_kernels", "-"),
+    _jupyter("POST /kernels", "begin", "201 -"),
+    _jupyter("GET /kernels/{uuid}", "show_kernel", "-"),
+    _jupyter("DELETE /kernels/{uuid}", "end", "204 nothing"),
+    _jupyter("POST /kernels/{uuid}/interrupt", "interrupt", "204 nothing"),
+    _jupyter("POST /kernels/{uuid}/restart", "restart", "-"),
+    _jupyter("GET /kernels/{uuid}/channels", "channels", "101 websocket", access=CHANGE),
+    # --
     _row("GET /api/pipes", "pipes.list_pipes", "px.pipes/1"),
     _work("POST /api/pipes", "pipes.add_pipe", "201 px.pipe/1", body=s.AddPipe),
     _work("POST /api/pipes/new", "pipes.new_pipe", "201 px.pipe/1", body=s.NewPipe),
@@ -174,28 +153,20 @@ PIPES = (
     _row("POST /api/pipes/schedule/preview", "pipes.preview", "px.schedule/1", body=s.PreviewSchedule, access=READ),
     _row("GET /api/pipes/{p}", "pipes.show_pipe", "px.pipe/1", query=s.PipeQuery),
     _work("DELETE /api/pipes/{p}", "pipes.remove_pipe", "px.removed/1"),
-    _row(
-        "POST /api/pipes/{p}/run",
-        "pipes.run_pipe",
-        "202 px.execution/1, px.execution/1",
-        query=s.FinalQuery,
-        body=s.RunPipe,
-    ),
+    _row("POST /api/pipes/{p}/run", "pipes.run_pipe", _QUEUED, query=s.FinalQuery, body=s.RunPipe),
     _work("POST /api/pipes/{p}/enable", "pipes.enable", "px.pipe/1", body=s.EnablePipe),
     _work("POST /api/pipes/{p}/disable", "pipes.disable", "px.pipe/1", body=s.Body),
     _work("POST /api/pipes/{p}/config", "pipes.configure", "px.pipe/1", body=dict[str, Any]),
     _work("POST /api/pipes/{p}/cancel", "pipes.cancel_pipe", "px.executions/1", body=s.Body),
     _row("POST /api/pipes/{p}/validate", "pipes.validate", "px.pipe-validation/1", access=READ),
     _row("GET /api/pipes/{p}/next", "pipes.next_runs", "px.next/1", query=s.NextQuery),
-    _row("GET /api/executions", "executions.list_all", "px.executions/1", query=s.AllExecutionsQuery),
-    _row("GET /api/pipes/{p}/executions", "executions.list_executions", "px.executions/1", query=s.ExecutionsQuery),
-    _row("GET /api/pipes/{p}/executions/{id}", "executions.show_execution", "px.execution/1", query=s.FinalQuery),
-    _row("GET /api/executions/{id}", "executions.show_execution", "px.execution/1", query=s.FinalQuery),
-    _work("POST /api/pipes/{p}/executions/{id}/cancel", "executions.cancel", "px.execution/1"),
-    _work("POST /api/pipes/{p}/executions/{id}/retry", "executions.retry", "202 px.execution/1"),
-    _row("GET /api/pipes/{p}/executions/{id}/output", "executions.output", "raw", query=s.OutputQuery),
-    _row("GET /api/pipes/{p}/executions/{id}/tail", "executions.tail", "sse, ndjson", query=s.TailQuery),
+    _row("GET /api/executions", "pipes.list_all", "px.executions/1", query=s.AllExecutionsQuery),
+    _row("GET /api/pipes/{p}/executions", "pipes.list_executions", "px.executions/1", query=s.ExecutionsQuery),
+    _row("GET /api/pipes/{p}/executions/{id}", "pipes.show_execution", "px.execution/1", query=s.FinalQuery),
+    _row("GET /api/executions/{id}", "pipes.show_execution", "px.execution/1", query=s.FinalQuery),
+    _work("POST /api/pipes/{p}/executions/{id}/cancel", "pipes.cancel", "px.execution/1"),
+    _work("POST /api/pipes/{p}/executions/{id}/retry", "pipes.retry", "202 px.execution/1"),
+    _row("GET /api/pipes/{p}/executions/{id}/output", "pipes.output", "raw", query=s.OutputQuery),
+    _row("GET /api/pipes/{p}/executions/{id}/tail", "pipes.tail", "sse, ndjson", query=s.TailQuery),
     _work("POST /api/events/{name}", "pipes.publish_event", "202 px.event-claims/1", body=s.Happening),
 )
-
-ROUTES: tuple[Route, ...] = (*DAEMON, *UNITS, *TOOLS, *KERNELS, *JUPYTER, *PIPES)

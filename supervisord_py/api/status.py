@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from aiohttp import web
 
-from supervisord_py.api import kernels, pipes, tools
+from supervisord_py.api import kernels, pipes
+from supervisord_py.api import schemas as s
+from supervisord_py.api.context import Call
 from supervisord_py.api.daemon import daemon_document
 from supervisord_py.api.streams import json_answer, pick, until_closing
-from supervisord_py.api.units import PipeUnit, all_units, cold, measured, unit_named, units_named
+from supervisord_py.api.units import (
+    PipeUnit,
+    UnitView,
+    all_units,
+    change_document,
+    cold,
+    measured,
+    unit_named,
+    units_named,
+    within,
+)
 from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
-    from supervisord_py.api.context import Call
-    from supervisord_py.api.schemas import BatchQuery, NamesQuery, UnitsQuery, UntilQuery
-    from supervisord_py.api.units import UnitView
 
 _DEFAULT_WAIT_SECONDS = 60.0
 _READY = frozenset({"ready", "idle", "busy"})
@@ -27,19 +33,19 @@ _UNDER_WAY = frozenset({"starting", "stopping"}) | _READY
 _OFF = frozenset({"cold", "stopped"})
 
 
-async def status(call: Call, query: UnitsQuery) -> web.StreamResponse:
+async def status(call: Call, query: s.UnitsQuery) -> web.StreamResponse:
     """Answer with the daemon and the units asked for; when none was named, all but kernels that are only remembered."""
     units = await measured(call, units_named(call, query.unit))
     return json_answer({"schema": "px.status/1", "daemon": daemon_document(call), "units": units})
 
 
-async def list_units(call: Call, query: NamesQuery) -> web.StreamResponse:
+async def list_units(call: Call, query: s.NamesQuery) -> web.StreamResponse:
     """Answer with the units that names and globs mean."""
     units = [pick(view, "unit", "kind", "name", "state") for view in units_named(call, query.name)]
     return json_answer({"schema": "px.units/1", "units": units})
 
 
-async def change(call: Call, query: BatchQuery) -> web.StreamResponse:
+async def change(call: Call, query: s.BatchQuery) -> web.StreamResponse:
     """Start, stop or restart every unit that the names mean; `results` has one member a unit.
 
     It is done to all of them at the same time; one that fails has its problem where the others have their answer.
@@ -58,41 +64,30 @@ async def change(call: Call, query: BatchQuery) -> web.StreamResponse:
     return json_answer({"schema": f"px.{verb}-units/1", "results": results})
 
 
-async def _act(call: Call, query: BatchQuery, verb: str, view: UnitView) -> dict[str, Any]:
+async def _act(call: Call, query: s.BatchQuery, verb: str, view: UnitView) -> dict[str, Any]:
     """Start, stop or restart one unit. A stop within a restart is always waited for."""
     if view.kind == "pipe":
         if verb == "start":
             return await pipes.run_document(call, view.name, wait=query.wait is True)
         if verb == "stop":
-            return await within(call, query.timeout, view.unit, pipes.cancel_document(call, view.name))
+            work = pipes.cancel_document(call, view.name)
+            return await within(call, query.timeout, f"The stop of {view.unit}", work, [view.unit])
         raise BadRequestError(
             "a pipe is not restarted: each execution is a run of its own, from its beginning to its end",
             hint=f"pxctl stop {view.unit} && pxctl start {view.unit}; the last one again: pxctl pipe retry ID",
             unit=view.unit,
         )
-    if verb == "restart":
-        if view.kind == "kernel" and query.wait is not False:  # calls in line are kept
-            return await within(call, query.timeout, view.unit, kernels.restart_document(call, view.name))
-        waiting = msgspec.structs.replace(query, wait=True)
-        await _act(call, waiting, "stop", view)
-        return await _act(call, query, "start", view)
-    room: Any = kernels if view.kind == "kernel" else tools
-    act = room.start_document if verb == "start" else room.stop_document
-    document: dict[str, Any] = (await act(call, [view.name], query))[0]
-    return document
+    if verb != "restart":
+        return await change_document(call, verb, [view.unit], query)
+    if view.kind == "kernel" and query.wait is not False:  # calls in line are kept
+        again = call.context.kernels.restart(view.name)
+        restarted = await within(call, query.timeout, f"The restart of {view.unit}", again, [view.unit])
+        return kernels.session_document(call, restarted)
+    await change_document(call, "stop", [view.unit], msgspec.structs.replace(query, wait=True))
+    return await change_document(call, "start", [view.unit], query)
 
 
-async def within(call: Call, seconds: float | None, unit: str, work: Any) -> dict[str, Any]:
-    """Wait for work that goes on when the time is over. Raises TimedOutError: it is."""
-    task: asyncio.Task[dict[str, Any]] = asyncio.ensure_future(work)
-    done, _ = await asyncio.wait({task}, timeout=seconds)
-    if not done:
-        call.live.leave(task)
-        raise TimedOutError(f"{unit} is not done in time; it goes on.", hint=f"pxctl why {unit}", unit=unit)
-    return task.result()
-
-
-async def wait(call: Call, query: UntilQuery) -> web.StreamResponse:
+async def wait(call: Call, query: s.UntilQuery) -> web.StreamResponse:
     """Answer once the unit is as wanted, or once it cannot become so any more.
 
     `ok` is false when the wait ended otherwise: a start that failed while `ready` was waited for. A lost bet, not an
@@ -122,7 +117,7 @@ async def _until(call: Call, unit: str, goal: str) -> tuple[UnitView, bool]:
                 if verdict is not None:
                     return view, verdict
                 began = began or view.state in _UNDER_WAY
-                if await anext(news, None) is None:
+                if await anext(news, False) is False:
                     raise ShuttingDownError("The daemon is stopping; the wait ends.", unit=unit)
 
 

@@ -11,21 +11,15 @@ import asyncio
 import base64
 import codecs
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from supervisord_py.api.context import cancel_and_wait
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-
-    from supervisord_py.api.context import Call
+from supervisord_py.api.context import Call, cancel_and_wait
 
 T = TypeVar("T")
 JSON = "application/json"
@@ -37,7 +31,7 @@ SSE_HEARTBEAT = b": still here\n\n"
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
 _TIMES = frozenset({
     "started_at", "queued_at", "finished_at", "ended_at", "ready_at", "not_before", "context_start", "context_end",
-    "last_used", "last_run", "last_success", "next_run", "at",
+    "last_used", "last_run", "last_success", "next_run", "created_at", "at",
 })  # fmt: skip
 """Members that are Unix seconds within and RFC 3339 outside."""
 
@@ -50,8 +44,11 @@ def rfc3339(moment: float | None) -> str | None:
 
 
 def pick(value: Any, *names: str) -> dict[str, Any]:
-    """Return some attributes of an object as the members of a document: times as RFC 3339, the rest as it is."""
-    return {name: rfc3339(getattr(value, name)) if name in _TIMES else getattr(value, name) for name in names}
+    """Return some attributes of an object, or all of a Struct's, as members of a document: times as RFC 3339."""
+    return {
+        name: rfc3339(getattr(value, name)) if name in _TIMES else getattr(value, name)
+        for name in names or value.__struct_fields__
+    }
 
 
 def json_bytes(document: Any) -> bytes:
@@ -93,69 +90,55 @@ def frame(media: str, document: Any, *, identifier: int | str | None = None, eve
     return head.encode() + b"data: " + json_bytes(document) + b"\n\n"
 
 
-async def open_stream(call: Call, media: str, headers: Mapping[str, str] | None = None) -> web.StreamResponse:
-    """Send the head of an endless answer; nothing between us and the client may keep it back."""
-    transport = call.request.transport
+async def feed(
+    call: Call,
+    media: str,
+    source: AsyncGenerator[bytes, None],
+    *,
+    headers: Mapping[str, str] | None = None,
+    closing: asyncio.Event | None = None,
+) -> web.StreamResponse:
+    """Answer with what a source yields until it ends or `closing` (else the daemon's) is set; on SSE, signs of life.
+
+    Nothing between us and the client may keep it back. What the source raises breaks the answer off.
+    """
+    config, transport = call.context.config, call.request.transport
     if transport is not None:
-        transport.set_write_buffer_limits(high=call.context.config.stream_buffer_bytes)
+        transport.set_write_buffer_limits(high=config.stream_buffer_bytes)
     response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
     response.content_type = media
     if media == SSE:
         response.charset = "utf-8"
-    await response.prepare(call.request)
+    beat = SSE_HEARTBEAT if media == SSE else b""
+    stream = until_closing(source, closing or call.live.closing, config.stream_heartbeat_seconds)
+    async with aclosing(stream) as items:
+        await response.prepare(call.request)
+        async for item in items:
+            if data := beat if item is None else item:
+                await response.write(data)
+    await response.write_eof()
     return response
 
 
-class Silence(Enum):
-    """Nothing came for a heartbeat's time."""
-
-    BEAT = "beat"
-
-
-BEAT: Final = Silence.BEAT
-
-
-async def send_all(
-    call: Call,
-    response: web.StreamResponse,
-    source: AsyncIterator[T],
-    frame_of: Callable[[T], bytes],
-    closing: asyncio.Event | None = None,
-) -> None:
-    """Send what a source yields until it ends or `closing` (else the daemon's) is set; on SSE, signs of life between.
-
-    `frame_of` may return b"" for what is not to be sent.
-    """
-    config = call.context.config
-    beat = SSE_HEARTBEAT if response.content_type == SSE else b""
-    stream = until_closing(source, closing or call.live.closing, config.stream_heartbeat_seconds)
-    async with aclosing(stream) as items:
-        async for item in items:
-            if data := beat if item is BEAT else frame_of(item):
-                await response.write(data)
-
-
 async def until_closing(
-    source: AsyncIterator[T], closing: asyncio.Event, beat_seconds: float
-) -> AsyncGenerator[T | Silence, None]:
-    """Yield what the source yields and BEAT after each silence; end with the source or once `closing` is set."""
+    source: AsyncIterator[T], closing: asyncio.Event, beat_seconds: float | None = None
+) -> AsyncGenerator[T | None, None]:
+    """Yield what the source yields and None after each silence; end with the source or once `closing` is set."""
+    end = object()
     closed = asyncio.create_task(closing.wait())
-    upcoming: asyncio.Task[T] | None = None
+    upcoming: asyncio.Future[Any] | None = None
     try:
         while not closing.is_set():
             if upcoming is None:
-                upcoming = asyncio.create_task(_next(source))
+                upcoming = asyncio.ensure_future(anext(source, end))
             await asyncio.wait({upcoming, closed}, timeout=beat_seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not upcoming.done():
-                if not closed.done():
-                    yield BEAT
-                continue
-            finished, upcoming = upcoming, None
-            try:
-                item = finished.result()
-            except _SourceEndedError:
-                return
-            yield item
+            if upcoming.done():
+                item, upcoming = upcoming.result(), None
+                if item is end:
+                    return
+                yield item
+            elif not closed.done():
+                yield None
     finally:
         await cancel_and_wait(closed)
         if upcoming is not None:
@@ -164,60 +147,41 @@ async def until_closing(
             await source.aclose()
 
 
-async def first_of(waits: Sequence[asyncio.Event]) -> None:
-    """Return when one of several events is set."""
-    tasks = [asyncio.create_task(event.wait()) for event in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            await cancel_and_wait(task)
-
-
-class _SourceEndedError(Exception):
-    """StopAsyncIteration cannot pass through a task (PEP 479)."""
-
-
-async def _next(source: AsyncIterator[T]) -> T:
-    try:
-        return await anext(source)
-    except StopAsyncIteration as end:
-        raise _SourceEndedError from end
-
-
 class Decoder:
-    """Makes events of pieces of output: text where the bytes are UTF-8, base64 where they are not.
+    """Makes members of documents of pieces of output: text where the bytes are UTF-8, base64 where they are not.
 
     A character that was cut in two between two pieces is kept until the rest of it comes. With `in_order`, what was
-    kept of one stream is told before anything of another, as the bytes that it is.
+    kept of one stream is told before anything of another; with `replace`, what is no UTF-8 becomes U+FFFD.
     """
 
-    def __init__(self, *, in_order: bool = False) -> None:
+    def __init__(self, *, in_order: bool = False, replace: bool = False) -> None:
         self._in_order = in_order
+        self._replace = replace
         self._held: dict[str, tuple[int, bytes]] = {}
 
     def take(self, stream: str, offset: int, data: bytes) -> list[dict[str, Any]]:
-        """Return the events of a piece, `{event, stream, offset, end, text | base64}`; none while there is nothing."""
+        """Return a piece as `{stream, offset, end, text | base64}`; [] while there is nothing."""
         if not data:
             return []
-        begin, before = self._held.pop(stream, (offset, b""))
-        events, data = self.rest() if self._in_order else [], before + data
+        (begin, before), end = self._held.pop(stream, (offset, b"")), offset + len(data)
+        told, data = self.rest() if self._in_order else [], before + data
         try:
-            text, used = codecs.utf_8_decode(data, "strict", False)  # its own signature
+            text, used = codecs.utf_8_decode(data, "replace" if self._replace else "strict", False)
         except UnicodeDecodeError:
-            return [*events, _binary(stream, begin, data)]
+            return [*told, _binary(stream, begin, end, data)]
         if used < len(data):
-            self._held[stream] = (begin + used, data[used:])
-        if text:
-            events.append({"event": "output", "stream": stream, "offset": begin, "end": begin + used, "text": text})
-        return events
+            end -= len(data) - used
+            self._held[stream] = (end, data[used:])
+        return [*told, {"stream": stream, "offset": begin, "end": end, "text": text}] if text else told
 
     def rest(self) -> list[dict[str, Any]]:
         """Return what is still held: the beginnings of characters that never ended."""
         held, self._held = self._held, {}
-        return [_binary(stream, offset, data) for stream, (offset, data) in held.items()]
+        if self._replace:
+            return [{"stream": stream, "offset": at, "end": at + len(data), "text": data.decode(errors="replace")}
+                    for stream, (at, data) in held.items()]  # fmt: skip
+        return [_binary(stream, at, at + len(data), data) for stream, (at, data) in held.items()]
 
 
-def _binary(stream: str, offset: int, data: bytes) -> dict[str, Any]:
-    coded = base64.b64encode(data).decode("ascii")
-    return {"event": "output", "stream": stream, "offset": offset, "end": offset + len(data), "base64": coded}
+def _binary(stream: str, offset: int, end: int, data: bytes) -> dict[str, Any]:
+    return {"stream": stream, "offset": offset, "end": end, "base64": base64.b64encode(data).decode()}

@@ -5,41 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from aiohttp import web
+
+from supervisord_py.api import schemas as s
+from supervisord_py.api.context import ApiContext, Call
 from supervisord_py.api.names import resolve, resolve_one
-from supervisord_py.api.streams import NDJSON, first_of, frame, json_answer, open_stream, pick
-from supervisord_py.api.units import all_units, work_document
+from supervisord_py.api.streams import NDJSON, feed, frame, json_answer, pick
+from supervisord_py.api.units import all_units, change_answer
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TimedOutError, UnknownUnitError
 from supervisord_py.process import program
 from supervisord_py.process.model import Reason
-from supervisord_py.tools.debug import diagnose
+from supervisord_py.tools.catalog import Entry
 from supervisord_py.tools.install import EXAMPLE, Template, add_tool, new_tool, remove_tool
 from supervisord_py.tools.proxy import forward
-from supervisord_py.tools.sync import Builder
-from supervisord_py.tools.validate import validate_tool
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Sequence
-
-    from aiohttp import web
-
-    from supervisord_py.api.context import ApiContext, Call
-    from supervisord_py.api.schemas import (
-        AddTool,
-        BatchQuery,
-        ForceQuery,
-        NewTool,
-        PinQuery,
-        RunQuery,
-        TimeoutQuery,
-        WorkQuery,
-    )
-    from supervisord_py.tools.catalog import Entry
-    from supervisord_py.tools.service import ToolState
+from supervisord_py.tools.service import ToolState
 
 _CREATED = 201
 
@@ -76,19 +61,18 @@ def _whole_document(call: Call, name: str) -> dict[str, Any]:
     state, document = _state(call.context, name), {"schema": "px.tool/1"}
     entry = next((entry for entry in call.context.catalog.entries() if entry.name == name), None)
     if entry is None:
-        return {**document, "name": name, "state": "cold" if state is None else str(state.state)}
-    document = {**document, **_tool_document(entry, state)}
+        return {**document, "name": name, "state": "cold" if state is None else state.state}
+    document |= _tool_document(entry, state)
     spec = entry.spec
     if spec is None:
         return {**document, "manifest": None, "input_schema": None, "output_schema": None, "limits": None}
-    limits = {
-        **pick(spec, "max_memory_mb", "memory_limit", "max_runtime_seconds", "concurrency"),
-        **pick(spec.limits, "open_files", "processes", "cpu_seconds", "address_space_mb"),
-    }
     return {
         **document,
         **pick(spec, "manifest", "input_schema", "output_schema"),
-        "limits": limits,
+        "limits": {
+            **pick(spec, "max_memory_mb", "memory_limit", "max_runtime_seconds", "concurrency"),
+            **pick(spec.limits, "open_files", "processes", "cpu_seconds", "address_space_mb"),
+        },
         **pick(spec, "warm_keep_seconds", "start_timeout_seconds", "stop_timeout_seconds", "listen"),
         "streams": True if spec.pixie is None else spec.pixie.streams,
     }
@@ -97,24 +81,21 @@ def _whole_document(call: Call, name: str) -> dict[str, Any]:
 def _tool_document(entry: Entry, state: ToolState | None) -> dict[str, Any]:
     """Return one row of the catalog."""
     spec, error = entry.spec, entry.error
+    said = {"title": entry.name, "version": None, "description": None, "dialect": None, "pinned": False}
+    shown = {"state": "cold", "warnings": entry.warnings}
     return {
         "name": entry.name,
         "unit": f"tool:{entry.name}",
-        "title": entry.name if spec is None else spec.title,
-        "version": None if spec is None else spec.version,
-        "description": None if spec is None else spec.description,
-        "dialect": None if spec is None else spec.dialect,
-        "state": "cold" if state is None else str(state.state),
-        "pinned": (spec is not None and spec.pinned) if state is None else bool(state.pinned),
+        **(said if spec is None else pick(spec, *said)),
+        **(shown if state is None else pick(state, *shown, "pinned")),
         "folder": str(entry.folder),
         "config_error": None if error is None else error.detail,
         "config_problem": None if error is None else error.problem(),
-        "warnings": entry.warnings if state is None else state.warnings,
     }
 
 
-async def run(call: Call, query: RunQuery) -> web.StreamResponse:
-    """Run a tool once; the answer is the tool's own."""
+async def run(call: Call, query: s.RunQuery) -> web.StreamResponse:
+    """Run a tool once; the answer is the tool's own, of `/stream` its items as they come."""
     return await forward(
         call.context.launcher,
         call.request,
@@ -126,89 +107,35 @@ async def run(call: Call, query: RunQuery) -> web.StreamResponse:
     )
 
 
-async def stream(call: Call, query: RunQuery) -> web.StreamResponse:
-    """Run a tool once; its items are passed on as they come."""
-    return await run(call, query)
-
-
-async def lease(call: Call, query: TimeoutQuery) -> web.StreamResponse:
+async def lease(call: Call, query: s.TimeoutQuery) -> web.StreamResponse:
     """Hold a warm instance for as long as the connection stays open; the first line says where it is.
 
     The answer ends when the instance does.
     """
     name = tool_name(call)
     async with call.context.launcher.lease(name, query.timeout) as held:
-        instance, response = held.instance, await open_stream(call, NDJSON)
-        known = {"address": "127.0.0.1", "instance": instance.key, "cold_start_ms": held.cold_start_ms}
-        known |= pick(instance, "port", "pid")
-        await response.write(frame(NDJSON, {"schema": "px.lease/1", "unit": f"tool:{name}", **known}))
-        await first_of([instance.over, call.live.closing])
-        await response.write_eof()
-    return response
+        instance = held.instance
+
+        async def told() -> AsyncGenerator[bytes, None]:
+            known = {"address": "127.0.0.1", "instance": instance.key, "cold_start_ms": held.cold_start_ms}
+            known |= pick(instance, "port", "pid")
+            yield frame(NDJSON, {"schema": "px.lease/1", "unit": f"tool:{name}", **known})
+            await instance.over.wait()
+
+        return await feed(call, NDJSON, told())
 
 
-async def start(call: Call, query: WorkQuery) -> web.StreamResponse:
+async def start(call: Call, query: s.WorkQuery) -> web.StreamResponse:
     """Warm a tool up; answer once it is ready, or with `wait=0` at once. A glob may mean several."""
-    document, status = await start_document(call, _names(call), query)
-    return json_answer(document, status=status)
+    return await change_answer(call, "start", resolve([call.path("t")], _tools(call)), query)
 
 
-async def stop(call: Call, query: WorkQuery) -> web.StreamResponse:
-    """Stop a tool; answer once nothing of it is left.
-
-    Raises:
-        SurvivorsError: Something is left; it is named.
-    """
-    document, status = await stop_document(call, _names(call), query)
-    return json_answer(document, status=status)
+async def stop(call: Call, query: s.WorkQuery) -> web.StreamResponse:
+    """Stop a tool; answer once nothing of it is left. What is left is named."""
+    return await change_answer(call, "stop", resolve([call.path("t")], _tools(call)), query)
 
 
-def _names(call: Call) -> list[str]:
-    return [unit.removeprefix("tool:") for unit in resolve([call.path("t")], _tools(call))]
-
-
-def _units(names: Sequence[str]) -> list[str]:
-    return [f"tool:{name}" for name in names]
-
-
-async def start_document(call: Call, names: Sequence[str], query: WorkQuery | BatchQuery) -> tuple[dict[str, Any], int]:
-    """Warm tools up; return the answer and its status."""
-    for name in names:
-        call.context.catalog.get(name)
-    warming = [call.context.launcher.warm(name, timeout_seconds=query.timeout) for name in names]
-    return await work_document(call, "px.start/1", _units(names), _all_or_first_failure(warming), query)
-
-
-async def stop_document(call: Call, names: Sequence[str], query: WorkQuery | BatchQuery) -> tuple[dict[str, Any], int]:
-    """Stop tools; return the answer and its status. `killed`: those that did not end within their grace."""
-    killed: list[str] = []
-
-    async def stop(name: str) -> None:
-        if (await call.context.launcher.stop(name, Reason.STOPPED)).killed:
-            killed.append(f"tool:{name}")
-
-    async def work() -> None:
-        try:
-            async with asyncio.timeout(query.timeout):
-                await _all_or_first_failure([stop(name) for name in names])
-        except TimeoutError as error:
-            raise TimedOutError(
-                f"The stop of {', '.join(_units(names))} took longer than {query.timeout:g} s; it goes on.",
-                hint="pxctl status",
-            ) from error
-
-    document, status = await work_document(call, "px.stop/1", _units(names), work(), query)
-    return {**document, "survivors": [], "killed": killed}, status
-
-
-async def _all_or_first_failure(work: Sequence[Coroutine[Any, Any, Any]]) -> None:
-    """Let every one come to its end, whatever becomes of the others; then raise the first failure."""
-    for result in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
-
-
-async def pin(call: Call, query: PinQuery) -> web.StreamResponse:
+async def pin(call: Call, query: s.PinQuery) -> web.StreamResponse:
     """Exempt a tool from LRU eviction, and with `forever` from age as well."""
     name = tool_name(call)
     call.context.catalog.get(name)
@@ -236,7 +163,7 @@ async def launcher_state(call: Call) -> web.StreamResponse:
 # -- its files --------------------------------------------------------------------------------------------------------
 
 
-async def new(call: Call, body: NewTool) -> web.StreamResponse:
+async def new(call: Call, body: s.NewTool) -> web.StreamResponse:
     """Write a working tool to start from."""
     template = body.template or Template.STDLIB
     folder = await asyncio.to_thread(new_tool, call.context.config.tools_dir, body.name, template)
@@ -244,7 +171,7 @@ async def new(call: Call, body: NewTool) -> web.StreamResponse:
     return json_answer(_whole_document(call, folder.name), status=_CREATED)
 
 
-async def add(call: Call, body: AddTool) -> web.StreamResponse:
+async def add(call: Call, body: s.AddTool) -> web.StreamResponse:
     """Copy a tool, or an example of the package, into the tools directory; compile what comes along uncompiled."""
     if not body.source.startswith((EXAMPLE, "/", "~")):
         raise BadRequestError(
@@ -267,7 +194,7 @@ async def add(call: Call, body: AddTool) -> web.StreamResponse:
     return json_answer(document, status=_CREATED)
 
 
-async def remove(call: Call, query: ForceQuery) -> web.StreamResponse:
+async def remove(call: Call, query: s.ForceQuery) -> web.StreamResponse:
     """Delete a tool's folder. One that runs is refused unless `force` stops it first.
 
     Raises ConflictError: it runs, or its folder lies outside the tools directory.
@@ -294,44 +221,48 @@ async def sync(call: Call) -> web.StreamResponse:
 
     What fails before the first line is an error with its own status. A client that goes away ends the build.
     """
-    name = tool_name(call)
-    limit = call.context.tools.sync_timeout_seconds
-    last: dict[str, Any] = {"schema": "px.sync/1", "done": True, "unit": f"tool:{name}"}
-    async with aclosing(_builder(call).sync(call.context.catalog.get(name))) as progress:
-        first = await anext(progress, None)
-        response = await open_stream(call, NDJSON)
+    name, seconds = tool_name(call), call.context.tools.sync_timeout_seconds
+    progress = _builder(call).sync(call.context.catalog.get(name))
+    first = await anext(progress, None)
+
+    async def told() -> AsyncGenerator[bytes, None]:
+        last: dict[str, Any] = {"schema": "px.sync/1", "done": True, "unit": f"tool:{name}"}
+        deadline = asyncio.get_running_loop().time() + seconds
         try:
-            async with asyncio.timeout(limit):
-                await _report(response, first, progress)
+            line = first
+            while line is not None:
+                yield frame(NDJSON, {"progress": line})
+                async with asyncio.timeout_at(deadline):
+                    line = await anext(progress, None)
             await call.context.launcher.refresh()
         except TimeoutError:
-            detail = f"The build of tool:{name} took longer than {limit:g} s."
+            detail = f"The build of tool:{name} took longer than {seconds:g} s."
             last = TimedOutError(detail, unit=f"tool:{name}").problem()
         except PxError as error:
             last = error.problem()
-        await response.write(frame(NDJSON, last))
-        await response.write_eof()
-    return response
+        yield frame(NDJSON, last)
+
+    async with aclosing(progress):
+        return await feed(call, NDJSON, told())
 
 
-async def _report(response: web.StreamResponse, first: str | None, progress: AsyncGenerator[str, None]) -> None:
-    if first is not None:
-        await response.write(frame(NDJSON, {"progress": first}))
-    async for line in progress:
-        await response.write(frame(NDJSON, {"progress": line}))
+def _builder(call: Call) -> Any:
+    from supervisord_py.tools.sync import Builder
 
-
-def _builder(call: Call) -> Builder:
     run_program = partial(program.run, call.context.placement)
     return Builder(run_program, os.environ, call.context.tools.defaults, shutil.which("uv"))
 
 
 async def validate(call: Call) -> web.StreamResponse:
     """Run the twelve checks on a tool, on an instance of its own beside the warm one."""
+    from supervisord_py.tools.validate import validate_tool
+
     folder = call.context.catalog.entry(tool_name(call)).folder
     return json_answer(await validate_tool(call.context.launcher, folder, datetime.now(UTC)))
 
 
 async def debug(call: Call) -> web.StreamResponse:
     """Walk the failure table (CONTRACT §8): which case it is, by what evidence, and the next step."""
+    from supervisord_py.tools.debug import diagnose
+
     return json_answer(await diagnose(call.context.launcher, call.context.ledger, tool_name(call)))

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
+from aiohttp import web
 
+from supervisord_py.api import schemas as s
+from supervisord_py.api.context import ApiContext, Call
 from supervisord_py.api.names import resolve, resolve_one
-from supervisord_py.api.streams import pick, rfc3339
-from supervisord_py.errors import PxError
+from supervisord_py.api.streams import json_answer, pick, rfc3339
+from supervisord_py.errors import PxError, SurvivorsError, TimedOutError
+from supervisord_py.kernels.session import StartRequest
+from supervisord_py.kernels.session_register import SessionView
+from supervisord_py.pipes.models import PipeView
+from supervisord_py.process.model import Reason, TreeStat
+from supervisord_py.tools.catalog import Entry
+from supervisord_py.tools.service import ToolState
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Mapping, Sequence
-
-    from supervisord_py.api.context import ApiContext, Call
-    from supervisord_py.api.schemas import BatchQuery, WorkQuery
-    from supervisord_py.kernels.session_register import SessionView
-    from supervisord_py.pipes.models import PipeView
-    from supervisord_py.process.model import TreeStat
-    from supervisord_py.tools.catalog import Entry
-    from supervisord_py.tools.service import ToolState
+T = TypeVar("T")
 
 _SHORTEST_SAMPLE = 0.5
 """Seconds: a younger CPU sample is not replaced, or two clients at once would rob each other of a meaningful span."""
@@ -97,36 +99,27 @@ def _uptime(started: float | None) -> float | None:
 
 def _tool_unit(name: str, state: ToolState | None, entry: Entry | None) -> UnitView:
     error = None if entry is None else entry.error
-    view = UnitView(unit=f"tool:{name}", kind="tool", name=name, warnings=() if entry is None else entry.warnings)
+    known: dict[str, Any] = {"warnings": () if entry is None else entry.warnings}
     if error is not None:
-        view.config_error, view.config_problem = error.detail, error.problem()
+        known |= {"config_error": error.detail, "config_problem": error.problem()}
     if state is not None:
-        view.state, view.reason = str(state.state), None if state.reason is None else str(state.reason)
-        view.pid, view.port, view.instance = state.pid, state.port, state.instance
-        view.started_at, view.uptime_seconds = rfc3339(state.started_at), _uptime(state.started_at)
-        view.last_used, view.in_flight, view.waiting = rfc3339(state.last_used), state.in_flight, state.waiting
-        view.pinned, view.start_method, view.restarts = bool(state.pinned), state.start_method, state.restarts
-        view.cold_start_ms, view.failure = state.cold_start_ms, state.failure
-        view.survivors, view.warnings = state.survivors, state.warnings
-    return view
+        known |= pick(state, "state", "reason", "pid", "port", "instance", "started_at", "last_used", "in_flight")
+        known |= pick(state, "waiting", "pinned", "start_method", "restarts", "cold_start_ms", "failure", "survivors")
+        known |= {"uptime_seconds": _uptime(state.started_at), "warnings": state.warnings}
+    return UnitView(unit=f"tool:{name}", kind="tool", name=name, **known)
 
 
 def _kernel_unit(view: SessionView) -> KernelUnit:
-    known = pick(view, "unit", "pid", "started_at", "rss_bytes", "last_used", "start_method", "restarts", "instance")
     return KernelUnit(
-        **known,
-        **pick(view, "cold_start_ms", "failure", "running"),
-        **pick(view.key, "cwd", "interpreter"),
+        **pick(view, "unit", "state", "reason", "pid", "started_at", "rss_bytes", "last_used", "start_method"),
+        **pick(view, "restarts", "instance", "cold_start_ms", "failure", "running", "cwd", "interpreter", "backend"),
         kind="kernel",
         name=view.id,
-        state=view.state.value,
-        reason=None if view.reason is None else view.reason.value,
         uptime_seconds=_uptime(view.started_at),
         in_flight=int(view.running is not None),
         waiting=view.queued,
         warnings=view.notices,
-        session=view.key.name,
-        backend=view.key.backend.value,
+        session=view.name,
     )
 
 
@@ -226,22 +219,69 @@ def cpu_percent(samples: dict[str, list[tuple[float, float]]], instance: str, sp
     return round(max(0.0, spent - base[1]) / (now - base[0]) * 100, 1)
 
 
-async def work_document(
-    call: Call, schema: str, units: Sequence[str], work: Coroutine[Any, Any, Any], query: WorkQuery | BatchQuery
-) -> tuple[dict[str, Any], int]:
-    """Work on units, which goes on by itself when the client goes away or does not want to wait.
+async def change_answer(
+    call: Call, verb: str, units: Sequence[str], query: s.WorkQuery | s.BatchQuery
+) -> web.StreamResponse:
+    """Start or stop tools or kernels; answer with how they are then, or with `wait=0` at once, which is 202."""
+    return json_answer(await change_document(call, verb, units, query), status=202 if query.wait is False else 200)
 
-    Returns:
-        The answer, with how the units are then, and its status.
+
+async def change_document(
+    call: Call, verb: str, units: Sequence[str], query: s.WorkQuery | s.BatchQuery
+) -> dict[str, Any]:
+    """Start or stop tools or kernels: `survivors` of a stop is [], `killed` those that did not end within their grace.
+
+    The work goes on by itself when the client does not want to wait. Raises SurvivorsError: something is
+    left; TimedOutError: the time is over.
     """
-    waits = query.wait is not False
-    if waits:
-        await call.live.outlive_client(work)
+    context, killed = call.context, []
+
+    async def one(unit: str) -> None:
+        kind, _, name = unit.partition(":")
+        if kind == "tool" and verb == "start":
+            await context.launcher.warm(name, timeout_seconds=query.timeout)
+        elif kind == "tool":
+            if (await context.launcher.stop(name, Reason.STOPPED)).killed:
+                killed.append(unit)
+        elif verb == "start":
+            await context.kernels.start(StartRequest(name=name, timeout_seconds=query.timeout))
+        elif survivors := await context.kernels.stop(name):
+            raise SurvivorsError(
+                f"{unit} is not gone: pid {', '.join(map(str, survivors))} outlived the stop.",
+                hint=f"ps -fp {','.join(map(str, survivors))}",
+                unit=unit,
+                survivors=[{"pid": pid} for pid in survivors],
+            )
+
+    async def all_of_them() -> None:  # every one comes to its end, whatever becomes of the others
+        for result in await asyncio.gather(*map(one, units), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    for unit in units if verb == "start" else ():
+        if unit.startswith("tool:"):
+            context.catalog.get(unit.removeprefix("tool:"))
+    if query.wait is False:
+        call.live.detach(all_of_them())
+    elif verb == "start":
+        await all_of_them()
     else:
-        call.live.detach(work)
-    known = all_units(call.context)
+        await within(call, query.timeout, f"The stop of {', '.join(units)}", all_of_them(), units)
+    known = all_units(context)
     views = await measured(call, [known.get(unit) or cold(unit) for unit in units])
-    return {"schema": schema, "units": views}, 200 if waits else 202
+    document = {"schema": f"px.{verb}/1", "units": views}
+    return document if verb == "start" else {**document, "survivors": [], "killed": killed}
+
+
+async def within(call: Call, seconds: float | None, what: str, work: Coroutine[Any, Any, T], units: Sequence[str]) -> T:
+    """Wait for work that goes on when the time is over. Raises TimedOutError: it is."""
+    task = asyncio.create_task(work)
+    done, _ = await asyncio.wait({task}, timeout=seconds)
+    if not done:
+        call.live.leave(task)
+        detail, unit = f"{what} took longer than {seconds:g} s; it goes on.", units[0] if len(units) == 1 else None
+        raise TimedOutError(detail, hint=f"pxctl why {units[0]}", unit=unit)
+    return task.result()
 
 
 def cold(unit: str) -> UnitView:

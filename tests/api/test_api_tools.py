@@ -162,7 +162,7 @@ async def test_a_tool_with_an_uncompiled_environment_is_compiled_when_added(
     async def compile_it(_: Any, spec: Any) -> None:
         compiled.append(spec.name)
 
-    monkeypatch.setattr(tools.Builder, "compile_bytecode", compile_it)
+    monkeypatch.setattr("supervisord_py.tools.sync.Builder.compile_bytecode", compile_it)
     examples = rig.context.config.examples_dir
     folder = rig.add_tool("ours")
     package = folder / ".venv/lib/python3.11/site-packages/package"
@@ -197,7 +197,7 @@ def progress(*lines: str | Exception) -> Any:
 
 async def test_sync_reports_its_progress(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.add_tool("x")
-    monkeypatch.setattr(tools.Builder, "sync", progress("one", "two"))
+    monkeypatch.setattr("supervisord_py.tools.sync.Builder.sync", progress("one", "two"))
     status, content, headers = await rig.ask("POST", "/api/tools/x/sync")
     assert (status, headers["Content-Type"]) == (200, "application/x-ndjson")
     first, second, last = (json.loads(line) for line in content.splitlines())
@@ -208,7 +208,7 @@ async def test_sync_reports_its_progress(rig: Rig, monkeypatch: pytest.MonkeyPat
 
 async def test_sync_that_fails_half_way_ends_with_the_problem(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.add_tool("x")
-    monkeypatch.setattr(tools.Builder, "sync", progress("one", SyncFailedError("no such package")))
+    monkeypatch.setattr("supervisord_py.tools.sync.Builder.sync", progress("one", SyncFailedError("no such package")))
     status, content, _ = await rig.ask("POST", "/api/tools/x/sync")
     assert status == 200
     assert json.loads(content.splitlines()[-1])["kind"] == "sync_failed"
@@ -216,7 +216,7 @@ async def test_sync_that_fails_half_way_ends_with_the_problem(rig: Rig, monkeypa
 
 async def test_sync_that_fails_at_once_has_its_own_status(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.add_tool("x")
-    monkeypatch.setattr(tools.Builder, "sync", progress(ConflictError("being synced already")))
+    monkeypatch.setattr("supervisord_py.tools.sync.Builder.sync", progress(ConflictError("being synced already")))
     assert (await rig.ask("POST", "/api/tools/x/sync"))[0] == 409
 
 
@@ -226,7 +226,7 @@ async def test_sync_that_takes_too_long_ends_with_the_problem(rig: Rig, monkeypa
         await asyncio.Event().wait()
 
     rig.add_tool("x")
-    monkeypatch.setattr(tools.Builder, "sync", endless)
+    monkeypatch.setattr("supervisord_py.tools.sync.Builder.sync", endless)
     msgspec.structs.force_setattr(rig.context.tools, "sync_timeout_seconds", 0.05)
     _, content, _ = await rig.ask("POST", "/api/tools/x/sync")
     assert json.loads(content.splitlines()[-1])["kind"] == "timed_out"
@@ -241,8 +241,8 @@ async def test_validation_and_debug_pass_their_documents_on(rig: Rig, monkeypatc
         assert arguments[-1] == "x"
         return {"schema": "px.debug/1"}
 
-    monkeypatch.setattr(tools, "validate_tool", validate_tool)
-    monkeypatch.setattr(tools, "diagnose", diagnose)
+    monkeypatch.setattr("supervisord_py.tools.validate.validate_tool", validate_tool)
+    monkeypatch.setattr("supervisord_py.tools.debug.diagnose", diagnose)
     rig.add_tool("x")
     assert (await rig.ask("POST", "/api/tools/x/validate"))[1] == {"schema": "px.validation/1"}
     assert (await rig.ask("POST", "/api/tools/x/debug"))[1] == {"schema": "px.debug/1"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from api.api_rig import until
 from api.pipe_fakes import execution
-from supervisord_py.api.executions import Decoder
+from supervisord_py.api.streams import Decoder
 from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.pipes.output import FollowNews, FollowOutput, OutputStream
 

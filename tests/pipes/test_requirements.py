@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mock_provider import MockProvider
 from requirement_stage import begun, ended, in_one_room, preset, presets, settings
-from supervisord_py.api.executions import execution_document
+from supervisord_py.api.pipes import execution_document
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.pipes.adapters import load_adapters
 from supervisord_py.pipes.launch import provider_doubt

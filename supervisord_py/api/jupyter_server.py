@@ -1,0 +1,315 @@
+"""Jupyter's REST API and WebSockets over our kernels, so that JupyterLab with `--gateway-url` joins.
+
+Only kernels with ZMQ channels are shown: others cannot be joined. A kernel that is made here belongs to a session of
+its own, with Jupyter as the owner; it obeys the same limits as all others.
+
+`…/channels` is a WebSocket between a client and the ZMQ channels of a session's kernel. It belongs to the session, not
+to one life of its kernel: when the kernel goes, the client is told `restarting` or `dead`; when it comes again, the
+same socket goes on with it, and what the client sent meanwhile waits. Nothing is sent to a kernel before its output can
+be heard (`open_channels` sees to that). A client that does not read holds up neither the kernel nor us: the channels
+bound what waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from aiohttp import WSCloseCode, WSMsgType, web
+from msgspec.structs import replace
+
+from supervisord_py.api.context import Call, cancel_and_wait
+from supervisord_py.api.schemas import JupyterKernel, read_body
+from supervisord_py.api.streams import json_answer, rfc3339, until_closing
+from supervisord_py.errors import OverloadedError, PxError, SurvivorsError, UnknownUnitError
+from supervisord_py.kernels.session import BackendName, Owner, SessionState, StartRequest
+from supervisord_py.kernels.session_register import SessionView
+from supervisord_py.kernels.websocket_frames import V1, Message, pack, request, unpack
+
+if TYPE_CHECKING:
+    from supervisord_py.kernels.channels import Channels  # zmq, which only who opens channels pays for
+
+DEFAULT_SPEC = "python3"
+_SPEC_MEMBERS = ("argv", "display_name", "language", "env", "interrupt_mode", "metadata")
+_STATES = {
+    SessionState.STARTING: "starting",
+    SessionState.IDLE: "idle",
+    SessionState.BUSY: "busy",
+    SessionState.STOPPING: "terminating",
+}
+_LIVING = frozenset({SessionState.STARTING, SessionState.IDLE, SessionState.BUSY})
+_OVER = frozenset({SessionState.STOPPED, SessionState.FAILED})
+_PARTS = ("header", "parent_header", "metadata", "content")
+_TOUCH_SECONDS = 20.0
+_log = structlog.get_logger(__name__)
+
+
+def joinable(call: Call) -> list[SessionView]:
+    """Return the sessions that Jupyter's clients may join."""
+    sessions = call.context.kernels.snapshot()
+    return [view for view in sessions if view.state in _LIVING and view.backend is BackendName.DIRECT]
+
+
+def session_by_uuid(call: Call) -> SessionView:
+    """Return the session of the path's UUID. Raises UnknownUnitError: there is none, or it does not live."""
+    wanted = call.path("uuid")
+    for view in joinable(call):
+        if view.key.jupyter_id == wanted:
+            return view
+    raise UnknownUnitError(f"Kernel does not exist: {wanted[:80]}", hint="GET /api/kernels lists those that live")
+
+
+def model(call: Call, view: SessionView) -> dict[str, Any]:
+    """Return Jupyter's document of a kernel."""
+    handle = call.context.kernels.handle(view.id)
+    state = _STATES.get(view.state, "dead")
+    if state == "idle" and handle is not None and handle.foreign_busy:
+        state = "busy"
+    return {
+        "id": view.key.jupyter_id,
+        "name": view.kernelspec or DEFAULT_SPEC,
+        "last_activity": rfc3339(view.last_used or view.started_at or time.time()),
+        "execution_state": state,
+        "connections": call.live.channels[view.id],
+    }
+
+
+async def version(call: Call) -> web.StreamResponse:
+    """Answer with who serves this API."""
+    return json_answer({"version": call.context.control.facts().version, "server": "pxd"})
+
+
+async def list_specs(call: Call) -> web.StreamResponse:
+    """Answer with the kernelspecs."""
+    documents = {name: spec_document(name, spec) for name, spec in (await call.context.kernels.specs()).items()}
+    default = DEFAULT_SPEC if DEFAULT_SPEC in documents else next(iter(documents), None)
+    return json_answer({"default": default, "kernelspecs": documents})
+
+
+async def show_spec(call: Call) -> web.StreamResponse:
+    """Answer with one kernelspec."""
+    name, specs = call.path("name"), await call.context.kernels.specs()
+    if name not in specs:
+        raise UnknownUnitError(f"Kernel spec {name[:80]!r} not found", hint=f"known: {', '.join(sorted(specs))}")
+    return json_answer(spec_document(name, specs[name]))
+
+
+def spec_document(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Jupyter's document of a kernelspec; pictures are not served."""
+    wanted = {member: spec[member] for member in _SPEC_MEMBERS if member in spec}
+    return {"name": name, "spec": {"argv": [], "env": {}, "metadata": {}, **wanted}, "resources": {}}
+
+
+async def list_kernels(call: Call) -> web.StreamResponse:
+    """Answer with the kernels that can be joined, ours included."""
+    return json_answer([model(call, view) for view in joinable(call)])
+
+
+async def begin(call: Call) -> web.StreamResponse:
+    """Start a kernel in a session of its own.
+
+    Front ends send folders of their own machine, or paths below a root that we do not know: a hint, no order. The first
+    that is an absolute folder here, or holds an absolute file, counts.
+    """
+    body = read_body(JupyterKernel, await call.request.read())
+    env = body.env or {}
+    wanted = [Path(path) for path in (env.get("KERNEL_WORKING_DIR"), body.path) if path and os.path.isabs(path)]
+    folders = [path if path.is_dir() else path.parent for path in wanted]
+    request = StartRequest(
+        name=f"jupyter-{secrets.token_hex(4)}",
+        cwd=next((str(folder) for folder in folders if folder.is_dir()), None),
+        kernelspec=body.name,
+        backend=BackendName.DIRECT,
+        owner=Owner.JUPYTER_API,
+        env=env,
+    )
+    view = await call.context.kernels.start(request)
+    answer = json_answer(model(call, view), status=201)
+    answer.headers["Location"] = f"{call.request.path.rstrip('/')}/{view.key.jupyter_id}"
+    return answer
+
+
+async def show_kernel(call: Call) -> web.StreamResponse:
+    """Answer with one kernel."""
+    return json_answer(model(call, session_by_uuid(call)))
+
+
+async def end(call: Call) -> web.StreamResponse:
+    """End a kernel; 204 once nothing of it is left. What is left is named."""
+    view = session_by_uuid(call)
+    if survivors := await call.context.kernels.stop(view.id):
+        pids = ", ".join(map(str, survivors))
+        raise SurvivorsError(f"{view.unit} is not gone: pid {pids} outlived the stop.", unit=view.unit)
+    return web.Response(status=204)
+
+
+async def interrupt(call: Call) -> web.StreamResponse:
+    """Interrupt what the kernel does, whoever asked for it."""
+    view = session_by_uuid(call)
+    handle = call.context.kernels.handle(view.id)
+    if view.running is not None:
+        await call.context.kernels.interrupt(view.id)
+    elif handle is not None:
+        await handle.interrupt()
+    return web.Response(status=204)
+
+
+async def restart(call: Call) -> web.StreamResponse:
+    """Replace the kernel; its WebSockets stay and are told."""
+    return json_answer(model(call, await call.context.kernels.restart(session_by_uuid(call).id)))
+
+
+# -- channels ---------------------------------------------------------------------------------------------------------
+
+
+async def channels(call: Call) -> web.StreamResponse:
+    """Join a kernel for as long as the client stays and the session lives."""
+    view, config = session_by_uuid(call), call.context.config
+    socket = web.WebSocketResponse(
+        protocols=(V1,),
+        heartbeat=config.stream_heartbeat_seconds,
+        max_msg_size=config.max_body_bytes,
+        compress=False,
+    )
+    await socket.prepare(call.request)
+    call.live.channels[view.id] += 1
+    try:
+        await _Bridge(call, socket, view.id).run()
+    finally:
+        call.live.channels[view.id] -= 1
+    return socket
+
+
+class _Bridge:
+    """One client and the kernel of one session."""
+
+    def __init__(self, call: Call, socket: web.WebSocketResponse, session_id: str) -> None:
+        self._call = call
+        self._kernels = call.context.kernels
+        self._socket = socket
+        self._session_id = session_id
+        self._client = call.request.query.get("session_id") or secrets.token_hex(8)
+        self._joined: asyncio.Future[Channels] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Carry messages both ways until the client goes, the session ends, or the daemon closes."""
+        live = self._call.live
+        with closing(self._call.context.events.subscribe(unit=f"kernel:{self._session_id}")) as news:
+            self._news = until_closing(aiter(news), live.closing)
+            works = (self._upwards(), self._lives(), self._stay_used(), live.closing.wait())
+            tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
+            try:
+                ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    task.result()
+            finally:
+                for task in tasks:
+                    await cancel_and_wait(task)
+                await self._news.aclose()
+        with suppress(ConnectionError):
+            await self._socket.close(code=WSCloseCode.GOING_AWAY if live.closing.is_set() else WSCloseCode.OK)
+
+    async def _upwards(self) -> None:
+        """Send on what the client says."""
+        async for item in self._socket:
+            if item.type not in {WSMsgType.TEXT, WSMsgType.BINARY}:
+                return
+            try:
+                message = unpack(item.data, self._socket.ws_protocol, channel="shell")
+                if not message.type:
+                    raise ValueError("this is no Jupyter message: it has no msg_type")
+                joined = await asyncio.shield(self._joined)
+                parts = (message.header, message.parent, message.metadata, message.content)
+                await joined.send(message.channel, dict(zip(_PARTS, parts, strict=True)), message.buffers)
+            except (ValueError, PxError) as error:
+                _log.warning("jupyter_message_refused", session=self._session_id, detail=str(error))
+                continue
+            self._touch()
+
+    async def _lives(self) -> None:
+        """Serve one life of the kernel after the other; between them the client is told that it is gone."""
+        while True:
+            handle = self._kernels.handle(self._session_id)
+            if handle is not None and handle.connection_file is not None and not handle.died.done():
+                try:
+                    await self._one_life(handle.connection_file, handle.died)
+                except (OSError, ValueError) as error:  # its connection file is gone with it: the client asks again
+                    _log.info("jupyter_channels_lost", session=self._session_id, detail=str(error))
+                    return
+                if self._joined.done():  # else somebody waits on it, for the next life then
+                    self._joined = asyncio.get_running_loop().create_future()
+            if not await self._comes_again():
+                return
+
+    async def _one_life(self, connection_file: Path, died: asyncio.Future[Any]) -> None:
+        module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.channels")
+        joined: Channels = await module.open_channels(connection_file)
+        self._joined.set_result(joined)
+        downwards = asyncio.create_task(self._downwards(joined))
+        try:
+            await asyncio.wait({downwards, asyncio.shield(died)}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            downwards.cancel()
+            await asyncio.shield(joined.close())
+            (result,) = await asyncio.gather(downwards, return_exceptions=True)
+        if isinstance(result, Exception):
+            raise result
+
+    async def _downwards(self, joined: Channels) -> None:
+        """Send on what the kernel says; a client that cannot follow loses its socket, never the kernel."""
+        try:
+            async for channel, parts, buffers in joined:
+                header, parent, metadata, content = (parts[part] for part in _PARTS)
+                await self._send(Message(channel, header, parent, metadata, content, tuple(buffers)))
+        except OverloadedError as error:
+            _log.warning("jupyter_client_too_slow", session=self._session_id, detail=error.detail)
+            await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow")
+
+    async def _comes_again(self) -> bool:
+        """Tell the client that the kernel is gone, and wait for its next life; False when there will be none."""
+        is_told = False
+        while not self._socket.closed:
+            handle, state = self._kernels.handle(self._session_id), None
+            with suppress(UnknownUnitError):
+                state = self._kernels.find(self._session_id).state
+            if state is None or state in _OVER:
+                await self._tell("dead")
+                return False
+            lives = handle is not None and not handle.died.done()
+            if not is_told and (lives or state is SessionState.STARTING):
+                await self._tell("restarting")
+                is_told = True
+            if lives:
+                return True
+            if await anext(self._news, None) is None:
+                return False
+        return False
+
+    async def _tell(self, state: str) -> None:
+        date = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        content = {"execution_state": state}
+        message = request("status", content, msg_id=secrets.token_hex(16), session=self._client, date=date)
+        await self._send(replace(message, channel="iopub"))
+
+    async def _send(self, message: Message) -> None:
+        framed = pack(message, self._socket.ws_protocol)
+        await (self._socket.send_str(framed) if isinstance(framed, str) else self._socket.send_bytes(framed))
+
+    async def _stay_used(self) -> None:
+        """Count the open socket as use: nobody wants a kernel to go idle under an open notebook."""
+        while True:
+            self._touch()
+            await asyncio.sleep(_TOUCH_SECONDS)
+
+    def _touch(self) -> None:
+        with suppress(UnknownUnitError):
+            self._kernels.touch(self._session_id)
