@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from supervisord_py.errors import InterruptedRunError, UnknownUnitError
 from supervisord_py.ledger.pipe_executions import EXECUTIONS
 from supervisord_py.pipes.secrets import Redactor, redact
-from supervisord_py.pipes.vendor_streams import parser_for
+from supervisord_py.pipes.streams import parser_for
 from supervisord_py.process.supervisor import decode_tail
 
 if TYPE_CHECKING:
