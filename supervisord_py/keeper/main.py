@@ -45,12 +45,7 @@ _PRIVATE = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", MARK_INSTANCE, MARK_UN
 
 
 class Keeper:
-    """The holder of everything.
-
-    Attributes:
-        stored: Descriptors by name, kept for the control plane.
-        interrupted: What an earlier keeper left and this one swept.
-    """
+    """The holder of everything."""
 
     children: Children
     control: ControlPlane
@@ -63,7 +58,7 @@ class Keeper:
         self.journal = journal
         self.loop = Loop(self._callback_failed)
         self.notifier = Notifier(os.environ)
-        self.stored: dict[str, int] = {}
+        self.stored: dict[str, int] = {}  # descriptors by name, kept for the control plane
         system.set_name("pxd: keeper")
         system.shut_inherited()
         birth.take_descriptors()
@@ -191,13 +186,7 @@ class Keeper:
 
 
 class Shutdown:
-    """How the keeper ends.
-
-    Attributes:
-        begun: The end has begun: nothing is spawned any more.
-        code: Exit code to be.
-        anew: Exec pxd instead of exiting.
-    """
+    """How the keeper ends."""
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
@@ -205,9 +194,9 @@ class Shutdown:
         self._open = 0
         self._leave_by = 0.0
         self._residue_by = 0.0
-        self.begun = False
+        self.begun = False  # from then on nothing is spawned any more
         self.code = 0
-        self.anew = False
+        self.anew = False  # exec pxd instead of exiting
 
     def signalled(self, signum: int) -> None:
         """SIGTERM or SIGINT arrived; the second one leaves no grace to anybody."""

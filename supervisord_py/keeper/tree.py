@@ -44,9 +44,8 @@ ROUNDS = 5
 class Membership:
     """Finds the processes of each instance.
 
-    Args:
-        children: By key; a live view, as is `strangers`, the pids that are nobody's (the control plane).
-        subreaper: Orphans come back to us; otherwise to pid 1.
+    `children` (by key) and `strangers` (pids that are nobody's) are live views. With `subreaper` orphans come back to
+    us, else to pid 1.
     """
 
     def __init__(self, children: Mapping[str, HeldChild], strangers: set[int], *, subreaper: bool) -> None:
@@ -118,12 +117,8 @@ def assign(
 ) -> dict[str, list[Process]]:
     """Return the processes of each key, zombies included, in no order. Pure but for `orphan`.
 
-    Args:
-        rows: The process table, by pid.
-        owners: Key by identity of each leader, reaped or not, and of every process assigned before.
-        adopter: pid that orphans come back to: the keeper, or 1 where there is no subreaper.
-        strangers: pids that are nobody's.
-        orphan: Says the key of a child of the adopter, or None; it may be slow.
+    `owners` has the key by identity of each leader, reaped or not, and of every process assigned before; `adopter` is
+    the pid that orphans come back to, and `orphan` says the key of one (slowly), or None.
     """
     found: dict[int, str | None] = dict.fromkeys(strangers)
     families: dict[str, list[Process]] = {}

@@ -100,18 +100,17 @@ def test_a_zombie_is_dead_unless_its_threads_live() -> None:
         procfs.parse_stat(b"1 (x) S 1")
 
 
-def test_a_signal_needs_the_same_start_time() -> None:
+@pytest.mark.parametrize("pidfd", [True, False])
+def test_a_signal_needs_the_same_start_time(monkeypatch: pytest.MonkeyPatch, *, pidfd: bool) -> None:
+    if not pidfd:
+        monkeypatch.delattr(os, "pidfd_open")
     me = procfs.look(os.getpid())
     assert me is not None
     me.start_time += 1
-    for send in (procfs.send, procfs.send_by_number):
-        assert not send(me, 9)
+    assert not procfs.send(me, 9)
     me.start_time -= 1
     assert procfs.send(me, 0)
-    assert procfs.send_by_number(me, 0)
-    gone = person(2**22 + 1, 1)
-    assert not procfs.send(gone, 9)
-    assert not procfs.send_by_number(gone, 9)
+    assert not procfs.send(person(2**22 + 1, 1), 9)
 
 
 MOUNTS = (
