@@ -19,19 +19,18 @@ import time
 
 from supervisord_py.keeper import procfs, spawn
 from supervisord_py.keeper.spawn import Refusal, SpawnError
+from supervisord_py.keeper.tree import Membership
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from supervisord_py.keeper.boot import Birth, Rungs
     from supervisord_py.keeper.cgroup import Group
-    from supervisord_py.keeper.logs import Logs, Outlet, UnitLog
-    from supervisord_py.keeper.loop import Loop
+    from supervisord_py.keeper.logs import Outlet, UnitLog
+    from supervisord_py.keeper.main import Keeper
     from supervisord_py.keeper.procfs import Process
     from supervisord_py.keeper.spawn import Plan
-    from supervisord_py.keeper.tree import Membership
 
     Answer = Callable[["HeldChild | SpawnError"], None]
 
@@ -127,29 +126,17 @@ class HeldChild:
 
 
 class Children:
-    """The instances. `changed` is called when one came up, lost its leader, or is gone."""
+    """The instances. The keeper's `changed` is called when one came up, lost its leader, or is gone."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        logs: Logs,
-        rungs: Rungs,
-        birth: Birth,
-        emit: Callable[[dict[str, Any]], None],
-        changed: Callable[[HeldChild], None],
-    ) -> None:
-        self._loop = loop
-        self._logs = logs
-        self._rungs = rungs
-        self._birth = birth
-        self._emit = emit
-        self._changed = changed
+    def __init__(self, keeper: Keeper) -> None:
+        self._loop, self._logs, self._rungs, self._birth = keeper.loop, keeper.logs, keeper.rungs, keeper.birth
+        self._emit, self._changed = keeper.emit, keeper.changed
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._by_pid: dict[int, HeldChild] = {}
         self._unsettled: dict[str, HeldChild] = {}
         self.held: dict[str, HeldChild] = {}
         self.strangers: set[int] = set()  # pids that are nobody's: the control plane's
-        self.membership: Membership  # set by whoever makes both
+        self.membership = Membership(self.held, self.strangers, subreaper=self._rungs.subreaper)
 
     # -- coming ------------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ import signal
 import socket
 import time
 
-from supervisord_py.keeper import spawn
-from supervisord_py.keeper.protocol import MARK_CONTROL, MAX_FRAME, FrameError, FrameSocket
+from supervisord_py.keeper import spawn, verbs
+from supervisord_py.keeper.protocol import MARK_CONTROL, MARK_INSTANCE, MARK_UNIT, MAX_FRAME, FrameError, FrameSocket
 from supervisord_py.keeper.spawn import Plan, SpawnError
 
 TYPE_CHECKING = False
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
     from typing import Any
 
-    from supervisord_py.keeper.boot import Boot, Journal
-    from supervisord_py.keeper.loop import Loop, Timer
+    from supervisord_py.keeper.loop import Timer
+    from supervisord_py.keeper.main import Keeper
 
 BACKLOG_BYTES = 2 * MAX_FRAME
 """What the control plane does not read is queued up to this; then it counts as hung."""
+_PRIVATE = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", MARK_INSTANCE, MARK_UNIT)
+"""Variables that are about the keeper alone: the control plane may not believe them, nor a child."""
 CHANNEL_FD = 3
 LISTEN_FD = 4
 LOCK_FD = 5
@@ -51,36 +53,15 @@ def pause_after(failures: int, initial: float, cap: float) -> float:
 
 
 class ControlPlane:
-    """The control plane's process, one at a time.
+    """The control plane's process, one at a time."""
 
-    Args:
-        environ: The environment it gets, the mark added.
-        strangers: pids that are no child's; its own is kept in there.
-        receive: Takes its frames, and owns their descriptors.
-        ended: Told each time it has ended, with its exit code, before anything is started again.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        boot: Boot,
-        journal: Journal,
-        notifier: Notifier,
-        *,
-        environ: dict[str, str],
-        strangers: set[int],
-        receive: Callable[[dict[str, Any], list[int]], None],
-        ended: Callable[[int], None],
-    ) -> None:
-        self._loop = loop
-        self._boot = boot
-        self._journal = journal
-        self._notifier = notifier
-        self._environ = {**environ, MARK_CONTROL: boot.daemon_id}
-        self._strangers = strangers
-        self._receive = receive
-        self._ended = ended
-        self._period = boot.watchdog_seconds or notifier.watchdog_seconds / 2
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._loop, self._journal, self._notifier = keeper.loop, keeper.journal, keeper.notifier
+        self._boot = boot = keeper.boot
+        self._environ = {name: value for name, value in os.environ.items() if name not in _PRIVATE}
+        self._environ[MARK_CONTROL] = boot.daemon_id
+        self._period = boot.watchdog_seconds or self._notifier.watchdog_seconds / 2
         self._frames: FrameSocket | None = None
         self._reading = False  # False once no frame will come any more
         self._report = -1
@@ -132,7 +113,7 @@ class ControlPlane:
             self.pid, self._report = spawn.launch(plan)
         finally:
             os.close(null)
-        self._strangers.add(self.pid)
+        self._keeper.children.strangers.add(self.pid)
         self._loop.watch(self._report, self._confirm)
 
     def _not_started(self, error: SpawnError) -> None:
@@ -172,7 +153,7 @@ class ControlPlane:
         try:
             more = self._frames.receive()
             while self._reading and (frame := self._frames.next_frame()) is not None:
-                self._receive(*frame)
+                verbs.receive(self._keeper, *frame)
         except BlockingIOError:
             return
         except (FrameError, OSError) as error:
@@ -220,7 +201,7 @@ class ControlPlane:
         code = os.waitstatus_to_exitcode(status)
         lived = self._loop.now() - self._began
         self._confirm()
-        self._strangers.discard(pid)
+        self._keeper.children.strangers.discard(pid)
         self.pid = 0
         self.said_hello = False
         if self._frames is not None:
@@ -229,7 +210,7 @@ class ControlPlane:
             self._frames = None
         self._tick(0, None)
         self._journal.warning("control_exited", pid=pid, code=code, planned=self.planned, lived_seconds=round(lived, 3))
-        self._ended(code)
+        self._keeper.shutdown.control_ended(code)
         if self.wanted:
             self._start_again(lived)
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from supervisord_py.keeper.boot import Boot
     from supervisord_py.keeper.loop import Loop, Timer
 
-    Emit = Callable[[dict[str, Any]], None]
     Record = tuple[int, float, int, int, int, int]
 
 PIECE_BYTES = 65536
@@ -283,14 +283,12 @@ class Outlet:
 class Logs:
     """All units' logs that are in use; `emit` is told of `log_degraded` and `log_recovered`."""
 
-    def __init__(
-        self, loop: Loop, emit: Emit, log_dir: str, *, segment_bytes: int, total_bytes: int, spill_bytes: int
-    ) -> None:
+    def __init__(self, loop: Loop, emit: Callable[[dict[str, Any]], None], boot: Boot) -> None:
         self.loop = loop
         self.emit = emit
-        self.spill_bytes = spill_bytes
-        self._log_dir = log_dir
-        self._sizes = segment_bytes, total_bytes
+        self.spill_bytes = boot.log_spill_bytes
+        self._log_dir = boot.log_dir
+        self._sizes = boot.log_segment_bytes, boot.log_total_bytes
         self._open: dict[str, UnitLog] = {}
 
     def log(self, unit: str) -> UnitLog:

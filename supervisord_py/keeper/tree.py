@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervisord_py.keeper.children import HeldChild
+    from supervisord_py.keeper.children import Children, HeldChild
     from supervisord_py.keeper.loop import Loop, Timer
     from supervisord_py.keeper.procfs import Process
 
@@ -170,19 +170,12 @@ class Stop:
 
 
 class KillLadder:
-    """All stops under way. `close` is told of an instance whose leader is reaped and whose tree is empty."""
+    """All stops under way."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        membership: Membership,
-        reap: Callable[[HeldChild], None],
-        close: Callable[[HeldChild], None],
-    ) -> None:
+    def __init__(self, loop: Loop, children: Children) -> None:
         self._loop = loop
-        self._membership = membership
-        self._reap = reap
-        self._close = close
+        self._children = children
+        self._membership = children.membership
         self._looked = False
         self._stops: dict[str, Stop] = {}
         self._timer: Timer | None = None
@@ -237,9 +230,9 @@ class KillLadder:
             left = self._kill(stop, left, now)
         else:
             self._terminate(stop, left)
-        self._reap(child)
+        self._children.reap_leader(child)
         if empty and child.exit is not None:
-            self._close(child)
+            self._children.close(child)
         if not child.tree_alive:
             self._finish(stop, [])
         elif not empty and stop.killed and now >= stop.kill_by:
