@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-STAGES = ("fork", "setsid", "cgroup", "umask", "nice", "fds", "pdeathsig", "chdir", "rlimit", "exec")
+STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "exec")
 RLIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
     "nproc": resource.RLIMIT_NPROC,
@@ -67,11 +67,9 @@ class Plan:
         folders = [] if b"/" in program else path.split(b":")
         self.programs = [os.path.join(folder or b".", program) for folder in folders] or [program]  # to be tried
         self.stdio = stdio  # descriptors of the keeper that become 0, 1, 2
-        self.cwd: bytes | None = None  # None keeps the keeper's, as with the umask
+        self.cwd: bytes | None = None  # None keeps the keeper's
         self.grants: list[tuple[int, int]] = []  # (number in the child, descriptor of the keeper)
         self.rlimits: list[tuple[int, int, int]] = []  # (resource, soft, hard)
-        self.umask: int | None = None
-        self.nice = 0  # added to the keeper's niceness
         self.cgroup = -1  # descriptor of the directory of its group; in the child -1 once it is there
         self.guarded = False  # die with the keeper (PDEATHSIG)
         self.listen_pid = False  # put the child's pid into LISTEN_PID
@@ -132,8 +130,6 @@ def _become(plan: Plan, report: int, keeper: int) -> None:
         steps: list[Callable[[], object]] = [
             os.setsid,
             lambda: _join(plan.cgroup),
-            lambda: plan.umask is not None and os.umask(plan.umask),
-            lambda: plan.nice and os.nice(plan.nice),
             lambda: _place_fds(plan, top),
             lambda: system.die_with_parent(keeper) if plan.guarded else None,
             lambda: os.chdir(plan.cwd) if plan.cwd is not None else None,
@@ -225,8 +221,6 @@ def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Map
         raise Refusal("bad_request", "member 'env' must be a map of strings")
     made = Plan(argv, env, (stdio[0] if stdin is None else _stored(stdin, stored), *stdio[1:]))
     made.cwd = _word(text(message, "cwd"), "chdir")
-    made.umask = int(number(message, "umask", 0o077))
-    made.nice = int(number(message, "nice", 0))
     made.listen_pid = message.get("set_listen_pid") is True
     for entry in message.get("grant_fds") or ():
         if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], int):

@@ -34,14 +34,11 @@ def felt(rig: Rig, **members: Any) -> dict[str, Any]:
     return report
 
 
-def test_a_child_leads_its_own_session_and_has_the_asked_umask_directory_and_niceness(
-    rung: Rig, tmp_path: Path
-) -> None:
-    report = felt(rung, umask=0o027, nice=3, cwd=str(tmp_path))
+def test_a_child_leads_its_own_session_in_its_directory_and_makes_private_files(rung: Rig, tmp_path: Path) -> None:
+    report = felt(rung, cwd=str(tmp_path))
     assert report["pid"] == report["sid"] == report["pgid"]
     assert report["ppid"] == rung.pid
-    assert report["umask"] == 0o027
-    assert report["nice"] == os.nice(0) + 3
+    assert report["umask"] == 0o077
     assert report["cwd"] == str(tmp_path)
 
 
@@ -226,7 +223,6 @@ def test_an_exit_is_told_after_the_spawn_was_answered(rung: Rig) -> None:
         {"rlimits": [["memory", 1, 1]]},
         {"rlimits": [["cpu", 1]]},
         {"rlimits": [["cpu", "1", 1]]},
-        {"umask": "022"},
     ],
 )
 def test_a_broken_order_is_refused_in_words(rig: Rig, broken: dict[str, Any]) -> None:
