@@ -184,7 +184,7 @@ class Ledger:
 
     def next_number(self, table: str) -> int:
         """Return a fresh id for one of the numbered tables; asks nobody. From any thread."""
-        return next(self._numbers[table])
+        return int(next(self._numbers[table]))
 
     # -- a disk that takes nothing ---------------------------------------------------------------------------------
 
