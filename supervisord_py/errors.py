@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INACTIVE = 3
 EXIT_UNKNOWN_UNIT = 4
-EXIT_UNREACHABLE = 5
 EXIT_PERMISSION = 6
 EXIT_TIMED_OUT = 7
 EXIT_CONFLICT = 8
