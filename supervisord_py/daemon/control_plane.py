@@ -401,19 +401,18 @@ class ControlPlane:
             self.degrade(part, f"the disk refuses output (errno {trouble.errno})", "df -h, then free some space")
             self.events.publish("log_degraded", trouble.unit, errno=trouble.errno, lost_bytes=trouble.lost_bytes)
 
-        def ledger_degraded(why: str) -> None:
+        def ledger_changed(why: str | None) -> None:
+            if why is None:
+                self.recover("ledger")
+                self.events.publish("ledger_recovered", lost_writes=self.ledger.lost_writes)
+                return
             self.degrade("ledger", f"writes wait in memory: {why}", "df -h, then free some space")
             self.events.publish("ledger_degraded", detail=why)
 
-        def ledger_recovered(lost_writes: int) -> None:
-            self.recover("ledger")
-            self.events.publish("ledger_recovered", lost_writes=lost_writes)
-
         self.placement.on_log_degraded(log_trouble)
-        self.ledger.on_degraded(ledger_degraded)
-        self.ledger.on_recovered(ledger_recovered)
+        self.ledger.on_change(ledger_changed)
         if self.ledger.degraded:
-            ledger_degraded(self.ledger.degraded)
+            ledger_changed(self.ledger.degraded)
         if (recovery := self.ledger.recovered_from) is not None:
             _log.error("ledger_recovered_from_damage", moved_to=recovery.moved_to, detail=recovery.detail)
             self.events.publish("ledger_rebuilt", moved_to=str(recovery.moved_to), detail=recovery.detail)

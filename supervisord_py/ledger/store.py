@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from functools import partial
+from itertools import count
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,16 +72,14 @@ class Ledger:
         try:
             self._reading = files.connect(path, read_only=True)
             greatest = "SELECT coalesce(max(id), 0) FROM "
-            self._numbers = {table: int(writing.execute(greatest + table).fetchone()[0]) for table in NUMBERED}
+            self._numbers = {table: count(writing.execute(greatest + table).fetchone()[0] + 1) for table in NUMBERED}
         except BaseException:
             writing.close()
             raise
         self._limits = limits
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="ledger-reader")
         self._closed = False
-        self._numbering = threading.Lock()
-        self._degraded_listeners: list[Callable[[str], None]] = []
-        self._recovered_listeners: list[Callable[[int], None]] = []
+        self._listeners: list[Callable[[str | None], None]] = []
         self._writer = Writer(writing, limits, lambda why: self._in_loop(partial(self._announce, why)))
 
     @classmethod
@@ -184,9 +182,7 @@ class Ledger:
 
     def next_number(self, table: str) -> int:
         """Return a fresh id for one of the numbered tables; asks nobody. From any thread."""
-        with self._numbering:
-            self._numbers[table] += 1
-            return self._numbers[table]
+        return int(next(self._numbers[table]))
 
     # -- a disk that takes nothing ---------------------------------------------------------------------------------
 
@@ -200,23 +196,17 @@ class Ledger:
         """How many writes were dropped, since the opening, because too many were waiting for the disk."""
         return self._writer.lost
 
-    def on_degraded(self, callback: Callable[[str], None]) -> None:
-        """Call back on the loop, with the reason, when the disk begins to take nothing."""
-        self._degraded_listeners.append(callback)
-
-    def on_recovered(self, callback: Callable[[int], None]) -> None:
-        """Call back on the loop, with the writes lost since the opening, when the disk takes writes again."""
-        self._recovered_listeners.append(callback)
+    def on_change(self, callback: Callable[[str | None], None]) -> None:
+        """Call back on the loop, with the reason when the disk begins to take nothing, with None when it is back."""
+        self._listeners.append(callback)
 
     def _announce(self, why: str | None) -> None:
         if why is None:
             _log.warning("ledger_recovered", lost_writes=self.lost_writes)
-            for recovered in self._recovered_listeners:
-                recovered(self.lost_writes)
         else:
             _log.error("ledger_degraded", why=why)
-            for degraded in self._degraded_listeners:
-                degraded(why)
+        for listener in self._listeners:
+            listener(why)
 
     def _in_loop(self, callback: Callable[[], None]) -> None:
         try:

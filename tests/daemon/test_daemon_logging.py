@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 import structlog
-from hypothesis import strategies as st
 
 from supervisord_py.daemon import logging as subject
 from supervisord_py.daemon.logging import (
@@ -143,14 +142,6 @@ class Form(Enum):
 )
 def test_only_what_may_be_shown_is_shown(name: str, value: object, shown: object) -> None:
     assert presentable(name, value) == shown
-
-
-JSONISH = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
-)
-HUNTER = "hunter2-hunter2"
 
 
 def decode_entry(content: bytes) -> dict[str, str]:

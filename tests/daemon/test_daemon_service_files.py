@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 UNITS = Path(__file__).parent.parent.parent / "units"
 COMMAND = ["/usr/bin/pxd", "--foreground"]
 
-LAUNCHD_KEYS: dict[str, type] = {
-    "Label": str, "ProgramArguments": list, "RunAtLoad": bool, "KeepAlive": dict, "ThrottleInterval": int,
-    "ExitTimeOut": int, "ProcessType": str, "EnvironmentVariables": dict, "SoftResourceLimits": dict, "Umask": int,
-    "StandardErrorPath": str,
-}  # fmt: skip
-KEEP_ALIVE = {"SuccessfulExit", "Crashed", "PathState", "OtherJobEnabled", "AfterInitialDemand"}
-PROCESS_TYPES = {"Standard", "Adaptive", "Interactive", "Background"}
-
 
 def test_the_files_in_units_are_what_is_generated() -> None:
     system = systemd_unit([*COMMAND, "--system"], system=True)
