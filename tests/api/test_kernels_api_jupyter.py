@@ -260,19 +260,6 @@ async def _post(api: KernelsApi, path: str) -> int:
         return answer.status
 
 
-@pytest.mark.deep
-async def test_a_crash_is_told_in_the_same_way(api: KernelsApi) -> None:
-    model = await begin(api)
-    kernel = (await api.get("/api/kernels"))["kernels"][0]
-    async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels", protocols=(V1,)) as ws:
-        await say(ws, run("1"))
-        await hear(ws, is_kind("execute_reply"))
-        os.kill(kernel["pid"], signal.SIGKILL)
-        await hear(ws, is_state("restarting"))
-        await say(ws, run("2"))
-        await hear(ws, is_kind("execute_reply"))
-
-
 async def test_the_end_of_the_kernel_is_told_and_ends_the_socket(api: KernelsApi) -> None:
     model = await begin(api)
     async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels", protocols=(V1,)) as ws:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-from msgspec.structs import replace
 
 from api.api_rig import DEADLINE, until
 from api.kernel_fakes import FakeHandle
-from supervisord_py.api import doctor
 from supervisord_py.errors import OverloadedError
 from supervisord_py.kernels.exposure import Expose, Offer, report
 from supervisord_py.kernels.session import BackendName, Owner, SessionState
@@ -168,13 +165,6 @@ async def test_a_daemon_that_closes_sends_its_front_ends_away(rig: Rig, joined: 
     assert joined[0].closed == 1
 
 
-async def test_an_open_socket_counts_as_use_and_as_a_connection(rig: Rig, joined: list[FakeChannels]) -> None:
-    view = living(rig)
-    async with rig.client.ws_connect(path_of(view, "/channels")):
-        await until(lambda: joined and ("touch", view.id) in rig.kernels.asked)
-        assert (await rig.get(path_of(view)))[1]["connections"] == 1
-
-
 async def test_a_session_that_is_gone_altogether_is_dead(rig: Rig, joined: list[FakeChannels]) -> None:
     view = living(rig)
     async with rig.client.ws_connect(path_of(view, "/channels")) as ws:
@@ -219,17 +209,3 @@ async def test_doctor_says_why_cells_are_not_offered(rig: Rig, monkeypatch: pyte
     monkeypatch.setattr(rig.kernels, "capabilities", no_shell)
     checks = {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
     assert (checks["kernels:bash"]["status"], checks["kernels:bash"]["repair"]) == ("ok", None)
-
-
-@pytest.mark.parametrize(("uid", "processes", "told"), [(0, 9, True), (0, None, False), (1000, 9, False)])
-async def test_doctor_warns_of_a_limit_of_processes_that_counts_nothing_for_root(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, uid: int, processes: int | None, told: bool
-) -> None:
-    config = rig.kernels.config
-    limited = replace(config, limits=replace(config.limits, processes=processes))
-    monkeypatch.setattr(type(rig.kernels), "config", property(lambda _: limited))
-    monkeypatch.setattr(doctor, "os", SimpleNamespace(geteuid=lambda: uid))
-    found = {check.name: check for check in await doctor.check_kernels(rig.context.kernels)}
-    assert ("kernels:processes" in found) is told
-    if told:
-        assert "uid 0" in found["kernels:processes"].detail

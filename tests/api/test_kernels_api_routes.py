@@ -9,11 +9,8 @@ import pytest
 
 from api.api_rig import until
 from api.kernel_fakes import key_of
-from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.backend import SpareView
-from supervisord_py.kernels.cell import Step
 from supervisord_py.kernels.session import BackendName, SessionState, StartRequest
-from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.process.model import TreeStat
 
 if TYPE_CHECKING:
@@ -74,12 +71,6 @@ async def test_a_name_of_several_sessions_needs_the_working_directory(rig: Rig) 
     assert (status, problem["parameter"]) == (400, "cwd")
 
 
-async def test_what_is_not_there_is_404(rig: Rig) -> None:
-    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/start"), ("POST", "/stop"), ("GET", "/cells")):
-        status, problem, _ = await rig.ask(method, f"/api/kernels/nope{path}")
-        assert (status, problem["kind"]) == (404, "unknown_unit")
-
-
 async def test_a_start_is_201_and_the_second_time_200(rig: Rig) -> None:
     body = {
         "name": "work",
@@ -126,17 +117,6 @@ async def test_a_body_that_does_not_fit_starts_nothing(
     assert rig.kernels.asked == []
 
 
-async def test_a_failed_start_is_told_as_it_is(rig: Rig) -> None:
-    rig.kernels.failure = StartFailedError("no python", reason="spawn_failed", hint="do this")
-    status, problem, _ = await rig.ask("POST", "/api/kernels", {})
-    assert (status, problem["kind"], problem["reason"], problem["hint"]) == (
-        503,
-        "start_failed",
-        "spawn_failed",
-        "do this",
-    )
-
-
 async def test_start_and_stop_of_a_session_answer_with_its_unit(rig: Rig) -> None:
     view = rig.kernels.put("work", state=SessionState.STOPPED, pid=None, instance=None)
     status, document, _ = await rig.ask("POST", "/api/kernels/work/start?timeout=9")
@@ -181,32 +161,6 @@ async def test_interrupt_and_restart(rig: Rig) -> None:
     status, document, _ = await rig.ask("POST", "/api/kernels/work/interrupt?cell=c6")
     assert (status, document["running"]) == (200, "c7")
     assert rig.kernels.asked[-1] == ("interrupt", (view.id, "c6"))
-
-
-async def test_a_use_is_noted_and_answers_with_the_session(rig: Rig) -> None:
-    view = rig.kernels.put("work")
-    status, document, _ = await rig.ask("POST", "/api/kernels/work/use")
-    assert (status, document["schema"], document["id"]) == (200, "px.kernel/1", view.id)
-    assert rig.kernels.asked == [("touch", view.id)]
-    status, problem, _ = await rig.ask("POST", "/api/kernels/nope/use")
-    assert (status, problem["kind"]) == (404, "unknown_unit")
-
-
-async def test_the_history_has_every_cell(rig: Rig) -> None:
-    view = rig.kernels.put("work")
-    steps = ({"action": "sigint", "after_seconds": 0.0, "detail": None},)
-    row = KernelCellRow("c1", view.id, "call", 0, "1+1", "ok", 1.0, 2.0, title="sum", ended_at=3.0, steps=steps)
-    rig.kernels.rows.append(row)
-    status, document, _ = await rig.get("/api/kernels/work/cells")
-    assert (status, document["schema"], document["kernel"]) == (200, "px.cells/1", view.id)
-    (cell,) = document["cells"]
-    assert (cell["id"], cell["title"], cell["code"], cell["ended_at"]) == (
-        "c1",
-        "sum",
-        "1+1",
-        "1970-01-01T00:00:03.000Z",
-    )
-    assert cell["steps"] == [Step("sigint", 0.0) and dict(steps[0])]
 
 
 async def test_output_is_paged_as_raw_bytes(rig: Rig) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from api.pipe_fakes import execution
-from supervisord_py.errors import ConflictError
 from supervisord_py.ledger.pipe_executions import ErrorType, Plan, Status
 from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.pipes.models import PublishedEvent
@@ -25,14 +24,6 @@ ROW = set(
 PIPE = set(
     "name enabled schedule next_run last_run last_status running queued consecutive_failures config_error".split()  # noqa: SIM905
 )
-
-
-async def test_one_pipe_and_its_prompt(rig: Rig) -> None:
-    rig.pipes.put()
-    status, document, _ = await rig.get("/api/pipes/pipe:digest?rendered=1")
-    assert (status, document["name"], document["rendered"]) == (200, "digest", "the prompt")
-    status, problem, _ = await rig.get("/api/pipes/digset")
-    assert (status, problem["kind"], problem["unit"]) == (404, "unknown_unit", "pipe:digset")
 
 
 async def test_a_run_is_queued_with_what_was_said(rig: Rig) -> None:
@@ -77,13 +68,6 @@ async def test_a_body_counts_also_where_the_request_has_a_key(rig: Rig) -> None:
     ]
 
 
-async def test_a_run_of_a_pipe_that_runs_is_a_conflict_that_names_it(rig: Rig) -> None:
-    rig.pipes.put()
-    rig.pipes.failing["run"] = ConflictError("It runs already.", hint="pxctl pipe tail 3", execution=3)
-    status, problem, _ = await rig.ask("POST", "/api/pipes/digest/run")
-    assert (status, problem["execution"], problem["exit_code"]) == (409, 3, 8)
-
-
 @pytest.mark.parametrize(
     ("path", "body", "pointer"),
     [
@@ -113,14 +97,6 @@ async def test_a_body_that_does_not_fit_is_told_with_its_place(
     assert rig.pipes.asked == []
 
 
-@pytest.mark.parametrize("what", ["enable", "disable"])
-async def test_a_switch_is_thrown_and_the_pipe_shown(rig: Rig, what: str) -> None:
-    rig.pipes.put()
-    status, document, _ = await rig.ask("POST", f"/api/pipes/digest/{what}")
-    assert (status, document["schema"]) == (200, "px.pipe/1")
-    assert rig.pipes.asked[-1] == (what, "digest")
-
-
 @pytest.mark.parametrize(
     ("body", "done"), [({"enabled": False}, "disable"), ({"enabled": True}, "enable"), ({}, "enable")]
 )
@@ -128,14 +104,6 @@ async def test_enabled_is_what_the_body_says(rig: Rig, body: dict[str, bool], do
     rig.pipes.put()
     status, document, _ = await rig.ask("POST", "/api/pipes/digest/enable", body)
     assert (status, document["enabled"], rig.pipes.asked) == (200, done == "enable", [(done, "digest")])
-
-
-@pytest.mark.parametrize("what", ["enable", "disable", "cancel"])
-async def test_a_switch_takes_no_body_that_is_no_object(rig: Rig, what: str) -> None:
-    rig.pipes.put()
-    for body in (b"garbage", b"[1]", b"null"):
-        status, problem, _ = await rig.ask("POST", f"/api/pipes/digest/{what}", body)
-        assert (status, problem["kind"], rig.pipes.asked) == (400, "bad_request", [])
 
 
 async def test_keys_are_changed_flat_or_in_an_envelope(rig: Rig) -> None:
@@ -203,18 +171,6 @@ async def test_executions_are_filtered_and_paged_without_their_output(rig: Rig) 
     status, page, _ = await rig.get("/api/pipes/digest/executions")
     assert (status, len(page["executions"])) == (200, 1), "the rows of a pipe that is gone stay"
     assert (await rig.get("/api/executions?since=yesterday"))[0] == 400
-
-
-async def test_one_execution_is_whole(rig: Rig) -> None:
-    rig.pipes.rows[7] = execution()
-    for path in ("/api/pipes/digest/executions/7", "/api/executions/7"):
-        status, document, _ = await rig.get(path)
-        assert (status, document["stdout"], document["rendered_prompt"]) == (200, "out", "do it")
-        assert document["preset_snapshot"]["id"] == "fast"
-        assert (document["tokens"], document["cost"], document["plan"]["timeout_seconds"]) == (7, 0.5, 60.0)
-    assert (await rig.get("/api/executions/7?wait=1"))[1]["status"] == "completed"
-    for path in ("/api/pipes/other/executions/7", "/api/executions/x", "/api/executions/99999999999999999999"):
-        assert (await rig.get(path))[0] == 404
 
 
 async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:
