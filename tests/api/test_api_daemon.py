@@ -168,16 +168,6 @@ async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:
     assert document["instance"]["code"] == 3
 
 
-async def test_why_a_pipe_that_runs_tells_of_this_run_and_no_earlier_end(rig: Rig) -> None:
-    publish = rig.context.events.publish
-    publish("execution_failed", "pipe:digest", Reason.SHUTDOWN, instance="i.1", execution=1)
-    begun = publish("execution_started", "pipe:digest", instance="i.2", execution=2)
-    rig.pipes.put(running=2, instance="i.2")
-    document = (await rig.get("/api/units/pipe:digest/why"))[1]
-    assert (document["state"], document["reason"]) == ("running", None)
-    assert [event["id"] for event in document["chain"]] == [begun]
-
-
 @pytest.mark.parametrize("facts", [{}, {"enabled": False}, {"queued": 1}, {"config_error": "no"}])
 async def test_why_a_pipe_that_does_not_run_tells_of_its_last_execution(rig: Rig, facts: dict[str, Any]) -> None:
     publish, unit = rig.context.events.publish, "pipe:digest"
@@ -200,36 +190,12 @@ async def test_why_a_tool_that_never_ran(rig: Rig) -> None:
     assert document["next_step"] == "pxctl start tool:x"
 
 
-async def test_why_a_tool_whose_files_are_broken(rig: Rig) -> None:
-    (rig.add_tool("x") / "tool.json").write_text("{")
-    document = (await rig.get("/api/units/x/why"))[1]
-    assert "tool.json" in document["summary"]
-    assert document["next_step"] == "pxctl tools validate x"
-
-
 async def test_why_a_start_failed(rig: Rig) -> None:
     rig.add_tool("x")
     rig.launcher.put("x", state="failed", reason="early_exit", failure={"detail": "it exited 1", "hint": "mend it"})
     document = (await rig.get("/api/units/x/why"))[1]
     assert document["summary"] == "tool:x is failed: it exited 1"
     assert document["next_step"] == "mend it"
-
-
-async def test_why_a_tool_that_runs_again_tells_of_its_present_life(rig: Rig) -> None:
-    rig.add_tool("x")
-    publish = rig.context.events.publish
-    publish("stopped", "tool:x", Reason.STOPPED, instance="i.1")
-    first = publish("starting", "tool:x", instance="i.2")
-    second = publish("ready", "tool:x", instance="i.2", cause=first)
-    publish("pinned", "tool:x")
-    for state, chain in (("ready", [first, second]), ("busy", [first, second])):
-        rig.launcher.put("x", state=state, pid=7, instance="i.2")
-        document = (await rig.get("/api/units/x/why"))[1]
-        assert [event["id"] for event in document["chain"]] == chain
-    rig.launcher.put("x", state="starting", instance="i.3")
-    assert (await rig.get("/api/units/x/why"))[1]["chain"] == []
-    rig.launcher.put("x", state="stopping", instance="i.2")
-    assert (await rig.get("/api/units/x/why"))[1]["chain"][-1]["instance"] == "i.1"
 
 
 async def test_why_a_kernel_that_was_started_anew_tells_how_the_one_before_ended(rig: Rig) -> None:

@@ -53,16 +53,6 @@ async def test_what_was_told_is_there_again_although_it_is_not_written_yet(rig: 
         go_on.set()
 
 
-async def test_one_unit_only_also_one_that_is_gone_from_the_catalog(rig: Rig) -> None:
-    rig.add_tool("x")
-    rig.context.events.publish("a", "tool:x")
-    rig.context.events.publish("b", "tool:gone")
-    assert [event["event"] for event in lines((await rig.get("/api/events?unit=x"))[1])] == ["a"]
-    assert [event["event"] for event in lines((await rig.get("/api/events?unit=tool:gone"))[1])] == ["b"]
-    status, problem, _ = await rig.get("/api/events?unit=gone")
-    assert (status, problem["kind"]) == (404, "unknown_unit")
-
-
 async def test_following_with_a_limit_begins_with_the_newest(rig: Rig) -> None:
     ids = [rig.context.events.publish("tick") for _ in range(5)]
     async with rig.client.get("/api/events?follow=1&limit=2") as answer:

@@ -9,8 +9,6 @@ import pytest
 
 from api.api_rig import DEADLINE, Rig, until
 
-HEALTH = b"GET /api/health HTTP/1.1\r\nHost: px\r\n\r\n"
-
 
 async def exchange(rig: Rig, sent: bytes, *, half_close: bool = False) -> bytes:
     """Send bytes and return everything that comes back."""

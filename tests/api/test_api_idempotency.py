@@ -135,16 +135,6 @@ async def test_a_stream_is_not_replayed(rig: Rig, tool: Tool) -> None:
     assert "not kept" in problem["detail"]
 
 
-async def test_an_answer_over_the_limit_is_not_replayed(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in = Tool()
-    stand_in.size = 101
-    monkeypatch.setattr(tools, "forward", stand_in.forward)
-    async with api_rig(short_tmp, idempotency_body_bytes=100) as rig:
-        rig.add_tool("x")
-        assert (await run(rig))[0] == 201
-        assert (await run(rig))[0] == 409
-
-
 @pytest.mark.parametrize("key", ["x" * 256, "a b"])
 async def test_what_is_no_key_is_refused(rig: Rig, key: str) -> None:
     rig.add_tool("x")

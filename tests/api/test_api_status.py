@@ -16,18 +16,6 @@ def unit_of(document: dict[str, Any], unit: str) -> dict[str, Any]:
     return next(one for one in document["units"] if one["unit"] == unit)
 
 
-async def test_a_warm_tool_with_its_measures(rig: Rig) -> None:
-    rig.add_tool("x")
-    rig.launcher.put("x", pid=7, instance="i.1", started_at=1_000_000_000.0, last_used=1_000_000_001.5, in_flight=2)
-    rig.placement.stats["i.1"] = TreeStat(1234, 5.0, 3)
-    unit = unit_of((await rig.get("/api/status"))[1], "tool:x")
-    assert (unit["pid"], unit["rss_bytes"], unit["processes"], unit["in_flight"]) == (7, 1234, 3, 2)
-    assert unit["started_at"] == "2001-09-09T01:46:40.000Z"
-    assert unit["last_used"] == "2001-09-09T01:46:41.500Z"
-    assert unit["uptime_seconds"] > 0
-    assert unit["cpu_percent"] is None
-
-
 async def test_cpu_is_known_from_the_second_look_on(rig: Rig) -> None:
     rig.add_tool("x")
     rig.launcher.put("x", pid=7, instance="i.1")

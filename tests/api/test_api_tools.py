@@ -20,21 +20,6 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 
-async def test_start_answers_with_the_units(rig: Rig) -> None:
-    rig.add_tool("x")
-    status, document, _ = await rig.ask("POST", "/api/tools/x/start?timeout=9")
-    assert (status, document["schema"]) == (200, "px.start/1")
-    assert document["units"][0]["state"] == "ready"
-    assert rig.launcher.calls == [("warm", "x", "9.0")]
-
-
-async def test_start_of_a_broken_tool_says_what_is_broken(rig: Rig) -> None:
-    (rig.add_tool("x") / "tool.json").write_text("{")
-    status, problem, _ = await rig.ask("POST", "/api/tools/x/start")
-    assert (status, problem["kind"], problem["exit_code"]) == (422, "config_error", 2)
-    assert rig.launcher.calls == []
-
-
 async def test_a_glob_starts_and_stops_several(rig: Rig) -> None:
     rig.add_tool("a1")
     rig.add_tool("a2")
@@ -88,18 +73,6 @@ async def test_run_and_stream_reach_the_proxy_with_the_right_wish(rig: Rig, monk
 # -- files
 
 
-async def test_a_tool_is_added_from_a_folder_or_an_example(rig: Rig) -> None:
-    examples = rig.context.config.examples_dir
-    rig.add_tool("ours").rename(examples / "ours")
-    status, document, _ = await rig.ask("POST", "/api/tools/add", {"source": "example:ours"})
-    assert (status, document["name"], document["needs_sync"]) == (201, "ours", False)
-    assert (await rig.ask("POST", "/api/tools/add", {"source": str(examples / "ours"), "name": None}))[0] == 409
-    assert (await rig.ask("POST", "/api/tools/add", {"source": "example:nope"}))[0] == 404
-    status, problem, _ = await rig.ask("POST", "/api/tools/add", {"source": "some/folder"})
-    assert (status, problem["kind"]) == (400, "bad_request")
-    assert "absolute path" in problem["hint"]
-
-
 async def test_a_tool_with_an_uncompiled_environment_is_compiled_when_added(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,12 +120,6 @@ async def test_sync_that_fails_half_way_ends_with_the_problem(rig: Rig, monkeypa
     status, content, _ = await rig.ask("POST", "/api/tools/x/sync")
     assert status == 200
     assert json.loads(content.splitlines()[-1])["kind"] == "sync_failed"
-
-
-async def test_sync_that_fails_at_once_has_its_own_status(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.add_tool("x")
-    monkeypatch.setattr("supervisord_py.tools.sync.Builder.sync", progress(ConflictError("being synced already")))
-    assert (await rig.ask("POST", "/api/tools/x/sync"))[0] == 409
 
 
 async def test_sync_that_takes_too_long_ends_with_the_problem(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from api.kernel_fakes import key_of
 from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.errors import AmbiguousNameError
-from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
+from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.model import Reason, TreeStat
 
 if TYPE_CHECKING:
@@ -58,14 +57,6 @@ async def test_a_remembered_session_gives_its_name_up_to_a_living_one(rig: Rig) 
     assert (status, problem["candidates"]) == (400, sorted([living.unit, another.unit]))
 
 
-async def test_a_shell_gives_its_name_up_to_the_python_session_beside_it(rig: Rig) -> None:
-    python = rig.kernels.put("work", "/new")
-    key = SessionKey("work", "/new", "bash", BackendName.BASH)
-    shell = rig.kernels.put("work", "/new", id=key.id, interpreter="bash", backend=key.backend)
-    assert (await rig.get("/api/units?name=work"))[1]["units"][0]["unit"] == python.unit
-    assert (await rig.get(f"/api/units?name={shell.unit}"))[1]["units"][0]["unit"] == shell.unit
-
-
 async def test_why_speaks_of_kernels(rig: Rig) -> None:
     view = rig.kernels.put("work", **GONE, reason=Reason.EVICTED_TTL)
     rig.context.events.publish("stopped", view.unit, Reason.EVICTED_TTL, instance="00000000.K")
@@ -95,16 +86,3 @@ async def test_metrics_count_kernels_apart_from_tools(rig: Rig) -> None:
         "pxd_starts_total 1.0",
     ):
         assert f"\n{line}\n" in page, line
-
-
-async def test_doctor_says_what_is_offered_and_what_failed(rig: Rig) -> None:
-    view = rig.kernels.put("work", **{**GONE, "state": SessionState.FAILED}, failure={"detail": "it died twice"})
-    checks = {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
-    assert (checks["kernels:python"]["status"], checks["kernels:bash"]["detail"]) == ("ok", "/bin/bash")
-    assert checks[view.unit] == {
-        "name": view.unit,
-        "status": "fail",
-        "detail": "it died twice",
-        "repair": f"pxctl kernel restart {key_of('work').id}",
-    }
-    assert checks["mode:cells"]["status"] == "ok"
