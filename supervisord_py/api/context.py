@@ -94,26 +94,13 @@ class DaemonControl(Protocol):
     """The composition root, as far as the API may steer it. Calls return once the wish is accepted."""
 
     @property
-    def stopping(self) -> bool:
-        """True from the moment an orderly stop or a restart of everything began."""
-
-    def facts(self) -> DaemonFacts:
-        """Say who this daemon is."""
-
-    def settings(self) -> Sequence[SettingView]:
-        """Return every effective setting with its origin, in the order of the documentation."""
-
-    def degradations(self) -> Sequence[Degradation]:
-        """Say what works only in part."""
-
-    async def reload(self) -> ReloadReport:
-        """Read settings and tools again; raises ConfigError and keeps the old settings when they are broken."""
-
-    async def restart(self, scope: RestartScope) -> None:
-        """Begin a restart; the present answer still goes out."""
-
-    async def stop(self) -> None:
-        """Begin the orderly stop; the present answer still goes out."""
+    def stopping(self) -> bool: ...  # from the moment an orderly stop or a restart of everything began
+    def facts(self) -> DaemonFacts: ...
+    def settings(self) -> Sequence[SettingView]: ...  # every effective one, in the order of the documentation
+    def degradations(self) -> Sequence[Degradation]: ...  # what works only in part
+    async def reload(self) -> ReloadReport: ...  # raises ConfigError and keeps the old settings when they are broken
+    async def restart(self, scope: RestartScope) -> None: ...
+    async def stop(self) -> None: ...
 
 
 class TcpAccess(msgspec.Struct, frozen=True):
@@ -167,23 +154,15 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Live:
-    """What changes while the API runs.
-
-    Attributes:
-        closing: Set when followed streams must end.
-        requests: Answers by route and status, for `/api/metrics`; `counts` is what the event stream told.
-        cpu: The last two CPU samples of each instance: (monotonic time, CPU seconds).
-        channels: Open WebSockets of Jupyter's clients by session.
-        held: Calls told as server-sent events, by the id under which their client may come back.
-    """
+    """What changes while the API runs."""
 
     def __init__(self, counts: Counts) -> None:
-        self.closing = asyncio.Event()
-        self.requests: Counter[tuple[str, int]] = Counter()
-        self.counts = counts
-        self.cpu: dict[str, list[tuple[float, float]]] = {}
-        self.channels: Counter[str] = Counter()
-        self.held: dict[str, HeldCall] = {}
+        self.closing = asyncio.Event()  # set when followed streams must end
+        self.requests: Counter[tuple[str, int]] = Counter()  # answers by route and status
+        self.counts = counts  # what the event stream told
+        self.cpu: dict[str, list[tuple[float, float]]] = {}  # of instances, the last two (monotonic time, CPU seconds)
+        self.channels: Counter[str] = Counter()  # open WebSockets of Jupyter's clients by session
+        self.held: dict[str, HeldCall] = {}  # told as server-sent events, by the id under which clients come back
         self._tasks: set[asyncio.Task[Any]] = set()
         self._left: set[asyncio.Task[Any]] = set()
 

@@ -12,40 +12,32 @@ import resource
 import shutil
 import stat
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
+from aiohttp import web
 
+from supervisord_py.api.context import ApiContext, Call
 from supervisord_py.api.daemon import degraded_parts
 from supervisord_py.api.streams import json_answer
 from supervisord_py.errors import PxError
+from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.pipes.checks import CheckStatus
+from supervisord_py.pipes.room import Pipes
+from supervisord_py.process.model import Caps
 from supervisord_py.tools.manifest import DOTENV, VENV
 from supervisord_py.tools.sync import lacks_bytecode
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from aiohttp import web
-
-    from supervisord_py.api.context import ApiContext, Call
-    from supervisord_py.kernels.exposure import Offer
-    from supervisord_py.kernels.room import Kernels
-    from supervisord_py.pipes.models import PipeView
-    from supervisord_py.pipes.room import Pipes
-    from supervisord_py.process.model import Caps
-
 MEBIBYTE = 1024 * 1024
 OK, WARN, FAIL = "ok", "warn", "fail"
-_DISK_FAIL = 100 * MEBIBYTE
-_DISK_WARN = 1024 * MEBIBYTE
+_DISK_FAIL, _DISK_WARN = 100 * MEBIBYTE, 1024 * MEBIBYTE
 _FILES_FIXED, _FILES_PER_TOOL, _FILES_PER_KERNEL = 128, 16, 12
 _OPEN_TO_OTHERS = 0o077
 _SYSTEMD_UNIT = "pxd.service"
 _LINGER = Path("/var/lib/systemd/linger")
-_SYSTEMD_RUNS = Path("/run/systemd/system")
+_RUNS = Path("/run/systemd/system")
 _STALLED = 3  # failures in a row of a pipe that runs by itself
 
 
@@ -61,13 +53,21 @@ class Finding(msgspec.Struct, frozen=True):
 async def doctor(call: Call) -> web.StreamResponse:
     """Answer with every check; each that is not ok names the one command that repairs it."""
     context = call.context
-    caps, cut_off = context.placement.caps, [one.unit for one in context.interrupted]
-    kernels, pipes = await check_kernels(context.kernels), await check_pipes(context.pipes)
-    probed = await asyncio.to_thread(_probe, context)
+    entries = context.catalog.entries()
+    broken = [
+        Finding(f"tool:{one.name}", FAIL, one.error.detail, f"pxctl tools validate {one.name}")
+        for one in entries
+        if one.error is not None
+    ]
     found = [
-        *_parts(context), check_kill_rung(caps), check_memory_rung(caps), check_interrupted(cut_off),
-        *_tool_files(context), *kernels, *pipes, *probed,
-    ]  # fmt: skip
+        *_parts(context),
+        *check_rungs(context.placement.caps),
+        check_interrupted([one.unit for one in context.interrupted]),
+        *(broken or [Finding("tools", OK, f"{len(entries)} tools, none broken")]),
+        *await check_kernels(context.kernels),
+        *await check_pipes(context.pipes),
+        *await asyncio.to_thread(lambda: list(_probe(context))),
+    ]
     return json_answer({"schema": "px.doctor/1", "checks": found})
 
 
@@ -76,34 +76,30 @@ async def doctor(call: Call) -> web.StreamResponse:
 
 def _parts(context: ApiContext) -> list[Finding]:
     """Return what the rooms say of themselves; a part that says nothing is well."""
-    bad = [Finding(one["part"], FAIL, one["detail"], one["repair"]) for one in degraded_parts(context)]
-    degraded = context.ledger.degraded
-    if degraded is not None and "ledger" not in {one.name for one in bad}:
-        repair = f"df -h {context.config.state_dir}"
-        bad.append(Finding("ledger", FAIL, f"the ledger cannot write: {degraded}", repair))
-    named = {one.name for one in bad}
-    return bad + [Finding(part, OK, "works") for part in ("ledger", "log", "config") if part not in named]
+    bad = {one["part"]: Finding(one["part"], FAIL, one["detail"], one["repair"]) for one in degraded_parts(context)}
+    if context.ledger.degraded is not None:
+        detail, repair = f"the ledger cannot write: {context.ledger.degraded}", f"df -h {context.config.state_dir}"
+        bad.setdefault("ledger", Finding("ledger", FAIL, detail, repair))
+    return [*bad.values(), *(Finding(part, OK, "works") for part in ("ledger", "log", "config") if part not in bad)]
 
 
-def check_kill_rung(caps: Caps) -> Finding:
-    """Can a whole tree of processes be killed for certain here?"""
-    rung = caps.kill_rung
+def check_rungs(caps: Caps) -> Iterator[Finding]:
+    """Can a whole tree of processes be killed for certain here, and how is its memory bounded?"""
+    rung, repair = caps.kill_rung, "pxctl daemon install"
     if rung.startswith("cgroup"):
-        return Finding("kill_rung", OK, f"{rung}: a stop leaves nothing, whatever a child did to hide")
-    if rung.startswith("subreaper"):
+        yield Finding("kill_rung", OK, f"{rung}: a stop leaves nothing, whatever a child did to hide")
+    elif rung.startswith("subreaper"):
         detail = f"{rung}: a stop finds every descendant; with a control group of its own it would be one call"
-        return Finding("kill_rung", OK, detail)
-    detail = f"{rung}: a child that leaves its process group may be found late or not at all"
-    return Finding("kill_rung", WARN, detail, "pxctl daemon install")
-
-
-def check_memory_rung(caps: Caps) -> Finding:
-    """How is a tree's memory bounded here?"""
+        yield Finding("kill_rung", OK, detail)
+    else:
+        detail = f"{rung}: a child that leaves its process group may be found late or not at all"
+        yield Finding("kill_rung", WARN, detail, repair)
     rung = caps.memory_rung
     if rung in {"", "none"}:
-        return Finding("memory_rung", FAIL, "memory limits are not enforced here", "pxctl daemon install")
-    exact = "enforced by the kernel" if rung.startswith("cgroup") else "sampled, so a short overshoot is possible"
-    return Finding("memory_rung", OK, f"{rung}: {exact}")
+        yield Finding("memory_rung", FAIL, "memory limits are not enforced here", repair)
+    else:
+        exact = "enforced by the kernel" if rung.startswith("cgroup") else "sampled, so a short overshoot is possible"
+        yield Finding("memory_rung", OK, f"{rung}: {exact}")
 
 
 def check_interrupted(cut_off: Sequence[str]) -> Finding:
@@ -115,23 +111,23 @@ def check_interrupted(cut_off: Sequence[str]) -> Finding:
     return Finding("interrupted", WARN, detail, "pxctl events")
 
 
-def _probe(context: ApiContext) -> list[Finding]:
+def _probe(context: ApiContext) -> Iterator[Finding]:
     """Look at files, limits and programs; blocks."""
     from platformdirs import user_config_path  # 30 ms, and only asked for here
 
     config, entries, config_home = context.config, context.catalog.entries(), user_config_path()
-    maybe = [check_linger(config_home)]
-    for entry in entries:
-        maybe += [check_bytecode(entry.name, entry.folder), check_dotenv(entry.name, entry.folder)]
+    yield check_open_files(len(entries), sum(view.pid is not None for view in context.kernels.snapshot()))
+    yield check_disk(config.state_dir)
     socket = Path(context.control.facts().socket)
-    return [
-        check_open_files(len(entries), sum(view.pid is not None for view in context.kernels.snapshot())),
-        check_disk(config.state_dir),
-        *check_modes([socket, config.run_dir, config.state_dir, config.cells_dir]),
-        check_uv(),
-        check_service_unit(Path.home(), config_home),
-        *(one for one in maybe if one is not None),
-    ]
+    yield from check_modes([socket, config.run_dir, config.state_dir, config.cells_dir])
+    if uv := shutil.which("uv"):
+        yield Finding("uv", OK, uv)
+    else:
+        detail = "uv is not on PATH; environments are built with venv and pip, slowly"
+        yield Finding("uv", WARN, detail, "pip install uv")
+    yield from check_service(Path.home(), config_home)
+    for entry in entries:
+        yield from check_folder(entry.name, entry.folder)
 
 
 def check_open_files(tools: int, kernels: int = 0) -> Finding:
@@ -157,7 +153,7 @@ def check_disk(state_dir: Path) -> Finding:
     return Finding("disk", FAIL if free < _DISK_FAIL else WARN, detail, f"du -sh {state_dir}/*")
 
 
-def check_modes(paths: Iterable[Path]) -> Iterable[Finding]:
+def check_modes(paths: Iterable[Path]) -> Iterator[Finding]:
     """Can nobody else open what is ours?"""
     for path in paths:
         name = f"mode:{path.name}"
@@ -167,96 +163,79 @@ def check_modes(paths: Iterable[Path]) -> Iterable[Finding]:
             yield Finding(name, FAIL, f"{path}: {error.strerror}", "pxctl daemon restart --all")
             continue
         mode = stat.S_IMODE(found.st_mode)
-        wanted = "700" if stat.S_ISDIR(found.st_mode) else "600"
         if mode & _OPEN_TO_OTHERS:
-            yield Finding(name, FAIL, f"{path} has mode {mode:o}, others may use it", f"chmod {wanted} {path}")
+            repair = f"chmod {700 if stat.S_ISDIR(found.st_mode) else 600} {path}"
+            yield Finding(name, FAIL, f"{path} has mode {mode:o}, others may use it", repair)
         elif found.st_uid != os.geteuid():
             yield Finding(name, FAIL, f"{path} belongs to uid {found.st_uid}", f"chown {os.geteuid()} {path}")
         else:
             yield Finding(name, OK, f"{path} has mode {mode:o}")
 
 
-def check_uv() -> Finding:
-    """Is the fast builder of environments there?"""
-    if found := shutil.which("uv"):
-        return Finding("uv", OK, found)
-    detail = "uv is not on PATH; environments are built with venv and pip, slowly"
-    return Finding("uv", WARN, detail, "pip install uv")
-
-
-def check_service_unit(home: Path, config_home: Path, *, platform: str = sys.platform) -> Finding:
-    """Will the daemon be there after the next boot?"""
+def check_service(
+    home: Path,
+    config_home: Path,
+    *,
+    platform: str = sys.platform,
+    linger: Path = _LINGER,
+    runs: Path = _RUNS,
+) -> Iterator[Finding]:
+    """Will the daemon be there after the next boot, and a user's unit live on after logout?"""
     folders, pattern = (config_home / "systemd/user", Path("/etc/systemd/system")), _SYSTEMD_UNIT
     if platform == "darwin":
         folders, pattern = (home / "Library/LaunchAgents", Path("/Library/LaunchDaemons")), "*pxd.plist"
-    present = sorted(path for folder in folders for path in folder.glob(pattern))
-    if present:
-        return Finding("service_unit", OK, str(present[0]))
-    detail = "no systemd or launchd unit is installed; the daemon does not come back after a boot or a crash"
-    return Finding("service_unit", WARN, detail, "pxctl daemon install")
+    if present := sorted(path for folder in folders for path in folder.glob(pattern)):
+        yield Finding("service_unit", OK, str(present[0]))
+    else:
+        detail = "no systemd or launchd unit is installed; the daemon does not come back after a boot or a crash"
+        yield Finding("service_unit", WARN, detail, "pxctl daemon install")
+    if runs.exists() and (config_home / "systemd/user" / _SYSTEMD_UNIT).exists():
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        if (linger / user).exists():
+            yield Finding("linger", OK, f"units of {user} live on after logout")
+        else:
+            detail = f"the unit of {user} is stopped at logout, with everything it holds"
+            yield Finding("linger", WARN, detail, f"loginctl enable-linger {user}")
 
 
-def check_linger(config_home: Path, *, linger: Path = _LINGER, systemd: Path = _SYSTEMD_RUNS) -> Finding | None:
-    """Does a user's unit live on after logout? None where that is no question."""
-    if not systemd.exists() or not (config_home / "systemd/user" / _SYSTEMD_UNIT).exists():
-        return None
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    if (linger / user).exists():
-        return Finding("linger", OK, f"units of {user} live on after logout")
-    detail = f"the unit of {user} is stopped at logout, with everything it holds"
-    return Finding("linger", WARN, detail, f"loginctl enable-linger {user}")
-
-
-# -- tools ------------------------------------------------------------------------------------------------------------
-
-
-def _tool_files(context: ApiContext) -> list[Finding]:
-    """Return one finding for each broken tool, or one that says that none is."""
-    entries = context.catalog.entries()
-    broken = [
-        Finding(f"tool:{one.name}", FAIL, one.error.detail, f"pxctl tools validate {one.name}")
-        for one in entries
-        if one.error is not None
-    ]
-    return broken or [Finding("tools", OK, f"{len(entries)} tools, none broken")]
-
-
-def check_bytecode(tool: str, folder: Path) -> Finding | None:
-    """Is the tool's environment compiled? None when it has no environment of its own."""
-    if not (folder / VENV).is_dir():
-        return None
-    if lacks_bytecode(folder / VENV):
+def check_folder(tool: str, folder: Path) -> Iterator[Finding]:
+    """Is a tool's own environment compiled, and can others read its secrets?"""
+    if (folder / VENV).is_dir() and lacks_bytecode(folder / VENV):
         detail = f"the {VENV} of {tool} has no compiled bytecode: every start costs about 3 times as much"
-        return Finding(f"bytecode:{tool}", WARN, detail, f"pxctl tools sync {tool}")
-    return Finding(f"bytecode:{tool}", OK, f"the {VENV} of {tool} is compiled")
-
-
-def check_dotenv(tool: str, folder: Path) -> Finding | None:
-    """Can others read a tool's secrets? None when they cannot, or there are none."""
+        yield Finding(f"bytecode:{tool}", WARN, detail, f"pxctl tools sync {tool}")
+    elif (folder / VENV).is_dir():
+        yield Finding(f"bytecode:{tool}", OK, f"the {VENV} of {tool} is compiled")
     path = folder / DOTENV
     mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0
-    if not mode & _OPEN_TO_OTHERS:
-        return None
-    detail = f"the {DOTENV} of {tool} has mode {mode:o}: others may read or change its secrets"
-    return Finding(f"dotenv:{tool}", WARN, detail, f"chmod 600 {path}")
+    if mode & _OPEN_TO_OTHERS:
+        detail = f"the {DOTENV} of {tool} has mode {mode:o}: others may read or change its secrets"
+        yield Finding(f"dotenv:{tool}", WARN, detail, f"chmod 600 {path}")
 
 
-# -- kernels ----------------------------------------------------------------------------------------------------------
+# -- kernels and pipes ------------------------------------------------------------------------------------------------
 
 
 async def check_kernels(kernels: Kernels) -> list[Finding]:
     """Which cells are offered, which limit holds for nobody, which sessions failed?"""
+    found = []
     try:
         report = await kernels.capabilities()
     except PxError as error:
-        found = [Finding("kernels", FAIL, error.detail, error.hint)]
+        found.append(Finding("kernels", FAIL, error.detail, error.hint))
     else:
         is_ours = report.backend is not BackendName.GATEWAY_EXTERNAL
         repair = "pxctl kernel start --explain" if is_ours else "pxctl config show"
-        found = [
-            _offer("kernels:python", report.python, is_wanted=report.wanted.python, repair=repair),
-            _offer("kernels:bash", report.bash, is_wanted=report.wanted.bash, repair="put bash on PATH"),
-        ]
+        for name, offer, wanted, cure in (
+            ("kernels:python", report.python, report.wanted.python, repair),
+            ("kernels:bash", report.bash, report.wanted.bash, "put bash on PATH"),
+        ):
+            if offer.offered:
+                detail = (offer.program or "offered") + (f" ({offer.reason})" if offer.reason else "")
+                found.append(Finding(name, OK, detail))
+            elif wanted:
+                found.append(Finding(name, WARN, offer.reason or "not offered", cure))
+            else:
+                found.append(Finding(name, OK, offer.reason or "turned off"))
     processes = kernels.config.limits.processes
     if processes is not None and os.geteuid() == 0:  # RLIMIT_NPROC counts nothing for uid 0, setrlimit(2)
         detail = f"kernels.processes is {processes}, and the daemon runs as uid 0, whose processes no limit counts"
@@ -266,17 +245,6 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
             detail = str((view.failure or {}).get("detail") or "it failed and does not start again by itself")
             found.append(Finding(view.unit, FAIL, detail, f"pxctl kernel restart {view.id}"))
     return found
-
-
-def _offer(name: str, offer: Offer, *, is_wanted: bool, repair: str) -> Finding:
-    if offer.offered:
-        return Finding(name, OK, (offer.program or "offered") + (f" ({offer.reason})" if offer.reason else ""))
-    if not is_wanted:
-        return Finding(name, OK, offer.reason or "turned off")
-    return Finding(name, WARN, offer.reason or "not offered", repair)
-
-
-# -- pipes ------------------------------------------------------------------------------------------------------------
 
 
 async def check_pipes(pipes: Pipes) -> list[Finding]:
@@ -293,23 +261,19 @@ async def check_pipes(pipes: Pipes) -> list[Finding]:
         found.append(Finding("pipes_folder", FAIL, health.catalog, "pxctl daemon reload"))
     for name, problems in (await pipes.file_problems()).items():
         found += [Finding(name, FAIL, one, "pxctl daemon reload") for one in problems]
-    wrong = [one for view in views if (one := await _pipe(pipes, view)) is not None]
+    wrong = []
+    for view in views:  # only one that may run by itself must have its agent
+        name, repair = f"pipe:{view.name}", f"pxctl pipe validate {view.name}"
+        if view.config_error is not None:
+            wrong.append(Finding(name, FAIL, view.config_error, repair))
+            continue
+        try:
+            checks = await pipes.validate(view.name)
+        except PxError:
+            continue  # it went in between
+        if failed := [one.message for one in checks if one.status is CheckStatus.FAIL]:
+            wrong.append(Finding(name, FAIL if view.enabled else WARN, "; ".join(failed), repair))
+        elif view.enabled and view.consecutive_failures >= _STALLED:
+            said = f"failed {view.consecutive_failures} times in a row"
+            wrong.append(Finding(name, WARN, said, f"pxctl pipe output {view.name} --stderr"))
     return [*found, *(wrong or [Finding("pipes", OK, f"{len(views)} pipes, none broken")])]
-
-
-async def _pipe(pipes: Pipes, view: PipeView) -> Finding | None:
-    """Return what keeps a pipe from running; only one that may run by itself must have its agent."""
-    name, repair = f"pipe:{view.name}", f"pxctl pipe validate {view.name}"
-    if view.config_error is not None:
-        return Finding(name, FAIL, view.config_error, repair)
-    try:
-        checks = await pipes.validate(view.name)
-    except PxError:
-        return None  # it went in between
-    failed = [one.message for one in checks if one.status is CheckStatus.FAIL]
-    if failed:
-        return Finding(name, FAIL if view.enabled else WARN, "; ".join(failed), repair)
-    if view.enabled and view.consecutive_failures >= _STALLED:
-        said = f"failed {view.consecutive_failures} times in a row"
-        return Finding(name, WARN, said, f"pxctl pipe output {view.name} --stderr")
-    return None

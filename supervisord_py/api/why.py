@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from aiohttp import web
+
+from supervisord_py.api.context import Call
 from supervisord_py.api.streams import json_answer, pick
-from supervisord_py.api.units import PipeUnit, unit_named
+from supervisord_py.api.units import PipeUnit, UnitView, unit_named
 from supervisord_py.ledger import events, instances
+from supervisord_py.ledger.events import Event
+from supervisord_py.ledger.instances import InstanceRow
 from supervisord_py.process.logs import LogReader, Stream
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aiohttp import web
-
-    from supervisord_py.api.context import Call
-    from supervisord_py.api.units import UnitView
-    from supervisord_py.ledger.events import Event
-    from supervisord_py.ledger.instances import InstanceRow
 
 _UP = frozenset({"starting", "ready", "idle", "busy", "running", "queued"})
 _LOOK_BACK = 200
@@ -91,17 +86,22 @@ async def why(call: Call) -> web.StreamResponse:
     """Answer with the causal chain that led to the unit's state, the end of its stderr, and the next step."""
     view, ledger = unit_named(call), call.context.ledger
     await ledger.flush()
-    rows = await events.EventJournal(ledger).latest(view.unit, _LOOK_BACK)
-    pivot = _pivot(view, rows)
+    pivot = _pivot(view, await events.EventJournal(ledger).latest(view.unit, _LOOK_BACK))
     chain = await events.chain(ledger, pivot.id) if pivot is not None else []
     latest = await instances.latest(ledger, view.unit, limit=1)
     instance = latest[0] if latest else None
-    reason = _reason(view, pivot, instance)
+    reason = view.reason
+    if reason is None and view.state not in _UP:
+        if instance is not None and instance.reason is not None and not isinstance(view, PipeUnit):
+            reason = str(instance.reason)
+        elif pivot is not None:
+            reason = pivot.reason
     if isinstance(view, PipeUnit):
         summary, step = _of_pipe(call, view)
     else:
-        summary = _summary(view, reason, instance) + _life_before(view, chain)
-        step = _next_step(view, reason, pivot)
+        summary, step = _of_process(view, reason, instance, chain, pivot)
+    lived = ("pid", "started_at", "ready_at", "ended_at", "reason", "code", "signal", "verdict", "max_rss_bytes",
+             "cpu_seconds", "start_method", "port")  # fmt: skip
     return json_answer(
         {
             "schema": "px.why/1",
@@ -109,7 +109,7 @@ async def why(call: Call) -> web.StreamResponse:
             "reason": reason,
             "summary": summary,
             "chain": [row.document() for row in chain],
-            "instance": None if instance is None else _instance_document(instance),
+            "instance": None if instance is None else {"instance": instance.key, **pick(instance, *lived)},
             "stderr_tail": await _stderr_tail(call, view.unit, instance),
             "next_step": step,
         }
@@ -128,14 +128,6 @@ def _pivot(view: UnitView, rows: Sequence[Event]) -> Event | None:
     else:
         told = [row for row in rows if row.reason is not None and row.reason != Reason.SCHEMA_DRIFT]
     return next(reversed(told or list(rows)), None)
-
-
-def _reason(view: UnitView, pivot: Event | None, instance: InstanceRow | None) -> str | None:
-    if view.reason is not None or view.state in _UP:
-        return view.reason
-    if instance is not None and instance.reason is not None and not isinstance(view, PipeUnit):
-        return str(instance.reason)
-    return None if pivot is None else pivot.reason
 
 
 def _of_pipe(call: Call, unit: PipeUnit) -> tuple[str, str]:
@@ -157,60 +149,46 @@ def _of_pipe(call: Call, unit: PipeUnit) -> tuple[str, str]:
     return f"{unit.unit} is {unit.state}: {ended.replace('_', ' ')}.{decided}", step
 
 
-def _summary(view: UnitView, reason: str | None, instance: InstanceRow | None) -> str:
+def _of_process(
+    view: UnitView, reason: str | None, instance: InstanceRow | None, chain: Sequence[Event], pivot: Event | None
+) -> tuple[str, str]:
+    """Return how a tool or kernel is, in sentences, and the next step.
+
+    Of one that is up they also say how the life before ended, where the present one began because of it.
+    """
+    reasons = set(Reason)
     if view.config_error is not None:
-        return f"{view.unit} cannot be started: {view.config_error}"
+        return f"{view.unit} cannot be started: {view.config_error}", f"pxctl tools validate {view.name}"
+    if reason in reasons and reason is not None:
+        told, step = meaning_of(reason, view.unit)
+        if instance is not None and instance.ended_at is not None:
+            if instance.signal is not None:
+                told += f" (signal {instance.signal})"
+            elif instance.code is not None:
+                told += f" (exit code {instance.code})"
+    else:
+        told = "it was never started" if instance is None else "nothing is wrong with it"
+        step = f"pxctl logs {view.unit} -f" if view.state in _UP else f"pxctl start {view.unit}"
+    hint = None if pivot is None else pivot.facts.get("hint")
     if view.failure is not None:
-        return f"{view.unit} is {view.state}: {view.failure['detail']}"
-    if reason is None or reason not in set(Reason):
-        fate = "it was never started" if instance is None else "nothing is wrong with it"
-        return f"{view.unit} is {view.state}: {fate}."
-    evidence = ""
-    if instance is not None and instance.ended_at is not None and instance.signal is not None:
-        evidence = f" (signal {instance.signal})"
-    elif instance is not None and instance.ended_at is not None and instance.code is not None:
-        evidence = f" (exit code {instance.code})"
-    return f"{view.unit} is {view.state}: {meaning_of(reason, view.unit)[0]}{evidence}."
-
-
-def _life_before(view: UnitView, chain: Sequence[Event]) -> str:
-    """Say how the life before the present one ended, where the present one began because of it."""
-    if view.state not in _UP:
-        return ""
+        summary, hint = f"{view.unit} is {view.state}: {view.failure['detail']}", view.failure.get("hint")
+    else:
+        summary = f"{view.unit} is {view.state}: {told}."
     ends = [
-        row for row in chain
-        if row.unit == view.unit and row.event in {"died", "stopped"} and row.instance != view.instance
+        row for row in chain if view.state in _UP and row.unit == view.unit
+        and row.event in {"died", "stopped"} and row.instance != view.instance
     ]  # fmt: skip
-    reason = ends[-1].reason if ends else None
-    if reason is None or reason not in set(Reason):
-        return ""
-    number = ends[-1].facts.get("signal")
-    told = "" if number is None else f" (signal {number})"
-    return f" The life before this one ended: {meaning_of(reason, view.unit)[0]}{told}."
-
-
-def _next_step(view: UnitView, reason: str | None, pivot: Event | None) -> str:
-    if view.config_error is not None:
-        return f"pxctl tools validate {view.name}"
-    hint = view.failure.get("hint") if view.failure is not None else None if pivot is None else pivot.facts.get("hint")
-    if isinstance(hint, str) and hint:
-        return hint
-    if reason is not None and reason in set(Reason):
-        return meaning_of(reason, view.unit)[1]
-    return f"pxctl logs {view.unit} -f" if view.state in _UP else f"pxctl start {view.unit}"
+    if ends and ends[-1].reason is not None and ends[-1].reason in reasons:
+        number = ends[-1].facts.get("signal")
+        by = "" if number is None else f" (signal {number})"
+        summary += f" The life before this one ended: {meaning_of(ends[-1].reason, view.unit)[0]}{by}."
+    return summary, hint if isinstance(hint, str) and hint else step
 
 
 async def _stderr_tail(call: Call, unit: str, instance: InstanceRow | None) -> str:
     if instance is None or instance.log_position is None:
         return ""
-    reader, begin, log_end = LogReader.of(call.context.placement.log_dir, unit), instance.log_position, instance.log_end
-
-    def tail() -> bytes:
-        return reader.tail_bytes(begin, reader.end() if log_end is None else log_end, Stream.STDERR, limit=_TAIL_BYTES)
-
-    return (await asyncio.to_thread(tail)).decode("utf-8", errors="replace")
-
-
-def _instance_document(row: InstanceRow) -> dict[str, object]:
-    known = pick(row, "pid", "started_at", "ready_at", "ended_at", "reason", "code", "signal", "verdict")
-    return {"instance": row.key, **known, **pick(row, "max_rss_bytes", "cpu_seconds", "start_method", "port")}
+    reader, begin, end = LogReader.of(call.context.placement.log_dir, unit), instance.log_position, instance.log_end
+    end = await asyncio.to_thread(reader.end) if end is None else end
+    tail = await asyncio.to_thread(reader.tail_bytes, begin, end, Stream.STDERR, _TAIL_BYTES)
+    return tail.decode("utf-8", errors="replace")

@@ -185,9 +185,6 @@ class FakeKernels:
     async def cells(self, session_id: str) -> list[KernelCellRow]:
         return [row for row in self.rows if row.session == session_id]
 
-    async def export(self, session_id: str) -> dict[str, Any]:
-        return {"nbformat": 4, "cells": [], "metadata": {"session": session_id}}
-
     async def specs(self) -> dict[str, dict[str, Any]]:
         usual = {"display_name": "Python 3", "language": "python", "argv": ["python"], "resource_dir": "/x"}
         return {"python3": usual, "ir": {**usual, "language": "R"}}

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Group, Plan, Preset, Status, Trigger
+from supervisord_py.ledger.pipe_executions import Execution, Group, Plan, Preset, Status, Trigger
 from supervisord_py.ledger.pipe_history import ExecutionPage
 from supervisord_py.pipes.checks import Check, CheckStatus
 from supervisord_py.pipes.models import (
     Claimed,
-    Decision,
     EventClaims,
     GroupView,
-    NextReport,
     PipesHealth,
     PipeView,
     Suppressed,
@@ -115,38 +113,14 @@ class FakePipes:
         return self.views[name]
 
     def definition(self, name: str) -> Any:
-        self.get(name)
-        return object()
-
-    async def rendered(self, name: str) -> str:
-        self._did("rendered", name)
-        return "the prompt"
+        return self.get(name)
 
     async def validate(self, name: str) -> tuple[Check, ...]:
         self._did("validate", name)
         return (Check("schedule", CheckStatus.FAIL, "it is odd", 3, "write `every 2h`"),)
 
-    def next(self, name: str, count: int = 5) -> NextReport:
-        self._did("next", name, count)
-        moments = tuple(1_800_000_000.0 + 60 * number for number in range(count))
-        decision = Decision(1_800_000_000.0, "waits")
-        return NextReport(
-            name,
-            enabled=True,
-            schedule="every 1m",
-            summary="every minute",
-            upcoming=moments,
-            sentences=("it waits",),
-            timezone="UTC",
-            last_decision=decision,
-        )
-
     def queue(self) -> tuple[GroupView, ...]:
         return (GroupView(Group.MANUAL, 4, (execution(1),), (execution(2, position=1),)),)
-
-    def preview(self, text: str, timezone: str | None, count: int) -> dict[str, Any]:
-        self._did("preview", text, timezone, count)
-        return {"valid": True, "summary": "every minute", "next": []}
 
     async def run(self, name: str, **asked: Any) -> Execution:
         self.get(name)
@@ -168,17 +142,9 @@ class FakePipes:
         self._did("executions", wanted)
         return ExecutionPage(tuple(row for row in self.rows.values() if wanted.pipe in {None, row.pipe_name}), 5)
 
-    async def cancel(self, number: int) -> Execution:
-        self._did("cancel", number)
-        return execution(number, status=Status.CANCELLED, error_type=ErrorType.CANCELLED)
-
     async def cancel_pipe(self, name: str) -> tuple[Execution, ...]:
         self._did("cancel_pipe", name)
         return (execution(1), execution(2))
-
-    async def retry(self, number: int) -> Execution:
-        self._did("retry", number)
-        return execution(9, retry_of=number, trigger=Trigger.RETRY)
 
     async def _change(self, what: str, name: str, **facts: Any) -> PipeView:
         view = structs.replace(self.get(name), **facts)
@@ -195,19 +161,6 @@ class FakePipes:
     async def configure(self, name: str, changes: Mapping[str, str | None]) -> PipeView:
         self._did("configure", name, dict(changes))
         return self.get(name)
-
-    async def install(self, source: str, *, name: str | None = None) -> PipeView:
-        self._did("install", source, name)
-        return self.put(name or "installed", enabled=False)
-
-    async def scaffold(self, name: str) -> PipeView:
-        self._did("scaffold", name)
-        return self.put(name)
-
-    async def remove(self, name: str) -> None:
-        self.get(name)
-        self._did("remove", name)
-        del self.views[name]
 
     async def publish_event(self, event: PublishedEvent) -> EventClaims:
         self._did("publish_event", event)

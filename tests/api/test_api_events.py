@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from api.api_rig import DEADLINE, Rig, until
+from api.api_rig import DEADLINE, Rig
 
 if TYPE_CHECKING:
     import aiohttp
@@ -23,12 +23,6 @@ async def next_line(answer: aiohttp.ClientResponse) -> dict[str, Any]:
     async with asyncio.timeout(DEADLINE):
         parsed: dict[str, Any] = json.loads(await answer.content.readline())
         return parsed
-
-
-async def next_frame(answer: aiohttp.ClientResponse) -> dict[str, str]:
-    async with asyncio.timeout(DEADLINE):
-        block = (await answer.content.readuntil(b"\n\n")).decode()
-    return dict(line.split(": ", 1) for line in block.strip().splitlines())
 
 
 async def test_after_and_limit_page_through_the_past(rig: Rig) -> None:
@@ -59,41 +53,11 @@ async def test_what_was_told_is_there_again_although_it_is_not_written_yet(rig: 
         go_on.set()
 
 
-async def test_one_unit_only_also_one_that_is_gone_from_the_catalog(rig: Rig) -> None:
-    rig.add_tool("x")
-    rig.context.events.publish("a", "tool:x")
-    rig.context.events.publish("b", "tool:gone")
-    assert [event["event"] for event in lines((await rig.get("/api/events?unit=x"))[1])] == ["a"]
-    assert [event["event"] for event in lines((await rig.get("/api/events?unit=tool:gone"))[1])] == ["b"]
-    status, problem, _ = await rig.get("/api/events?unit=gone")
-    assert (status, problem["kind"]) == (404, "unknown_unit")
-
-
-async def test_following_without_after_is_live_only(rig: Rig) -> None:
-    rig.context.events.publish("before")
-    async with rig.client.get("/api/events?follow=1") as answer:
-        rig.context.events.publish("live")
-        assert (await next_line(answer))["event"] == "live"
-
-
 async def test_following_with_a_limit_begins_with_the_newest(rig: Rig) -> None:
     ids = [rig.context.events.publish("tick") for _ in range(5)]
     async with rig.client.get("/api/events?follow=1&limit=2") as answer:
         ids.append(rig.context.events.publish("live"))
         assert [(await next_line(answer))["id"] for _ in range(3)] == ids[3:]
-
-
-async def test_sse_is_resumed_by_the_last_event_id(rig: Rig) -> None:
-    headers = {"Accept": "text/event-stream"}
-    async with rig.client.get("/api/events?follow=1", headers=headers) as answer:
-        assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-        seen = rig.context.events.publish("one", "tool:x")
-        frame = await next_frame(answer)
-        assert (frame["id"], frame["event"]) == (str(seen), "one")
-        assert json.loads(frame["data"])["unit"] == "tool:x"
-    missed = rig.context.events.publish("two")
-    async with rig.client.get("/api/events?follow=1", headers={**headers, "Last-Event-ID": str(seen)}) as answer:
-        assert (await next_frame(answer))["id"] == str(missed)
 
 
 @pytest.mark.parametrize("wrong", ["abc", "-1", "1.5", "9" * 40])
@@ -129,11 +93,3 @@ async def test_a_slow_reader_gets_a_gap_and_slows_nobody(rig: Rig) -> None:
     assert missed + got == total
     writer.close()
     await writer.wait_closed()
-
-
-async def test_a_subscription_ends_with_its_client(rig: Rig) -> None:
-    before = len(rig.context.events._subscriptions)
-    async with rig.client.get("/api/events?follow=1") as answer:
-        await until(lambda: len(rig.context.events._subscriptions) == before + 1)
-        answer.close()
-    await until(lambda: len(rig.context.events._subscriptions) == before)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 
 import pytest
 
 from api.api_rig import DEADLINE, Rig, until
-
-HEALTH = b"GET /api/health HTTP/1.1\r\nHost: px\r\n\r\n"
 
 
 async def exchange(rig: Rig, sent: bytes, *, half_close: bool = False) -> bytes:
@@ -27,18 +24,6 @@ async def exchange(rig: Rig, sent: bytes, *, half_close: bool = False) -> bytes:
         return b""
     finally:
         writer.close()
-
-
-async def test_a_request_in_pieces_of_one_byte(rig: Rig) -> None:
-    reader, writer = await rig.connect()
-    for byte in HEALTH:
-        writer.write(bytes([byte]))
-        await writer.drain()
-        await asyncio.sleep(0)
-    async with asyncio.timeout(DEADLINE):
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-    writer.close()
-    await writer.wait_closed()
 
 
 @pytest.mark.parametrize(
@@ -71,29 +56,6 @@ async def test_garbage_is_answered_with_a_problem_and_the_end(rig: Rig, garbage:
     assert (await rig.get("/api/health"))[0] == 200
 
 
-async def test_random_bytes_never_bring_it_down(rig: Rig) -> None:
-    dice = random.Random(4711)
-    for _ in range(60):
-        noise = dice.randbytes(dice.randrange(1, 400))
-        prefix = dice.choice([b"", b"GET ", HEALTH[:-2], b"POST /api/tools/x/run HTTP/1.1\r\n"])
-        answer = await exchange(rig, prefix + noise, half_close=True)
-        assert b"Traceback" not in answer
-    assert (await rig.get("/api/health"))[0] == 200
-
-
-async def test_a_body_that_never_ends_blocks_nobody(rig: Rig) -> None:
-    rig.add_tool("x")
-    _, writer = await rig.connect()
-    writer.write(b"POST /api/tools/x/run HTTP/1.1\r\nHost: px\r\nContent-Length: 100\r\n\r\n{")
-    await writer.drain()
-    assert (await rig.get("/api/health"))[0] == 200
-    writer.close()
-    await writer.wait_closed()
-    server = rig.runner.server
-    assert server is not None
-    await until(lambda: len(server.connections) <= 1)
-
-
 async def test_many_idle_clients_slow_nobody(rig: Rig) -> None:
     idle = [await rig.connect() for _ in range(300)]
     assert (await rig.get("/api/health"))[0] == 200
@@ -102,20 +64,3 @@ async def test_many_idle_clients_slow_nobody(rig: Rig) -> None:
     server = rig.runner.server
     assert server is not None
     await until(lambda: len(server.connections) <= 1)
-
-
-async def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
-    paths = ["/api/health", "/api/nothing", "/api/units"]
-    raw = b"".join(f"GET {path} HTTP/1.1\r\nHost: px\r\nX-Request-Id: {path}\r\n\r\n".encode() for path in paths)
-    reader, writer = await rig.connect()
-    writer.write(raw)
-    seen = []
-    async with asyncio.timeout(DEADLINE):
-        for _ in paths:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            fields = dict(line.split(": ", 1) for line in head.strip().splitlines()[1:])
-            seen.append(fields["X-Request-Id"])
-            await reader.readexactly(int(fields["Content-Length"]))
-    assert seen == paths
-    writer.close()
-    await writer.wait_closed()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from api.api_rig import DEADLINE, STDERR, Output, Rig, until
+from api.api_rig import DEADLINE, STDERR, Output, Rig
 
 if TYPE_CHECKING:
     import aiohttp
@@ -34,20 +34,6 @@ async def ndjson(rig: Rig, query: str) -> list[dict[str, Any]]:
 async def take(answer: aiohttp.ClientResponse, count: int) -> bytes:
     async with asyncio.timeout(DEADLINE):
         return await answer.content.readexactly(count)
-
-
-async def test_a_unit_that_never_spoke_is_empty(rig: Rig) -> None:
-    rig.add_tool("x")
-    status, content, headers = await rig.get("/api/units/tool:x/logs")
-    assert (status, content) == (200, b"")
-    assert headers["Content-Type"] == "application/octet-stream"
-
-
-async def test_one_stream_only(rig: Rig, output: Output) -> None:
-    output.write(b"out\n")
-    output.write(b"err\n", STDERR)
-    assert (await rig.get("/api/units/x/logs?stream=stderr"))[1] == b"err\n"
-    assert (await rig.get("/api/units/x/logs?stream=stdout"))[1] == b"out\n"
 
 
 async def test_more_than_one_piece_and_more_than_one_segment(rig: Rig, output: Output) -> None:
@@ -74,20 +60,6 @@ async def test_since_a_time_or_an_age(rig: Rig, output: Output) -> None:
     assert (await rig.get("/api/units/x/logs?since=2001-01-01T00:00:00Z"))[1] == b"old\nnew\n"
     status, problem, _ = await rig.get("/api/units/x/logs?since=yesterday")
     assert (status, problem["parameter"]) == (400, "since")
-
-
-async def test_ndjson_says_when_where_and_from_whom(rig: Rig, output: Output) -> None:
-    output.write(b"hello\n", moment=1_800_000_000.25, instance=3)
-    assert await ndjson(rig, "") == [
-        {
-            "time": "2027-01-15T08:00:00.250Z",
-            "stream": "stdout",
-            "text": "hello\n",
-            "position": 0,
-            "instance": 3,
-            "next_position": 6,
-        }
-    ]
 
 
 async def test_what_was_lost_is_said(rig: Rig, output: Output) -> None:
@@ -126,14 +98,6 @@ async def test_following_a_unit_that_has_not_spoken_yet(rig: Rig) -> None:
             assert json.loads(await answer.content.readline())["text"] == "born\n"
 
 
-async def test_following_ends_with_its_client(rig: Rig, output: Output) -> None:
-    async with rig.client.get("/api/units/x/logs?follow=1") as answer:
-        answer.close()
-    server = rig.runner.server
-    assert server is not None
-    await until(lambda: not server.connections)
-
-
 async def test_a_silent_sse_stream_gives_signs_of_life(short_tmp: Path) -> None:
     from api.api_rig import api_rig
 
@@ -142,13 +106,6 @@ async def test_a_silent_sse_stream_gives_signs_of_life(short_tmp: Path) -> None:
         for path in ("/api/units/x/logs?follow=1", "/api/events?follow=1"):
             async with rig.client.get(path, headers={"Accept": "text/event-stream"}) as answer:
                 assert await take(answer, 14) == b": still here\n\n"
-
-
-async def test_an_unknown_unit_is_404_with_the_nearest(rig: Rig) -> None:
-    rig.add_tool("lorenz")
-    status, problem, _ = await rig.get("/api/units/lorens/logs")
-    assert (status, problem["kind"], problem["hint"]) == (404, "unknown_unit", "did you mean 'lorenz'?")
-    assert (await rig.get("/api/units/..%2F..%2Fetc/logs"))[0] == 404
 
 
 async def test_characters_that_were_cut_come_out_whole_or_again_and_streams_are_decoded_apart(

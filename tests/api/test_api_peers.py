@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import aiohttp
 import pytest
-from aiohttp import web
 
 from api.api_rig import api_rig
-from supervisord_py.api.auth import LocalPeer, admit_bearer, admit_local, is_loopback, peer_credentials
+from supervisord_py.api.auth import LocalPeer, admit_bearer, admit_local, is_loopback
 from supervisord_py.api.context import TcpAccess
 from supervisord_py.errors import ForbiddenError
 
@@ -34,14 +31,6 @@ while piece := s.recv(65536):
     answer += piece
 sys.stdout.buffer.write(answer)
 """
-
-
-def test_the_kernel_says_who_is_at_the_other_end() -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX)
-    with ours, theirs:
-        peer = peer_credentials(ours)
-    assert peer.uid == os.geteuid()
-    assert peer.pid in {os.getpid(), None}
 
 
 def test_the_same_user_and_root_may() -> None:
@@ -92,11 +81,6 @@ def test_the_token_is_not_in_the_repr() -> None:
     assert "s3cret" not in repr(TCP)
 
 
-@pytest.mark.parametrize("authority", ["127.0.0.1", "localhost:7860", "[::1]:7860", "127.0.0.9:7860"])
-def test_loopback_authorities(authority: str) -> None:
-    assert is_loopback(f"//{authority}", 7860)
-
-
 @pytest.mark.parametrize(
     "authority",
     [
@@ -111,14 +95,6 @@ def test_loopback_authorities(authority: str) -> None:
 )
 def test_what_is_no_loopback_authority(authority: str) -> None:
     assert not is_loopback(f"//{authority}", 7860)
-
-
-@pytest.mark.parametrize(
-    "origin", ["file://", "http://", "http://[", "ftp://localhost", "http://localhost.evil.example"]
-)
-def test_what_is_no_loopback_origin(origin: str) -> None:
-    with pytest.raises(ForbiddenError, match="Origin"):
-        admit_bearer({**GOOD, "Origin": origin}, TCP)
 
 
 def test_another_user_gets_a_403_problem_even_for_unknown_routes(
@@ -147,19 +123,3 @@ def test_another_user_gets_a_403_problem_even_for_unknown_routes(
     assert answer.startswith(b"HTTP/1.1 403")
     assert b'"kind":"forbidden"' in answer
     assert b"uid 65534" in answer
-
-
-async def test_the_loopback_listener_wants_the_token(short_tmp: Path) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    async with api_rig(short_tmp, tcp=TcpAccess("t0ken", port)) as rig:
-        await web.SockSite(rig.runner, listener).start()
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
-            async with client.get("/api/health") as answer:
-                assert answer.status == 403
-                assert (await answer.json())["kind"] == "forbidden"
-            async with client.get("/api/health", headers={"Authorization": "Bearer t0ken"}) as answer:
-                assert answer.status == 200
-            rebound = {"Authorization": "Bearer t0ken", "Host": f"evil.example:{port}"}
-            async with client.get("/api/health", headers=rebound) as answer:
-                assert answer.status == 403

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -13,16 +12,14 @@ from aiohttp import web
 
 from api.api_rig import DEADLINE, Rig, api_rig, until
 from supervisord_py import errors
-from supervisord_py.api import app, context, tools
+from supervisord_py.api import tools
 from supervisord_py.api.app import problem_response
-from supervisord_py.api.metrics import Counts
 from supervisord_py.api.routes import ROUTES
 from supervisord_py.errors import OverloadedError, PxError, ToolFailedError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-JSON = {"Content-Type": "application/json"}
 REQUIRED = {"type", "title", "status", "kind", "detail", "hint", "unit", "exit_code", "request_id"}
 
 
@@ -45,13 +42,6 @@ async def test_every_kind_of_error_becomes_its_problem_document(rig: Rig, kind: 
     assert problem["exit_code"] == rig.launcher.failure.exit_code
     assert problem["more"] == [1]
     assert problem["request_id"] == headers["X-Request-Id"]
-
-
-async def test_a_route_that_is_not_there_is_a_problem(rig: Rig) -> None:
-    for path in ("/", "/api", "/api/kernelz", "/api/tools/x/run/y", "/api/../etc/passwd", "/api/status/"):
-        status, problem, _ = await rig.get(path)
-        assert (status, problem["kind"]) == (404, "unknown_route"), path
-    assert problem["hint"] == "see: GET /api/openapi.json"
 
 
 async def test_a_wrong_method_is_a_problem_that_says_the_right_one(rig: Rig) -> None:
@@ -78,11 +68,6 @@ async def test_a_bug_tells_the_client_its_id_and_nothing_else(
     assert "my-id" in problem["detail"]
 
 
-async def test_streams_carry_the_request_id_too(rig: Rig) -> None:
-    async with rig.client.get("/api/events?follow=1", headers={"X-Request-Id": "abc-2"}) as answer:
-        assert answer.headers["X-Request-Id"] == "abc-2"
-
-
 def test_retry_after_is_a_whole_number_of_seconds() -> None:
     errors = [
         OverloadedError("full", retry_after_seconds=1.2),
@@ -92,11 +77,6 @@ def test_retry_after_is_a_whole_number_of_seconds() -> None:
     ]
     told = [problem_response(error, "r").headers.get("Retry-After") for error in errors]
     assert told == ["2", "1", "1", None]
-
-
-async def test_an_unknown_parameter_is_a_400_that_names_it(rig: Rig) -> None:
-    status, problem, _ = await rig.get("/api/events?folow=1")
-    assert (status, problem["parameter"], problem["hint"]) == (400, "folow", "did you mean 'follow'?")
 
 
 # -- bodies
@@ -161,28 +141,6 @@ async def test_a_body_at_the_limit_passes(short_tmp: Path, monkeypatch: pytest.M
         assert (status, answer) == (200, {"name": "x", "length": 1000})
 
 
-async def test_bad_json_comes_back_with_line_and_column(rig: Rig) -> None:
-    rig.add_tool("x")
-    status, problem, _ = await rig.ask("POST", "/api/tools/x/run", b'{"a": 1,\n "b": }', JSON)
-    assert (status, problem["kind"], problem["line"], problem["column"]) == (400, "bad_request", 2, 7)
-
-
-@pytest.mark.parametrize("body", [b"\xff\xfe", b"[" * 100_000, b'{"a": 1} x', b"1e"])
-async def test_what_is_no_json_is_a_400(rig: Rig, body: bytes) -> None:
-    rig.add_tool("x")
-    status, problem, _ = await rig.ask("POST", "/api/tools/x/run", body, JSON)
-    assert (status, problem["kind"]) == (400, "bad_request")
-
-
-@pytest.mark.parametrize(
-    "body", [b"", b"\xff\xfe", b"NaN", b"[" * 100_000, b"[]", b'"x"', b'{"nome": "x"}', b'{"name": 1}']
-)
-async def test_a_body_of_our_own_is_checked_member_by_member(rig: Rig, body: bytes) -> None:
-    status, problem, _ = await rig.ask("POST", "/api/tools/new", body)
-    wanted = (422, "invalid_input") if body.startswith(b"{") else (400, "bad_request")
-    assert (status, problem["kind"]) == wanted
-
-
 # -- a failure after the answer began
 
 
@@ -221,13 +179,6 @@ async def test_a_stream_that_breaks_says_why_and_does_not_look_complete(
     assert not complete
 
 
-async def test_a_plain_answer_that_breaks_never_looks_complete(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.add_tool("x")
-    monkeypatch.setattr(tools, "forward", lambda _, request, *__, **___: _broken_stream(request, "image/png", b"PNG"))
-    with pytest.raises(Exception, match=r"payload|closed|disconnect"):
-        await rig.ask("POST", "/api/tools/x/run", b"{}")
-
-
 # -- shutdown
 
 
@@ -240,14 +191,6 @@ async def test_while_stopping_nothing_new_begins_but_reads_go_on(rig: Rig) -> No
     assert (await rig.get("/api/status"))[1]["daemon"]["stopping"]
     assert (await rig.ask("POST", "/api/daemon/stop"))[0] == 202
     assert rig.launcher.calls == []
-
-
-async def test_followed_streams_end_when_the_daemon_closes(short_tmp: Path) -> None:
-    async with api_rig(short_tmp) as rig, rig.client.get("/api/events?follow=1") as answer:
-        closing = asyncio.create_task(rig.runner.cleanup())
-        async with asyncio.timeout(DEADLINE):
-            assert await answer.read() == b""
-            await closing
 
 
 # -- clients that go away
@@ -264,82 +207,6 @@ async def test_a_stop_goes_on_without_its_client(rig: Rig) -> None:
     rig.launcher.gate.set()
     await until(lambda: "x" in rig.launcher.states)
     assert rig.launcher.cancelled == 0
-
-
-async def test_a_lease_ends_with_its_client(rig: Rig) -> None:
-    rig.add_tool("x")
-    async with rig.client.get("/api/tools/x/lease") as answer:
-        line = json.loads(await answer.content.readline())
-        assert (line["address"], line["pid"], line["unit"]) == ("127.0.0.1", 4242, "tool:x")
-        assert rig.launcher.leases == 1
-        answer.close()
-    await until(lambda: rig.launcher.leases == 0)
-
-
-async def test_work_without_a_client_is_ended_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "_LAST_CHANCE_SECONDS", 0.01)
-    live, ended = context.Live(Counts()), []
-
-    async def work() -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            ended.append(True)
-            raise
-
-    live.detach(work())
-    await asyncio.sleep(0)
-    await live.finish()
-    assert ended == [True]
-
-
-@pytest.mark.parametrize(
-    ("refusal", "kind", "status"),
-    [
-        (web.HTTPForbidden(), "forbidden", 403),
-        (web.HTTPBadRequest(), "bad_request", 400),
-        (web.HTTPUnsupportedMediaType(), "bad_request", 415),
-        (web.HTTPServiceUnavailable(), "internal", 503),
-    ],
-)
-async def test_refusals_of_the_http_library_become_ours(
-    rig: Rig, refusal: web.HTTPException, kind: str, status: int
-) -> None:
-    error = app._error_of_http(refusal, "/x", rig.context.config)
-    assert (error.kind, error.status) == (kind, status)
-
-
-async def test_what_fails_outside_every_route_is_a_problem_too(rig: Rig) -> None:
-    runner_server = rig.runner.server
-    assert runner_server is not None
-    connection = runner_server()
-    fresh = SimpleNamespace(writer=SimpleNamespace(output_size=0))
-    answer = connection.handle_error(cast("Any", fresh), 500, RuntimeError("secret"))
-    assert isinstance(answer, web.Response)
-    assert (answer.status, answer.content_type) == (500, "application/problem+json")
-    assert b"secret" not in cast("bytes", answer.body)
-    with pytest.raises(ConnectionError):
-        connection.handle_error(cast("Any", SimpleNamespace(writer=SimpleNamespace(output_size=1))))
-
-
-async def test_a_connection_of_ours_that_breaks_is_a_bug_and_not_a_silence(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gone(*_: Any, **__: Any) -> None:
-        raise ConnectionResetError("somewhere")
-
-    rig.add_tool("x")
-    monkeypatch.setattr(tools, "forward", gone)
-    status, problem, _ = await rig.ask("POST", "/api/tools/x/run", {})
-    assert (status, problem["kind"]) == (500, "internal")
-
-
-async def test_requests_are_counted_by_route_and_not_by_path(rig: Rig) -> None:
-    await rig.get("/api/tools/nope")
-    await rig.get("/api/nothing/at/all")
-    counts = rig.runner.app[app.LIVE].requests
-    assert counts["GET /api/tools/{t}", 404] == 1
-    assert counts["unmatched", 404] == 1
 
 
 def test_every_row_of_the_table_is_unique() -> None:

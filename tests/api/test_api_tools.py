@@ -20,46 +20,6 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 
-async def test_a_broken_tool_can_be_looked_at(rig: Rig) -> None:
-    (rig.add_tool("x") / "tool.json").write_text("{")
-    document = (await rig.get("/api/tools/x"))[1]
-    assert (document["manifest"], document["config_problem"]["kind"]) == (None, "config_error")
-
-
-async def test_a_tool_that_is_held_though_its_folder_is_gone(rig: Rig) -> None:
-    rig.launcher.put("gone", pid=7)
-    assert (await rig.get("/api/tools/gone"))[1]["state"] == "ready"
-
-
-async def test_the_warm_set_by_tool(rig: Rig) -> None:
-    rig.launcher.put("warm", pid=7, port=4711, last_used=1_800_000_000.0, in_flight=1, pinned=True)
-    rig.launcher.put("cold", state="cold")
-    document = (await rig.get("/api/launcher/state"))[1]
-    assert set(document) == {"warm"}
-    assert {key: document["warm"][key] for key in ("pid", "port", "last_used", "pinned", "in_flight")} == {
-        "pid": 7,
-        "port": 4711,
-        "last_used": "2027-01-15T08:00:00.000Z",
-        "pinned": True,
-        "in_flight": 1,
-    }
-
-
-async def test_start_answers_with_the_units(rig: Rig) -> None:
-    rig.add_tool("x")
-    status, document, _ = await rig.ask("POST", "/api/tools/x/start?timeout=9")
-    assert (status, document["schema"]) == (200, "px.start/1")
-    assert document["units"][0]["state"] == "ready"
-    assert rig.launcher.calls == [("warm", "x", "9.0")]
-
-
-async def test_start_of_a_broken_tool_says_what_is_broken(rig: Rig) -> None:
-    (rig.add_tool("x") / "tool.json").write_text("{")
-    status, problem, _ = await rig.ask("POST", "/api/tools/x/start")
-    assert (status, problem["kind"], problem["exit_code"]) == (422, "config_error", 2)
-    assert rig.launcher.calls == []
-
-
 async def test_a_glob_starts_and_stops_several(rig: Rig) -> None:
     rig.add_tool("a1")
     rig.add_tool("a2")
@@ -76,14 +36,6 @@ async def test_without_waiting_the_work_goes_on_by_itself(rig: Rig) -> None:
     assert (status, document["units"][0]["state"]) == (202, "cold")
     rig.launcher.gate.set()
     await until(lambda: "x" in rig.launcher.states)
-
-
-async def test_work_that_nobody_waits_for_may_fail_without_harm(rig: Rig) -> None:
-    rig.add_tool("x")
-    rig.launcher.failure = ConflictError("no")
-    assert (await rig.ask("POST", "/api/tools/x/start?wait=0"))[0] == 202
-    await until(lambda: rig.launcher.calls)
-    assert (await rig.get("/api/health"))[0] == 200
 
 
 async def test_what_survives_a_stop_is_named(rig: Rig) -> None:
@@ -118,40 +70,7 @@ async def test_run_and_stream_reach_the_proxy_with_the_right_wish(rig: Rig, monk
     assert (status, problem["parameter"]) == (400, "keep_alive")
 
 
-async def test_a_run_does_not_look_at_every_tool(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forward(*_: Any, **__: Any) -> web.StreamResponse:
-        raise ConflictError("reached")
-
-    rig.add_tool("x")
-    monkeypatch.setattr(tools, "forward", forward)
-    monkeypatch.setattr(rig.context.catalog, "entries", None)
-    assert (await rig.ask("POST", "/api/tools/x/run", {}))[0] == 409
-
-
 # -- files
-
-
-async def test_a_new_tool_is_there_at_once(rig: Rig) -> None:
-    status, document, _ = await rig.ask("POST", "/api/tools/new", {"name": "my-tool"})
-    assert (status, document["schema"], document["name"]) == (201, "px.tool/1", "my-tool")
-    assert document["folder"] == str(rig.tools_dir / "my-tool")
-    assert (await rig.ask("POST", "/api/tools/new", {"name": "my-tool"}))[0] == 409
-    assert (await rig.ask("POST", "/api/tools/new", {"name": "../x"}))[0] == 400
-    status, problem, _ = await rig.ask("POST", "/api/tools/new", {"name": "y", "template": "cobol"})
-    assert (status, "one of stdlib, fastapi, node" in problem["detail"]) == (422, True)
-    assert (await rig.ask("POST", "/api/tools/new", {}))[0] == 422
-
-
-async def test_a_tool_is_added_from_a_folder_or_an_example(rig: Rig) -> None:
-    examples = rig.context.config.examples_dir
-    rig.add_tool("ours").rename(examples / "ours")
-    status, document, _ = await rig.ask("POST", "/api/tools/add", {"source": "example:ours"})
-    assert (status, document["name"], document["needs_sync"]) == (201, "ours", False)
-    assert (await rig.ask("POST", "/api/tools/add", {"source": str(examples / "ours"), "name": None}))[0] == 409
-    assert (await rig.ask("POST", "/api/tools/add", {"source": "example:nope"}))[0] == 404
-    status, problem, _ = await rig.ask("POST", "/api/tools/add", {"source": "some/folder"})
-    assert (status, problem["kind"]) == (400, "bad_request")
-    assert "absolute path" in problem["hint"]
 
 
 async def test_a_tool_with_an_uncompiled_environment_is_compiled_when_added(
@@ -195,29 +114,12 @@ def progress(*lines: str | Exception) -> Any:
     return sync_tool
 
 
-async def test_sync_reports_its_progress(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.add_tool("x")
-    monkeypatch.setattr("supervisord_py.tools.sync.Builder.sync", progress("one", "two"))
-    status, content, headers = await rig.ask("POST", "/api/tools/x/sync")
-    assert (status, headers["Content-Type"]) == (200, "application/x-ndjson")
-    first, second, last = (json.loads(line) for line in content.splitlines())
-    assert (first, second) == ({"progress": "one"}, {"progress": "two"})
-    assert (last["done"], last["schema"]) == (True, "px.sync/1")
-    assert rig.launcher.calls == [("refresh",)]
-
-
 async def test_sync_that_fails_half_way_ends_with_the_problem(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.add_tool("x")
     monkeypatch.setattr("supervisord_py.tools.sync.Builder.sync", progress("one", SyncFailedError("no such package")))
     status, content, _ = await rig.ask("POST", "/api/tools/x/sync")
     assert status == 200
     assert json.loads(content.splitlines()[-1])["kind"] == "sync_failed"
-
-
-async def test_sync_that_fails_at_once_has_its_own_status(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.add_tool("x")
-    monkeypatch.setattr("supervisord_py.tools.sync.Builder.sync", progress(ConflictError("being synced already")))
-    assert (await rig.ask("POST", "/api/tools/x/sync"))[0] == 409
 
 
 async def test_sync_that_takes_too_long_ends_with_the_problem(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,19 +132,3 @@ async def test_sync_that_takes_too_long_ends_with_the_problem(rig: Rig, monkeypa
     msgspec.structs.force_setattr(rig.context.tools, "sync_timeout_seconds", 0.05)
     _, content, _ = await rig.ask("POST", "/api/tools/x/sync")
     assert json.loads(content.splitlines()[-1])["kind"] == "timed_out"
-
-
-async def test_validation_and_debug_pass_their_documents_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def validate_tool(_: Any, folder: Any, __: Any) -> dict[str, str]:
-        assert folder == rig.tools_dir / "x"
-        return {"schema": "px.validation/1"}
-
-    async def diagnose(*arguments: Any) -> dict[str, str]:
-        assert arguments[-1] == "x"
-        return {"schema": "px.debug/1"}
-
-    monkeypatch.setattr("supervisord_py.tools.validate.validate_tool", validate_tool)
-    monkeypatch.setattr("supervisord_py.tools.debug.diagnose", diagnose)
-    rig.add_tool("x")
-    assert (await rig.ask("POST", "/api/tools/x/validate"))[1] == {"schema": "px.validation/1"}
-    assert (await rig.ask("POST", "/api/tools/x/debug"))[1] == {"schema": "px.debug/1"}

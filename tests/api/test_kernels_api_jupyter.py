@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-from msgspec.structs import replace
 
 from api.api_rig import DEADLINE, until
 from api.kernels_api_house import TOKEN, KernelsApi, kernels_api
@@ -131,20 +130,6 @@ async def test_a_kernel_is_made_shown_interrupted_restarted_and_ended(api: Kerne
             assert (answer.status, problem["message"]) == (404, f"Kernel does not exist: {model['id']}")
 
 
-async def test_specs_and_version(api: KernelsApi) -> None:
-    async with api.tcp.get("/api/kernelspecs?1732212") as answer:
-        document = await answer.json()
-    assert document["default"] == "python3"
-    assert document["kernelspecs"]["python3"]["spec"]["language"] == "python"
-    assert document["kernelspecs"]["python3"]["resources"] == {}
-    async with api.tcp.get("/api/kernelspecs/python3") as answer:
-        assert (await answer.json())["name"] == "python3"
-    async with api.tcp.get("/api/kernelspecs/nope") as answer:
-        assert (answer.status, "nope" in (await answer.json(content_type=None))["message"]) == (404, True)
-    async with api.tcp.get("/api") as answer:
-        assert "version" in await answer.json()
-
-
 async def test_each_door_has_its_own_api_and_both_have_both_by_prefix(api: KernelsApi) -> None:
     async with api.tcp.get("/px/api/kernels") as answer:
         assert (await answer.json())["schema"] == "px.kernels/1"
@@ -220,28 +205,6 @@ async def test_front_ends_and_calls_share_one_session(api: KernelsApi) -> None:
         assert said(heard) == "42\n"
 
 
-@pytest.mark.deep
-async def test_binary_buffers_pass(api: KernelsApi) -> None:
-    model = await begin(api)
-    code = """
-from ipykernel.comm import CommManager
-from IPython import get_ipython
-def on_open(comm, msg):
-    comm.on_msg(lambda m: comm.send({"size": len(m["buffers"][0])}, buffers=[bytes(m["buffers"][0])[::-1]]))
-get_ipython().kernel.comm_manager.register_target("echo", on_open)
-"""
-    async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels", protocols=(V1,)) as ws:
-        await say(ws, run(code))
-        await hear(ws, is_kind("execute_reply"))
-        await say(ws, request("comm_open", comm_id="c1", target_name="echo", data={}))
-        payload = bytes(range(256)) * 1000
-        message = request("comm_msg", comm_id="c1", data={})
-        await say(ws, replace(message, buffers=(payload,)))
-        heard = await hear(ws, is_kind("comm_msg"))
-        assert heard[-1].content["data"] == {"size": len(payload)}
-        assert bytes(heard[-1].buffers[0]) == payload[::-1]
-
-
 async def test_a_restart_is_told_and_the_same_socket_goes_on(api: KernelsApi) -> None:
     model = await begin(api)
     async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels", protocols=(V1,)) as ws:
@@ -258,30 +221,6 @@ async def test_a_restart_is_told_and_the_same_socket_goes_on(api: KernelsApi) ->
 async def _post(api: KernelsApi, path: str) -> int:
     async with api.tcp.post(path) as answer:
         return answer.status
-
-
-@pytest.mark.deep
-async def test_a_crash_is_told_in_the_same_way(api: KernelsApi) -> None:
-    model = await begin(api)
-    kernel = (await api.get("/api/kernels"))["kernels"][0]
-    async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels", protocols=(V1,)) as ws:
-        await say(ws, run("1"))
-        await hear(ws, is_kind("execute_reply"))
-        os.kill(kernel["pid"], signal.SIGKILL)
-        await hear(ws, is_state("restarting"))
-        await say(ws, run("2"))
-        await hear(ws, is_kind("execute_reply"))
-
-
-async def test_the_end_of_the_kernel_is_told_and_ends_the_socket(api: KernelsApi) -> None:
-    model = await begin(api)
-    async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels", protocols=(V1,)) as ws:
-        await say(ws, run("1"))
-        await hear(ws, is_kind("execute_reply"))
-        async with api.tcp.delete(f"/api/kernels/{model['id']}") as answer:
-            assert answer.status == 204
-        await hear(ws, is_state("dead"))
-        assert (await asyncio.wait_for(ws.receive(), DEADLINE)).type is aiohttp.WSMsgType.CLOSE
 
 
 async def test_what_is_no_message_harms_nobody(api: KernelsApi) -> None:

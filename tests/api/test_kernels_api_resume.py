@@ -16,7 +16,7 @@ from kernels.cell_folder import Writer
 from supervisord_py.api import kernel_streams
 from supervisord_py.api.app import LIVE
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels.cell import CellDone, CellNews, CellStarted, KernelStarting, Notice, Queued
+from supervisord_py.kernels.cell import CellDone, CellNews, CellStarted, Notice, Queued
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,13 +182,6 @@ async def test_what_was_told_to_its_end_is_not_kept(story: Story) -> None:
     assert story.runs == 1
 
 
-async def test_a_stream_is_resumed_where_it_was_asked_for(story: Story) -> None:
-    ((identifier, _, _),) = await story.told(None, 1)
-    headers = {**SSE, "Last-Event-ID": identifier}
-    status, _, _ = await story.rig.ask("POST", "/api/kernels/other/execute", {"code": "1"}, headers=headers)
-    assert status == 404
-
-
 @pytest.mark.parametrize("seen", ["x", "0123456789abcdef", "0123456789abcdef:1-2--2", "0123456789abcdeg:0-0-0"])
 async def test_what_is_no_id_is_refused(story: Story, seen: str) -> None:
     status, problem, _ = await story.rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": seen})
@@ -219,19 +212,6 @@ async def test_who_does_not_come_back_cancels_the_call(short_tmp: Path, monkeypa
         assert status == 404
 
 
-async def test_an_idempotency_key_does_not_keep_anybody_from_coming_back(story: Story) -> None:
-    headers = {**SSE, "Idempotency-Key": "mine"}
-    async with asyncio.timeout(DEADLINE), story.rig.client.post(PATH, json={"code": "1"}, headers=headers) as answer:
-        identifier, _, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
-        answer.close()
-    resumed = {**headers, "Last-Event-ID": identifier}
-    async with asyncio.timeout(DEADLINE), story.rig.client.post(PATH, json={"code": "1"}, headers=resumed) as answer:
-        _, name, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
-        answer.close()
-    assert name == "cell_started"
-    assert story.runs == 1
-
-
 async def test_a_failure_while_nobody_was_there_is_told_to_who_comes_back(rig: Rig) -> None:
     gate = asyncio.Event()
 
@@ -257,18 +237,3 @@ async def test_a_failure_while_nobody_was_there_is_told_to_who_comes_back(rig: R
         await asyncio.wait_for(come_back(), DEADLINE)
     assert b"event: problem" in received
     assert b"no python" in received
-
-
-async def test_a_start_is_told_the_rest_as_well(rig: Rig) -> None:
-    rig.kernels.told = (Notice("building"), KernelStarting(SESSION, "/usr/bin/python3"))
-    rig.kernels.gate = asyncio.Event()
-    async with rig.client.post("/api/kernels", json={"name": "default"}, headers=SSE) as answer:
-        identifier, name, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
-        assert name == "notice"
-        answer.close()
-    rig.kernels.gate.set()
-    headers = {**SSE, "Last-Event-ID": identifier}
-    async with asyncio.timeout(DEADLINE), rig.client.post("/api/kernels", json={}, headers=headers) as answer:
-        told = events_of(await answer.content.read())
-    assert [name for _, name, _ in told] == ["starting", "done"]
-    assert [what for what, _ in rig.kernels.asked] == ["start"]

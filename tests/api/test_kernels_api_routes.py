@@ -9,11 +9,7 @@ import pytest
 
 from api.api_rig import until
 from api.kernel_fakes import key_of
-from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels.backend import SpareView
-from supervisord_py.kernels.cell import Step
 from supervisord_py.kernels.session import BackendName, SessionState, StartRequest
-from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.process.model import TreeStat
 
 if TYPE_CHECKING:
@@ -45,39 +41,6 @@ async def test_the_list_has_every_session_with_what_its_tree_uses(rig: Rig) -> N
     assert document["kernels"][0]["rss_bytes"] == 123_456
     assert set(document["kernels"][0]) >= MEMBERS
     assert document["spares"] == []
-
-
-async def test_kernels_that_were_started_ahead_are_shown_beside_the_sessions(rig: Rig) -> None:
-    rig.kernels.ahead = (SpareView("/venv/bin/python", 42, ready=True), SpareView("/other/python", None, ready=False))
-    _, document, _ = await rig.get("/api/kernels")
-    assert document["kernels"] == []
-    assert document["spares"] == [
-        {"interpreter": "/venv/bin/python", "pid": 42, "ready": True},
-        {"interpreter": "/other/python", "pid": None, "ready": False},
-    ]
-
-
-async def test_one_session_is_named_by_id_name_or_unit(rig: Rig) -> None:
-    view = rig.kernels.put("default")
-    for name in (view.id, "default", view.unit, "kernel:default"):
-        status, document, _ = await rig.get(f"/api/kernels/{name}")
-        assert (status, document["id"], document["jupyter_id"]) == (200, view.id, view.key.jupyter_id)
-
-
-async def test_a_name_of_several_sessions_needs_the_working_directory(rig: Rig) -> None:
-    rig.kernels.put("default", "/a")
-    second = rig.kernels.put("default", "/b")
-    status, problem, _ = await rig.get("/api/kernels/default")
-    assert (status, problem["kind"], len(problem["candidates"])) == (400, "ambiguous_name", 2)
-    assert (await rig.get("/api/kernels/default?cwd=/b"))[1]["id"] == second.id
-    status, problem, _ = await rig.get("/api/kernels/default?cwd=b")
-    assert (status, problem["parameter"]) == (400, "cwd")
-
-
-async def test_what_is_not_there_is_404(rig: Rig) -> None:
-    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/start"), ("POST", "/stop"), ("GET", "/cells")):
-        status, problem, _ = await rig.ask(method, f"/api/kernels/nope{path}")
-        assert (status, problem["kind"]) == (404, "unknown_unit")
 
 
 async def test_a_start_is_201_and_the_second_time_200(rig: Rig) -> None:
@@ -126,17 +89,6 @@ async def test_a_body_that_does_not_fit_starts_nothing(
     assert rig.kernels.asked == []
 
 
-async def test_a_failed_start_is_told_as_it_is(rig: Rig) -> None:
-    rig.kernels.failure = StartFailedError("no python", reason="spawn_failed", hint="do this")
-    status, problem, _ = await rig.ask("POST", "/api/kernels", {})
-    assert (status, problem["kind"], problem["reason"], problem["hint"]) == (
-        503,
-        "start_failed",
-        "spawn_failed",
-        "do this",
-    )
-
-
 async def test_start_and_stop_of_a_session_answer_with_its_unit(rig: Rig) -> None:
     view = rig.kernels.put("work", state=SessionState.STOPPED, pid=None, instance=None)
     status, document, _ = await rig.ask("POST", "/api/kernels/work/start?timeout=9")
@@ -183,60 +135,6 @@ async def test_interrupt_and_restart(rig: Rig) -> None:
     assert rig.kernels.asked[-1] == ("interrupt", (view.id, "c6"))
 
 
-async def test_a_use_is_noted_and_answers_with_the_session(rig: Rig) -> None:
-    view = rig.kernels.put("work")
-    status, document, _ = await rig.ask("POST", "/api/kernels/work/use")
-    assert (status, document["schema"], document["id"]) == (200, "px.kernel/1", view.id)
-    assert rig.kernels.asked == [("touch", view.id)]
-    status, problem, _ = await rig.ask("POST", "/api/kernels/nope/use")
-    assert (status, problem["kind"]) == (404, "unknown_unit")
-
-
-async def test_the_history_has_every_cell(rig: Rig) -> None:
-    view = rig.kernels.put("work")
-    steps = ({"action": "sigint", "after_seconds": 0.0, "detail": None},)
-    row = KernelCellRow("c1", view.id, "call", 0, "1+1", "ok", 1.0, 2.0, title="sum", ended_at=3.0, steps=steps)
-    rig.kernels.rows.append(row)
-    status, document, _ = await rig.get("/api/kernels/work/cells")
-    assert (status, document["schema"], document["kernel"]) == (200, "px.cells/1", view.id)
-    (cell,) = document["cells"]
-    assert (cell["id"], cell["title"], cell["code"], cell["ended_at"]) == (
-        "c1",
-        "sum",
-        "1+1",
-        "1970-01-01T00:00:03.000Z",
-    )
-    assert cell["steps"] == [Step("sigint", 0.0) and dict(steps[0])]
-
-
-async def test_output_is_paged_as_raw_bytes(rig: Rig) -> None:
-    view = rig.kernels.put("work")
-    write_cell(
-        rig.kernels.cells_dir / view.id,
-        "c1",
-        b"out\xff",
-        '{"kind":"begin","at":0,"t":1,"code":"x","pid":1}',
-        '{"kind":"err","at":4,"err_at":0}',
-    )
-    (rig.kernels.cells_dir / view.id / "c1.err").write_bytes(b"ERR")
-    path = "/api/kernels/work/cells/c1/output"
-    status, body, headers = await rig.get(f"{path}?offset=2&limit=3")
-    assert (status, body, headers["Content-Type"]) == (200, b"t\xffE", "application/octet-stream")
-    assert (headers["X-Offset"], headers["X-Total-Bytes"], headers["X-Complete"]) == ("2", "7", "false")
-    assert (await rig.get(f"{path}?stream=stderr"))[1] == b"ERR"
-    assert (await rig.get(f"{path}?offset=7"))[1] == b""
-    with (rig.kernels.cells_dir / view.id / "c1.jsonl").open("a") as file:
-        file.write('{"kind":"end","at":4,"err_at":3,"t":2,"status":"ok","execution_count":1,"duration":1.0}\n')
-    assert (await rig.get(path))[2]["X-Complete"] == "true"
-
-
-async def test_output_that_is_not_kept_is_404(rig: Rig) -> None:
-    rig.kernels.put("work")
-    status, problem, _ = await rig.get("/api/kernels/work/cells/c9/output")
-    assert (status, problem["kind"]) == (404, "output_gone")
-    assert (await rig.get("/api/kernels/work/cells/..%2f..%2fx/output"))[0] == 404
-
-
 async def test_artifacts_come_with_their_type_and_no_other_file_does(rig: Rig) -> None:
     view = rig.kernels.put("work")
     folder = rig.kernels.cells_dir / view.id
@@ -248,14 +146,3 @@ async def test_artifacts_come_with_their_type_and_no_other_file_does(rig: Rig) -
     assert (await rig.get("/api/kernels/work/artifacts/c1", Range="bytes=4-5"))[:2] == (206, b"of")
     for wrong in ("c1.jsonl", "..%2fpxd.db", "nope.1.png"):
         assert (await rig.get(f"/api/kernels/work/artifacts/{wrong}"))[0] == 404
-
-
-async def test_capabilities_and_kernelspecs(rig: Rig) -> None:
-    status, document, _ = await rig.get("/api/capabilities?cwd=/work")
-    assert (status, document["schema"], document["expose"]) == (200, "px.capabilities/1", "both")
-    assert document["python"] == {"offered": True, "reason": None, "interpreter": "/usr/bin/python3"}
-    assert document["bash"] == {"offered": True, "reason": None, "shell": "/bin/bash"}
-    assert rig.kernels.asked == [("capabilities", "/work")]
-    status, document, _ = await rig.get("/api/kernelspecs")
-    assert (status, document["default"], set(document["kernelspecs"])) == (200, "python3", {"python3", "ir"})
-    assert "resource_dir" not in document["kernelspecs"]["ir"]["spec"]

@@ -11,7 +11,6 @@ import pytest
 
 from api.api_rig import api_rig, until
 from api.kernel_fakes import key_of
-from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.cell import KernelStarting, Notice, Queued
 
 if TYPE_CHECKING:
@@ -43,12 +42,6 @@ async def test_a_start_tells_what_is_built_and_ends_with_the_session(rig: Rig) -
     kernel = (await rig.get(f"{PATH}/{SESSION}"))[1]
     assert last == {"event": "done", "result": kernel}
     assert kernel["schema"] == "px.kernel/1"
-
-
-async def test_a_start_that_fails_before_anything_happened_has_its_own_status(rig: Rig) -> None:
-    rig.kernels.failure = StartFailedError("no python", hint="do this")
-    status, problem, headers = await rig.ask("POST", PATH, {}, headers=NDJSON)
-    assert (status, problem["kind"], headers["Content-Type"][:24]) == (503, "start_failed", "application/problem+json")
 
 
 async def test_a_start_goes_on_without_its_client(rig: Rig) -> None:

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from api.api_rig import Output
-from api.kernel_fakes import key_of
 from supervisord_py.api.names import resolve, resolve_one
-from supervisord_py.api.why import KERNEL_MEANINGS, meaning_of
 from supervisord_py.errors import AmbiguousNameError
-from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
+from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.model import Reason, TreeStat
 
 if TYPE_CHECKING:
@@ -60,31 +57,6 @@ async def test_a_remembered_session_gives_its_name_up_to_a_living_one(rig: Rig) 
     assert (status, problem["candidates"]) == (400, sorted([living.unit, another.unit]))
 
 
-async def test_a_shell_gives_its_name_up_to_the_python_session_beside_it(rig: Rig) -> None:
-    python = rig.kernels.put("work", "/new")
-    key = SessionKey("work", "/new", "bash", BackendName.BASH)
-    shell = rig.kernels.put("work", "/new", id=key.id, interpreter="bash", backend=key.backend)
-    assert (await rig.get("/api/units?name=work"))[1]["units"][0]["unit"] == python.unit
-    assert (await rig.get(f"/api/units?name={shell.unit}"))[1]["units"][0]["unit"] == shell.unit
-
-
-@pytest.mark.parametrize(
-    ("state", "goal", "ok"),
-    [
-        (SessionState.IDLE, "ready", True),
-        (SessionState.BUSY, "ready", True),
-        (SessionState.FAILED, "ready", False),
-        (SessionState.STOPPED, "stopped", True),
-        (SessionState.FAILED, "stopped", True),
-        (SessionState.IDLE, "done", True),
-    ],
-)
-async def test_wait_knows_the_states_of_kernels(rig: Rig, state: SessionState, goal: str, *, ok: bool) -> None:
-    rig.kernels.put("work", state=state)
-    status, document, _ = await rig.get(f"/api/units/work/wait?for={goal}")
-    assert (status, document["state"], document["ok"]) == (200, state.value, ok)
-
-
 async def test_why_speaks_of_kernels(rig: Rig) -> None:
     view = rig.kernels.put("work", **GONE, reason=Reason.EVICTED_TTL)
     rig.context.events.publish("stopped", view.unit, Reason.EVICTED_TTL, instance="00000000.K")
@@ -93,19 +65,6 @@ async def test_why_speaks_of_kernels(rig: Rig) -> None:
     assert "kernels.idle_seconds" in document["summary"]
     assert document["next_step"] == "raise kernels.idle_seconds"
     assert [event["event"] for event in document["chain"]] == ["stopped"]
-
-
-@pytest.mark.parametrize("reason", KERNEL_MEANINGS)
-def test_no_reason_of_a_kernel_speaks_of_tools(reason: Reason) -> None:
-    assert "tool" not in " ".join(meaning_of(reason, "kernel:x-1"))
-
-
-async def test_logs_and_events_take_a_session_by_name(rig: Rig) -> None:
-    view = rig.kernels.put("work")
-    Output(rig.kernels.cells_dir.parent / "logs", view.unit).write(b"hello\n")
-    assert (await rig.get("/api/units/work/logs"))[1] == b"hello\n"
-    rig.context.events.publish("ready", view.unit)
-    assert b'"ready"' in (await rig.get("/api/events?unit=kernel:work"))[1]
 
 
 async def test_metrics_count_kernels_apart_from_tools(rig: Rig) -> None:
@@ -127,16 +86,3 @@ async def test_metrics_count_kernels_apart_from_tools(rig: Rig) -> None:
         "pxd_starts_total 1.0",
     ):
         assert f"\n{line}\n" in page, line
-
-
-async def test_doctor_says_what_is_offered_and_what_failed(rig: Rig) -> None:
-    view = rig.kernels.put("work", **{**GONE, "state": SessionState.FAILED}, failure={"detail": "it died twice"})
-    checks = {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
-    assert (checks["kernels:python"]["status"], checks["kernels:bash"]["detail"]) == ("ok", "/bin/bash")
-    assert checks[view.unit] == {
-        "name": view.unit,
-        "status": "fail",
-        "detail": "it died twice",
-        "repair": f"pxctl kernel restart {key_of('work').id}",
-    }
-    assert checks["mode:cells"]["status"] == "ok"

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from api.pipe_fakes import execution
-from supervisord_py.errors import ConflictError
-from supervisord_py.ledger.pipe_executions import ErrorType, Plan, Status
-from supervisord_py.ledger.pipe_history import ExecutionFilter
+from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.process.model import TreeStat
 
@@ -22,17 +20,6 @@ ROW = set(
     error_message pid agent model provider preset_id retry_of retry_count tokens cost
     """.split()  # noqa: SIM905  # a page of names reads better so
 )
-PIPE = set(
-    "name enabled schedule next_run last_run last_status running queued consecutive_failures config_error".split()  # noqa: SIM905
-)
-
-
-async def test_one_pipe_and_its_prompt(rig: Rig) -> None:
-    rig.pipes.put()
-    status, document, _ = await rig.get("/api/pipes/pipe:digest?rendered=1")
-    assert (status, document["name"], document["rendered"]) == (200, "digest", "the prompt")
-    status, problem, _ = await rig.get("/api/pipes/digset")
-    assert (status, problem["kind"], problem["unit"]) == (404, "unknown_unit", "pipe:digset")
 
 
 async def test_a_run_is_queued_with_what_was_said(rig: Rig) -> None:
@@ -44,14 +31,6 @@ async def test_a_run_is_queued_with_what_was_said(rig: Rig) -> None:
     assert set(document) >= ROW
     status, done, _ = await rig.ask("POST", "/api/pipes/digest/run?wait=1")
     assert (status, done["status"], done["stdout"]) == (200, "completed", "out")
-
-
-async def test_a_run_that_gets_less_time_than_was_asked_for_is_told(rig: Rig) -> None:
-    row = execution(plan=Plan("pi", timeout_seconds=3.0, wanted_seconds=600.0))
-    rig.pipes.rows[7] = row
-    document = (await rig.get("/api/executions/7"))[1]
-    assert document["timeout_wanted_seconds"] == 600.0
-    assert document["warnings"] == ["timeout: 600 s is cut to 3 s (pipes.timeout_max_seconds)"]
 
 
 async def test_a_glob_names_the_one_pipe_that_it_fits(rig: Rig) -> None:
@@ -75,13 +54,6 @@ async def test_a_body_counts_also_where_the_request_has_a_key(rig: Rig) -> None:
     assert [each for each in rig.pipes.asked if each[0] == "run"] == [
         ("run", "digest", {"context": None, "queue": True, "timeout_seconds": 5.0})
     ]
-
-
-async def test_a_run_of_a_pipe_that_runs_is_a_conflict_that_names_it(rig: Rig) -> None:
-    rig.pipes.put()
-    rig.pipes.failing["run"] = ConflictError("It runs already.", hint="pxctl pipe tail 3", execution=3)
-    status, problem, _ = await rig.ask("POST", "/api/pipes/digest/run")
-    assert (status, problem["execution"], problem["exit_code"]) == (409, 3, 8)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +85,6 @@ async def test_a_body_that_does_not_fit_is_told_with_its_place(
     assert rig.pipes.asked == []
 
 
-@pytest.mark.parametrize("what", ["enable", "disable"])
-async def test_a_switch_is_thrown_and_the_pipe_shown(rig: Rig, what: str) -> None:
-    rig.pipes.put()
-    status, document, _ = await rig.ask("POST", f"/api/pipes/digest/{what}")
-    assert (status, document["schema"]) == (200, "px.pipe/1")
-    assert rig.pipes.asked[-1] == (what, "digest")
-
-
 @pytest.mark.parametrize(
     ("body", "done"), [({"enabled": False}, "disable"), ({"enabled": True}, "enable"), ({}, "enable")]
 )
@@ -128,14 +92,6 @@ async def test_enabled_is_what_the_body_says(rig: Rig, body: dict[str, bool], do
     rig.pipes.put()
     status, document, _ = await rig.ask("POST", "/api/pipes/digest/enable", body)
     assert (status, document["enabled"], rig.pipes.asked) == (200, done == "enable", [(done, "digest")])
-
-
-@pytest.mark.parametrize("what", ["enable", "disable", "cancel"])
-async def test_a_switch_takes_no_body_that_is_no_object(rig: Rig, what: str) -> None:
-    rig.pipes.put()
-    for body in (b"garbage", b"[1]", b"null"):
-        status, problem, _ = await rig.ask("POST", f"/api/pipes/digest/{what}", body)
-        assert (status, problem["kind"], rig.pipes.asked) == (400, "bad_request", [])
 
 
 async def test_keys_are_changed_flat_or_in_an_envelope(rig: Rig) -> None:
@@ -147,74 +103,12 @@ async def test_keys_are_changed_flat_or_in_an_envelope(rig: Rig) -> None:
     assert rig.pipes.asked[-1] == ("configure", "digest", {"schedule": "every 2h"})
 
 
-async def test_pipes_are_added_made_checked_and_removed(rig: Rig) -> None:
-    status, document, _ = await rig.ask("POST", "/api/pipes", {"source": "example:x", "name": "mine"})
-    assert (status, document["name"], document["enabled"]) == (201, "mine", False)
-    assert (await rig.ask("POST", "/api/pipes/new", {"name": "fresh"}))[0] == 201
-    status, report, _ = await rig.ask("POST", "/api/pipes/fresh/validate")
-    assert (status, report["ok"]) == (200, False)
-    expected = {"name": "schedule", "verdict": "fail", "detail": "it is odd", "hint": "write `every 2h`", "line": 3}
-    assert report["checks"] == [expected]
-    status, gone, _ = await rig.ask("DELETE", "/api/pipes/fresh")
-    assert (status, gone["unit"], gone["removed"]) == (200, "pipe:fresh", True)
-
-
-async def test_the_coming_times_the_lines_and_a_preview(rig: Rig) -> None:
-    rig.pipes.put()
-    _, document, _ = await rig.get("/api/pipes/digest/next?count=2")
-    assert (document["next_run"], len(document["upcoming"])) == ("2027-01-15T08:00:00.000Z", 2)
-    assert document["last_decision"] == {"at": "2027-01-15T08:00:00.000Z", "text": "waits"}
-    assert len((await rig.get("/api/pipes/digest/next"))[1]["upcoming"]) == 5
-    assert (await rig.get("/api/pipes/digest/next?count=0"))[1]["next_run"] is None
-    _, queue, _ = await rig.get("/api/pipes/queue")
-    (group,) = queue["groups"]
-    assert (group["group"], group["slots"], group["waiting"][0]["position"]) == ("manual", 4, 1)
-    _, preview, _ = await rig.ask("POST", "/api/pipes/schedule/preview", {"schedule": "every 1m", "count": 3})
-    assert preview["valid"]
-    assert rig.pipes.asked[-1] == ("preview", "every 1m", None, 3)
-    await rig.ask("POST", "/api/pipes/schedule/preview", {"schedule": "every 1m", "timezone": "UTC"})
-    assert rig.pipes.asked[-1] == ("preview", "every 1m", "UTC", 5)
-
-
 async def test_an_event_from_outside_says_what_it_starts(rig: Rig) -> None:
     status, document, _ = await rig.ask("POST", "/api/events/deploy", {"key": "k", "data": {"a": 1}})
     assert (status, document["claimed"]) == (202, [{"pipe": "digest", "execution": 8}])
     assert document["suppressed"] == [{"pipe": "other", "why": "it caused this"}]
     assert rig.pipes.asked[-1] == ("publish_event", PublishedEvent("deploy", key="k", facts={"a": 1}))
     assert (await rig.ask("POST", "/api/events/deploy"))[0] == 202
-
-
-async def test_executions_are_filtered_and_paged_without_their_output(rig: Rig) -> None:
-    rig.pipes.put()
-    rig.pipes.rows[7] = execution(error_type=ErrorType.CRASH)
-    path = "/api/pipes/digest/executions?status=failed&status=queued&since=2027-01-01T00:00:00Z&limit=5&cursor=9"
-    status, page, _ = await rig.get(path)
-    assert (status, page["schema"], page["next_cursor"]) == (200, "px.executions/1", 5)
-    assert "stdout" not in page["executions"][0]
-    assert page["executions"][0]["error_type"] == "crash"
-    wanted = ExecutionFilter("digest", (Status.FAILED, Status.QUEUED), 1798761600.0, None, 9, 5)
-    assert rig.pipes.asked[-1] == ("executions", wanted)
-    await rig.get("/api/executions?pipe=pipe:digest")
-    assert rig.pipes.asked[-1] == ("executions", ExecutionFilter("digest"))
-    await rig.get("/api/executions")
-    assert rig.pipes.asked[-1] == ("executions", ExecutionFilter())
-    assert (await rig.get("/api/pipes/nobody/executions"))[0] == 404
-    del rig.pipes.views["digest"]
-    status, page, _ = await rig.get("/api/pipes/digest/executions")
-    assert (status, len(page["executions"])) == (200, 1), "the rows of a pipe that is gone stay"
-    assert (await rig.get("/api/executions?since=yesterday"))[0] == 400
-
-
-async def test_one_execution_is_whole(rig: Rig) -> None:
-    rig.pipes.rows[7] = execution()
-    for path in ("/api/pipes/digest/executions/7", "/api/executions/7"):
-        status, document, _ = await rig.get(path)
-        assert (status, document["stdout"], document["rendered_prompt"]) == (200, "out", "do it")
-        assert document["preset_snapshot"]["id"] == "fast"
-        assert (document["tokens"], document["cost"], document["plan"]["timeout_seconds"]) == (7, 0.5, 60.0)
-    assert (await rig.get("/api/executions/7?wait=1"))[1]["status"] == "completed"
-    for path in ("/api/pipes/other/executions/7", "/api/executions/x", "/api/executions/99999999999999999999"):
-        assert (await rig.get(path))[0] == 404
 
 
 async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:
@@ -250,10 +144,3 @@ async def test_output_that_the_disk_refuses_is_told_wherever_somebody_asks_how_t
     assert known in (await rig.get("/api/status"))[1]["daemon"]["degraded"]
     check = {"name": part, "status": "fail", "detail": detail, "repair": repair}
     assert check in (await rig.get("/api/doctor"))[1]["checks"]
-
-
-async def test_why_a_pipe_cannot_run(rig: Rig) -> None:
-    rig.pipes.put("broken", config_error="pipe.md:3: quote it")
-    _, document, _ = await rig.get("/api/units/pipe:broken/why")
-    assert "pipe.md:3: quote it" in document["summary"]
-    assert document["next_step"] == "pxctl pipe validate broken"

@@ -83,23 +83,6 @@ async def test_by_websocket(rig: Rig) -> None:
     check(documents)
 
 
-async def test_an_execution_that_is_not_there_is_no_stream(rig: Rig) -> None:
-    for headers in ({}, {"Upgrade": "websocket", "Connection": "Upgrade"}):
-        assert (await rig.get(TAIL, **headers))[0] == 404
-
-
-async def test_a_client_that_goes_ends_only_its_own_stream(rig: Rig) -> None:
-    prepare(rig)
-    rig.pipes.hold = asyncio.Event()
-    async with rig.client.ws_connect(TAIL) as first:
-        await first.receive_json()
-    async with rig.client.get(TAIL) as second:
-        await second.content.readline()
-    rig.pipes.hold.set()
-    async with rig.client.ws_connect(TAIL) as third:
-        check([json.loads(message.data) async for message in third])
-
-
 async def test_the_end_of_the_daemon_ends_followers(rig: Rig) -> None:
     prepare(rig)
     rig.pipes.hold = asyncio.Event()
