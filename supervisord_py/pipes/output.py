@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 PAGE_MAX = 4 * 1024 * 1024
 """Bytes of the largest page."""
 PIECE_BYTES = 64 * 1024
+DISK_PAUSE_SECONDS = 0.5
+"""Between two tries against a disk that takes nothing."""
 STEP_BYTES = 256 * 1024
 POLL_SECONDS = 0.05
 """So often who follows looks whether a file has grown."""

@@ -19,7 +19,7 @@ from supervisord_py.errors import ConflictError, ShuttingDownError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.ledger.table import together
-from supervisord_py.pipes import adopt, output, retention
+from supervisord_py.pipes import output, retention
 from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.checks import PipeFaults
 from supervisord_py.pipes.driver import RunDriver
@@ -119,7 +119,7 @@ class Pipes:
         await self.states.open()
         await self.upkeep.begin()
         await self.status.open()
-        await adopt.adopt_all(self)
+        await self.driver.adopt_all()
         await self.upkeep.settle_all()
         self.task(self.upkeep.look_for_ever())
         self.task(self.sources.hear_tools())
