@@ -110,7 +110,8 @@ class RunDriver:
         nobody = Execution(id=0, pipe_name=child.unit.partition(":")[2])
         run = self._room.run_of(self._known.get(own.get("execution", 0), nobody), child)
         if run.execution.status is Status.RUNNING:
-            self._room.line.adopt(self._room.add(run))
+            self._room.add(run)
+            self._room.line.adopt(run.execution)
         run.ready_at, run.phase = child.started_at, Phase.READY
         run.heard_at = self._room.clocks.boot()
         run.deadline = float(own.get("deadline") or run.heard_at)

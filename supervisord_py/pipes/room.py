@@ -39,7 +39,7 @@ from supervisord_py.pipes.output import (
     OutputStream,
 )
 from supervisord_py.pipes.pipe_files import PipeFiles
-from supervisord_py.pipes.queue import Queue, Waiting
+from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import REASONS, Run
 from supervisord_py.pipes.scheduler import Clocks, Timetable
 from supervisord_py.pipes.shelf import AgentShelf
@@ -217,15 +217,14 @@ class Pipes:
         """Return those of a pipe that wait, oldest first."""
         return tuple(it for it in self.of_pipe(pipe) if it.execution.status is Status.QUEUED)
 
-    def add(self, run: Run) -> Waiting:
-        """Know one that is not over; return its entry for the line."""
+    def add(self, run: Run) -> None:
+        """Know one that is not over."""
         self.runs[run.id] = self._of_pipes.setdefault(run.name, {})[run.id] = run
-        it = run.execution
-        return Waiting(it.id, it.pipe_name, it.group, it.queued_at, it.not_before)
 
     def push(self, run: Run) -> None:
         """Put one in line, and admit whoever can be."""
-        self.line.push(self.add(run))
+        self.add(run)
+        self.line.push(run.execution)
         self.admit()
 
     def admit(self) -> None:
