@@ -35,8 +35,7 @@ Pointer = tuple[str | int, ...]
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 100
-MAX_VALUES = 10_000
-"""Of a YAML text, keys included: what is larger is data, and slow."""
+MAX_VALUES = 10_000  # of a YAML text, keys included: what is larger is data, and slow
 MAX_PROBLEMS = 100
 MAX_MESSAGE = 400
 _TYPE_NAMES = {

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from supervisord_py.keeper.loop import Timer
     from supervisord_py.keeper.main import Keeper
 
-BACKLOG_BYTES = 2 * MAX_FRAME
-"""What the control plane does not read is queued up to this; then it counts as hung."""
+BACKLOG_BYTES = 2 * MAX_FRAME  # what the control plane does not read is queued up to this; then it counts as hung
 _PRIVATE = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", MARK_INSTANCE, MARK_UNIT)
 """Variables that are about the keeper alone: the control plane may not believe them, nor a child."""
 CHANNEL_FD = 3

@@ -37,8 +37,7 @@ FIRST_LISTEN_FD = 3
 GRACE_SECONDS = 5.0
 HASTE_SECONDS = 2.0
 POLL_SECONDS = 0.02
-LEAVE_SECONDS = 3.0
-"""How long a control plane that asked for the end may take to go by itself."""
+LEAVE_SECONDS = 3.0  # how long a control plane that asked for the end may take to go by itself
 
 
 class Keeper:

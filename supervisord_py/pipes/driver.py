@@ -46,14 +46,12 @@ class RunDriver:
 
     def __init__(self, room: Pipes) -> None:
         self._room = room
-        self._known: dict[int, Execution] = {}
-        """Rows of executions whose processes are held, while they are adopted."""
+        self._known: dict[int, Execution] = {}  # rows of executions whose processes are held, while they are adopted
 
     async def prepare(self, run: Run) -> ChildSpec:
         """Check its budget, make its files, and return what is to be spawned.
 
-        Raises:
-            CannotRunError: With the error type of the row.
+        Raises CannotRunError: with the error type of the row.
         """
         room, plan = self._room, run.execution.plan
         await room.intake.check_budget(run)

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.output import Copier
     from supervisord_py.pipes.run import Run
 
-DISK_TRIES = 4
-"""How often the rest of the output is tried against a disk that takes nothing, once the process is gone."""
-TAIL_BYTES = 64 * 1024
-"""So much of each stream is looked at for the reason of a failure."""
+DISK_TRIES = 4  # how often the rest of the output is tried against a disk that takes nothing, once the process is gone
+TAIL_BYTES = 64 * 1024  # so much of each stream is looked at for the reason of a failure
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
 _LIMITS = frozenset((Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT))
 _CUT_OFF = frozenset((

@@ -33,8 +33,7 @@ class Queue:
 
     def __init__(self, limits: SlotLimits) -> None:
         self._line: list[Execution] = []
-        self._in_line: dict[int, Execution] = {}
-        """The same, by id."""
+        self._in_line: dict[int, Execution] = {}  # the same, by id
         self.running: dict[int, Execution] = {}
         self._looked_at = float("-inf")
         self._slots: dict[Group, int]

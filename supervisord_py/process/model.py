@@ -70,33 +70,24 @@ class ChildSpec(Struct, frozen=True):
     """A validated declaration of one child process.
 
     Attributes:
-        unit: `kind:name`.
-        argv: Program and arguments; the program is an absolute path or looked up on `env["PATH"]`.
-        cwd: Absolute path; must exist.
-        env: The complete environment; the marks of DESIGN D11 are added by the keeper's client.
-        limits: rlimits of the child.
-        grants: Descriptors beyond stdio.
-        listen_pid: Set LISTEN_PID to the child's pid (the LISTEN_FDS protocol wants it).
-        max_rss_bytes: Resident limit of the whole tree, enforced by the keeper; None for none.
         memory_grace_seconds: Between SIGTERM and SIGKILL of a tree over that limit; 0 kills at once, and so does growth
             by a further quarter. Where the kernel enforces the limit (cgroup), it kills at once.
-        tag: Opaque text that the keeper keeps with the child for a later control plane.
         stdin_name: A descriptor that was deposited with `put_fd` becomes its standard input; None: there is nothing to
             read (/dev/null). It may be dropped after the spawn.
         stdout_fd, stderr_fd: A descriptor of this process, opened O_APPEND, that becomes the child's stream: the keeper
             then makes no pipe and no log for that stream. It may be closed after the spawn. None: the unit's log.
     """
 
-    unit: str
-    argv: tuple[str, ...]
-    cwd: str
-    env: Mapping[str, str]
-    limits: tuple[ResourceLimit, ...] = ()
-    grants: tuple[GrantedFd, ...] = ()
-    listen_pid: bool = False
-    max_rss_bytes: int | None = None
+    unit: str  # `kind:name`
+    argv: tuple[str, ...]  # program and arguments; the program is an absolute path or looked up on `env["PATH"]`
+    cwd: str  # absolute path; must exist
+    env: Mapping[str, str]  # the complete environment; the marks of DESIGN D11 are added by the keeper's client
+    limits: tuple[ResourceLimit, ...] = ()  # rlimits of the child
+    grants: tuple[GrantedFd, ...] = ()  # descriptors beyond stdio
+    listen_pid: bool = False  # set LISTEN_PID to the child's pid (the LISTEN_FDS protocol wants it)
+    max_rss_bytes: int | None = None  # resident limit of the whole tree, enforced by the keeper; None for none
     memory_grace_seconds: float = 0.0
-    tag: str = ""
+    tag: str = ""  # opaque text that the keeper keeps with the child for a later control plane
     stdin_name: str | None = None
     stdout_fd: int | None = None
     stderr_fd: int | None = None
