@@ -18,7 +18,6 @@ from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.kernel_driver import folder_of_cells
 from supervisord_py.kernels.messages import end_in_row, how_it_ended
-from supervisord_py.kernels.render import CellOutput, cell_result, show
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.cell_files import WrittenEnd
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.render import CellOutput
     from supervisord_py.kernels.session_register import LiveSession
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
@@ -87,6 +87,8 @@ class CellStore:
         status, error = end.status, end.error
         if output.unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
             status, error = CellStatus.ERROR, CellError("OutputNotKept", output.unkept)
+        from supervisord_py.kernels.render import cell_result
+
         result = cell_result(
             sent.id,
             sent.title,
@@ -110,6 +112,8 @@ class CellStore:
 
     async def _shown(self, sent: KernelCellRow) -> CellOutput:
         """Read a cell's files. Small ones come from memory: the way to a thread and back takes longer."""
+        from supervisord_py.kernels.render import CellOutput, show
+
         log, limits = self.log(sent.session, sent.id), self._config().output
         try:
             paths = [path for path in (*log.paths.values(), log.records_path) if path.exists()]

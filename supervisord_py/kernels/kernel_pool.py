@@ -84,7 +84,7 @@ class KernelPool:
         backends: Backends,
         register: SessionRegister,
         config: KernelsConfig,
-        resolver: InterpreterResolver,
+        resolver: Callable[[], InterpreterResolver],
     ) -> None:
         self.placement = placement
         self.supervisor = Supervisor(placement, ledger, events)
