@@ -21,13 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from supervisord_py.daemon.boot import Flags
     from supervisord_py.daemon.control_plane import Options, Shutdown
-
-QUIET_SECONDS = 10.0
-"""The same complaint of the loop is not logged again for this long; how often it came is said with the next one."""
 
 
 def main() -> int:
@@ -103,7 +100,7 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
     )
 
     async def live() -> Shutdown:
-        asyncio.get_running_loop().set_exception_handler(quiet_handler())
+        asyncio.get_running_loop().set_exception_handler(_log_trouble)
         try:
             return await _live(options)
         finally:
@@ -141,24 +138,12 @@ async def _live(options: Options) -> Shutdown:
         raise
 
 
-def quiet_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """Return the loop's exception handler: an accept without descriptors, say, complains in bursts."""
+def _log_trouble(_loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
     import structlog
 
+    error = context.get("exception")
     log = structlog.get_logger(__name__)
-    told: dict[str, tuple[float, int]] = {}
-
-    def handle(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        message, error = str(context.get("message", "")), context.get("exception")
-        key = message.partition("\n")[0] + type(error).__name__
-        told_at, unsaid = told.get(key, (float("-inf"), 0))
-        if loop.time() - told_at < QUIET_SECONDS:
-            told[key] = (told_at, unsaid + 1)
-            return
-        told[key] = (loop.time(), 0)
-        log.error("loop_trouble", detail=message, error=repr(error) if error else None, unsaid=unsaid)
-
-    return handle
+    log.error("loop_trouble", detail=str(context.get("message", "")), error=repr(error) if error else None)
 
 
 if __name__ == "__main__":
