@@ -259,31 +259,23 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """No members: the path says it all."""
 
 
-class NewTool(Body):
-    """A tool to be written."""
+class New(Body):
+    """A tool or pipe to be written."""
 
     name: Text
+
+
+class NewTool(New):
+    """A tool to be written."""
+
     template: Template | None = None
 
 
-class AddTool(Body):
-    """A tool to be copied: an absolute path, or `example:NAME`."""
+class Add(Body):
+    """What is to be copied: a path (of tools, an absolute one), an https address (of pipes), or `example:NAME`."""
 
     source: Text
     name: Text | None = None
-
-
-class AddPipe(Body):
-    """A pipe to be installed: a path, an https address, or `example:NAME`."""
-
-    source: Text
-    name: Text | None = None
-
-
-class NewPipe(Body):
-    """A pipe to be written."""
-
-    name: Text
 
 
 class RunPipe(Body):

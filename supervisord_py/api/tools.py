@@ -171,7 +171,7 @@ async def new(call: Call, body: s.NewTool) -> web.StreamResponse:
     return json_answer(_whole_document(call, folder.name), status=_CREATED)
 
 
-async def add(call: Call, body: s.AddTool) -> web.StreamResponse:
+async def add(call: Call, body: s.Add) -> web.StreamResponse:
     """Copy a tool, or an example of the package, into the tools directory; compile what comes along uncompiled."""
     if not body.source.startswith((EXAMPLE, "/", "~")):
         raise BadRequestError(
