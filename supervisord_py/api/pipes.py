@@ -112,15 +112,14 @@ async def run_document(call: Call, name: str, *, wait: bool = False, **asked: An
     return {"schema": "px.execution/1", **execution_document(execution)}
 
 
-async def enable(call: Call, body: s.EnablePipe) -> web.StreamResponse:
-    """Let schedule and events start it, on this machine; with `{"enabled": false}` keep them from it."""
-    change = call.context.pipes.enable if body.enabled else call.context.pipes.disable
+async def switch(call: Call, body: s.EnablePipe | None = None) -> web.StreamResponse:
+    """Let schedule and events start it, on this machine, or keep them from it: what waits in line is cancelled then.
+
+    `/enable` with `{"enabled": false}` is `/disable`.
+    """
+    pipes = call.context.pipes
+    change = pipes.enable if body is not None and body.enabled else pipes.disable
     return _pipe_answer(await change(pipe_name(call)))
-
-
-async def disable(call: Call) -> web.StreamResponse:
-    """Keep schedule and events from starting it; what waits in line is cancelled."""
-    return _pipe_answer(await call.context.pipes.disable(pipe_name(call)))
 
 
 async def configure(call: Call, body: dict[str, Any]) -> web.StreamResponse:

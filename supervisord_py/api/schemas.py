@@ -218,14 +218,6 @@ def refuse_value(name: str, value: str, wanted: str) -> BadRequestError:
     )
 
 
-def parse_age(text: str) -> float | None:
-    """Return the seconds that `90`, `10m`, `1h30m` or `2d` stand for; None when it is no age."""
-    if not _AGE.fullmatch(text):
-        return None
-    seconds = sum(float(count) * _AGE_UNITS[unit] for count, unit in _AGE_PART.findall(text))
-    return seconds if seconds <= _LONGEST_AGE else None
-
-
 def moment_of(name: str, text: str | None, now: float) -> float | None:
     """Return the Unix time meant by an RFC 3339 time (UTC where it says no zone) or by an age before `now`.
 
@@ -233,9 +225,10 @@ def moment_of(name: str, text: str | None, now: float) -> float | None:
     """
     if text is None:
         return None
-    age = parse_age(text)
-    if age is not None:
-        return now - age
+    if _AGE.fullmatch(text):
+        age = sum(float(count) * _AGE_UNITS[unit] for count, unit in _AGE_PART.findall(text))
+        if age <= _LONGEST_AGE:
+            return now - age
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
