@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INACTIVE = 3
 EXIT_UNKNOWN_UNIT = 4
-EXIT_UNREACHABLE = 5
 EXIT_PERMISSION = 6
 EXIT_TIMED_OUT = 7
 EXIT_CONFLICT = 8
@@ -36,6 +33,13 @@ class PxError(Exception):
     title: ClassVar[str] = "Operation failed"  # a short phrase for people, the same for every error of the kind
     status: int = 500  # HTTP status of the problem document
     exit_code: int = EXIT_FAILED  # what `pxctl` exits with (CONTRACT §3)
+
+    def __init_subclass__(
+        cls, kind: str | None = None, title: str | None = None, status: int | None = None, exit_code: int | None = None
+    ) -> None:
+        for name, value in {"kind": kind, "title": title, "status": status, "exit_code": exit_code}.items():
+            if value is not None:
+                setattr(cls, name, value)
 
     def __init__(self, detail: str, *, hint: str | None = None, unit: str | None = None, **extra: Any) -> None:
         super().__init__(detail)
@@ -65,161 +69,81 @@ class PxError(Exception):
         }
 
 
-class BadRequestError(PxError):
+class BadRequestError(PxError, kind="bad_request", title="Bad request", status=400, exit_code=EXIT_USAGE):
     """The request cannot be understood: bad JSON, bad parameter."""
 
-    kind = "bad_request"
-    title = "Bad request"
-    status = 400
-    exit_code = EXIT_USAGE
 
-
-class AmbiguousNameError(BadRequestError):
+class AmbiguousNameError(BadRequestError, kind="ambiguous_name", title="Ambiguous name"):
     """A name fits several units; `candidates` lists them."""
 
-    kind = "ambiguous_name"
-    title = "Ambiguous name"
 
-
-class ForbiddenError(PxError):
+class ForbiddenError(PxError, kind="forbidden", title="Permission denied", status=403, exit_code=EXIT_PERMISSION):
     """The peer may not do this."""
 
-    kind = "forbidden"
-    title = "Permission denied"
-    status = 403
-    exit_code = EXIT_PERMISSION
 
-
-class UnknownUnitError(PxError):
+class UnknownUnitError(PxError, kind="unknown_unit", title="No such unit", status=404, exit_code=EXIT_UNKNOWN_UNIT):
     """There is no such unit."""
 
-    kind = "unknown_unit"
-    title = "No such unit"
-    status = 404
-    exit_code = EXIT_UNKNOWN_UNIT
 
-
-class ConflictError(PxError):
+class ConflictError(PxError, kind="conflict", title="Conflict", status=409, exit_code=EXIT_CONFLICT):
     """The request contradicts the present state."""
 
-    kind = "conflict"
-    title = "Conflict"
-    status = 409
-    exit_code = EXIT_CONFLICT
 
-
-class SurvivorsError(ConflictError):
+class SurvivorsError(ConflictError, kind="survivors", title="Something survived the stop"):
     """Something outlived a stop; `survivors` names it."""
 
-    kind = "survivors"
-    title = "Something survived the stop"
 
-
-class CancelledRunError(PxError):
+class CancelledRunError(PxError, kind="cancelled", title="Cancelled", status=409):
     """The run was cancelled before it ended."""
 
-    kind = "cancelled"
-    title = "Cancelled"
-    status = 409
 
-
-class InterruptedRunError(PxError):
+class InterruptedRunError(PxError, kind="interrupted", title="Interrupted", status=503):
     """The run was cut off through no fault of its own; asking again is safe to try."""
 
-    kind = "interrupted"
-    title = "Interrupted"
-    status = 503
 
-
-class TooLargeError(PxError):
+class TooLargeError(PxError, kind="too_large", title="Body too large", status=413, exit_code=EXIT_USAGE):
     """A body is over its limit; `limit_bytes` and `setting` name it."""
 
-    kind = "too_large"
-    title = "Body too large"
-    status = 413
-    exit_code = EXIT_USAGE
 
-
-class InvalidInputError(PxError):
+class InvalidInputError(PxError, kind="invalid_input", title="Input does not fit", status=422, exit_code=EXIT_USAGE):
     """The input does not fit the schema; `errors` is a list of `{pointer, message}`."""
 
-    kind = "invalid_input"
-    title = "Input does not fit"
-    status = 422
-    exit_code = EXIT_USAGE
 
-
-class ConfigError(PxError):
+class ConfigError(PxError, kind="config_error", title="Broken configuration", status=422, exit_code=EXIT_USAGE):
     """A file that a user wrote is broken; file, line and pointer are in the detail and in `extra`."""
 
-    kind = "config_error"
-    title = "Broken configuration"
-    status = 422
-    exit_code = EXIT_USAGE
 
-
-class OverloadedError(PxError):
+class OverloadedError(PxError, kind="overloaded", title="No capacity", status=429):
     """No capacity within the request's time; `retry_after_seconds` says when to ask again."""
 
-    kind = "overloaded"
-    title = "No capacity"
-    status = 429
 
-
-class StartFailedError(PxError):
+class StartFailedError(PxError, kind="start_failed", title="Start failed", status=503):
     """A child did not come up. `reason` is one of CONTRACT §7; exit code, signal and stderr tail ride along."""
 
-    kind = "start_failed"
-    title = "Start failed"
-    status = 503
 
-
-class ReadinessTimeoutError(StartFailedError):
+class ReadinessTimeoutError(
+    StartFailedError, kind="readiness_timeout", title="Not ready in time", status=504, exit_code=EXIT_TIMED_OUT
+):
     """A child lives but never became ready."""
 
-    kind = "readiness_timeout"
-    title = "Not ready in time"
-    status = 504
-    exit_code = EXIT_TIMED_OUT
 
-
-class ToolFailedError(PxError):
+class ToolFailedError(PxError, kind="tool_failed", title="The tool failed", status=502):
     """A tool answered with an error, broke off, or died during a run. `status` is the tool's own where it gave one."""
 
-    kind = "tool_failed"
-    title = "The tool failed"
-    status = 502
 
-
-class ResourceLimitError(PxError):
+class ResourceLimitError(
+    PxError, kind="limit_exceeded", title="ResourceLimitExceeded", status=503, exit_code=EXIT_LIMIT
+):
     """A limit was exceeded and enforced; `limit` is memory, runtime or cpu."""
 
-    kind = "limit_exceeded"
-    title = "ResourceLimitExceeded"
-    status = 503
-    exit_code = EXIT_LIMIT
 
-
-class TimedOutError(PxError):
+class TimedOutError(PxError, kind="timed_out", title="Timed out", status=504, exit_code=EXIT_TIMED_OUT):
     """The caller's own deadline passed."""
 
-    kind = "timed_out"
-    title = "Timed out"
-    status = 504
-    exit_code = EXIT_TIMED_OUT
 
-
-class ShuttingDownError(PxError):
+class ShuttingDownError(PxError, kind="shutdown", title="The daemon is stopping", status=503):
     """The daemon is stopping."""
 
-    kind = "shutdown"
-    title = "The daemon is stopping"
-    status = 503
 
-
-class KeeperLostError(PxError):
+class KeeperLostError(PxError, kind="keeper_lost", title="The keeper is gone", status=503):
     """The keeper is gone or does not answer; nothing can be spawned or stopped through it."""
-
-    kind = "keeper_lost"
-    title = "The keeper is gone"
-    status = 503

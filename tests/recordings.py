@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.pipes.adapters import load_adapters
 from supervisord_py.pipes.outcome import Cause, ExitInfo, judge
-from supervisord_py.pipes.vendor_streams import parser_for
+from supervisord_py.pipes.streams import parser_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,8 +15,6 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-import psutil
-
 from supervisord_py.errors import ForbiddenError
 
 if TYPE_CHECKING:
@@ -107,6 +105,8 @@ def caller_instance(headers: Mapping[str, str], peer: LocalPeer | None, living: 
         return told
     if peer is None or peer.pid is None:
         return None
+    import psutil  # a megabyte that an idle daemon does not need
+
     born = None
     with suppress(psutil.Error, OSError, ValueError):
         caller = psutil.Process(peer.pid)

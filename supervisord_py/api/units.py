@@ -9,7 +9,6 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-import psutil
 from aiohttp import web
 
 from supervisord_py.api import schemas as s
@@ -292,6 +291,8 @@ def cold(unit: str) -> UnitView:
 
 def resident_bytes(pid: int) -> int | None:
     """Return the resident memory of one process; None when it cannot be read."""
+    import psutil
+
     with contextlib.suppress(psutil.Error):
         return int(psutil.Process(pid).memory_info().rss)
     return None

@@ -27,7 +27,7 @@ import msgspec
 from supervisord_py.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 T = TypeVar("T")
@@ -49,18 +49,14 @@ _STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.([^.\[]+)")
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong with what a user wrote.
+    """One thing that is wrong with what a user wrote."""
 
-    Attributes:
-        line, column: Count from 1; None where the file itself is the matter.
-    """
-
-    message: str  # what, in words; `hint` the cure where there is more to say
-    file: str = ""  # the file's path, or the name of what else it stands in ("body")
-    line: int | None = None
+    message: str
+    file: str = ""  # its path, or the name of what else it stands in ("body")
+    line: int | None = None  # counts from 1, as does `column`; None where the file itself is the matter
     column: int | None = None
     pointer: str = ""  # RFC 6901, "" for the whole
-    hint: str | None = None
+    hint: str | None = None  # the cure, where there is more to say
 
     def where(self) -> str:
         """Return `file, line N, column N, at /pointer`, as far as known."""
@@ -77,21 +73,14 @@ class DocumentError(ValueError):
 
 
 class Document:
-    """A parsed text.
-
-    Args:
-        value: dicts, lists and scalars.
-        text: What was parsed; positions are looked up in it.
-        file: Its name in messages.
-        first_line: The number of the text's first line in the file.
-    """
+    """A parsed text."""
 
     def __init__(self, value: Any, text: str, file: str, language: str, first_line: int = 1) -> None:
-        self.value = value
-        self.text = text
-        self.file = file
+        self.value = value  # dicts, lists and scalars
+        self.text = text  # positions are looked up in it
+        self.file = file  # its name in messages
         self.language = language
-        self.first_line = first_line
+        self.first_line = first_line  # the number of the text's first line in the file
 
     @cached_property
     def _marks(self) -> dict[Pointer, tuple[tuple[int, int], tuple[int, int]]]:
@@ -167,11 +156,7 @@ def pointer(path: Iterable[str | int]) -> str:
 
 
 def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """Read a regular file of at most `limit` bytes; never blocks on a FIFO or a device.
-
-    Raises:
-        OSError: Missing, unreadable, not a regular file, or too large; `strerror` says so in words.
-    """
+    """Read a regular file of at most `limit` bytes, or raise OSError in words; never blocks on a FIFO or a device."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -183,10 +168,7 @@ def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_document(path: Path, *, limit: int = MAX_FILE_BYTES) -> Document:
-    """Read and parse a file, by its suffix: .json, .toml, else YAML.
-
-    Raises DocumentError: it is missing, unreadable, too large, no UTF-8, or not of its language.
-    """
+    """Read and parse a file, by its suffix: .json, .toml, else YAML. DocumentError says whatever is wrong with it."""
     parse = {".json": parse_json, ".toml": parse_toml}.get(path.suffix, parse_yaml)
     try:
         return parse(decode(read_bounded(path, limit), str(path)), str(path))
@@ -195,7 +177,7 @@ def read_document(path: Path, *, limit: int = MAX_FILE_BYTES) -> Document:
 
 
 def decode(raw: bytes, file: str) -> str:
-    """Decode UTF-8. Raises DocumentError: with the place of the first byte that is none."""
+    """Decode UTF-8, or raise DocumentError with the place of the first byte that is none."""
     if raw.startswith(b"\xef\xbb\xbf"):
         message = "the file begins with a byte order mark; save it as UTF-8 without one"
         raise DocumentError(Problem(message=message, file=file, line=1, column=1))
@@ -213,10 +195,7 @@ def _at(text: str, offset: int, message: str, file: str) -> Problem:
 
 
 def parse_json(text: str, file: str = "") -> Document:
-    """Parse JSON strictly: a key that stands twice, NaN, 1e999 and half a surrogate pair are refused.
-
-    Raises DocumentError: whatever is wrong, with its place.
-    """
+    """Parse JSON strictly: a key that stands twice, NaN, 1e999, half a surrogate pair are DocumentErrors, too."""
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -237,15 +216,13 @@ def parse_json(text: str, file: str = "") -> Document:
         value = json.loads(text, object_pairs_hook=members, parse_constant=constant, parse_float=number)
         if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode()
-        _check_depth(value, file)
+        _check_depth(value)
     except json.JSONDecodeError as error:
         raise DocumentError(Problem(message=error.msg, file=file, line=error.lineno, column=error.colno)) from None
     except UnicodeEncodeError:
         raise DocumentError(_at(text, text.lower().index("\\ud"), "half of a surrogate pair", file)) from None
     except RecursionError:
-        raise DocumentError(_too_deep(file)) from None
-    except DocumentError:
-        raise
+        raise _too_deep(file) from None
     except ValueError as error:
         message, token = error.args if len(error.args) == 2 else (str(error), "")
         raise DocumentError(_at(text, max(text.rfind(token), 0) if token else 0, message, file)) from None
@@ -253,26 +230,24 @@ def parse_json(text: str, file: str = "") -> Document:
 
 
 def parse_toml(text: str, file: str = "") -> Document:
-    """Parse TOML. Raises DocumentError: with the place that tomllib names."""
+    """Parse TOML, or raise DocumentError with the place that tomllib names."""
     try:
         value = tomllib.loads(text)
-        _check_depth(value, file)
+        _check_depth(value)
     except tomllib.TOMLDecodeError as error:
         named = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", str(error))
         line, column = (int(named[1]), int(named[2])) if named and named[1] else (text.count("\n") + 1, 1)
         message = str(error)[: named.start()] if named else str(error)
         raise DocumentError(Problem(message=message, file=file, line=line, column=column)) from None
     except RecursionError:
-        raise DocumentError(_too_deep(file)) from None
+        raise _too_deep(file) from None
     return Document(value, text, file, "toml")
 
 
 def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
     """Parse YAML for its structure only: every scalar is the text that was written, null and "" are None.
 
-    Anchors, aliases, tags and a key that stands twice are refused: a file is what it looks like.
-
-    Raises DocumentError: whatever is wrong, with its place.
+    Anchors, aliases, tags and a key that stands twice are DocumentErrors, too: a file is what it looks like.
     """
     import yaml  # 15 ms; settings and tools do without
 
@@ -312,7 +287,7 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
             root = yaml.compose(text, Loader=loader)
             return Document(build(root) if root is not None else None, text, file, "yaml", first_line)
         except RecursionError:
-            raise DocumentError(_too_deep(file)) from None
+            raise _too_deep(file) from None
         except yaml.YAMLError as error:
             failed = error
     if not isinstance(failed, yaml.MarkedYAMLError):
@@ -323,16 +298,16 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
     raise refused(failed.problem or str(failed), mark)
 
 
-def _check_depth(value: Any, file: str, depth: int = 0) -> None:
+def _check_depth(value: Any, depth: int = 0) -> None:
     if depth > MAX_DEPTH:
-        raise DocumentError(_too_deep(file))
+        raise RecursionError
     if isinstance(value, (dict, list)):
         for each in value.values() if isinstance(value, dict) else value:
-            _check_depth(each, file, depth + 1)
+            _check_depth(each, depth + 1)
 
 
-def _too_deep(file: str) -> Problem:
-    return Problem(message=f"nested deeper than {MAX_DEPTH} levels", file=file)
+def _too_deep(file: str) -> DocumentError:
+    return DocumentError(Problem(message=f"nested deeper than {MAX_DEPTH} levels", file=file))
 
 
 def convert(
@@ -343,18 +318,11 @@ def convert(
     value: Any = None,
     strict: bool = True,
     elsewhere: Mapping[str, str] | None = None,
-    dec_hook: Callable[[type, Any], Any] | None = None,
 ) -> tuple[T | None, list[Problem]]:
-    """Make a Struct of the object at `at`, or say what is wrong: at most one problem for each of its keys.
+    """Make a Struct of the object at `at`, or say what is wrong: a problem for each key, in the order of the file.
 
-    Args:
-        value: The object, where it is not simply what stands at `at`.
-        strict: False also takes numbers and booleans written as text (YAML, query strings, environment).
-        elsewhere: Keys that belong to another place, with the sentence that says so.
-        dec_hook: As msgspec has it, for fields of types of one's own.
-
-    Returns:
-        The object, None if there is any problem; and the problems in the order of the file.
+    `value` is the object where it is not simply what stands at `at`; not `strict` also takes numbers and booleans
+    written as text (YAML, query strings); `elsewhere` has sentences about keys that belong to another place.
     """
     for step in at if value is None else ():
         value = document.value[step] if value is None else value[step]
@@ -362,7 +330,7 @@ def convert(
     if not isinstance(value, dict):
         return None, [document.problem(at, f"must be an object, not {type_name(value)}")]
     try:
-        return msgspec.convert(value, kind, strict=strict, dec_hook=dec_hook), []
+        return msgspec.convert(value, kind, strict=strict), []
     except (msgspec.ValidationError, RecursionError) as error:
         whole = str(error)  # of one mistake; all of them are looked for now, which takes a hundred times as long
     struct = typing.cast("Any", kind)
@@ -377,7 +345,7 @@ def convert(
         if key in value:
             for path, wanted, member in _members((*at, key), field.type, value[key]):
                 try:
-                    msgspec.convert(member, wanted, strict=strict, dec_hook=dec_hook)
+                    msgspec.convert(member, wanted, strict=strict)
                 except (msgspec.ValidationError, RecursionError) as error:
                     problems.append(_problem(document, path, wanted, str(error)))
         elif field.required:

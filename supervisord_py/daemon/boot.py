@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from supervisord_py.daemon.paths import Scope, resolve_paths
+from supervisord_py.daemon.paths import resolve_paths
 from supervisord_py.daemon.settings import Sources
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 STOP_SECONDS = 10.0  # what an orderly stop gets at least, until the keeper kills: KILL, drained pipes, ledger closed
 CONTROL_HANG_SECONDS = 30.0  # silence after which the control plane is replaced
 WATCHDOG_SECONDS = 10.0  # interval at which the keeper asks the control plane for a sign of life
-
-_CONTROL_FDS = ("--channel-fd", "3", "--listen-fd", "4", "--lock-fd", "5")
 
 
 class Flags(msgspec.Struct, frozen=True):
@@ -47,33 +45,27 @@ class Flags(msgspec.Struct, frozen=True):
             words += ["--set", setting]
         return [*words, "--system"] if self.system else words
 
-    @property
-    def scope(self) -> Scope:
-        """Whom the daemon works for."""
-        return Scope.SYSTEM if self.system else Scope.USER
-
     def paths(self) -> Paths:
         """Return where everything lies."""
-        return resolve_paths(os.environ, scope=self.scope, config_file=self.config_file, socket=self.socket)
+        return resolve_paths(os.environ, system=self.system, config_file=self.config_file, socket=self.socket)
 
     def sources(self, paths: Paths) -> Sources:
         """Return whence the settings are read."""
         return Sources(paths.config_file, paths.conf_dir, self.config_file is not None, dict(os.environ), self.settings)
 
 
-def flag_parser(name: str) -> argparse.ArgumentParser:
-    """Return a parser of what `Flags.words` gives, for processes that `pxd` or the keeper starts."""
+def parse_flags(name: str, words: list[str], *numbers: str) -> tuple[Flags, list[int]]:
+    """Read what `Flags.words` gave, and required `numbers`, in a process that `pxd` or the keeper started."""
     parser = argparse.ArgumentParser(prog=name, description="Started by pxd, not by hand.")
     parser.add_argument("--config")
     parser.add_argument("--socket")
     parser.add_argument("--system", action="store_true")
-    parser.add_argument("--set", action="append", default=[], dest="settings")
-    return parser
-
-
-def flags_of(given: argparse.Namespace) -> Flags:
-    """Return the flags that such a parser found."""
-    return Flags(given.config, given.system, given.socket, tuple(given.settings))
+    parser.add_argument("--set", action="append", default=[])
+    for number in numbers:
+        parser.add_argument(number, type=int, required=True, dest=number)
+    given = vars(parser.parse_args(words))
+    flags = Flags(given["config"], given["system"], given["socket"], tuple(given["set"]))
+    return flags, [given[number] for number in numbers]
 
 
 def daemon_id(state_dir: Path) -> str:
@@ -81,38 +73,39 @@ def daemon_id(state_dir: Path) -> str:
     return hashlib.sha256(os.fsencode(state_dir.resolve())).hexdigest()[:8]
 
 
-def boot_document(
-    paths: Paths, settings: Settings, flags: Flags, *, lock_fd: int, listen_fd: int | None, socket_owned: bool
-) -> dict[str, Any]:
-    """Return the boot document of the keeper. The descriptors go over exec; `socket_owned`: unlink the socket file."""
-    daemon, logs = settings.daemon, settings.logs
-    return {
+def keeper_argv(
+    paths: Paths,
+    settings: Settings,
+    flags: Flags,
+    *words: str,
+    lock_fd: int,
+    listen_fd: int | None = None,
+    socket_owned: bool = False,
+) -> list[str]:
+    """Return the command that becomes the keeper: no site packages, nothing of the user's environment.
+
+    Its document lies in an inheritable descriptor, from which it can be read once. The given descriptors go over exec;
+    `socket_owned`: unlink the socket file at the end.
+    """
+    fds = ("--channel-fd", "3", "--listen-fd", "4", "--lock-fd", "5")
+    document: dict[str, Any] = {
         "daemon_id": daemon_id(paths.state_dir),
         "run_dir": str(paths.run_dir),
-        "state_dir": str(paths.state_dir),
         "log_dir": str(paths.log_dir),
         "socket_path": str(paths.socket),
         "socket_owned": socket_owned,
         "listen_fd": listen_fd,
         "lock_fd": lock_fd,
-        "control_argv": [sys.executable, "-P", "-m", "supervisord_py.daemon.control", *_CONTROL_FDS, *flags.words()],
+        "control_argv": [sys.executable, "-P", "-m", "supervisord_py.daemon.control", *fds, *flags.words()],
         "pxd_argv": [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *flags.words()],
-        "log_segment_bytes": logs.segment_bytes,
-        "log_total_bytes": logs.total_bytes,
+        "log_segment_bytes": settings.logs.segment_bytes,
+        "log_total_bytes": settings.logs.total_bytes,
         "stop_seconds": STOP_SECONDS,
         "watchdog_seconds": WATCHDOG_SECONDS,
         "control_hang_seconds": CONTROL_HANG_SECONDS,
-        "backoff_initial_seconds": daemon.backoff_initial_seconds,
-        "backoff_max_seconds": daemon.backoff_max_seconds,
-        "cgroup": "auto",
+        "backoff_initial_seconds": settings.daemon.backoff_initial_seconds,
+        "backoff_max_seconds": settings.daemon.backoff_max_seconds,
     }
-
-
-def keeper_argv(document: dict[str, Any], *words: str) -> list[str]:
-    """Return the command that becomes the keeper: no site packages, nothing of the user's environment.
-
-    The document lies in an inheritable descriptor, from which it can be read once.
-    """
     content = json.dumps(document).encode()
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("pxd-boot", 0)

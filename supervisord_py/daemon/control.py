@@ -20,15 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import argparse
     import asyncio
-    from collections.abc import Mapping
-    from typing import NoReturn
+    from collections.abc import Callable, Mapping
 
     from supervisord_py.daemon.boot import Flags
     from supervisord_py.daemon.control_plane import Options, Shutdown
-    from supervisord_py.daemon.paths import Paths
-    from supervisord_py.daemon.settings import Loaded
 
 QUIET_SECONDS = 10.0
 """The same complaint of the loop is not logged again for this long; how often it came is said with the next one."""
@@ -55,11 +51,8 @@ def main() -> int:
 
     gc.freeze()
     gc.enable()
-    parser = boot.flag_parser("pxd-control")
-    for name in ("--channel-fd", "--listen-fd", "--lock-fd"):
-        parser.add_argument(name, type=int, required=True)
-    given = parser.parse_args()
-    for fd in (given.channel_fd, given.listen_fd, given.lock_fd):
+    flags, fds = boot.parse_flags("pxd-control", sys.argv[1:], "--channel-fd", "--listen-fd", "--lock-fd")
+    for fd in fds:
         os.set_inheritable(fd, False)
     os.umask(0o077)
     configure_log("info")
@@ -67,7 +60,7 @@ def main() -> int:
 
     log = structlog.get_logger(__name__)
     try:
-        return _run(given, boot.flags_of(given), started_at)
+        return _run(flags, started_at, *fds)
     except PxError as error:
         log.error("control_failed", kind=error.kind, detail=error.detail, hint=error.hint)
         return error.exit_code if isinstance(error, SettingsError) else EXIT_FAILED
@@ -76,64 +69,57 @@ def main() -> int:
         return EXIT_FAILED
 
 
-def _run(given: argparse.Namespace, flags: Flags, started_at: float) -> int:
+def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_fd: int) -> int:
     import asyncio
 
     import structlog
 
+    from supervisord_py.daemon import boot
     from supervisord_py.daemon.control_plane import Options, Shutdown
     from supervisord_py.daemon.logging import set_level
+    from supervisord_py.daemon.settings import recall_valid
     from supervisord_py.daemon.sockets import adopt_socket
 
     log = structlog.get_logger(__name__)
     paths = flags.paths()
-    loaded = _settings(flags, paths)
+    loaded = recall_valid(paths.run_dir)  # what pxd or a reload validated
+    if loaded is None:
+        from supervisord_py.daemon.settings_reader import read_settings  # pydantic, after an upgrade in place
+
+        loaded = read_settings(flags.sources(paths))
     set_level(loaded.settings.daemon.log_level)
     for warning in loaded.warnings:
         log.warning("settings_odd", detail=warning)
     # A duplicate of our end. Nobody closes it but the kernel, with the process: to the keeper, the end of the channel
     # means that we must be killed.
-    guard = os.dup(given.channel_fd)
+    guard = os.dup(channel_fd)
     options = Options(
         flags=flags,
         paths=paths,
         loaded=loaded,
-        channel=socket.socket(fileno=given.channel_fd),
-        listening=adopt_socket(given.listen_fd),
+        channel=socket.socket(fileno=channel_fd),
+        listening=adopt_socket(listen_fd),
         started_at=started_at,
     )
 
-    def sweep_if_lost() -> None:
-        # Nobody holds the other end: a keeper that is only slow, or broke the protocol, still does.
-        poll = select.poll()
-        poll.register(guard, 0)
-        if any(what & select.POLLHUP for _, what in poll.poll(0)):
-            _sweep(options, given.lock_fd)
-
     async def live() -> Shutdown:
-        asyncio.get_running_loop().set_exception_handler(LoopTrouble())
+        asyncio.get_running_loop().set_exception_handler(quiet_handler())
         try:
             return await _live(options)
         finally:
-            sweep_if_lost()
+            # Nobody holds the other end: a keeper that is only slow, or broke the protocol, still does.
+            poll = select.poll()
+            poll.register(guard, 0)
+            if any(what & select.POLLHUP for _, what in poll.poll(0)):
+                # Kill by mark, group and record what it held; the lock goes with us: nobody starts meanwhile.
+                os.set_inheritable(lock_fd, True)
+                argv = boot.keeper_argv(paths, loaded.settings, flags, "--sweep", lock_fd=lock_fd)
+                log.warning("sweeping", daemon_id=boot.daemon_id(paths.state_dir))
+                os.execv(argv[0], argv)  # noqa: S606 - to become the sweep, without a shell, is the point
 
     ended = asyncio.run(live())
     log.info("control_ended", wish=ended.name.lower())
     return 0 if ended is not Shutdown.KEEPER_LOST else 1
-
-
-def _settings(flags: Flags, paths: Paths) -> Loaded:
-    """Return what pxd or a reload validated; where this version does not understand that, validate anew.
-
-    Raises SettingsError: there is nothing, and the settings are broken.
-    """
-    from supervisord_py.daemon.settings import recall_valid
-
-    if (kept := recall_valid(paths.run_dir)) is not None:
-        return kept
-    from supervisord_py.daemon.settings_reader import read_settings  # pydantic, after an upgrade in place
-
-    return read_settings(flags.sources(paths))
 
 
 async def _live(options: Options) -> Shutdown:
@@ -155,40 +141,24 @@ async def _live(options: Options) -> Shutdown:
         raise
 
 
-def _sweep(options: Options, lock_fd: int) -> NoReturn:
-    """Kill by mark, group and record what the dead keeper held; the lock goes with us: nobody starts meanwhile."""
+def quiet_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """Return the loop's exception handler: an accept without descriptors, say, complains in bursts."""
     import structlog
 
-    from supervisord_py.daemon import boot
+    log = structlog.get_logger(__name__)
+    told: dict[str, tuple[float, int]] = {}
 
-    os.set_inheritable(lock_fd, True)
-    document = boot.boot_document(
-        options.paths, options.loaded.settings, options.flags, lock_fd=lock_fd, listen_fd=None, socket_owned=False
-    )
-    argv = boot.keeper_argv(document, "--sweep")
-    structlog.get_logger(__name__).warning("sweeping", daemon_id=document["daemon_id"])
-    os.execv(argv[0], argv)  # noqa: S606 - to become the sweep, without a shell, is the point
-
-
-class LoopTrouble:
-    """The loop's exception handler: an accept without descriptors, say, complains in bursts."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, tuple[float, int]] = {}
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        """Log a complaint of the loop, unless the same one was logged a moment ago."""
-        import structlog
-
+    def handle(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
         message, error = str(context.get("message", "")), context.get("exception")
-        key = f"{message.splitlines()[0] if message else ''} {type(error).__name__}"
-        told_at, unsaid = self._told.get(key, (float("-inf"), 0))
+        key = message.partition("\n")[0] + type(error).__name__
+        told_at, unsaid = told.get(key, (float("-inf"), 0))
         if loop.time() - told_at < QUIET_SECONDS:
-            self._told[key] = (told_at, unsaid + 1)
+            told[key] = (told_at, unsaid + 1)
             return
-        self._told[key] = (loop.time(), 0)
-        log = structlog.get_logger(__name__)
+        told[key] = (loop.time(), 0)
         log.error("loop_trouble", detail=message, error=repr(error) if error else None, unsaid=unsaid)
+
+    return handle
 
 
 if __name__ == "__main__":

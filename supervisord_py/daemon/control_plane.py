@@ -26,14 +26,8 @@ from supervisord_py.api.context import ApiContext, DaemonFacts, Degradation, Rel
 from supervisord_py.daemon import interrupted, rooms
 from supervisord_py.daemon.boot import daemon_id
 from supervisord_py.daemon.logging import set_level
-from supervisord_py.daemon.settings import (
-    Loaded,
-    SettingsError,
-    changed_keys,
-    recall_valid,
-    restart_needed,
-)
-from supervisord_py.daemon.sockets import open_tcp, serve_on, token_file
+from supervisord_py.daemon.settings import Loaded, SettingsError, changed_keys, recall_valid, restart_needed
+from supervisord_py.daemon.sockets import open_tcp, serve_on
 from supervisord_py.errors import KeeperLostError, PxError, StartFailedError
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import retention
@@ -98,19 +92,17 @@ class ShutdownRequests:
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What a control plane is made of before it lives.
+    """What a control plane is made of before it lives; it owns our end of the keeper's channel and the control socket.
 
-    Attributes:
-        flags, paths: How `pxd` was called, and where everything lies.
-        started_at: When this control plane began, Unix seconds by the same clock as the keeper's beginning: the
-            kernel's record of it counts from a boot time in whole seconds, and may lie before the keeper's.
+    `started_at` is in Unix seconds by the same clock as the keeper's beginning: the kernel's record of it counts from a
+    boot time in whole seconds, and may lie before the keeper's.
     """
 
     flags: Flags
     paths: Paths
-    loaded: Loaded  # the settings to begin with
-    channel: socket.socket  # our end of the keeper's channel; owned
-    listening: socket.socket  # the control socket; owned
+    loaded: Loaded
+    channel: socket.socket
+    listening: socket.socket
     started_at: float
 
 
@@ -195,9 +187,10 @@ class ControlPlane:
         tcp, access = None, None
         try:
             if settings.api.listen is not None:
-                tcp, access = open_tcp(settings.api.listen, token_file(paths))
+                token_file = paths.state_dir / "api.token"
+                tcp, access = open_tcp(settings.api.listen, token_file)
                 host, port = tcp.getsockname()[:2]
-                self._tcp = (host, port, str(token_file(paths)))
+                self._tcp = (host, port, str(token_file))
         except PxError as error:
             self.degrade("tcp", error.detail, error.hint or "pxctl daemon restart")
         context = ApiContext(
@@ -235,15 +228,14 @@ class ControlPlane:
                 task.cancel()
 
     def _told_by_keeper(self, event: ControlEvent) -> None:
-        match event.name:
-            case "stop":
-                self.requests.make(Shutdown.STOP)
-            case "reload":
-                self.reload_soon()
-            case "dump":
-                self.dump()
-            case other:
-                _log.warning("unknown_control_event", name=other)
+        if event.name == "stop":
+            self.requests.make(Shutdown.STOP)
+        elif event.name == "reload":
+            self.reload_soon()
+        elif event.name == "dump":
+            self.dump()
+        else:
+            _log.warning("unknown_control_event", name=event.name)
 
     def reload_soon(self) -> None:
         """Reload because of a signal. Several in a row are one."""
@@ -268,23 +260,21 @@ class ControlPlane:
         await asyncio.sleep(FIRST_PRUNE_SECONDS)
         while True:
             try:
-                _log.debug("pruned", rows=await retention.prune(self.ledger, rooms.RETENTION, time.time()))
+                _log.debug("pruned", rows=await retention.prune(self.ledger, retention.RetentionLimits(), time.time()))
             except PxError as error:
                 _log.warning("prune_failed", detail=error.detail)
             await asyncio.sleep(PRUNE_SECONDS)
 
     def dump(self) -> None:
         """Write the state to the log."""
+
+        def named(one: Any, *names: str) -> dict[str, Any]:
+            return {name: getattr(one, name) for name in ("unit", "state", "pid", *names)}
+
         _log.info(
             "state",
-            tools=[
-                {"unit": one.unit, "state": str(one.state), "pid": one.pid, "in_flight": one.in_flight}
-                for one in self.launcher.snapshot(None)
-            ],
-            kernels=[
-                {"unit": one.unit, "state": one.state, "pid": one.pid, "queued": one.queued, "running": one.running}
-                for one in self.kernels.snapshot()
-            ],
+            tools=[named(one, "in_flight") for one in self.launcher.snapshot(None)],
+            kernels=[named(one, "queued", "running") for one in self.kernels.snapshot()],
             executions=[f"{one.name} {one.running}" for one in self.pipes.snapshot() if one.running is not None],
             children=[f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()],
             tasks=sorted(task.get_name() for task in asyncio.all_tasks()),
@@ -300,6 +290,7 @@ class ControlPlane:
         return self.requests.strongest >= Shutdown.RESTART_ALL
 
     def facts(self) -> DaemonFacts:
+        """Say who this daemon is."""
         return DaemonFacts(
             version=__version__,
             daemon_id=daemon_id(self._options.paths.state_dir),
@@ -366,38 +357,37 @@ class ControlPlane:
 
         Raises SettingsError: they are broken.
         """
-        options = self._options
+        paths, flags = self._options.paths, self._options.flags
         async with self._reading:
-            if options.flags.sources(options.paths).stamp() == self.loaded.stamp:
+            if flags.sources(paths).stamp() == self.loaded.stamp:
                 self.recover("config")
                 return self.loaded
+            argv = (sys.executable, "-P", "-m", "supervisord_py.daemon.settings_reader", str(paths.run_dir))
             try:
-                loaded = await self._validate()
-            except PxError as error:
+                read = await program.run(
+                    self.placement,
+                    (*argv, *flags.words()),
+                    name=_READER,
+                    cwd="/",
+                    env=dict(os.environ),
+                    timeout=READ_SECONDS,
+                )
+                if read.code == SettingsError.exit_code:
+                    raise SettingsError(msgspec.json.decode(read.stdout))
+                loaded = recall_valid(paths.run_dir)
+                if read.code != 0 or loaded is None:
+                    raise StartFailedError(
+                        f"the program that reads the settings {read.words}: {read.last_line}",
+                        hint=f"pxctl config check; df -h {paths.run_dir}",
+                    )
+            except (PxError, TimeoutError) as error:
+                if isinstance(error, TimeoutError):
+                    error = StartFailedError(f"the settings could not be read in {READ_SECONDS:g} s")
                 said = f"the settings cannot be loaded, those that worked last are in force: {error}"
                 self.degrade("config", said, "pxctl config check")
-                raise
+                raise error from None
             self.recover("config")
             return loaded
-
-    async def _validate(self) -> Loaded:
-        run_dir, flags = self._options.paths.run_dir, self._options.flags
-        argv = (sys.executable, "-P", "-m", "supervisord_py.daemon.settings_reader", str(run_dir), *flags.words())
-        try:
-            read = await program.run(
-                self.placement, argv, name=_READER, cwd="/", env=dict(os.environ), timeout=READ_SECONDS
-            )
-        except TimeoutError:
-            raise StartFailedError(f"the settings could not be read in {READ_SECONDS:g} s") from None
-        if read.code == SettingsError.exit_code:
-            raise SettingsError(msgspec.json.decode(read.stdout))
-        loaded = recall_valid(run_dir)
-        if read.code != 0 or loaded is None:
-            raise StartFailedError(
-                f"the program that reads the settings {read.words}: {read.last_line}",
-                hint=f"pxctl config check; df -h {run_dir}",
-            )
-        return loaded
 
     def _watch_troubles(self) -> None:
         """Turn what log and ledger report into events and into degradations that `status` and `doctor` show."""
@@ -411,19 +401,18 @@ class ControlPlane:
             self.degrade(part, f"the disk refuses output (errno {trouble.errno})", "df -h, then free some space")
             self.events.publish("log_degraded", trouble.unit, errno=trouble.errno, lost_bytes=trouble.lost_bytes)
 
-        def ledger_degraded(why: str) -> None:
+        def ledger_changed(why: str | None) -> None:
+            if why is None:
+                self.recover("ledger")
+                self.events.publish("ledger_recovered", lost_writes=self.ledger.lost_writes)
+                return
             self.degrade("ledger", f"writes wait in memory: {why}", "df -h, then free some space")
             self.events.publish("ledger_degraded", detail=why)
 
-        def ledger_recovered(lost_writes: int) -> None:
-            self.recover("ledger")
-            self.events.publish("ledger_recovered", lost_writes=lost_writes)
-
         self.placement.on_log_degraded(log_trouble)
-        self.ledger.on_degraded(ledger_degraded)
-        self.ledger.on_recovered(ledger_recovered)
+        self.ledger.on_change(ledger_changed)
         if self.ledger.degraded:
-            ledger_degraded(self.ledger.degraded)
+            ledger_changed(self.ledger.degraded)
         if (recovery := self.ledger.recovered_from) is not None:
             _log.error("ledger_recovered_from_damage", moved_to=recovery.moved_to, detail=recovery.detail)
             self.events.publish("ledger_rebuilt", moved_to=str(recovery.moved_to), detail=recovery.detail)
@@ -438,7 +427,7 @@ class ControlPlane:
         try:
             if self.requests.strongest is Shutdown.REPLACE:
                 await self._stop_listening()
-            if self.requests.strongest is Shutdown.REPLACE:
+            if self.requests.strongest is Shutdown.REPLACE:  # a stop may have been asked for meanwhile
                 await asyncio.gather(self.launcher.detach(), self.kernels.detach(), self.pipes.detach())
                 await self._close_ledger()
                 await self.placement.restart(everything=False)
@@ -462,15 +451,11 @@ class ControlPlane:
             await self._close_ledger()
 
     async def _stop_children(self) -> None:
-        """Stop all at the same time, each with its own grace; a keeper that dies meanwhile stops nobody.
-
-        Raises KeeperLostError: it died.
-        """
+        """Stop all at the same time, each with its own grace; KeeperLostError when the keeper dies meanwhile."""
         wanted = self.requests.strongest.name.lower()
         self.events.publish("daemon_stopping", wish=wanted)
         _log.info("stopping", wish=wanted)
-        rooms_closing = (self.launcher.close(), self.kernels.close(), self.pipes.close())
-        closing: asyncio.Future[Any] = asyncio.gather(*rooms_closing)
+        closing: asyncio.Future[Any] = asyncio.gather(self.launcher.close(), self.kernels.close(), self.pipes.close())
         losing: asyncio.Future[Any] = asyncio.create_task(self.requests.stronger_than(Shutdown.STOP), name="losing")
         await asyncio.wait({closing, losing}, return_when=asyncio.FIRST_COMPLETED)
         lost = losing.done()

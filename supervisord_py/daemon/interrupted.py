@@ -37,12 +37,8 @@ class Losses(NamedTuple):
 
 
 async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collection[str]) -> Losses:
-    """Close the rows that nobody holds any more; tell log and events of them, and return all that was interrupted.
-
-    `caps`: what our keeper said of itself and of what it swept; `held`: keys that our keeper holds.
-    """
-    now = time.time()
-    closed = await instances.close_interrupted(ledger, held, now)
+    """Close the rows of which our keeper holds no child; tell log and events, and return all that was cut off."""
+    closed = await instances.close_interrupted(ledger, held, time.time())
     rows = {row.key: row for row in await instances.interrupted_since(ledger, caps.keeper_started_at)}
     rows.update((row.key, row) for row in closed)
     pids = {key: pid for key, _, pid in caps.interrupted}

@@ -6,7 +6,6 @@ holder is dead belongs to the clean-up after a killed keeper, which ends by itse
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import time
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CLEANUP_SECONDS = 15.0  # how long the clean-up after a killed keeper may take before we give up
-
 _POLL_SECONDS = 0.05
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Holder(NamedTuple):
@@ -45,6 +42,14 @@ class Holder(NamedTuple):
 class AlreadyRunningError(ConflictError):
     """Another daemon holds these directories; `pid` is its keeper's, where known."""
 
+    def __init__(self, folder: Path, pid: int | None) -> None:
+        who = f"pid {pid}" if pid else "a process that did not say who it is"
+        super().__init__(
+            f"another daemon ({who}) already holds {folder}",
+            hint="`pxctl daemon status` shows it, `pxctl daemon stop` stops it; PX_HOME gives a second one its place",
+            pid=pid,
+        )
+
 
 def take_lock(path: Path, *, patience: float = CLEANUP_SECONDS) -> int:
     """Lock `path` and return the descriptor that holds it (close-on-exec; not yet signed by `sign_lock`).
@@ -53,30 +58,39 @@ def take_lock(path: Path, *, patience: float = CLEANUP_SECONDS) -> int:
     """
     deadline = time.monotonic() + patience
     while True:
-        fd = _try_lock(path)
-        if fd is not None:
-            return fd
-        holder = read_holder(path)
-        if holder is not None and holder.alive:
-            raise already_running(path.parent, holder.pid)
-        if time.monotonic() >= deadline:
-            raise already_running(path.parent, None)
-        time.sleep(_POLL_SECONDS)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Only the file that the path names now counts: it may have been unlinked or replaced meanwhile.
+            if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
+                os.fchmod(fd, 0o600)
+                return fd
+        except FileNotFoundError:
+            pass
+        except (BlockingIOError, PermissionError):
+            holder = read_holder(path)
+            if holder is not None and holder.alive:
+                os.close(fd)
+                raise AlreadyRunningError(path.parent, holder.pid) from None
+            if time.monotonic() >= deadline:
+                os.close(fd)
+                raise AlreadyRunningError(path.parent, None) from None
+            time.sleep(_POLL_SECONDS)
+        os.close(fd)
 
 
 def sign_lock(fd: int) -> None:
     """Write into a lock we hold who we are. The pid stays true over exec."""
-    text = f"{os.getpid()} {start_time(os.getpid())}\n".encode()
     os.ftruncate(fd, 0)
-    os.pwrite(fd, text, 0)
+    os.pwrite(fd, f"{os.getpid()} {start_time(os.getpid())}\n".encode(), 0)
 
 
 def read_holder(path: Path) -> Holder | None:
     """Return who signed the lock file, or None when nobody has (yet)."""
     try:
-        words = path.read_text("ascii").split()
-        return Holder(int(words[0]), int(words[1]))
-    except (OSError, ValueError, IndexError):
+        pid, started = path.read_text("ascii").split()[:2]
+        return Holder(int(pid), int(started))
+    except (OSError, ValueError):
         return None
 
 
@@ -84,33 +98,3 @@ def start_time(pid: int) -> int:
     """Return when a process began, in clock ticks since boot; 0 where that cannot be seen."""
     row = procfs.look(pid)
     return row.start_time if row is not None else 0
-
-
-def already_running(folder: Path, pid: int | None) -> AlreadyRunningError:
-    """Say that another daemon is there."""
-    who = f"pid {pid}" if pid else "a process that did not say who it is"
-    return AlreadyRunningError(
-        f"another daemon ({who}) already holds {folder}",
-        hint="`pxctl daemon status` shows it, `pxctl daemon stop` stops it; PX_HOME gives a second one its own place",
-        pid=pid,
-    )
-
-
-def _try_lock(path: Path) -> int | None:
-    """Lock the file that `path` names now: one that was unlinked or replaced meanwhile is let go again."""
-    while True:
-        fd = os.open(path, _OPEN, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held, named = os.fstat(fd), os.stat(path, follow_symlinks=False)
-            if (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino):
-                os.fchmod(fd, 0o600)
-                return fd
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            os.close(fd)
-            if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-                return None
-            raise
-        os.close(fd)

@@ -18,13 +18,10 @@ import click
 import msgspec
 
 from supervisord_py import __version__
-from supervisord_py.errors import EXIT_OK, PxError
+from supervisord_py.errors import PxError
 
 if TYPE_CHECKING:
-    import socket
-
     from supervisord_py.daemon.boot import Flags
-    from supervisord_py.daemon.paths import Paths
     from supervisord_py.daemon.settings import Loaded
 
 OPEN_FILES = 16_384
@@ -76,43 +73,70 @@ def main(
     flags = Flags(config_file, system, socket_path, settings)
     try:
         if print_unit is not None:
-            _print_unit(print_unit, flags)
+            from supervisord_py.daemon import service_files
+
+            command = service_files.own_command(sys.argv[0], flags.words())
+            write = service_files.systemd_unit if print_unit == "systemd" else service_files.launchd_plist
+            click.echo(write(command, system=system), nl=False)
         elif act == "check":
-            sys.exit(_check(flags, as_json=as_json))
+            _check(flags, as_json=as_json)
         elif act == "show":
-            _show(flags, as_json=as_json)
+            rows = list(_validate(flags).rows())
+            if as_json:
+                _print_json(
+                    "config", settings=[dict(zip(("key", "value", "origin"), row, strict=True)) for row in rows]
+                )
+            for key, value, origin in () if as_json else rows:
+                click.echo(f"{key} = {json.dumps(value)}  # {origin}")
         else:
             _start(flags)
-    except PxError as error:
-        _fail(error)
-    except OSError as error:
-        _fail(PxError(f"cannot start: {error}", hint="see `df -h`, `ulimit -n` and the path named above"))
+    except (PxError, OSError) as error:
+        if isinstance(error, OSError):
+            error = PxError(f"cannot start: {error}", hint="see `df -h`, `ulimit -n` and the path named above")
+        for line in error.detail.splitlines():
+            click.echo(f"pxd: {line}", err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
+        sys.exit(error.exit_code)
 
 
 def _start(flags: Flags) -> NoReturn:
     from supervisord_py.daemon import boot, lock, sockets
-    from supervisord_py.daemon.paths import check_socket_length, make_places
-    from supervisord_py.daemon.settings import keep_valid
+    from supervisord_py.daemon.paths import check_socket_length, guard_directory, make_places
+    from supervisord_py.daemon.settings import keep_valid, recall_valid
 
-    _settle_environment()
+    for name in ("PX_HOME", "PX_SOCKET"):  # the control plane reads them again, perhaps from elsewhere
+        if value := os.environ.get(name):
+            os.environ[name] = str(Path(value).expanduser().absolute())
     paths = flags.paths()
-    inherited = _inherited()
+    inherited = sockets.inherited_socket(os.environ, os.getpid())
+    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
+        os.environ.pop(name, None)
     if inherited is None:
         check_socket_length(paths.socket)
-    loaded = _load(flags, paths)
+    loaded = None
+    if os.path.lexists(paths.run_dir):
+        guard_directory(paths.run_dir)  # what lies there is ours
+        loaded = recall_valid(paths.run_dir)
+    if loaded is None or loaded.stamp != flags.sources(paths).stamp():
+        loaded = _validate(flags)
     os.umask(0o077)
     make_places(paths)
-    lock_fd = lock.take_lock(paths.lock_file)
     # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only. The
-    # keeper need not know of this second lock: what it inherits it keeps open, and gives to no child.
-    state_fd = lock.take_lock(paths.state_dir / paths.lock_file.name)
+    # keeper need not know of the second lock: what it inherits it keeps open, and gives to no child.
+    lock_fd, state_fd = (lock.take_lock(folder / paths.lock_file.name) for folder in (paths.run_dir, paths.state_dir))
     listening = inherited or sockets.bind_socket(paths.socket)
     for fd in (lock_fd, state_fd):
         lock.sign_lock(fd)
     for fd in (lock_fd, state_fd, listening.fileno()):
         os.set_inheritable(fd, True)
     keep_valid(paths.run_dir, loaded)
-    document = boot.boot_document(
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    argv = boot.keeper_argv(
         msgspec.structs.replace(paths, socket=Path(listening.getsockname())),
         loaded.settings,
         flags,
@@ -120,107 +144,33 @@ def _start(flags: Flags) -> NoReturn:
         listen_fd=listening.fileno(),
         socket_owned=inherited is None,
     )
-    _raise_open_files()
-    argv = boot.keeper_argv(document)
     os.execv(argv[0], argv)  # noqa: S606 - to become the keeper, without a shell, is the point
 
 
-def _load(flags: Flags, paths: Paths) -> Loaded:
-    """Return the settings: those that an earlier start validated, if nothing of them has changed since.
-
-    Raises SettingsError: they are broken.
-    """
-    from supervisord_py.daemon.paths import guard_directory
-    from supervisord_py.daemon.settings import recall_valid
-
-    if os.path.lexists(paths.run_dir):
-        guard_directory(paths.run_dir)  # what lies there is ours
-        kept = recall_valid(paths.run_dir)
-        if kept is not None and kept.stamp == flags.sources(paths).stamp():
-            return kept
-    return _validate(flags, paths)
-
-
-def _validate(flags: Flags, paths: Paths) -> Loaded:
+def _validate(flags: Flags) -> Loaded:
     from supervisord_py.daemon.settings_reader import read_settings  # pydantic: a third of a second
 
-    return read_settings(flags.sources(paths))
+    return read_settings(flags.sources(flags.paths()))
 
 
-def _inherited() -> socket.socket | None:
-    """Return the socket that systemd gave; none of its descriptors goes on to children."""
-    from supervisord_py.daemon import sockets
-
-    found = sockets.inherited_socket(os.environ, os.getpid())
-    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
-        os.environ.pop(name, None)
-    return found
-
-
-def _settle_environment() -> None:
-    """Make places in the environment absolute: the control plane reads it again, perhaps from elsewhere."""
-    for name in ("PX_HOME", "PX_SOCKET"):
-        if value := os.environ.get(name):
-            os.environ[name] = str(Path(value).expanduser().absolute())
-
-
-def _raise_open_files() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _check(flags: Flags, *, as_json: bool) -> int:
-    """Say what is wrong with the settings; returns the exit code."""
+def _check(flags: Flags, *, as_json: bool) -> None:
     from supervisord_py.daemon.settings import SettingsError
 
-    paths = flags.paths()
     try:
-        loaded = _validate(flags, paths)
+        loaded = _validate(flags)
     except SettingsError as error:
         if not as_json:
             raise
         _print_json("config_check", ok=False, problems=error.extra["problems"], warnings=[])
-        return error.exit_code
+        sys.exit(error.exit_code)
     if as_json:
         _print_json("config_check", ok=True, problems=[], warnings=list(loaded.warnings))
-        return EXIT_OK
+        return
     for warning in loaded.warnings:
         click.echo(f"pxd: warning: {warning}", err=True)
-    there = "" if paths.config_file.exists() else " (not there: defaults)"
-    click.echo(f"settings are good: {paths.config_file}{there}")
-    return EXIT_OK
-
-
-def _show(flags: Flags, *, as_json: bool) -> None:
-    rows = list(_validate(flags, flags.paths()).rows())
-    if as_json:
-        _print_json("config", settings=[{"key": key, "value": value, "origin": origin} for key, value, origin in rows])
-        return
-    for key, value, origin in rows:
-        click.echo(f"{key} = {json.dumps(value)}  # {origin}")
-
-
-def _print_unit(kind: str, flags: Flags) -> None:
-    from supervisord_py.daemon import service_files
-
-    command = service_files.own_command(sys.argv[0], flags.words())
-    scope = flags.scope
-    text = (
-        service_files.systemd_unit(command, scope) if kind == "systemd" else service_files.launchd_plist(command, scope)
-    )
-    click.echo(text, nl=False)
+    file = flags.paths().config_file
+    click.echo(f"settings are good: {file}{'' if file.exists() else ' (not there: defaults)'}")
 
 
 def _print_json(noun: str, **members: Any) -> None:
     click.echo(json.dumps({"schema": f"px.{noun}/1", **members}))
-
-
-def _fail(error: PxError) -> NoReturn:
-    for line in error.detail.splitlines():
-        click.echo(f"pxd: {line}", err=True)
-    if error.hint:
-        click.echo(f"hint: {error.hint}", err=True)
-    sys.exit(error.exit_code)

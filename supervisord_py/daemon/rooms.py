@@ -21,7 +21,6 @@ from supervisord_py.kernels.config import (
 from supervisord_py.kernels.config import OutputLimits as CellLimits
 from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.ledger.retention import RetentionLimits, TableLimit
 from supervisord_py.pipes.config import OutputLimits, PipesConfig, RetryLimits, SchedulerLimits, SlotLimits
 from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
 
@@ -133,15 +132,3 @@ def api_config(settings: Settings, paths: Paths, tcp: TcpAccess | None) -> ApiCo
     places = {name: getattr(paths, name) for name in ("log_dir", "state_dir", "run_dir", "cells_dir", "tools_dir")}
     most = settings.tools.max_body_bytes
     return _of(ApiConfig, settings.api, **places, examples_dir=EXAMPLES / "tools", max_body_bytes=most, tcp=tcp)
-
-
-_KEEP_SECONDS = 90 * 86_400.0
-_MANY = TableLimit(100_000, _KEEP_SECONDS)
-RETENTION = RetentionLimits(
-    events=_MANY,
-    runs=_MANY,
-    instances=_MANY,
-    kernel_cells=TableLimit(20_000, _KEEP_SECONDS),
-    kernel_sessions=TableLimit(1_000, _KEEP_SECONDS),
-)
-"""How much the ledger keeps."""

@@ -1,4 +1,4 @@
-"""Writes the service files: the systemd unit and the launchd property list. Pure text out of a command and a scope.
+"""Writes the service files: the systemd unit and the launchd property list. Pure text out of a command.
 
 What the keys mean and why they have these values stands beside them. The files under `units/` are what this module
 gives for `/usr/bin/pxd`, and a test holds the two together.
@@ -11,8 +11,6 @@ import plistlib
 import shutil
 import sys
 from typing import TYPE_CHECKING
-
-from supervisord_py.daemon.paths import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,9 +69,8 @@ _USER_STATE = """\
 """
 
 
-def systemd_unit(command: Sequence[str], scope: Scope) -> str:
+def systemd_unit(command: Sequence[str], *, system: bool) -> str:
     """Return the systemd unit that runs `command` (absolute program first)."""
-    system = scope is Scope.SYSTEM
     return _UNIT.format(
         command=" ".join(_systemd_word(word) for word in command),
         order="After=network.target\n" if system else "",
@@ -83,7 +80,7 @@ def systemd_unit(command: Sequence[str], scope: Scope) -> str:
     )
 
 
-def launchd_plist(command: Sequence[str], scope: Scope) -> str:
+def launchd_plist(command: Sequence[str], *, system: bool) -> str:
     """Return the property list that runs `command` as an agent of the user, or as a daemon of the machine."""
     job: dict[str, object] = {
         "Label": LABEL,
@@ -100,7 +97,7 @@ def launchd_plist(command: Sequence[str], scope: Scope) -> str:
         "SoftResourceLimits": {"NumberOfFiles": 8192},
         "Umask": 0o077,
     }
-    if scope is Scope.SYSTEM:
+    if system:
         job["StandardErrorPath"] = "/var/log/pxd.log"
     return plistlib.dumps(job, sort_keys=False).decode()
 

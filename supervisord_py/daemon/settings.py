@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import ipaddress
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ NOT_SETTINGS = frozenset({"PX_HOME", "PX_SOCKET", "PX_AUTOSTART", "PX_INSTANCE",
 """Variables that other parts read: places (CONTRACT §1), the client's switch, the marks of children."""
 
 VALID_NAME = "settings.valid.json"
-DEFAULT_ORIGIN = "default"
 
 
 class SettingsError(ConfigError):
@@ -42,8 +40,12 @@ class SettingsError(ConfigError):
     exit_code = EXIT_BAD_SETTINGS
 
     def __init__(self, problems: Sequence[dict[str, Any]]) -> None:
+        def sentence(problem: dict[str, Any]) -> str:
+            meant = f"; did you mean {problem['nearest']}?" if problem["nearest"] else ""
+            return f"{problem['origin']}: {problem['message']}{meant}"
+
         super().__init__(
-            "\n".join(_sentence(problem) for problem in problems),
+            "\n".join(map(sentence, problems)),
             hint="`pxd --check-config` checks again; `pxd --show-config` shows every key with its value and origin",
             problems=list(problems),
         )
@@ -53,19 +55,14 @@ class SettingsError(ConfigError):
         return {**super().problem(), "hint": "pxctl config check", "exit_code": ConfigError.exit_code}
 
 
-def _sentence(problem: dict[str, Any]) -> str:
-    meant = f"; did you mean {problem['nearest']}?" if problem["nearest"] else ""
-    return f"{problem['origin']}: {problem['message']}{meant}"
-
-
 class Sources(msgspec.Struct, frozen=True):
     """Whence settings are read."""
 
-    config_file: Path  # `pxd.toml`
-    conf_dir: Path  # folder of drop-ins
-    named: bool  # True when the user named the file (`--config`): then it must exist
-    environ: Mapping[str, str]  # the environment
-    flags: tuple[str, ...] = ()  # texts `section.key=value` of `--set`, in their order
+    config_file: Path
+    conf_dir: Path
+    named: bool  # the user named the file (`--config`): then it must exist
+    environ: Mapping[str, str]
+    flags: tuple[str, ...] = ()  # `section.key=value` of `--set`, in their order
 
     def files(self) -> list[Path]:
         """Return the files to read, weakest first."""
@@ -80,16 +77,16 @@ class Sources(msgspec.Struct, frozen=True):
             for name, text in self.environ.items()
             if name in LEGACY_NAMES or (name.startswith(PREFIX) and name not in NOT_SETTINGS)
         )
-        parts = [__version__, self.named, self.flags, variables, [_looks(path) for path in self.files()]]
+        files: list[tuple[Any, ...]] = []
+        for path in self.files():
+            try:
+                seen = path.stat()
+                looks: tuple[int, ...] = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+            except OSError as error:
+                looks = (error.errno or 0,)
+            files.append((str(path), *looks))
+        parts = [__version__, self.named, self.flags, variables, files]
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _looks(path: Path) -> tuple[str, ...]:
-    try:
-        seen = path.stat()
-    except OSError as error:
-        return str(path), str(error.errno)
-    return str(path), f"{seen.st_dev}:{seen.st_ino}:{seen.st_size}:{seen.st_mtime_ns}:{seen.st_ctime_ns}"
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -108,14 +105,11 @@ class Loaded(msgspec.Struct, frozen=True):
 
     def origin(self, key: str) -> str:
         """Say where a key was set."""
-        return self.origins.get(key, DEFAULT_ORIGIN)
+        return self.origins.get(key, "default")
 
 
 def keep_valid(folder: Path, loaded: Loaded) -> None:
-    """Leave settings for the control planes to come. Secrets are among them: the file is ours alone.
-
-    Raises OSError: the disk refuses.
-    """
+    """Leave settings for the control planes to come. Secrets are among them: the file is ours alone."""
     fresh = folder / f"{VALID_NAME}.{os.getpid()}"
     try:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -148,22 +142,3 @@ def restart_needed(key: str) -> str | None:
         return None
     # The keeper was told at its birth.
     return "pxctl daemon restart --all" if section in {"daemon", "logs"} else "pxctl daemon restart"
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """Split `host:port` (`[::1]:7860` for IPv6). The host must be a loopback address.
-
-    Raises:
-        ValueError: It is no such pair; the message says why.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError("must be address:port, like 127.0.0.1:7860")
-    bare = host.removeprefix("[").removesuffix("]")
-    try:
-        address = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare)
-    except ValueError:
-        raise ValueError(f"has {bare!r}, which is no address") from None
-    if not address.is_loopback:
-        raise ValueError(f"has {bare}, which is no loopback address; use 127.0.0.1 and a tunnel from outside")
-    return str(address), int(port)

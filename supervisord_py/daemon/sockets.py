@@ -7,7 +7,7 @@ decides, and only the holder of the lock asks.
 from __future__ import annotations
 
 import contextlib
-import errno
+import ipaddress
 import os
 import secrets
 import socket
@@ -16,7 +16,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING
 
-from supervisord_py.daemon.lock import already_running
+from supervisord_py.daemon.lock import AlreadyRunningError
 from supervisord_py.daemon.paths import PlaceError, check_socket_length
 from supervisord_py.errors import ConfigError, ConflictError
 
@@ -27,41 +27,36 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from supervisord_py.api.context import TcpAccess
-    from supervisord_py.daemon.paths import Paths
 
 FIRST_INHERITED = 3  # SD_LISTEN_FDS_START of sd_listen_fds(3)
-
 BACKLOG = 1024  # while the control plane restarts, clients wait here; the kernel caps it at net.core.somaxconn
 TCP_BACKLOG = 128
-TOKEN_NAME = "api.token"  # noqa: S105 - the name of a file
 TOKEN_LETTERS = 16  # a shorter token is no secret
 
 
 def inherited_socket(environ: Mapping[str, str], pid: int, first: int = FIRST_INHERITED) -> socket.socket | None:
     """Return the socket that LISTEN_FDS gives us, or None when it gives none to this process.
 
-    All descriptors of LISTEN_FDS become close-on-exec; more than one is refused.
+    All descriptors of LISTEN_FDS become close-on-exec.
 
     Raises PlaceError: what was inherited is not one listening Unix stream socket.
     """
-    if environ.get("LISTEN_PID") != str(pid):
+    text = environ.get("LISTEN_FDS", "")
+    if environ.get("LISTEN_PID") != str(pid) or not text.isdigit() or int(text) == 0:
         return None
-    count = int(text) if (text := environ.get("LISTEN_FDS", "")).isdigit() else 0
-    if count == 0:
-        return None
-    for fd in range(first, first + count):
+    for fd in range(first, first + int(text)):
         with contextlib.suppress(OSError):  # a number that is no descriptor is told by `adopt_socket`
             os.set_inheritable(fd, False)
-    if count > 1:
+    if int(text) > 1:
         raise PlaceError(
-            f"LISTEN_FDS={count}: the service manager passed {count} sockets, pxd takes one",
+            f"LISTEN_FDS={text}: the service manager passed {text} sockets, pxd takes one",
             hint="leave one ListenStream= in the systemd socket unit",
         )
     return adopt_socket(first)
 
 
 def adopt_socket(fd: int) -> socket.socket:
-    """Take over a listening Unix stream socket that somebody else made. Raises PlaceError: `fd` is something else."""
+    """Take over a listening Unix stream socket that somebody else made; PlaceError when `fd` is something else."""
     try:
         found = socket.socket(fileno=fd) if stat.S_ISSOCK(os.fstat(fd).st_mode) else None
     except OSError:
@@ -85,25 +80,23 @@ def bind_socket(path: Path) -> socket.socket:
     socket is in the way.
     """
     check_socket_length(path)
-    fresh = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        _clear(path)
-        before = os.umask(0o177)
+    with contextlib.ExitStack() as undo:
+        fresh = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
-            fresh.bind(str(path))
-        finally:
-            os.umask(before)
-        path.chmod(0o600)
-        fresh.listen(BACKLOG)
-    except OSError as error:
-        fresh.close()
-        raise PlaceError(
-            f"cannot bind the control socket {path}: {error.strerror}",
-            hint="PX_SOCKET=PATH puts it elsewhere, for pxd and pxctl",
-        ) from error
-    except BaseException:
-        fresh.close()
-        raise
+            _clear(path)
+            before = os.umask(0o177)
+            try:
+                fresh.bind(str(path))
+            finally:
+                os.umask(before)
+            path.chmod(0o600)
+            fresh.listen(BACKLOG)
+        except OSError as error:
+            raise PlaceError(
+                f"cannot bind the control socket {path}: {error.strerror}",
+                hint="PX_SOCKET=PATH puts it elsewhere, for pxd and pxctl",
+            ) from error
+        undo.pop_all()
     return fresh
 
 
@@ -122,33 +115,42 @@ def _clear(path: Path) -> None:
         probe.settimeout(1.0)
         try:
             probe.connect(str(path))
-        except OSError as error:
-            if error.errno not in {errno.ECONNREFUSED, errno.ENOENT}:  # in doubt somebody is there
-                raise already_running(path.parent, None) from None
-        else:
-            raise already_running(path.parent, _peer_pid(probe))
-    path.unlink(missing_ok=True)
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except OSError:  # in doubt somebody is there
+            raise AlreadyRunningError(path.parent, None) from None
+        pid = None
+        if sys.platform == "linux":  # who called listen() on the other end (unix(7), SO_PEERCRED)
+            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            pid = struct.unpack("3i", credentials)[0]
+        raise AlreadyRunningError(path.parent, pid)
 
 
-def _peer_pid(connection: socket.socket) -> int | None:
-    """Return the pid that called listen() on the other end (unix(7), SO_PEERCRED), where the kernel tells."""
-    if sys.platform != "linux":
-        return None
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", credentials)[0]
-    return pid or None
+def parse_listen(text: str) -> tuple[str, int]:
+    """Split `host:port` (`[::1]:7860` for IPv6) of a loopback address; ValueError says why it is no such pair."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError("must be address:port, like 127.0.0.1:7860")
+    bare = host.removeprefix("[").removesuffix("]")
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare)
+    except ValueError:
+        raise ValueError(f"has {bare!r}, which is no address") from None
+    if not address.is_loopback:
+        raise ValueError(f"has {bare}, which is no loopback address; use 127.0.0.1 and a tunnel from outside")
+    return str(address), int(port)
 
 
-def open_tcp(listen: str, token_path: Path) -> tuple[socket.socket, TcpAccess]:
+def open_tcp(listen: str, token_file: Path) -> tuple[socket.socket, TcpAccess]:
     """Bind the loopback port of `[api] listen` and get its token.
 
     Raises ConfigError: the token file cannot be used; ConflictError: the port cannot be had.
     """
     from supervisord_py.api.context import TcpAccess
-    from supervisord_py.daemon.settings import parse_listen
 
     host, port = parse_listen(listen)
-    token = read_or_make_token(token_path)
+    token = read_or_make_token(token_file)
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -160,11 +162,6 @@ def open_tcp(listen: str, token_path: Path) -> tuple[socket.socket, TcpAccess]:
             hint="choose another port in [api] listen, then `pxctl daemon restart`",
         ) from error
     return listening, TcpAccess(token, listening.getsockname()[1])
-
-
-def token_file(paths: Paths) -> Path:
-    """Return where the token of the loopback port lies."""
-    return paths.state_dir / TOKEN_NAME
 
 
 def read_or_make_token(path: Path) -> str:

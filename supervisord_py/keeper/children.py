@@ -19,19 +19,18 @@ import time
 
 from supervisord_py.keeper import procfs, spawn
 from supervisord_py.keeper.spawn import Refusal, SpawnError
+from supervisord_py.keeper.tree import Membership
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from supervisord_py.keeper.boot import Birth, Rungs
     from supervisord_py.keeper.cgroup import Group
-    from supervisord_py.keeper.logs import Logs, Outlet, UnitLog
-    from supervisord_py.keeper.loop import Loop
+    from supervisord_py.keeper.logs import Outlet, UnitLog
+    from supervisord_py.keeper.main import Keeper
     from supervisord_py.keeper.procfs import Process
     from supervisord_py.keeper.spawn import Plan
-    from supervisord_py.keeper.tree import Membership
 
     Answer = Callable[["HeldChild | SpawnError"], None]
 
@@ -44,51 +43,35 @@ WHO = ("key", "unit", "pid", "start_time", "boot_id", "started_at")
 
 
 class HeldChild:
-    """One instance: one process life, never restarted, only replaced.
+    """One instance: one process life, never restarted, only replaced."""
 
-    Attributes:
-        key: The id that the control plane chose.
-        born: The key that it was spawned with, which its environment bears; another one only after a renaming.
-        fingerprint: Equal for equal orders.
-        pid, start_time: The leader's; clock ticks since boot.
-        report: Descriptor of the exec report, -1 once it is read; then those who wait in `answers` are told.
-        watched_member: pidfd of a process that outlived the leader, -1 where there is none.
-        group: Its cgroup, on that rung.
-        log: Where its output goes; None when all of it goes to descriptors that came with the order.
-        members: start time by pid, of every process ever seen in the tree and not yet seen gone.
-        tree_alive: False once the last process of the tree is gone.
-        stopping: A stop is under way, or ended with survivors.
-        verdict: What the killer wrote down before it signalled.
-        exit: The exit record, once the leader is reaped.
-        memory_grace: Seconds between TERM and KILL when it is over its memory limit; 0 kills at once.
-        cpu_limit: Soft and hard RLIMIT_CPU in seconds; negative for none.
-    """
-
-    def __init__(self, key: str, unit: str, boot_id: str, message: Mapping[str, Any]) -> None:
+    def __init__(self, message: Mapping[str, Any], boot_id: str) -> None:
         limit = message.get("max_rss_bytes")
-        self.key = self.born = key
-        self.unit = unit
+        self.key = spawn.text(message, "key")  # the id that the control plane chose
+        self.born = self.key  # which its environment bears; `key` is another one only after a renaming
+        self.unit = spawn.text(message, "unit")
         self.tag = str(message.get("tag", ""))
         self.boot_id = boot_id
-        self.fingerprint = _fingerprint(message)
-        self.pid = self.start_time = 0
-        self.report = -1
+        order = {name: value for name, value in message.items() if name != "id"}
+        self.fingerprint = hash(json.dumps(order, sort_keys=True))  # equal for equal orders
+        self.pid = self.start_time = 0  # the leader's; clock ticks since boot
+        self.report = -1  # descriptor of the exec report, -1 once it is read; then those who wait are told
+        self.answers: list[Answer] = []
         self.started_at = time.time()
-        self.group: Group | None = None
-        self.log: UnitLog | None = None
+        self.group: Group | None = None  # its cgroup, on that rung
+        self.log: UnitLog | None = None  # None when all output goes to descriptors that came with the order
         self.log_position = 0
         self.outlets: list[Outlet] = []
-        self.answers: list[Answer] = []
-        self.watched_member = -1
-        self.members: dict[int, int] = {}
-        self.tree_alive = True
-        self.stopping = False
-        self.verdict: dict[str, Any] | None = None
-        self.exit: dict[str, Any] | None = None
+        self.watched_member = -1  # pidfd of a process that outlived the leader
+        self.members: dict[int, int] = {}  # start time by pid, of all ever seen in the tree and not yet seen gone
+        self.tree_alive = True  # False once the last process of the tree is gone
+        self.stopping = False  # a stop is under way, or ended with survivors
+        self.verdict: dict[str, Any] | None = None  # what the killer wrote down before it signalled
+        self.exit: dict[str, Any] | None = None  # the exit record, once the leader is reaped
         self.max_rss_bytes = int(limit) if limit else None
-        self.memory_grace = max(0.0, spawn.number(message, "memory_grace_seconds", 0.0))
+        self.memory_grace = max(0.0, spawn.number(message, "memory_grace_seconds", 0.0))  # from TERM to KILL
         self.memory_in_kernel = False
-        self.cpu_limit = (-1, -1)
+        self.cpu_limit = (-1, -1)  # soft and hard RLIMIT_CPU in seconds; negative for none
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -140,40 +123,18 @@ class HeldChild:
         }
 
 
-def _fingerprint(message: Mapping[str, Any]) -> int:
-    return hash(json.dumps({name: value for name, value in message.items() if name != "id"}, sort_keys=True))
-
-
 class Children:
-    """The instances. `changed` is called when one came up, lost its leader, or is gone.
+    """The instances. The keeper's `changed` is called when one came up, lost its leader, or is gone."""
 
-    Attributes:
-        held: The instances, by key.
-        strangers: pids that are nobody's: the control plane's.
-        membership: Set by whoever makes both.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        logs: Logs,
-        rungs: Rungs,
-        birth: Birth,
-        emit: Callable[[dict[str, Any]], None],
-        changed: Callable[[HeldChild], None],
-    ) -> None:
-        self._loop = loop
-        self._logs = logs
-        self._rungs = rungs
-        self._birth = birth
-        self._emit = emit
-        self._changed = changed
+    def __init__(self, keeper: Keeper) -> None:
+        self._loop, self._logs, self._rungs, self._birth = keeper.loop, keeper.logs, keeper.rungs, keeper.birth
+        self._emit, self._changed = keeper.emit, keeper.changed
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._by_pid: dict[int, HeldChild] = {}
         self._unsettled: dict[str, HeldChild] = {}
         self.held: dict[str, HeldChild] = {}
-        self.strangers: set[int] = set()
-        self.membership: Membership
+        self.strangers: set[int] = set()  # pids that are nobody's: the control plane's
+        self.membership = Membership(self.held, self.strangers, subreaper=self._rungs.subreaper)
 
     # -- coming ------------------------------------------------------------------------------------------------------
 
@@ -182,7 +143,7 @@ class Children:
 
         The descriptors that came with the message, and those stored by name, stay the caller's.
         """
-        child = HeldChild(spawn.text(message, "key"), spawn.text(message, "unit"), self._birth.boot_id, message)
+        child = HeldChild(message, self._birth.boot_id)
         present = self.held.get(child.key)
         if present is None:
             try:
@@ -269,7 +230,8 @@ class Children:
             if self._by_pid.pop(child.pid, None) is not None:
                 os.waitpid(child.pid, 0)
             child.tree_alive = False
-            self._close_outlets(child)
+            for outlet in child.outlets:
+                outlet.close()
             self._drop_group(child)
             self.held.pop(child.key, None)
         else:
@@ -375,16 +337,12 @@ class Children:
         child.tree_alive = child.stopping = False
         child.members = {}
         self._unwatch_member(child)
-        self._close_outlets(child)
-        self._drop_group(child)
-        self._emit({"event": "gone", "key": child.key})
-        self._changed(child)
-
-    @staticmethod
-    def _close_outlets(child: HeldChild) -> None:
         for outlet in child.outlets:
             outlet.drain()
             outlet.close()
+        self._drop_group(child)
+        self._emit({"event": "gone", "key": child.key})
+        self._changed(child)
 
     def _drop_group(self, child: HeldChild) -> None:
         if child.group is not None and not child.group.remove():

@@ -14,9 +14,8 @@ import signal
 import socket
 import time
 
-from supervisord_py.keeper import spawn
-from supervisord_py.keeper.channel import Channel
-from supervisord_py.keeper.protocol import MARK_CONTROL
+from supervisord_py.keeper import spawn, verbs
+from supervisord_py.keeper.protocol import MARK_CONTROL, MARK_INSTANCE, MARK_UNIT, MAX_FRAME, FrameError, FrameSocket
 from supervisord_py.keeper.spawn import Plan, SpawnError
 
 TYPE_CHECKING = False
@@ -24,10 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
     from typing import Any
 
-    from supervisord_py.keeper.boot import Boot, Journal
-    from supervisord_py.keeper.channel import Receive
-    from supervisord_py.keeper.loop import Loop, Timer
+    from supervisord_py.keeper.loop import Timer
+    from supervisord_py.keeper.main import Keeper
 
+BACKLOG_BYTES = 2 * MAX_FRAME  # what the control plane does not read is queued up to this; then it counts as hung
+_PRIVATE = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", MARK_INSTANCE, MARK_UNIT)
+"""Variables that are about the keeper alone: the control plane may not believe them, nor a child."""
 CHANNEL_FD = 3
 LISTEN_FD = 4
 LOCK_FD = 5
@@ -47,44 +48,17 @@ def pause_after(failures: int, initial: float, cap: float) -> float:
 
 
 class ControlPlane:
-    """The control plane's process, one at a time.
+    """The control plane's process, one at a time."""
 
-    Args:
-        environ: The environment it gets, the mark added.
-        strangers: pids that are no child's; its own is kept in there.
-        receive: Takes its frames.
-        ended: Told each time it has ended, with its exit code, before anything is started again.
-
-    Attributes:
-        pid: 0 where there is none.
-        restarts: How often one was started again.
-        planned: It was asked to leave.
-        said_hello: It speaks: it gets events and is asked for signs of life.
-        wanted: False once the keeper stops: an end is then final.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        boot: Boot,
-        journal: Journal,
-        notifier: Notifier,
-        *,
-        environ: dict[str, str],
-        strangers: set[int],
-        receive: Receive,
-        ended: Callable[[int], None],
-    ) -> None:
-        self._loop = loop
-        self._boot = boot
-        self._journal = journal
-        self._notifier = notifier
-        self._environ = {**environ, MARK_CONTROL: boot.daemon_id}
-        self._strangers = strangers
-        self._receive = receive
-        self._ended = ended
-        self._period = boot.watchdog_seconds or notifier.watchdog_seconds / 2
-        self._channel: Channel | None = None
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._loop, self._journal, self._notifier = keeper.loop, keeper.journal, keeper.notifier
+        self._boot = boot = keeper.boot
+        self._environ = {name: value for name, value in os.environ.items() if name not in _PRIVATE}
+        self._environ[MARK_CONTROL] = boot.daemon_id
+        self._period = boot.watchdog_seconds or self._notifier.watchdog_seconds / 2
+        self._frames: FrameSocket | None = None
+        self._reading = False  # False once no frame will come any more
         self._report = -1
         self._began = self._answered = 0.0
         self._unanswered = 0
@@ -93,11 +67,11 @@ class ControlPlane:
         self._restart_timer: Timer | None = None
         self._tick_timer: Timer | None = None
         self._feeding = False
-        self.pid = 0
-        self.restarts = 0
-        self.planned = False
-        self.said_hello = False
-        self.wanted = True
+        self.pid = 0  # 0 where there is none
+        self.restarts = 0  # how often one was started again
+        self.planned = False  # it was asked to leave
+        self.said_hello = False  # it speaks: it gets events and is asked for signs of life
+        self.wanted = True  # False once the keeper stops: an end is then final
 
     def start(self) -> None:
         self._restart_timer = None
@@ -113,7 +87,8 @@ class ControlPlane:
             return
         finally:
             theirs.close()
-        self._channel = Channel(self._loop, ours, self._receive, self._channel_ended)
+        self._frames, self._reading = FrameSocket(ours), True
+        self._loop.watch(ours.fileno(), self._readable)
         self.said_hello = self.planned = False
         self._began = self._loop.now()
         self._journal.info("control_started", pid=self.pid, restarts=self.restarts)
@@ -132,7 +107,7 @@ class ControlPlane:
             self.pid, self._report = spawn.launch(plan)
         finally:
             os.close(null)
-        self._strangers.add(self.pid)
+        self._keeper.children.strangers.add(self.pid)
         self._loop.watch(self._report, self._confirm)
 
     def _not_started(self, error: SpawnError) -> None:
@@ -140,13 +115,46 @@ class ControlPlane:
 
     def reply(self, pid: int, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Answer the control plane of that pid; what another one asked is nobody's business any more."""
-        if self._channel is not None and pid == self.pid:
-            self._channel.send(message, fds)
+        if pid == self.pid:
+            self._send(message, fds)
 
     def emit(self, event: dict[str, Any]) -> None:
         """Tell it something, if there is one that has said hello."""
-        if self._channel is not None and self.said_hello:
-            self._channel.send(event)
+        if self.said_hello:
+            self._send(event)
+
+    def _send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Queue a frame, with duplicates of `fds`: nothing here ever waits."""
+        if self._frames is None:
+            return
+        self._frames.push(message, fds)
+        if self._frames.queued > BACKLOG_BYTES:
+            self._channel_ended("it does not read what it is sent")
+        else:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._frames is None or not self._reading:
+            return
+        try:
+            done = self._frames.flush()
+        except OSError:
+            return  # the reading side will say how it ended
+        self._loop.watch(self._frames.fileno(), self._readable, None if done else self._flush)
+
+    def _readable(self) -> None:
+        assert self._frames is not None
+        try:
+            more = self._frames.receive()
+            while self._reading and (frame := self._frames.next_frame()) is not None:
+                verbs.receive(self._keeper, *frame)
+        except BlockingIOError:
+            return
+        except (FrameError, OSError) as error:
+            self._channel_ended(str(error))
+            return
+        if not more:
+            self._channel_ended("closed")
 
     def hello(self) -> None:
         """It speaks; from now on it gets events and is asked for signs of life."""
@@ -187,15 +195,16 @@ class ControlPlane:
         code = os.waitstatus_to_exitcode(status)
         lived = self._loop.now() - self._began
         self._confirm()
-        self._strangers.discard(pid)
+        self._keeper.children.strangers.discard(pid)
         self.pid = 0
         self.said_hello = False
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        if self._frames is not None:
+            self._loop.unwatch(self._frames.fileno())
+            self._frames.close()
+            self._frames = None
         self._tick(0, None)
         self._journal.warning("control_exited", pid=pid, code=code, planned=self.planned, lived_seconds=round(lived, 3))
-        self._ended(code)
+        self._keeper.shutdown.control_ended(code)
         if self.wanted:
             self._start_again(lived)
 
@@ -226,6 +235,10 @@ class ControlPlane:
 
     def _channel_ended(self, why: str) -> None:
         """No frame will come any more: it is about to end, with a code that tells why; or it must."""
+        if self._frames is None or not self._reading:
+            return
+        self._reading = False
+        self._loop.unwatch(self._frames.fileno())
         if why == "closed":
             self._kill_later()
             return

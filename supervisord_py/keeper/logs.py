@@ -5,7 +5,7 @@ says nothing about the child (grandchildren inherit pipes): an exit is decided b
 that moment is drained first.
 
 While the disk takes nothing, bytes are kept in memory up to `spill_bytes`, and what comes beyond that is counted. The
-disk is asked again after 1 s, then down to every 5 s. Once it takes bytes again, those kept are written with their own
+disk is asked again every second. Once it takes bytes again, those kept are written with their own
 times, then one GAP record tells how many were lost. A child never notices.
 """
 
@@ -31,17 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from supervisord_py.keeper.boot import Boot
     from supervisord_py.keeper.loop import Loop, Timer
 
-    Emit = Callable[[dict[str, Any]], None]
     Record = tuple[int, float, int, int, int, int]
 
 PIECE_BYTES = 65536
 DRAIN_BYTES = 1 << 20
 """No pipe holds more (pipe(7), pipe-max-size): a drain that read this much has seen all there was when it began."""
 RETRY_SECONDS = 1.0
-RETRY_MAX_SECONDS = 5.0
-RETRY_GROWTH = 1.5
 LENGTH_MAX = 2**32 - 1
 INSTANCES = 2**16 - 1
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -49,24 +47,14 @@ _record = struct.Struct(INDEX_RECORD)
 
 
 class Segments:
-    """Appends to the segments of one unit; the oldest are thrown away.
-
-    Args:
-        directory: Where; made 0700 with its parents when first opened.
-        segment_bytes: Size, of bytes or of records, at which a new segment begins.
-        total_bytes: Size of all segments and records together, beyond which the oldest go.
-
-    Attributes:
-        position: The unit's cumulative output position: where the next byte goes.
-        instance: Number of the last instance that wrote here.
-    """
+    """Appends to the segments of one unit, in a directory that is made 0700 when first opened."""
 
     def __init__(self, directory: str, segment_bytes: int, total_bytes: int) -> None:
         self.directory = directory
-        self.segment_bytes = max(1, segment_bytes)
-        self.total_bytes = total_bytes
-        self.position = 0
-        self.instance = 0
+        self.segment_bytes = max(1, segment_bytes)  # of bytes or of records, at which a new segment begins
+        self.total_bytes = total_bytes  # of all segments and records together, beyond which the oldest go
+        self.position = 0  # the unit's cumulative output position: where the next byte goes
+        self.instance = 0  # number of the last instance that wrote here
         self._sizes: list[tuple[int, int]] = []  # (start, size) of the segments that are full
         self._start = self._idx_size = 0
         self._log = self._idx = -1
@@ -82,7 +70,10 @@ class Segments:
         os.makedirs(self.directory, 0o700, exist_ok=True)
         names = [name for name in os.listdir(self.directory) if name.endswith(".log")]
         starts = sorted(int(name[:-4]) for name in names if len(name) == SEGMENT_DIGITS + 4 and name[:-4].isdigit())
-        self._sizes = [(start, sum(_size(path) for path in self._paths(start))) for start in starts[:-1]]
+        self._sizes = [
+            (start, sum(os.stat(path).st_size for path in self._paths(start) if os.path.exists(path)))
+            for start in starts[:-1]
+        ]
         self._begin(starts[-1] if starts else 0)
         # A crash may have torn the last record, or taken bytes that records promise: those go.
         count = self._idx_size // INDEX_RECORD_SIZE
@@ -160,19 +151,8 @@ class Segments:
         return stem + ".log", stem + ".idx"
 
 
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0
-
-
 class UnitLog:
-    """Where the pipes of one unit's instances end.
-
-    Attributes:
-        pipes: How many pipes end here; the holder closes the log when there are none.
-    """
+    """Where the pipes of one unit's instances end."""
 
     def __init__(self, logs: Logs, unit: str, segments: Segments) -> None:
         self._logs = logs
@@ -181,10 +161,9 @@ class UnitLog:
         self._pending_bytes = 0
         self._lost = 0
         self._retry: Timer | None = None
-        self._retry_seconds = RETRY_SECONDS
         self._instance = 0
         self.unit = unit
-        self.pipes = 0
+        self.pipes = 0  # how many end here; the holder closes the log when there are none
 
     @property
     def degraded(self) -> bool:
@@ -244,19 +223,17 @@ class UnitLog:
         if self._retry is not None:
             lost, self._lost = self._lost, 0
             self._retry.cancel()
-            self._retry, self._retry_seconds = None, RETRY_SECONDS
+            self._retry = None
             self._logs.emit({"event": "log_recovered", "unit": self.unit, "lost_bytes": lost})
             self._logs.tidy(self)
 
     def _degrade(self, error: OSError) -> None:
         if self._retry is None:
-            self._logs.emit(
-                {"event": "log_degraded", "unit": self.unit, "errno": error.errno, "lost_bytes": self._lost}
-            )
+            facts = {"unit": self.unit, "errno": error.errno, "lost_bytes": self._lost}
+            self._logs.emit({"event": "log_degraded", **facts})
         else:
             self._retry.cancel()
-            self._retry_seconds = min(RETRY_MAX_SECONDS, self._retry_seconds * RETRY_GROWTH)
-        self._retry = self._logs.loop.later(self._retry_seconds, self._flush)
+        self._retry = self._logs.loop.later(RETRY_SECONDS, self._flush)
 
 
 class Outlet:
@@ -306,14 +283,12 @@ class Outlet:
 class Logs:
     """All units' logs that are in use; `emit` is told of `log_degraded` and `log_recovered`."""
 
-    def __init__(
-        self, loop: Loop, emit: Emit, log_dir: str, *, segment_bytes: int, total_bytes: int, spill_bytes: int
-    ) -> None:
+    def __init__(self, loop: Loop, emit: Callable[[dict[str, Any]], None], boot: Boot) -> None:
         self.loop = loop
         self.emit = emit
-        self.spill_bytes = spill_bytes
-        self._log_dir = log_dir
-        self._sizes = segment_bytes, total_bytes
+        self.spill_bytes = boot.log_spill_bytes
+        self._log_dir = boot.log_dir
+        self._sizes = boot.log_segment_bytes, boot.log_total_bytes
         self._open: dict[str, UnitLog] = {}
 
     def log(self, unit: str) -> UnitLog:

@@ -15,15 +15,14 @@ import os
 import signal
 import traceback
 
-from supervisord_py.keeper import procfs, spawn, sweep, system, verbs
+from supervisord_py.keeper import procfs, spawn, sweep, system
 from supervisord_py.keeper.boot import Rungs
 from supervisord_py.keeper.children import Children
 from supervisord_py.keeper.control import EXIT_BAD_SETTINGS, ControlPlane, Notifier
 from supervisord_py.keeper.logs import Logs
 from supervisord_py.keeper.loop import Loop
 from supervisord_py.keeper.memory import MemoryWatch
-from supervisord_py.keeper.protocol import MARK_INSTANCE, MARK_UNIT
-from supervisord_py.keeper.tree import KillLadder, Membership, kill_all
+from supervisord_py.keeper.tree import KillLadder, kill_all
 from supervisord_py.keeper.verbs import KILL_SECONDS
 
 TYPE_CHECKING = False
@@ -39,17 +38,10 @@ GRACE_SECONDS = 5.0
 HASTE_SECONDS = 2.0
 POLL_SECONDS = 0.02
 LEAVE_SECONDS = 3.0  # how long a control plane that asked for the end may take to go by itself
-_PRIVATE = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", MARK_INSTANCE, MARK_UNIT)
-"""Variables that are about the keeper alone: neither the control plane nor a child may believe them."""
 
 
 class Keeper:
-    """The holder of everything.
-
-    Attributes:
-        stored: Descriptors by name, kept for the control plane.
-        interrupted: What an earlier keeper left and this one swept.
-    """
+    """The holder of everything."""
 
     children: Children
     control: ControlPlane
@@ -62,7 +54,7 @@ class Keeper:
         self.journal = journal
         self.loop = Loop(self._callback_failed)
         self.notifier = Notifier(os.environ)
-        self.stored: dict[str, int] = {}
+        self.stored: dict[str, int] = {}  # descriptors by name, kept for the control plane
         system.set_name("pxd: keeper")
         system.shut_inherited()
         birth.take_descriptors()
@@ -71,31 +63,13 @@ class Keeper:
             units = [entry["unit"] for entry in self.interrupted]
             journal.warning("swept", units=units, survivors=[row.pid for row in survivors])
         self.rungs = Rungs(boot)
-        self.logs = Logs(
-            self.loop,
-            self._emit,
-            boot.log_dir,
-            segment_bytes=boot.log_segment_bytes,
-            total_bytes=boot.log_total_bytes,
-            spill_bytes=boot.log_spill_bytes,
-        )
+        self.logs = Logs(self.loop, self.emit, boot)
         self._catch_signals()
-        self.children = Children(self.loop, self.logs, self.rungs, birth, self._emit, self._changed)
-        membership = Membership(self.children.held, self.children.strangers, subreaper=self.rungs.subreaper)
-        self.children.membership = membership
-        self.ladder = KillLadder(self.loop, membership, self.children.reap_leader, self.children.close)
-        self.memory = MemoryWatch(self.loop, membership, self._over_memory)
+        self.children = Children(self)
+        self.ladder = KillLadder(self.loop, self.children)
+        self.memory = MemoryWatch(self.loop, self.children.membership, self._over_memory)
         self.shutdown = Shutdown(self)
-        self.control = ControlPlane(
-            self.loop,
-            boot,
-            journal,
-            self.notifier,
-            environ={name: value for name, value in os.environ.items() if name not in _PRIVATE},
-            strangers=self.children.strangers,
-            receive=lambda message, fds: verbs.receive(self, message, fds),
-            ended=self.shutdown.control_ended,
-        )
+        self.control = ControlPlane(self)
 
     def run(self) -> int:
         """Hold until the end; return the exit code."""
@@ -154,12 +128,12 @@ class Keeper:
                 children=[f"{child.unit} {child.key} pid {child.pid}" for child in self.children.held.values()],
             )
 
-    def _emit(self, event: dict[str, Any]) -> None:
+    def emit(self, event: dict[str, Any]) -> None:
         if event["event"].startswith("log_"):
             self.journal.warning(**event)
         self.control.emit(event)
 
-    def _changed(self, child: HeldChild) -> None:
+    def changed(self, child: HeldChild) -> None:
         if self.rungs.portable:
             try:
                 sweep.write_record(self.boot.run_dir, self.children.held.values())
@@ -190,13 +164,7 @@ class Keeper:
 
 
 class Shutdown:
-    """How the keeper ends.
-
-    Attributes:
-        begun: The end has begun: nothing is spawned any more.
-        code: Exit code to be.
-        anew: Exec pxd instead of exiting.
-    """
+    """How the keeper ends."""
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
@@ -204,9 +172,9 @@ class Shutdown:
         self._open = 0
         self._leave_by = 0.0
         self._residue_by = 0.0
-        self.begun = False
+        self.begun = False  # from then on nothing is spawned any more
         self.code = 0
-        self.anew = False
+        self.anew = False  # exec pxd instead of exiting
 
     def signalled(self, signum: int) -> None:
         """SIGTERM or SIGINT arrived; the second one leaves no grace to anybody."""

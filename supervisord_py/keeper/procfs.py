@@ -7,6 +7,7 @@ is the exited main thread of a process whose other threads live on.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import struct
@@ -22,26 +23,18 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Process:
-    """One line of the table.
-
-    Attributes:
-        pid, ppid, pgid: Its number, its parent's, its process group's.
-        alive: False for a zombie.
-        start_time: Clock ticks since boot (proc(5), field 22); on macOS microseconds of the wall clock.
-        ticks: CPU clock ticks of itself and its reaped children.
-        name: The command's short name.
-    """
+    """One line of the table."""
 
     __slots__ = ("alive", "name", "pgid", "pid", "ppid", "start_time", "ticks")
 
     def __init__(self, pid: int, ppid: int, pgid: int, start_time: int) -> None:
         self.pid = pid
         self.ppid = ppid
-        self.pgid = pgid
-        self.start_time = start_time
-        self.alive = True
-        self.ticks = 0
-        self.name = ""
+        self.pgid = pgid  # its process group's
+        self.start_time = start_time  # clock ticks since boot (proc(5), field 22); on macOS wall clock microseconds
+        self.alive = True  # False for a zombie
+        self.ticks = 0  # CPU clock ticks of itself and its reaped children
+        self.name = ""  # the command's short name
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -154,33 +147,23 @@ def send(process: Process, signum: int) -> bool:
 
     The pidfd pins the pid first, then the start time is compared: between the two nobody can take its place.
     """
+    fd = -1
     try:
-        fd = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return False
-    except (AttributeError, OSError):  # macOS, an old kernel, or no descriptor left
-        return send_by_number(process, signum)
-    try:
+        # macOS, an old kernel, or no descriptor left: by number, after comparing, is all that can be done.
+        with contextlib.suppress(AttributeError, OSError):
+            fd = os.pidfd_open(process.pid)
         now = look(process.pid)
         if now is None or now.identity != process.identity:
             return False
-        signal.pidfd_send_signal(fd, signum)
+        if fd >= 0:
+            signal.pidfd_send_signal(fd, signum)
+        else:
+            os.kill(process.pid, signum)
     except OSError:
         return False
     finally:
-        os.close(fd)
-    return True
-
-
-def send_by_number(process: Process, signum: int) -> bool:
-    """Signal by pid after comparing the start time: all that a platform without pidfds can do."""
-    now = look(process.pid)
-    if now is None or now.identity != process.identity:
-        return False
-    try:
-        os.kill(process.pid, signum)
-    except OSError:
-        return False
+        if fd >= 0:
+            os.close(fd)
     return True
 
 

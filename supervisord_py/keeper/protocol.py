@@ -61,7 +61,7 @@ EXIT:  {key, unit, pid, start_time, boot_id, started_at, ended_at, code: int | n
         user_seconds, system_seconds, max_rss_bytes, log_position, log_end,
         verdict: {reason, by, rss_bytes, limit_bytes, signal, time} | null,
         orphans: int}            `verdict` is what the killer wrote down before it signalled.
-SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str}, umask: int, nice: int,
+SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str},
         rlimits: [[name, soft, hard]],   name: "nofile" | "nproc" | "as" | "cpu" | "core" | "fsize"; -1 = infinity
         grant_fds: [[child_fd, stored_name]],   child_fd >= 3; duplicated there, inheritable, before exec
         set_listen_pid: bool,            sets LISTEN_PID to the child's pid in its environment
@@ -71,8 +71,7 @@ SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str}, umask: int, nice: int
         stdin_name: str | null,          a stored descriptor that becomes 0; else /dev/null (revision 2)
         output_fds: ["stdout", "stderr"]}   the streams (either or both) whose descriptors ride with this frame, in this
                                          order: they become 1 and 2, no pipe and no log is made for them (revision 3)
-        Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "umask", "nice", "fds", "pdeathsig", "chdir",
-        "exec".
+        Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "fds", "pdeathsig", "chdir", "exec".
 
 Output of the streams that have no descriptor: DIR/<kind>/<name>/ for a unit `kind:name`, append only, in segments:
 

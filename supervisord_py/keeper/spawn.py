@@ -7,6 +7,7 @@ refused is computed and refused before the fork. Whatever fails after it comes b
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-STAGES = ("fork", "setsid", "cgroup", "umask", "nice", "fds", "pdeathsig", "chdir", "rlimit", "exec")
+STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "exec")
 RLIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
     "nproc": resource.RLIMIT_NPROC,
@@ -53,20 +54,7 @@ class Refusal(Exception):
 
 
 class Plan:
-    """Everything the child needs, as the kernel wants it: bytes and numbers.
-
-    Attributes:
-        programs: The paths to try for the program, in order.
-        cwd: Directory to start in; None keeps the keeper's.
-        stdio: Descriptors of the keeper that become 0, 1, 2.
-        grants: (number in the child, descriptor of the keeper).
-        rlimits: (resource, soft, hard).
-        umask: File mode mask; None keeps the keeper's.
-        nice: Added to the keeper's niceness.
-        cgroup: Descriptor of the directory of its group, or -1; in the child -1 once it is there.
-        guarded: Die with the keeper (PDEATHSIG).
-        listen_pid: Put the child's pid into LISTEN_PID.
-    """
+    """Everything the child needs, as the kernel wants it: bytes and numbers."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], stdio: tuple[int, int, int]) -> None:
         self.argv = [_word(text) for text in argv]
@@ -77,16 +65,14 @@ class Plan:
             raise SpawnError("exec", errno.EINVAL)
         program, path = self.argv[0], self.env.get(b"PATH", os.fsencode(os.defpath))
         folders = [] if b"/" in program else path.split(b":")
-        self.programs = [os.path.join(folder or b".", program) for folder in folders] or [program]
-        self.stdio = stdio
-        self.cwd: bytes | None = None
-        self.grants: list[tuple[int, int]] = []
-        self.rlimits: list[tuple[int, int, int]] = []
-        self.umask: int | None = None
-        self.nice = 0
-        self.cgroup = -1
-        self.guarded = False
-        self.listen_pid = False
+        self.programs = [os.path.join(folder or b".", program) for folder in folders] or [program]  # to be tried
+        self.stdio = stdio  # descriptors of the keeper that become 0, 1, 2
+        self.cwd: bytes | None = None  # None keeps the keeper's
+        self.grants: list[tuple[int, int]] = []  # (number in the child, descriptor of the keeper)
+        self.rlimits: list[tuple[int, int, int]] = []  # (resource, soft, hard)
+        self.cgroup = -1  # descriptor of the directory of its group; in the child -1 once it is there
+        self.guarded = False  # die with the keeper (PDEATHSIG)
+        self.listen_pid = False  # put the child's pid into LISTEN_PID
 
 
 def _word(text: str, stage: str = "exec") -> bytes:
@@ -105,8 +91,16 @@ def launch(plan: Plan) -> tuple[int, int]:
     keeper = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
     try:
-        pid = _fork(plan)
+        pid = -1
+        if plan.cgroup >= 0:
+            # At once into the group where the kernel can do that; else the child moves itself.
+            with contextlib.suppress(OSError):
+                pid = system.fork_into(plan.cgroup)
+        is_in_group = pid >= 0
+        if not is_in_group:
+            pid = os.fork()
         if pid == 0:
+            plan.cgroup = -1 if is_in_group else plan.cgroup
             _become(plan, report_in, keeper)
     except OSError as error:
         os.close(report)
@@ -116,19 +110,6 @@ def launch(plan: Plan) -> tuple[int, int]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.set_blocking(report, False)
     return pid, report
-
-
-def _fork(plan: Plan) -> int:
-    """Fork, at once into the group where the kernel can do that; else the child moves itself."""
-    if plan.cgroup < 0:
-        return os.fork()
-    try:
-        pid = system.fork_into(plan.cgroup)
-    except OSError:
-        return os.fork()
-    if pid == 0:
-        plan.cgroup = -1
-    return pid
 
 
 def read_report(fd: int) -> SpawnError | None:
@@ -149,8 +130,6 @@ def _become(plan: Plan, report: int, keeper: int) -> None:
         steps: list[Callable[[], object]] = [
             os.setsid,
             lambda: _join(plan.cgroup),
-            lambda: plan.umask is not None and os.umask(plan.umask),
-            lambda: plan.nice and os.nice(plan.nice),
             lambda: _place_fds(plan, top),
             lambda: system.die_with_parent(keeper) if plan.guarded else None,
             lambda: os.chdir(plan.cwd) if plan.cwd is not None else None,
@@ -234,13 +213,7 @@ def number(message: Mapping[str, Any], name: str, default: float | None = None) 
 
 
 def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> Plan:
-    """Return the plan of a SPAWN message.
-
-    Args:
-        message: The message.
-        stdio: The keeper's descriptors for 0 (where the message names none), 1, 2.
-        stored: The fd store.
-    """
+    """Return the plan of a SPAWN message; `stdio`: the keeper's descriptors for 0 (if it names none), 1, 2."""
     argv, env, stdin = message.get("argv"), message.get("env"), message.get("stdin_name")
     if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
         raise Refusal("bad_request", "member 'argv' must be a list of strings, the program first")
@@ -248,8 +221,6 @@ def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Map
         raise Refusal("bad_request", "member 'env' must be a map of strings")
     made = Plan(argv, env, (stdio[0] if stdin is None else _stored(stdin, stored), *stdio[1:]))
     made.cwd = _word(text(message, "cwd"), "chdir")
-    made.umask = int(number(message, "umask", 0o077))
-    made.nice = int(number(message, "nice", 0))
     made.listen_pid = message.get("set_listen_pid") is True
     for entry in message.get("grant_fds") or ():
         if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], int):

@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervisord_py.keeper.children import HeldChild
+    from supervisord_py.keeper.children import Children, HeldChild
     from supervisord_py.keeper.loop import Loop, Timer
     from supervisord_py.keeper.procfs import Process
 
@@ -42,9 +42,8 @@ ROUNDS = 5  # looks in one turn of the KILL phase, so that what forks between a 
 class Membership:
     """Finds the processes of each instance.
 
-    Args:
-        children: By key; a live view, as is `strangers`, the pids that are nobody's (the control plane).
-        subreaper: Orphans come back to us; otherwise to pid 1.
+    `children` (by key) and `strangers` (pids that are nobody's) are live views. With `subreaper` orphans come back to
+    us, else to pid 1.
     """
 
     def __init__(self, children: Mapping[str, HeldChild], strangers: set[int], *, subreaper: bool) -> None:
@@ -116,12 +115,8 @@ def assign(
 ) -> dict[str, list[Process]]:
     """Return the processes of each key, zombies included, in no order. Pure but for `orphan`.
 
-    Args:
-        rows: The process table, by pid.
-        owners: Key by identity of each leader, reaped or not, and of every process assigned before.
-        adopter: pid that orphans come back to: the keeper, or 1 where there is no subreaper.
-        strangers: pids that are nobody's.
-        orphan: Says the key of a child of the adopter, or None; it may be slow.
+    `owners` has the key by identity of each leader, reaped or not, and of every process assigned before; `adopter` is
+    the pid that orphans come back to, and `orphan` says the key of one (slowly), or None.
     """
     found: dict[int, str | None] = dict.fromkeys(strangers)
     families: dict[str, list[Process]] = {}
@@ -173,19 +168,12 @@ class Stop:
 
 
 class KillLadder:
-    """All stops under way. `close` is told of an instance whose leader is reaped and whose tree is empty."""
+    """All stops under way."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        membership: Membership,
-        reap: Callable[[HeldChild], None],
-        close: Callable[[HeldChild], None],
-    ) -> None:
+    def __init__(self, loop: Loop, children: Children) -> None:
         self._loop = loop
-        self._membership = membership
-        self._reap = reap
-        self._close = close
+        self._children = children
+        self._membership = children.membership
         self._looked = False
         self._stops: dict[str, Stop] = {}
         self._timer: Timer | None = None
@@ -240,9 +228,9 @@ class KillLadder:
             left = self._kill(stop, left, now)
         else:
             self._terminate(stop, left)
-        self._reap(child)
+        self._children.reap_leader(child)
         if empty and child.exit is not None:
-            self._close(child)
+            self._children.close(child)
         if not child.tree_alive:
             self._finish(stop, [])
         elif not empty and stop.killed and now >= stop.kill_by:

@@ -23,6 +23,7 @@ from supervisord_py.kernels.cell import (
     Variables,
 )
 from supervisord_py.kernels.execution import CellRun
+from supervisord_py.kernels.kernel_driver import refuse_stopped
 from supervisord_py.kernels.messages import Stopped
 from supervisord_py.kernels.session import Owner
 from supervisord_py.kernels.session_set import Ask
@@ -165,6 +166,11 @@ class Call:
                 hint="Ask again: it is ready now.",
                 unit=session.unit,
             )
+        try:
+            refuse_stopped(granted.life)
+        except PxError:
+            pool.report(pool.set.ended, self._ticket)
+            raise
         if granted.cold:
             self._notices += session.notices
         if granted.life.cell is None and session.lost is not None:

@@ -9,13 +9,14 @@ cell in it is the last one that was sent, and whether that has ended meanwhile s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
 
-from supervisord_py.errors import InvalidInputError, KeeperLostError, PxError, ReadinessTimeoutError
+from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError, ReadinessTimeoutError
 from supervisord_py.kernels import connection_file, messages
 from supervisord_py.kernels.backend import Launch, StartMethod
 from supervisord_py.kernels.choice import SPEC_PREFIX
@@ -371,6 +372,20 @@ def check_folder(session: LiveSession) -> None:
         unit=session.unit,
         errors=[{"pointer": "/cwd", "message": message}],
     )
+
+
+def refuse_stopped(instance: KernelInstance) -> None:
+    """Raise ConflictError where somebody has stopped the process (SIGSTOP): a cell would wait for its whole time."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        if instance.pid is not None and psutil.Process(instance.pid).status() == psutil.STATUS_STOPPED:
+            raise ConflictError(
+                f"The process of {instance.unit} (pid {instance.pid}) was stopped by a signal: it runs nothing.",
+                hint=f"`kill -CONT {instance.pid}` lets it go on; `pxctl restart {instance.unit}` replaces it.",
+                unit=instance.unit,
+                pid=instance.pid,
+            )
 
 
 def launch_of(instance: KernelInstance, config: KernelsConfig) -> Launch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal as signals
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -196,78 +196,70 @@ _EVIDENCE = frozenset({"reason", "code", "signal", "stage", "errno", "verdict", 
 RETRY_SECONDS = 1  # when asking again makes sense while all is busy: nobody can know better
 
 
+_REFUSALS: dict[Refusal, tuple[type[PxError], str, str]] = {
+    Refusal.QUEUE_FULL: (
+        OverloadedError,
+        "{unit} has {limits.queue_max} calls in line already.",
+        "Ask again later, use another session (`--kernel NAME`), or raise kernels.queue_max.",
+    ),
+    Refusal.OWN_SESSION: (
+        ConflictError,
+        "The call comes from a cell that occupies {unit} itself: neither would ever end.",
+        "Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or --per-call).",
+    ),
+    Refusal.STOPPED: (CancelledRunError, "{unit} was stopped while the call waited.", "Ask again."),
+    Refusal.CLOSING: (ShuttingDownError, "The daemon is stopping.", "Ask again once it runs."),
+}
+_WAITED = {
+    WaitsFor.START: (
+        "The kernel of {unit} was still starting",
+        "Give more time (`--timeout`), or start it first (`pxctl kernel start`).",
+    ),
+    WaitsFor.STOP: ("The last kernel of {unit} was still on its way out", "Ask again: it may be gone by then."),
+    WaitsFor.PLACE: (
+        "All {limits.max_sessions} places for kernels were taken by busy ones, and {unit} had none",
+        "Stop one (`pxctl kernel stop ID`), or raise kernels.max_sessions.",
+    ),
+    WaitsFor.TURN: (
+        "Other calls of {unit} came first, and were not over",
+        "Give more time (`--timeout`), or use another session (`--kernel NAME`).",
+    ),
+    None: ("The call to {unit} waited", "Give more time (`--timeout`)."),
+}
+
+
 def refusal_error(refuse: Refuse, limits: SessionLimits, unit: str) -> PxError:
     """Return the error of a call that gets no kernel."""
-    match refuse.refusal:
-        case Refusal.QUEUE_FULL:
-            return OverloadedError(
-                f"{unit} has {limits.queue_max} calls in line already.",
-                hint="Ask again later, use another session (`--kernel NAME`), or raise kernels.queue_max.",
-                unit=unit,
-                retry_after_seconds=RETRY_SECONDS,
-            )
-        case Refusal.OWN_SESSION:
-            return ConflictError(
-                f"The call comes from a cell that occupies {unit} itself: neither would ever end.",
-                hint="Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or --per-call).",
-                unit=unit,
-            )
-        case Refusal.HARD_FAILURE:
-            return _hard_failure(refuse.failure, unit)
-        case Refusal.DEADLINE:
-            return _deadline(refuse.waits_for, limits, unit)
-        case Refusal.STOPPED:
-            return CancelledRunError(f"{unit} was stopped while the call waited.", hint="Ask again.", unit=unit)
-        case Refusal.CLOSING:
-            return ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.", unit=unit)
-        case _:  # pragma: no cover - the enum is closed
-            assert_never(refuse.refusal)
-
-
-def _deadline(waits_for: WaitsFor | None, limits: SessionLimits, unit: str) -> PxError:
-    match waits_for:
-        case WaitsFor.START:
-            why, hint = (
-                f"The kernel of {unit} was still starting",
-                "Give more time (`--timeout`), or start it first (`pxctl kernel start`).",
-            )
-        case WaitsFor.STOP:
-            why, hint = f"The last kernel of {unit} was still on its way out", "Ask again: it may be gone by then."
-        case WaitsFor.PLACE:
-            why = f"All {limits.max_sessions} places for kernels were taken by busy ones, and {unit} had none"
-            hint = "Stop one (`pxctl kernel stop ID`), or raise kernels.max_sessions."
-        case WaitsFor.TURN:
-            why = f"Other calls of {unit} came first, and were not over"
-            hint = "Give more time (`--timeout`), or use another session (`--kernel NAME`)."
-        case None:
-            why, hint = f"The call to {unit} waited", "Give more time (`--timeout`)."
-        case _:  # pragma: no cover - the enum is closed
-            assert_never(waits_for)
-    return TimedOutError(
-        f"{why} when the call's time was over; nothing was run.",
-        hint=hint,
-        unit=unit,
-        reason="timeout",
-        waited_for=waits_for,
-        retry_after_seconds=RETRY_SECONDS,
-    )
+    if refuse.refusal is Refusal.HARD_FAILURE:
+        return _hard_failure(refuse.failure, unit)
+    if refuse.refusal is Refusal.DEADLINE:
+        why, hint = _WAITED[refuse.waits_for]
+        return TimedOutError(
+            f"{why.format(unit=unit, limits=limits)} when the call's time was over; nothing was run.",
+            hint=hint,
+            unit=unit,
+            reason="timeout",
+            waited_for=refuse.waits_for,
+            retry_after_seconds=RETRY_SECONDS,
+        )
+    kind, text, hint = _REFUSALS[refuse.refusal]
+    more = {"retry_after_seconds": RETRY_SECONDS} if kind is OverloadedError else {}
+    return kind(text.format(unit=unit, limits=limits), hint=hint, unit=unit, **more)
 
 
 def _hard_failure(failure: Failure | None, unit: str) -> PxError:
-    name = unit.partition(":")[2]
     assert failure is not None  # the set always tells which failure stands
     last = failure.problem or {}
-    extra: dict[str, Any] = {key: value for key, value in last.items() if key in _EVIDENCE}
     if failure.kind is FailureKind.DEATHS:
         what = f"The kernel of {unit} died {failure.count} times with no cell that succeeded in between"
     else:
         what = f"The kernel of {unit} failed to start {failure.count} times in a row"
     return StartFailedError(
         f"{what}; it is not started again by itself." + (f" Last: {last['detail']}" if last.get("detail") else ""),
-        hint=f"See `pxctl logs {unit}`; then `pxctl kernel restart {name}`, or `pxctl exec --reset`.",
+        hint=f"See `pxctl logs {unit}`; then `pxctl kernel restart {unit.partition(':')[2]}`, or `pxctl exec --reset`.",
         unit=unit,
         failures=failure.count,
-        **extra,
+        **{key: value for key, value in last.items() if key in _EVIDENCE},
     )
 
 

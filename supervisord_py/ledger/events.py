@@ -20,25 +20,19 @@ class Event(msgspec.Struct, frozen=True):
 
     id: int  # grows; names this event for ever
     time: float  # Unix seconds
-    unit: str | None  # `kind:name`, or None when it concerns the daemon
+    unit: str | None  # None when it concerns the daemon
     event: str  # one snake_case word
-    reason: str | None = None  # of CONTRACT §7, or None
-    instance: str | None = None  # instance id, or None
-    cause: int | None = None  # id of the event that led to this one, or None
-    facts: dict[str, Any] = {}  # further JSON values
+    reason: str | None = None  # of CONTRACT §7
+    instance: str | None = None
+    cause: int | None = None  # the event that led to this one
+    facts: dict[str, Any] = {}
 
     def document(self) -> dict[str, Any]:
         """Return the JSON object of CONTRACT §3: time as RFC 3339 UTC, facts beside the other members."""
+        known = msgspec.structs.asdict(self)
         moment = datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds")
-        known = {
-            "id": self.id,
-            "time": moment.replace("+00:00", "Z"),
-            "unit": self.unit,
-            "event": self.event,
-            "reason": self.reason,
-            "instance": self.instance,
-            "cause": self.cause,
-        }
+        known |= {"time": moment.replace("+00:00", "Z")}
+        del known["facts"]
         return {**known, **{name: value for name, value in self.facts.items() if name not in known}}
 
 

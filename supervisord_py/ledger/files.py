@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisord_py.ledger.migrations import check_version, migrate
 
@@ -20,57 +19,30 @@ if TYPE_CHECKING:
 SIDE_FILES = ("-wal", "-shm")
 _PRIVATE = 0o600
 _BUSY_MILLISECONDS = 5000
-_NOT_DAMAGE = frozenset(
-    (
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_AUTH,
-        sqlite3.SQLITE_PROTOCOL,
-    )
+_PASSING = frozenset(
+    getattr(sqlite3, f"SQLITE_{name}")
+    for name in "FULL IOERR BUSY LOCKED READONLY CANTOPEN NOMEM PERM AUTH PROTOCOL".split()  # noqa: SIM905
 )
 """What passes, or is put right, without another file."""
-_PRIMARY_CODE = 0xFF
 
 
-class DamagedError(Exception):
-    """The file is no sound ledger. The message is SQLite's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(NamedTuple):
     """What was done about a damaged ledger: where the file is now, and what SQLite said of it."""
 
     moved_to: Path
     detail: str
 
 
-def make_private(path: Path) -> None:
-    """Create the file when it is missing, and take it and its side files from everybody else.
-
-    SQLite gives the side files that it makes the mode of the main file, whatever the umask.
-    """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
-    try:
-        os.fchmod(fd, _PRIVATE)  # an older or copied file, or a umask that took even our own bits
-    finally:
-        os.close(fd)
-    for suffix in SIDE_FILES:
-        side = path.with_name(path.name + suffix)
-        if side.exists():
-            side.chmod(_PRIVATE)
+def of_the_disk(error: BaseException, *, or_damage: bool = True) -> bool:
+    """Say whether an error is the disk's (or the file's) rather than the operation's."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if not isinstance(code, int):
+        return False
+    return code & 0xFF in _PASSING or (or_damage and code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open a connection in autocommit mode; transactions are begun by hand. It may be used in any one thread.
-
-    Raises sqlite3.Error: the file cannot be opened or is not a ledger.
-    """
+    """Open a connection in autocommit mode; transactions are begun by hand. It may be used in any one thread."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
@@ -89,52 +61,47 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def move_aside(path: Path, now: float) -> Path:
-    """Rename a broken ledger and its side files to `NAME.corrupt-TIME`; return the new path of the main file."""
-    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
-    target = path.with_name(f"{path.name}.corrupt-{stamp}")
-    number = 1
+def open_for_writing(path: Path, now: float) -> tuple[sqlite3.Connection, Recovery | None]:
+    """Open, check and migrate. A damaged file becomes `NAME.corrupt-TIME` (`now`: Unix seconds), an empty one is begun.
+
+    Raises ConfigError: A newer program wrote it; sqlite3.Error, OSError: it cannot be opened, without being
+    damaged.
+    """
+    try:
+        return _open_checked(path), None
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes the file in its messages, whatever it holds
+        if of_the_disk(error, or_damage=False):
+            raise
+        damage = str(error)
+    name = f"{path.name}.corrupt-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}"
+    target, number = path.with_name(name), 1
     while target.exists():
         number += 1
-        target = path.with_name(f"{path.name}.corrupt-{stamp}-{number}")
+        target = path.with_name(f"{name}-{number}")
+    for suffix in ("", *SIDE_FILES):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.rename(target.with_name(target.name + suffix))
+    return _open_checked(path), Recovery(target, damage)
+
+
+def _open_checked(path: Path) -> sqlite3.Connection:
+    # SQLite gives the side files that it makes the mode of the main file, whatever the umask.
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+    os.fchmod(fd, _PRIVATE)  # an older or copied file, or a umask that took even our own bits
+    os.close(fd)
     for suffix in SIDE_FILES:
         side = path.with_name(path.name + suffix)
         if side.exists():
-            side.rename(target.with_name(target.name + suffix))
-    path.rename(target)
-    return target
-
-
-def open_checked(path: Path) -> sqlite3.Connection:
-    """Open, check and migrate; the writer's connection.
-
-    Raises DamagedError: the file is damaged; ConfigError: A newer program wrote it; sqlite3.Error: it cannot be
-    opened for another reason.
-    """
+            side.chmod(_PRIVATE)
+    connection = connect(path)
     try:
-        connection = connect(path)
-        try:
-            check_version(connection, str(path))
-            _check(connection)
-            migrate(connection)
-        except BaseException:
-            connection.close()
-            raise
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes the file in its messages, whatever it holds
-        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & _PRIMARY_CODE in _NOT_DAMAGE:
-            raise
-        raise DamagedError(str(error)) from error
+        check_version(connection, str(path))
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found is not None and found[0] != "ok":
+            raise sqlite3.DatabaseError(str(found[0]))
+        migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
-
-
-def _check(connection: sqlite3.Connection) -> None:
-    found = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found is not None and found[0] != "ok":
-        raise DamagedError(str(found[0]))
-
-
-def begin_anew(path: Path, damage: DamagedError, now: float) -> tuple[sqlite3.Connection, Recovery]:
-    """Move a damaged ledger aside and open an empty one; `now` is Unix seconds, for the name of the file."""
-    moved = move_aside(path, now)
-    make_private(path)
-    return open_checked(path), Recovery(moved, str(damage))

@@ -6,8 +6,9 @@ first: still in flight, cut off by a restart, done (here is its answer), or that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     import sqlite3
@@ -17,28 +18,23 @@ if TYPE_CHECKING:
 _CUT_OFF = 0  # status of a row whose control plane ended before the answer did (set at the opening of the ledger)
 
 
-@dataclass(frozen=True, slots=True)
-class New:
+class New(msgspec.Struct, frozen=True):
     """Nobody used this key here: go on, then `complete` or `abandon`."""
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(msgspec.Struct, frozen=True):
     """The first request is still being worked on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(msgspec.Struct, frozen=True):
     """The key was used with another body."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(msgspec.Struct, frozen=True):
     """The first request was cut off; what it had done is not known. `abandon` frees the key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """The answer that was given."""
 
     status: int
@@ -50,32 +46,27 @@ Beginning = New | InFlight | Mismatch | Interrupted | Done
 
 
 async def begin(ledger: Ledger, key: str, route: str, digest: str, now: float) -> Beginning:
-    """Claim a key for a request.
+    """Claim a key for a request at `now` (Unix seconds) with a body of that digest.
 
-    Args:
-        ledger: Where.
-        key: The header's value.
-        route: Method and path: the same key elsewhere is another key.
-        digest: Of the body.
-        now: Unix seconds.
+    `route` is method and path: the same key elsewhere is another key.
 
     Raises LedgerDegradedError: the disk takes nothing, so a second request could not be told from the first.
     """
-    return await ledger.call(lambda connection: _begin(connection, key, route, digest, now))
 
+    def claim(connection: sqlite3.Connection) -> Beginning:
+        insert = """INSERT INTO idempotency (key, route, body_digest, created_at) VALUES (?, ?, ?, ?)
+                    ON CONFLICT (key, route) DO NOTHING"""
+        if connection.execute(insert, (key, route, digest, now)).rowcount == 1:
+            return New()
+        query = "SELECT body_digest, status, content_type, body FROM idempotency WHERE key = ? AND route = ?"
+        known, status, content_type, body = connection.execute(query, (key, route)).fetchone()
+        if known != digest:
+            return Mismatch()
+        if status is None:
+            return InFlight()
+        return Interrupted() if status == _CUT_OFF else Done(status, content_type or "", body or b"")
 
-def _begin(connection: sqlite3.Connection, key: str, route: str, digest: str, now: float) -> Beginning:
-    insert = """INSERT INTO idempotency (key, route, body_digest, created_at) VALUES (?, ?, ?, ?)
-                ON CONFLICT (key, route) DO NOTHING"""
-    if connection.execute(insert, (key, route, digest, now)).rowcount == 1:
-        return New()
-    query = "SELECT body_digest, status, content_type, body FROM idempotency WHERE key = ? AND route = ?"
-    known, status, content_type, body = connection.execute(query, (key, route)).fetchone()
-    if known != digest:
-        return Mismatch()
-    if status is None:
-        return InFlight()
-    return Interrupted() if status == _CUT_OFF else Done(status, content_type or "", body or b"")
+    return await ledger.call(claim)
 
 
 async def complete(ledger: Ledger, key: str, route: str, answer: Done) -> Durability:

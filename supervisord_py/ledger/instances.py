@@ -48,31 +48,27 @@ class RunRow(msgspec.Struct, frozen=True):
     """One run of a tool. Times are Unix seconds."""
 
     id: int  # grows; given at once, the row follows
-    unit: str  # `tool:x`
+    unit: str
     started_at: float  # when it was accepted
-    instance: str | None = None  # id of the instance that did it, None while it waits
+    instance: str | None = None  # that did it, None while it waits
     ended_at: float | None = None
-    outcome: str | None = None  # one word, `completed` or a reason of CONTRACT §7
-    status: int | None = None  # HTTP status of the answer
-    error_kind: str | None = None  # kind of the error, None when it went well
+    outcome: str | None = None  # `completed` or a reason of CONTRACT §7
+    status: int | None = None  # of the HTTP answer
+    error_kind: str | None = None
     cold_start_ms: float | None = None  # how long it waited for a start, None when the tool was warm
     duration_seconds: float | None = None  # from acceptance to the end of the answer
-    request_id: str | None = None  # of the HTTP request
+    request_id: str | None = None
 
 
 class UnitStateRow(msgspec.Struct, frozen=True):
-    """What a unit last was: shown after a restart until something new is observed. Decides nothing.
+    """What a unit last was: shown after a restart until something new is observed. Decides nothing."""
 
-    Attributes:
-        updated_at, last_used: Unix seconds; `last_used` of the end of its last request.
-    """
-
-    unit: str  # `kind:name`
-    state: str  # one word
+    unit: str
+    state: str
     updated_at: float
     last_used: float | None = None
-    restarts: int = 0  # how often it was started again
-    facts: dict[str, Any] = {}  # further JSON values
+    restarts: int = 0
+    facts: dict[str, Any] = {}
 
 
 class PinRow(msgspec.Struct, frozen=True):
@@ -100,15 +96,9 @@ def ended(key: str, ended_at: float, reason: str, **facts: Any) -> Operation:
 
 
 async def close_interrupted(ledger: Ledger, alive_keys: Collection[str], now: float) -> list[InstanceRow]:
-    """Close what an earlier control plane left open and nobody holds any more; each such row once. Runs, too.
+    """Close what an earlier control plane left open and nobody holds any more, runs too; return the rows closed now.
 
-    Args:
-        ledger: Where.
-        alive_keys: Keys that the keeper holds, exited ones included: their exit records are still to come.
-        now: Unix seconds.
-
-    Returns:
-        The rows that are closed now, with their reason.
+    `alive_keys` are those that the keeper holds, exited ones included: their exit records are still to come.
     """
     left = [row for row in await open_rows(ledger) if row.key not in alive_keys]
     for row in left:

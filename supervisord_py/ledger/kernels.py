@@ -46,7 +46,7 @@ class KernelCellRow(msgspec.Struct, frozen=True):
     """One cell. Times are Unix seconds; what is not known (yet) is None."""
 
     id: str  # names its files
-    session: str  # id of its session
+    session: str
     call: str  # id of the call that it was part of
     ordinal: int  # its place in that call, from 0
     code: str
@@ -63,7 +63,7 @@ class KernelCellRow(msgspec.Struct, frozen=True):
     lossy: bool = False
     error: dict[str, Any] | None = None  # `{name, value, traceback}` of what it raised
     variables: str | None = None  # `kept` or `lost`, once it ended
-    steps: tuple[dict[str, Any], ...] = ()  # rungs that ended it, `{action, after_seconds, detail}`
+    steps: tuple[dict[str, Any], ...] = ()  # what ended it, `{action, after_seconds, detail}`
 
 
 class CellEnd(msgspec.Struct, frozen=True):
@@ -131,14 +131,7 @@ def finish(ledger: Ledger, cell: str, end: CellEnd) -> None:
 async def of_session(
     ledger: Ledger, session: str, *, after: str | None = None, limit: int = 1000
 ) -> list[KernelCellRow]:
-    """Return the oldest cells of a session, in order of dispatch.
-
-    Args:
-        ledger: Where.
-        session: Id of the session.
-        after: Only those sent later than this cell; one that is no longer kept has all of them later.
-        limit: At most so many.
-    """
+    """Return the oldest cells of a session, sent later than `after` (all where that is forgotten), in that order."""
     where = """WHERE session = ? AND rowid > coalesce((SELECT rowid FROM kernel_cells WHERE id = ?), 0)
                ORDER BY rowid LIMIT ?"""
     return await CELLS.find(ledger, where, session, after, limit)

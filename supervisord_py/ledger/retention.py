@@ -6,38 +6,34 @@ pipes have files beside their rows, so their room prunes both (`pipe_history.pru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from supervisord_py.ledger.instants import to_text
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from supervisord_py.ledger.store import Ledger
 
-_DAY = 86400.0
+_DAY = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class TableLimit:
+class TableLimit(msgspec.Struct, frozen=True):
     """At most so many rows, none older than so many seconds."""
 
     rows: int
-    age_seconds: float
+    age_seconds: float = 90 * _DAY
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionLimits:
+class RetentionLimits(msgspec.Struct, frozen=True):
     """How much is kept of each kind."""
 
-    events: TableLimit = TableLimit(100_000, 30 * _DAY)
-    runs: TableLimit = TableLimit(50_000, 30 * _DAY)
-    instances: TableLimit = TableLimit(20_000, 30 * _DAY)
+    events: TableLimit = TableLimit(100_000)
+    runs: TableLimit = TableLimit(100_000)
+    instances: TableLimit = TableLimit(100_000)
     idempotency_seconds: float = _DAY
-    kernel_cells: TableLimit = TableLimit(20_000, 30 * _DAY)
-    kernel_sessions: TableLimit = TableLimit(1_000, 30 * _DAY)
+    kernel_cells: TableLimit = TableLimit(20_000)
+    kernel_sessions: TableLimit = TableLimit(1_000)
     pipe_claims_seconds: float = 7 * _DAY
 
 
@@ -66,46 +62,24 @@ _BY_COUNT = {
 
 
 async def prune(ledger: Ledger, limits: RetentionLimits, now: float, batch: int = 500) -> dict[str, int]:
-    """Remove what is beyond the limits; return how many rows went of each table that lost any.
-
-    Args:
-        ledger: Where.
-        limits: How much stays.
-        now: Unix seconds.
-        batch: Rows of one transaction.
+    """Remove what is beyond the limits at `now` (Unix seconds); return how many rows went of each table that lost any.
 
     Raises:
         LedgerDegradedError: The disk takes nothing; what was removed before that stays removed.
     """
-    gone = {
-        "idempotency": await _remove(
-            ledger, "idempotency", _BY_AGE["idempotency"], now - limits.idempotency_seconds, batch
-        ),
-        "pipe_claims": await _remove(
-            ledger, "pipe_claims", _BY_AGE["pipe_claims"], to_text(now - limits.pipe_claims_seconds), batch
-        ),
-    }
-    for table, limit in (
-        ("events", limits.events),
-        ("runs", limits.runs),
-        ("instances", limits.instances),
-        ("kernel_cells", limits.kernel_cells),
-        ("kernel_sessions", limits.kernel_sessions),
-    ):
-        old = await _remove(ledger, table, _BY_AGE[table], now - limit.age_seconds, batch)
-        gone[table] = old + await _remove(ledger, table, _BY_COUNT[table], max(1, limit.rows), batch)
+    gone: dict[str, int] = {}
+
+    async def remove(table: str, which: str, bound: float | str) -> None:
+        sql = f"DELETE FROM {table} WHERE rowid IN ({which} LIMIT ?)"  # noqa: S608  # our own words
+        count = batch
+        while count == batch:
+            count = await ledger.call(lambda connection: connection.execute(sql, (bound, batch)).rowcount)
+            gone[table] = gone.get(table, 0) + count
+
+    await remove("idempotency", _BY_AGE["idempotency"], now - limits.idempotency_seconds)
+    await remove("pipe_claims", _BY_AGE["pipe_claims"], to_text(now - limits.pipe_claims_seconds))
+    for table, by_count in _BY_COUNT.items():
+        limit: TableLimit = getattr(limits, table)
+        await remove(table, _BY_AGE[table], now - limit.age_seconds)
+        await remove(table, by_count, max(1, limit.rows))
     return {table: count for table, count in gone.items() if count}
-
-
-async def _remove(ledger: Ledger, table: str, which: str, bound: float | str, batch: int) -> int:
-    sql = f"DELETE FROM {table} WHERE rowid IN ({which} LIMIT ?)"  # noqa: S608  # our own words
-    total = 0
-    while True:
-        count = await ledger.call(partial(_delete, sql, bound, batch))
-        total += count
-        if count < batch:
-            return total
-
-
-def _delete(sql: str, bound: float | str, batch: int, connection: sqlite3.Connection) -> int:
-    return connection.execute(sql, (bound, batch)).rowcount

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
+from itertools import count
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -22,18 +22,23 @@ import structlog
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import files
 from supervisord_py.ledger.migrations import AT_OPEN, NUMBERED
-from supervisord_py.ledger.writer import DeferredError, Durability, Job, StoreLimits, Writer, is_retryable
+from supervisord_py.ledger.writer import DeferredError, Job, StoreLimits, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from supervisord_py.ledger.files import Recovery
-
 __all__ = ["Durability", "Ledger", "LedgerDegradedError", "LedgerUnavailableError", "StoreLimits"]
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
+
+
+class Durability(StrEnum):
+    """How safe a write is when the call returns."""
+
+    COMMITTED = "committed"
+    DEFERRED = "deferred"
 
 
 class LedgerDegradedError(PxError):
@@ -42,6 +47,10 @@ class LedgerDegradedError(PxError):
     kind = "ledger_degraded"
     title = "The ledger cannot be written"
     status = 503
+
+    def __init__(self, why: str) -> None:
+        hint = "free space under the state directory; see `pxctl doctor`"
+        super().__init__(f"the ledger cannot be used at present: {why}", hint=hint)
 
 
 class LedgerUnavailableError(PxError):
@@ -52,34 +61,26 @@ class LedgerUnavailableError(PxError):
     status = 503
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """An opened file: its two connections, what was done about damage, and the greatest ids of numbered tables."""
-
-    writing: sqlite3.Connection
-    reading: sqlite3.Connection
-    recovered: Recovery | None
-    numbers: tuple[tuple[str, int], ...]
-
-
 class Ledger:
     """What is remembered. Make it with `open`; use it on the loop that opened it."""
 
-    def __init__(self, path: Path, opened: Opened, limits: StoreLimits) -> None:
+    def __init__(self, path: Path, limits: StoreLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.path = path
-        self.recovered_from = opened.recovered
+        self._loop = loop
+        writing, self.recovered_from = files.open_for_writing(path, time.time())
         """What was done about a damaged file at the opening, None when it was sound."""
+        try:
+            self._reading = files.connect(path, read_only=True)
+            greatest = "SELECT coalesce(max(id), 0) FROM "
+            self._numbers = {table: count(writing.execute(greatest + table).fetchone()[0] + 1) for table in NUMBERED}
+        except BaseException:
+            writing.close()
+            raise
         self._limits = limits
-        self._loop = asyncio.get_running_loop()
-        self._reading = opened.reading
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="ledger-reader")
         self._closed = False
-        self._numbers = dict(opened.numbers)
-        self._numbering = threading.Lock()
-        self._degraded_listeners: list[Callable[[str], None]] = []
-        self._recovered_listeners: list[Callable[[int], None]] = []
-        self._writer = Writer(opened.writing, limits, self._changed)
-        self._writer.start()
+        self._listeners: list[Callable[[str | None], None]] = []
+        self._writer = Writer(writing, limits, lambda why: self._in_loop(partial(self._announce, why)))
 
     @classmethod
     async def open(cls, path: Path, limits: StoreLimits | None = None) -> Ledger:
@@ -91,15 +92,14 @@ class Ledger:
         opened: no permission, no room, a folder that is not there.
         """
         try:
-            opened = await asyncio.to_thread(_open, path)
+            ledger = await asyncio.to_thread(cls, path, limits or StoreLimits(), asyncio.get_running_loop())
         except (sqlite3.Error, OSError) as error:
             raise LedgerUnavailableError(
                 f"cannot open the ledger {path}: {error}",
                 hint="check free space and permissions of its folder (`pxctl doctor`)",
             ) from error
-        ledger = cls(path, opened, limits or StoreLimits())
         for statement in AT_OPEN:
-            ledger.post(partial(_execute, statement))
+            ledger.post(methodcaller("execute", statement))
         return ledger
 
     async def close(self) -> None:
@@ -116,15 +116,10 @@ class Ledger:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     async def write(self, operation: Callable[[sqlite3.Connection], object]) -> Durability:
-        """Run an operation in the next commit.
+        """Run an operation in the next commit; DEFERRED while the disk takes nothing (it is kept and tried again).
 
-        Args:
-            operation: Runs in the writer's thread, maybe more than once; executes statements, no BEGIN or COMMIT.
-
-        Returns:
-            COMMITTED, or DEFERRED while the disk takes nothing (it is kept and tried again).
-
-        Raises sqlite3.Error: the operation itself is at fault.
+        It runs in the writer's thread, maybe more than once; it executes statements, no BEGIN or COMMIT. An error of
+        its own is raised.
         """
         try:
             async with asyncio.timeout(self._limits.stall_seconds):
@@ -147,25 +142,27 @@ class Ledger:
             async with asyncio.timeout(self._limits.stall_seconds):
                 result: T = await self._queued(operation, keeps=False)
         except (DeferredError, TimeoutError) as error:
-            raise _degraded_error(str(error) or "the disk does not answer") from error
+            raise LedgerDegradedError(str(error) or "the disk does not answer") from error
         return result
 
     async def flush(self) -> Durability:
         """Wait until everything queued so far is committed; DEFERRED when the disk takes nothing."""
-        return await self.write(_nothing)
+        return await self.write(lambda _: None)
 
     async def _queued(self, operation: Callable[[sqlite3.Connection], Any], *, keeps: bool) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
-        job = Job(operation, partial(self._done, future), keeps)
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            if not future.done():
+                future.set_result(result) if error is None else future.set_exception(error)
+
+        job = Job(operation, lambda *end: self._in_loop(partial(settle, *end)), keeps=keeps)
         self._writer.put(job)
         try:
             return await future
         except asyncio.CancelledError:
             job.dropped = not keeps
             raise
-
-    def _done(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        self._in_loop(partial(_settle, future, result, error))
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -179,15 +176,13 @@ class Ledger:
         try:
             return await self._loop.run_in_executor(self._readers, operation, self._reading)
         except sqlite3.Error as error:
-            if is_retryable(error):
-                raise _degraded_error(str(error)) from error
+            if files.of_the_disk(error):
+                raise LedgerDegradedError(str(error)) from error
             raise
 
     def next_number(self, table: str) -> int:
         """Return a fresh id for one of the numbered tables; asks nobody. From any thread."""
-        with self._numbering:
-            self._numbers[table] += 1
-            return self._numbers[table]
+        return int(next(self._numbers[table]))
 
     # -- a disk that takes nothing ---------------------------------------------------------------------------------
 
@@ -201,73 +196,20 @@ class Ledger:
         """How many writes were dropped, since the opening, because too many were waiting for the disk."""
         return self._writer.lost
 
-    def on_degraded(self, callback: Callable[[str], None]) -> None:
-        """Call back on the loop, with the reason, when the disk begins to take nothing."""
-        self._degraded_listeners.append(callback)
-
-    def on_recovered(self, callback: Callable[[int], None]) -> None:
-        """Call back on the loop, with the writes lost since the opening, when the disk takes writes again."""
-        self._recovered_listeners.append(callback)
-
-    def _changed(self, why: str | None) -> None:
-        self._in_loop(partial(self._announce, why))
+    def on_change(self, callback: Callable[[str | None], None]) -> None:
+        """Call back on the loop, with the reason when the disk begins to take nothing, with None when it is back."""
+        self._listeners.append(callback)
 
     def _announce(self, why: str | None) -> None:
         if why is None:
             _log.warning("ledger_recovered", lost_writes=self.lost_writes)
-            for recovered in self._recovered_listeners:
-                recovered(self.lost_writes)
         else:
             _log.error("ledger_degraded", why=why)
-            for degraded in self._degraded_listeners:
-                degraded(why)
+        for listener in self._listeners:
+            listener(why)
 
     def _in_loop(self, callback: Callable[[], None]) -> None:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:  # the loop has ended: nobody is left to be told
             return
-
-
-def _open(path: Path) -> Opened:
-    files.make_private(path)
-    recovered: Recovery | None = None
-    try:
-        writing = files.open_checked(path)
-    except files.DamagedError as error:
-        writing, recovered = files.begin_anew(path, error, time.time())
-    with ExitStack() as undo:
-        undo.callback(writing.close)
-        reading = files.connect(path, read_only=True)
-        undo.callback(reading.close)
-        opened = Opened(writing, reading, recovered, tuple((it, _greatest_id(writing, it)) for it in NUMBERED))
-        undo.pop_all()
-    return opened
-
-
-def _greatest_id(connection: sqlite3.Connection, table: str) -> int:
-    query = f"SELECT coalesce(max(id), 0) FROM {table}"  # noqa: S608  # a name of our own schema
-    return int(connection.execute(query).fetchone()[0])
-
-
-def _execute(statement: str, connection: sqlite3.Connection) -> None:
-    connection.execute(statement)
-
-
-def _nothing(_: sqlite3.Connection) -> None:
-    """Take a place in the queue."""
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
-
-
-def _degraded_error(why: str) -> LedgerDegradedError:
-    return LedgerDegradedError(
-        f"the ledger cannot be used at present: {why}", hint="free space under the state directory; see `pxctl doctor`"
-    )

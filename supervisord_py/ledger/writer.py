@@ -13,72 +13,62 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
+
+from supervisord_py.ledger.files import of_the_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _log = structlog.get_logger(__name__)
-_RETRYABLE = frozenset(
-    (
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-    )
-)
-"""Errors of the file or the disk, not of the operation."""
-_PRIMARY_CODE = 0xFF
 _RETRY_BATCH = 64  # small on purpose: where some room came back, some of what waits gets in
-
-
-class Durability(StrEnum):
-    """How safe a write is when the call returns."""
-
-    COMMITTED = "committed"
-    DEFERRED = "deferred"
 
 
 class DeferredError(Exception):
     """The disk takes nothing now. Reaches only those who need a result."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreLimits:
-    """Bounds of the writer."""
+class StoreLimits(msgspec.Struct, frozen=True):
+    """Bounds of the ledger."""
 
-    batch_max: int = 1000  # operations in one commit
+    batch_max: int = 1000  # operations of one commit
     pending_max: int = 10_000  # operations kept in memory while the disk takes nothing
-    posted_seconds: float = 0.1  # how long what nobody waits for may wait for company; one transaction instead of many
-    posted_max: int = 256  # so many of them do not wait
-    retry_seconds: float = 1.0  # between two tries
-    stall_seconds: float = 5.0  # how long a waiter waits for a disk that neither takes nor refuses
+    posted_seconds: float = 0.1  # how long an operation that nobody waits for waits for company
+    posted_max: int = 256  # unless so many are queued
+    retry_seconds: float = 1.0  # between tries while the disk takes nothing
+    stall_seconds: float = 5.0  # after which a disk that does not answer counts as one that takes nothing
     close_seconds: float = 5.0  # how long `close` waits for the last writes
 
 
-@dataclass(slots=True, eq=False)
 class Job:
     """One queued operation.
 
     Attributes:
+        operation: Takes the connection; may run again when a commit fails.
         done: Called in the writer's thread with (result, error) once it is committed, failed or deferred; or None.
+        keeps: Whether it is kept and tried again when the disk is full; one that needs a result is not.
+        dropped: Set from any thread: whoever asked has given up, and it is not to run any more.
+        result, error: What the last run returned, or raised by its own fault.
     """
 
-    operation: Callable[[sqlite3.Connection], Any]  # takes the connection; may run again when a commit fails
-    done: Callable[[Any, BaseException | None], None] | None
-    keeps: bool  # whether it is kept and tried again when the disk is full; one that needs a result is not
-    dropped: bool = False  # set from any thread: whoever asked has given up, and it is not to run any more
-    result: Any = None  # what the last run returned
-    error: BaseException | None = None  # what the last run raised by its own fault
+    __slots__ = ("done", "dropped", "error", "keeps", "operation", "result")
+
+    def __init__(
+        self,
+        operation: Callable[[sqlite3.Connection], Any],
+        done: Callable[[Any, BaseException | None], None] | None,
+        *,
+        keeps: bool,
+    ) -> None:
+        self.operation = operation
+        self.done = done
+        self.keeps = keeps
+        self.dropped = False
+        self.result: Any = None
+        self.error: BaseException | None = None
 
     def tell(self, error: BaseException | None) -> None:
         """Tell whoever waits, once."""
@@ -90,17 +80,18 @@ class Job:
 
 
 class Writer:
-    """Owns the writing connection and its thread.
+    """Owns the writing connection, in autocommit mode, and its thread.
 
-    Args:
-        connection: In autocommit mode; used by this thread alone from `start` on, closed at its end.
-        limits: Bounds.
-        on_change: Called in the writer's thread with the reason when the disk gives out, with None when it is back.
+    `on_change`: called in the writer's thread with the reason when the disk gives out, with None when it is back.
+    Attributes: degraded: Why the disk takes nothing, None while it does. lost: How many operations were dropped for
+    want of room since the start.
     """
 
     def __init__(
         self, connection: sqlite3.Connection, limits: StoreLimits, on_change: Callable[[str | None], None]
     ) -> None:
+        self.degraded: str | None = None
+        self.lost = 0
         self._connection = connection
         self._limits = limits
         self._on_change = on_change
@@ -108,42 +99,24 @@ class Writer:
         self._queue: deque[Job] = deque()
         self._closing = False
         self._urgent = False  # whether somebody waits for what is queued, or much of it is
-        self._degraded: str | None = None
-        self._lost = 0
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
-
-    @property
-    def degraded(self) -> str | None:
-        """Why the disk takes nothing, None while it does."""
-        return self._degraded
-
-    @property
-    def lost(self) -> int:
-        """How many operations were dropped for want of room since the start."""
-        return self._lost
-
-    def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def put(self, job: Job) -> None:
         """Queue an operation; while the disk takes nothing its waiter is told so at once."""
         with self._lock:
             if self._closing:
-                self._lost += 1
+                self.lost += 1
                 told: BaseException | None = sqlite3.ProgrammingError("the ledger is closed")
-            elif self._degraded is not None:
-                told = DeferredError(self._degraded)
-                if not job.keeps:
-                    pass
-                elif len(self._queue) >= self._limits.pending_max:
-                    self._lost += 1
-                else:
+            elif self.degraded is not None:
+                told = DeferredError(self.degraded)
+                if job.keeps and len(self._queue) >= self._limits.pending_max:
+                    self.lost += 1
+                elif job.keeps:
                     self._queue.append(Job(job.operation, None, keeps=True))
             else:
                 self._queue.append(job)
-                waited_for = job.done is not None
-                self._urgent = self._urgent or waited_for or len(self._queue) >= self._limits.posted_max
+                self._urgent |= job.done is not None or len(self._queue) >= self._limits.posted_max
                 if self._urgent or len(self._queue) == 1:
                     self._lock.notify()
                 return
@@ -170,7 +143,7 @@ class Writer:
     def _next_batch(self) -> list[Job] | None:
         """Wait for work, or while the disk takes nothing for the time of the next try; None: there is nothing more."""
         with self._lock:
-            if self._degraded is None:
+            if self.degraded is None:
                 self._lock.wait_for(lambda: self._queue or self._closing)
                 if not self._urgent:
                     self._lock.wait_for(lambda: self._urgent or self._closing, self._limits.posted_seconds)
@@ -179,94 +152,64 @@ class Writer:
                 self._lock.wait_for(lambda: self._closing, self._limits.retry_seconds)
             if not self._queue and self._closing:
                 return None
-            most = self._limits.batch_max if self._degraded is None else _RETRY_BATCH
+            most = self._limits.batch_max if self.degraded is None else _RETRY_BATCH
             return [self._queue[index] for index in range(min(len(self._queue), most))]
 
     def _write(self, batch: list[Job]) -> bool:
+        defect: BaseException | None = None
         try:
             self._commit(batch)
-        except sqlite3.Error as error:
-            self._roll_back()
-            self._degrade(f"{type(error).__name__}: {error}")
-            return False
-        except BaseException as error:  # a defect must not end the thread that all count on
-            self._roll_back()
-            _log.exception("ledger_writer_failed")
-            self._settle(batch, error)
-            return True
-        self._settle(batch, None)
-        return True
-
-    def _commit(self, batch: list[Job]) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-        if not batch:
-            _probe(self._connection)
-        alone = len(batch) == 1  # most are, and need no savepoint: the whole transaction is theirs to undo
-        for job in batch:
-            job.result = job.error = None
-            if not job.dropped:
-                (self._run_alone if alone else self._run_among_others)(job)
-        if self._connection.in_transaction:
-            self._connection.execute("COMMIT")
-
-    def _run_alone(self, job: Job) -> None:
-        try:
-            job.result = job.operation(self._connection)
-        except Exception as error:
-            if is_retryable(error):
-                raise
-            job.error = error
-            self._connection.execute("ROLLBACK")
-
-    def _run_among_others(self, job: Job) -> None:
-        self._connection.execute("SAVEPOINT job")
-        try:
-            job.result = job.operation(self._connection)
-        except Exception as error:
-            if is_retryable(error):
-                raise
-            job.error = error
-            self._connection.execute("ROLLBACK TO job")
-        self._connection.execute("RELEASE job")
-
-    def _roll_back(self) -> None:
-        try:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            _log.error("ledger_rollback_failed", problem=str(error))
-
-    def _settle(self, batch: list[Job], error: BaseException | None) -> None:
+        except BaseException as error:
+            try:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+            except sqlite3.Error as failed:
+                _log.error("ledger_rollback_failed", problem=str(failed))
+            if isinstance(error, sqlite3.Error):
+                self._degrade(f"{type(error).__name__}: {error}")
+                return False
+            _log.exception("ledger_writer_failed")  # a defect must not end the thread that all count on
+            defect = error
         with self._lock:
             for _ in batch:
                 self._queue.popleft()
-            recovered, self._degraded = self._degraded is not None, None
+            recovered, self.degraded = self.degraded is not None, None
         for job in batch:
-            job.tell(error or job.error)
+            job.tell(defect or job.error)
         if recovered:
             self._on_change(None)
+        return True
+
+    def _commit(self, batch: list[Job]) -> None:
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        if not batch:
+            # Write one page that says what it said before: nothing else is waiting to show whether the disk is back.
+            execute(f"PRAGMA user_version = {int(execute('PRAGMA user_version').fetchone()[0])}")
+        for job in batch:
+            job.result = job.error = None
+            if job.dropped:
+                continue
+            execute("SAVEPOINT job")
+            try:
+                job.result = job.operation(self._connection)
+            except Exception as error:
+                if of_the_disk(error):
+                    raise
+                job.error = error
+                execute("ROLLBACK TO job")
+            execute("RELEASE job")
+        execute("COMMIT")
 
     def _degrade(self, why: str) -> None:
         """Tell all that wait, and keep what may be kept."""
         with self._lock:
-            first, self._degraded = self._degraded is None, why
+            first, self.degraded = self.degraded is None, why
             waiting = list(self._queue)
             kept = [job for job in waiting if job.keeps]
-            self._lost += max(0, len(kept) - self._limits.pending_max)
+            self.lost += max(0, len(kept) - self._limits.pending_max)
             self._queue = deque(kept[: self._limits.pending_max])
         for job in waiting:
             job.tell(DeferredError(why))
         if first:
             self._on_change(why)
-
-
-def _probe(connection: sqlite3.Connection) -> None:
-    """Write one page that says what it said before: nothing else is waiting to show whether the disk is back."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    connection.execute(f"PRAGMA user_version = {int(version)}")
-
-
-def is_retryable(error: BaseException) -> bool:
-    """Say whether an error is the file's or the disk's rather than the operation's."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return isinstance(code, int) and (code & _PRIMARY_CODE) in _RETRYABLE

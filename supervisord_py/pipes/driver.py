@@ -1,4 +1,7 @@
-"""The driver of executions: what the supervisor spawns for one, how it is adopted, and what it must not leave."""
+"""The driver of executions: what the supervisor spawns for one, how it is adopted, and what it must not leave.
+
+Processes that outlived their keeper are the keeper's: it sweeps them before anything is adopted.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,31 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import structlog
+from msgspec.structs import replace
+
 from supervisord_py.errors import PxError
-from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Status
+from supervisord_py.ledger.instances import ended
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Status, change_open, open_rows
+from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.launch import cleanup, prepare
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import BOTH
 from supervisord_py.pipes.run import Run, RunTerms
-from supervisord_py.process.instance import Phase
-from supervisord_py.process.model import ChildSpec, ResourceLimit
+from supervisord_py.process.instance import Phase, read_note
+from supervisord_py.process.model import ChildSpec, Reason, ResourceLimit
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from supervisord_py.pipes.launch import LaunchSpec
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.instance import Note
     from supervisord_py.process.model import Child
 
+INTERRUPTED = "interrupted by system restart"
+_log = structlog.get_logger(__name__)
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
 
@@ -37,7 +46,7 @@ class RunDriver:
 
     def __init__(self, room: Pipes) -> None:
         self._room = room
-        self.known: dict[int, Execution] = {}  # rows of executions whose processes are held, while they are adopted
+        self._known: dict[int, Execution] = {}  # rows of executions whose processes are held, while they are adopted
 
     async def prepare(self, run: Run) -> ChildSpec:
         """Check its budget, make its files, and return what is to be spawned.
@@ -49,9 +58,22 @@ class RunDriver:
         try:
             await asyncio.to_thread(output.make_folder, run.folder)
             found = run.launch = await prepare(run.execution, run.home, room.shelf)
-            run.terms = _terms(run, found, room)
+            adapter, stop, config = found.adapter, found.adapter.stop, room.config
+            patterns = (*config.output.redact, *(run.definition.redact if run.definition else ()))
+            run.terms = RunTerms(
+                parser=adapter.parser,
+                success=adapter.success,
+                errors=adapter.errors,
+                settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
+                stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
+                stop_signal=stop.number,
+                patterns=patterns,
+                copied=adapter.parser != "text" or bool(found.secrets or patterns),
+            )
             run.stop_seconds = run.terms.stop_seconds
-            run.fds = await asyncio.to_thread(_open_fds, run.folder, found, run.terms)
+            run.fds = await asyncio.to_thread(output.open_for_child, run.folder, copied=run.terms.copied)
+            if found.stdin_file is not None:
+                run.fds += (os.open(found.stdin_file, os.O_RDONLY | os.O_CLOEXEC),)
         except OSError as error:
             kind = ErrorType.DISK_FULL if error.errno in _FULL else ErrorType.CONFIG_ERROR
             message = f"cannot write {error.filename or run.folder}: {error.strerror or error}"
@@ -78,15 +100,16 @@ class RunDriver:
         self._room.supervisor.say(
             "execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=warnings
         )
-        await self._close_fds(run)
+        await self._hand_over(run)
 
     def revive(self, child: Child, note: Note | None) -> Run:
         """Return the run of a held child; one that nobody knows is only stopped."""
         own = note.own if note is not None else {}
         nobody = Execution(id=0, pipe_name=child.unit.partition(":")[2])
-        run = self._room.run_of(self.known.get(own.get("execution", 0), nobody), child)
+        run = self._room.run_of(self._known.get(own.get("execution", 0), nobody), child)
         if run.execution.status is Status.RUNNING:
-            self._room.hold(run)
+            self._room.add(run)
+            self._room.line.adopt(run.execution)
         run.ready_at, run.phase = child.started_at, Phase.READY
         run.heard_at = self._room.clocks.boot()
         run.deadline = float(own.get("deadline") or run.heard_at)
@@ -103,10 +126,19 @@ class RunDriver:
 
     async def release(self, run: Run) -> None:
         """Remove what it must not leave, and do what follows: while the keeper holds it, a crash can be made good."""
-        await self._close_fds(run)
+        await self._hand_over(run)
         await self.tidy(run)
         if run.id and run.execution.status.is_final and not run.done.is_set():
             await self._room.after(run)
+
+    async def _hand_over(self, run: Run) -> None:
+        """Close what was opened for it: it has it, or will never have it."""
+        fds, run.fds = run.fds, ()
+        for fd in fds:
+            os.close(fd)
+        if len(fds) > len(BOTH):
+            with suppress(PxError):
+                await self._room.placement.drop_fd(_stdin_name(run))
 
     async def tidy(self, run: Run) -> None:
         """Take over what is in its row now, and remove its private files."""
@@ -119,41 +151,55 @@ class RunDriver:
         if not run.execution.status.is_final:
             run.leave()
 
-    async def _close_fds(self, run: Run) -> None:
-        fds, run.fds = run.fds, ()
-        for fd in fds:
-            os.close(fd)
-        if len(fds) > len(BOTH):
-            with suppress(PxError):
-                await self._room.placement.drop_fd(_stdin_name(run))
+    # -- the start of a control plane --------------------------------------------------------------------------------
 
+    async def adopt_all(self) -> None:
+        """Take over what an earlier control plane left; returns when all is decided.
 
-def _terms(run: Run, found: LaunchSpec, room: Pipes) -> RunTerms:
-    adapter, stop, config = found.adapter, found.adapter.stop, room.config
-    patterns = (*config.output.redact, *(run.definition.redact if run.definition else ()))
-    return RunTerms(
-        parser=adapter.parser,
-        success=adapter.success,
-        errors=adapter.errors,
-        settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
-        stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
-        stop_signal=stop.number,
-        patterns=patterns,
-        copied=adapter.parser != "text" or bool(found.secrets or patterns),
-    )
+        An agent that the keeper holds goes on, with its timeout from where it was counted; its output is read again
+        from byte 0. A row that says `running` and whose process nobody holds was cut off: failed, `interrupted`, its
+        output folder is marked, never deleted; one that was never spawned waits in line again. What waited waits on.
+        """
+        room = self._room
+        rows = {row.id: row for row in await open_rows(room.ledger)}
+        notes = [read_note(child.tag) for child in await room.placement.list("pipe:")]
+        held = {number for note in notes if note is not None and (number := note.own.get("execution"))}
+        self._known = {number: row for number, row in rows.items() if number in held}
+        for number in held - set(rows):  # its end was recorded, and the control plane came no further
+            self._known |= {row.id: row for row in await EXECUTIONS.find(room.ledger, "WHERE id = ?", number)}
+        for run in await room.supervisor.adopt(self):
+            if run.execution.pid is None:  # the control plane before us ended between the spawn and this
+                deadline = run.deadline
+                await room.ledger.write(run.spawned(run.child))
+                run.deadline = deadline
+            room.task(run.see_through())
+        self._known = {}
+        again = {"status": Status.QUEUED, "started_at": None, "queue_wait_ms": None, "instance": None, "progress": None}
+        for row in rows.values():
+            if row.id in held:
+                continue
+            if row.status is Status.QUEUED:
+                room.push(room.run_of(row))
+            elif row.pid is None:
+                await room.ledger.write(change_open(row.id, **again))
+                room.push(room.run_of(replace(row, **again)))
+            else:
+                await self._interrupted(row)
 
-
-def _open_fds(folder: Path, found: LaunchSpec, terms: RunTerms) -> tuple[int, ...]:
-    """Return what will be its stdout and stderr, and its stdin where it has one. Blocking."""
-    fds = output.open_for_child(folder, copied=terms.copied)
-    if found.stdin_file is None:
-        return fds
-    try:
-        return (*fds, os.open(found.stdin_file, os.O_RDONLY | os.O_CLOEXEC))
-    except OSError:
-        for fd in fds:
-            os.close(fd)
-        raise
+    async def _interrupted(self, row: Execution) -> None:
+        """Close a row whose process nobody holds any more."""
+        room = self._room
+        run = room.run_of(row)
+        run.want_end(Cause.INTERRUPTED, INTERRUPTED)
+        run.wanted = Reason.INTERRUPTED
+        room.add(run)
+        try:
+            life = ended(row.instance or "", room.clocks.wall(), Reason.INTERRUPTED.value)
+            await room.ledger.write(together(await run.final_row(), life))
+            await self.tidy(run)
+            await room.after(run)
+        except PxError as error:
+            _log.error("pipe_interruption_not_recorded", execution=row.id, detail=error.detail)
 
 
 def _stdin_name(run: Run) -> str:

@@ -8,32 +8,28 @@ with the end of the run. Private (0700, 0600) from the first instant; a byte is 
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import itertools
 import os
 import shutil
-from collections import deque
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from supervisord_py.errors import InterruptedRunError, UnknownUnitError
-from supervisord_py.ledger.pipe_executions import EXECUTIONS
 from supervisord_py.pipes.secrets import Redactor, redact
-from supervisord_py.pipes.vendor_streams import parser_for
+from supervisord_py.pipes.streams import parser_for
 from supervisord_py.process.supervisor import decode_tail
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.room import Pipes
     from supervisord_py.pipes.streams import Parsed, Summary
 
 PAGE_MAX = 4 * 1024 * 1024  # bytes of the largest page
 PIECE_BYTES = 64 * 1024
+DISK_PAUSE_SECONDS = 0.5  # between two tries against a disk that takes nothing
 STEP_BYTES = 256 * 1024
 POLL_SECONDS = 0.05  # so often who follows looks whether a file has grown
 HEAD_SHARE = 4  # one fourth of a row's text is for the beginning: the end tells more
@@ -112,6 +108,11 @@ def read(folder: Path, stream: OutputStream, offset: int, limit: int) -> bytes:
     return _read(folder / FILES[stream], offset, limit)
 
 
+def read_page(folder: Path, stream: OutputStream, offset: int, limit: int) -> tuple[int | None, bytes]:
+    """Return the size of a stream and a piece of it. Blocking."""
+    return size(folder, stream), read(folder, stream, offset, limit)
+
+
 def _read(file: Path, offset: int, limit: int) -> bytes:
     try:
         with file.open("rb") as opened:
@@ -179,7 +180,7 @@ class Copier:
         self._decoders = {stream: codecs.getincrementaldecoder("utf-8")() for stream in BOTH}
         self._read = dict.fromkeys(BOTH, 0)
         self._made = dict.fromkeys(OutputStream, 0)
-        self._waiting: deque[tuple[OutputStream, bytes]] = deque()  # made, and not in the files yet: a full disk
+        self._waiting = {stream: bytearray() for stream in OutputStream}  # made, and not in the files yet: a full disk
         self._ended = False
         self.is_utf8 = True
 
@@ -225,7 +226,7 @@ class Copier:
             self._ended = True
             self._meant(self._parser.end())
             for stream, redactor in self._redactors.items():
-                self._waiting.append((stream, redactor.end()))
+                self._waiting[stream] += redactor.end()
             for stream in BOTH:
                 self._check(stream, b"", final=True)
         self._write()
@@ -246,22 +247,18 @@ class Copier:
 
     def _put(self, stream: OutputStream, data: bytes) -> None:
         if self._copied and data:
-            self._waiting.append((stream, self._redactors[stream].feed(data)))
+            self._waiting[stream] += self._redactors[stream].feed(data)
 
     def _write(self) -> None:
-        while self._waiting:
-            stream, data = self._waiting[0]
-            if data and self._copied:
+        for stream, data in self._waiting.items() if self._copied else ():
+            while data:
                 fd = _open(self._folder, FILES[stream], os.O_WRONLY)
                 try:
                     done = os.pwrite(fd, data, self._made[stream])
                 finally:
                     os.close(fd)
                 self._made[stream] += done
-                self._waiting[0] = (stream, data[done:])
-                if done < len(data):
-                    continue
-            self._waiting.popleft()
+                del data[:done]
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
@@ -299,100 +296,10 @@ class FollowNews(NamedTuple):
 FollowItem = FollowOutput | FollowNews
 
 
-async def find_execution(room: Pipes, number: int, *, blobs: bool) -> Execution:
-    """Return an execution as it stands: memory is ahead of the ledger.
-
-    Raises UnknownUnitError: there is none of that id.
-    """
-    run = room.runs.get(number)
-    if run is not None and not blobs:
-        return room.view(run)
-    rows = await (EXECUTIONS.find if blobs else EXECUTIONS.listed)(room.ledger, "WHERE id = ?", number)
-    if run is not None:
-        return room.view(run, rows[0] if rows else None)
-    if not rows:
-        raise no_such(number)
-    return rows[0]
-
-
-async def read_page(room: Pipes, number: int, stream: OutputStream, offset: int, limit: int) -> OutputPage:
-    """Return a piece of a stream; where the files are gone (retention) the row's text stands for them.
-
-    Raises UnknownUnitError: there is no execution of that id.
-    """
-    known = await find_execution(room, number, blobs=False)  # before the file is read: a final one's is whole then
-    folder = room.folder(number)
-    total, data = await asyncio.to_thread(lambda: (size(folder, stream), read(folder, stream, offset, limit)))
-    if total is None and known.status.is_final:
-        known = await find_execution(room, number, blobs=True)
-        text: str | None = getattr(known, stream.value, None)
-        whole = (text or "").encode("utf-8", "surrogateescape")
-        total, data = len(whole), whole[offset : offset + limit]
-        said = int(getattr(known, f"{stream.value}_bytes", 0))
-        if said > total or (said != total and not known.invalid_utf8):
-            return OutputPage(data, offset, max(said, total), complete=False, truncated=True)
-    is_end = known.status.is_final and not known.truncated and offset + len(data) >= (total or 0)
-    return OutputPage(data, offset, total or 0, is_end, known.status.is_final and known.truncated)
-
-
-async def follow(
-    room: Pipes, number: int, streams: Sequence[OutputStream], begins: Sequence[int] = ()
-) -> AsyncGenerator[FollowItem, None]:
-    """Yield an execution's start, its output as it comes, its changes, and its end; see `Pipes.follow`."""
-    known = await find_execution(room, number, blobs=False)
-    yield FollowNews("start", known)
-    offsets = dict(zip(streams, (*begins, *[0] * len(streams)), strict=False))
-    run, folder = room.runs.get(number), room.folder(number)
-    while run is not None and not run.done.is_set():
-        news, now = run.news, room.view(run)
-        if (now.status, now.position) != (known.status, known.position) and not now.status.is_final:
-            yield FollowNews("status", now)
-        known, found = now, False
-        for stream, at in offsets.items():
-            if data := await asyncio.to_thread(read, folder, stream, at, PIECE_BYTES):
-                found = True
-                offsets[stream] = at + len(data)
-                yield FollowOutput(stream, at, data)
-        if run.is_left:
-            raise cut_off(number)
-        if not found:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), None if now.position is not None else POLL_SECONDS)
-    for stream, at in offsets.items():
-        position = at
-        while (page := await read_page(room, number, stream, position, PIECE_BYTES)).data:
-            yield FollowOutput(stream, position, page.data)
-            position += len(page.data)
-    yield FollowNews("done", await find_execution(room, number, blobs=False) if run is None else room.view(run))
-
-
-async def wait_for_end(room: Pipes, number: int) -> Execution:
-    """Wait until an execution is final; return it with the text of its output.
-
-    Raises:
-        UnknownUnitError: There is none of that id.
-        InterruptedRunError: This control plane ends; the execution goes on.
-    """
-    run = room.runs.get(number)
-    if run is None:
-        return await find_execution(room, number, blobs=True)
-    while not run.done.is_set():
-        news = run.news
-        if run.is_left:
-            raise cut_off(number)
-        await news.wait()
-    return run.execution  # with its texts: a full disk may not show them yet
-
-
-def no_such(number: int) -> UnknownUnitError:
-    """Return the error of an id that nobody knows."""
-    return UnknownUnitError(f"there is no execution {number}", hint="see `pxctl pipe runs`", execution=number)
-
-
-def cut_off(number: int) -> InterruptedRunError:
-    """Return the error of who waits for an execution that goes on under another control plane."""
-    return InterruptedRunError(
-        f"the control plane is being replaced or stopped; execution {number} is not lost",
-        hint=f"follow it again: `pxctl pipe tail {number}`",
-        execution=number,
-    )
+def page_of_row(row: Execution, stream: OutputStream, offset: int, limit: int) -> OutputPage:
+    """Return a piece of what a row keeps of an output whose files are gone."""
+    whole = (getattr(row, stream.value, None) or "").encode("utf-8", "surrogateescape")
+    total, data, said = len(whole), whole[offset : offset + limit], int(getattr(row, f"{stream.value}_bytes", 0))
+    is_part = said > total or (said != total and not row.invalid_utf8)
+    is_end = not row.truncated and not is_part and offset + len(data) >= total
+    return OutputPage(data, offset, max(said, total) if is_part else total, is_end, is_part or row.truncated)

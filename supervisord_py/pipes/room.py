@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from msgspec import structs
 
-from supervisord_py.errors import ConflictError, ShuttingDownError
+from supervisord_py.errors import ConflictError, InterruptedRunError, ShuttingDownError, UnknownUnitError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import Status
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, Status
 from supervisord_py.ledger.table import together
-from supervisord_py.pipes import adopt, output, retention
+from supervisord_py.pipes import output, retention
 from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.checks import PipeFaults
 from supervisord_py.pipes.driver import RunDriver
@@ -27,9 +28,18 @@ from supervisord_py.pipes.events import EventSources, check_published
 from supervisord_py.pipes.intake import BY_HAND, Intake
 from supervisord_py.pipes.models import PipeDefinition, PipesHealth, usable
 from supervisord_py.pipes.outcome import Cause
-from supervisord_py.pipes.output import BOTH, PAGE_MAX, OutputStream
+from supervisord_py.pipes.output import (
+    BOTH,
+    PAGE_MAX,
+    PIECE_BYTES,
+    POLL_SECONDS,
+    FollowNews,
+    FollowOutput,
+    OutputPage,
+    OutputStream,
+)
 from supervisord_py.pipes.pipe_files import PipeFiles
-from supervisord_py.pipes.queue import Queue, Waiting
+from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import REASONS, Run
 from supervisord_py.pipes.scheduler import Clocks, Timetable
 from supervisord_py.pipes.shelf import AgentShelf
@@ -48,7 +58,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.front_matter import Value
     from supervisord_py.pipes.models import Declared, EventClaims, GroupView, NextReport, PipeView, PublishedEvent
-    from supervisord_py.pipes.output import FollowItem, OutputPage
+    from supervisord_py.pipes.output import FollowItem
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child
@@ -119,7 +129,7 @@ class Pipes:
         await self.states.open()
         await self.upkeep.begin()
         await self.status.open()
-        await adopt.adopt_all(self)
+        await self.driver.adopt_all()
         await self.upkeep.settle_all()
         self.task(self.upkeep.look_for_ever())
         self.task(self.sources.hear_tools())
@@ -135,31 +145,27 @@ class Pipes:
 
     async def close(self) -> None:
         """Stop what runs, all at once; what waits goes on waiting, for the next start. Does nothing after an end."""
-        if self._is_over:
-            return
-        self._begin_to_end()
-        at_work = [run for run in self.runs.values() if self.line.position(run.id) is None]
-        for run in at_work:
-            run.want_end(Cause.SHUTDOWN)
-        await asyncio.gather(*(_over(run) for run in at_work))
-        await self._let_go()
+        if not self._is_over:
+            self._begin_to_end()
+            at_work = [run for run in self.runs.values() if self.line.position(run.id) is None]
+            for run in at_work:
+                run.want_end(Cause.SHUTDOWN)
+            await asyncio.gather(*map(_over, at_work))
+            await self.detach()
 
     async def detach(self) -> None:
         """End without stopping anything: another control plane takes over what runs."""
         self._begin_to_end()
-        await self._let_go()
-
-    def _begin_to_end(self) -> None:
-        self.is_ending = True
-        self._is_gate_open = False
-        self._disarm()
-
-    async def _let_go(self) -> None:
         self._is_over = True
         for run in self.runs.values():
             run.leave()
         self.sources.close()
         await self.supervisor.close()
+
+    def _begin_to_end(self) -> None:
+        self.is_ending = True
+        self._is_gate_open = False
+        self._disarm()
 
     def task(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
         """Do something in the background until the room ends; what it raises is logged."""
@@ -217,13 +223,8 @@ class Pipes:
     def push(self, run: Run) -> None:
         """Put one in line, and admit whoever can be."""
         self.add(run)
-        self.line.push(_waiting(run))
+        self.line.push(run.execution)
         self.admit()
-
-    def hold(self, run: Run) -> None:
-        """Count one that runs already."""
-        self.add(run)
-        self.line.adopt(_waiting(run))
 
     def admit(self) -> None:
         """Start whoever can be, and come back when somebody else might; the line has moved."""
@@ -488,10 +489,17 @@ class Pipes:
         return await self.cancel_all(name, "cancelled on request")
 
     async def execution(self, number: int, *, pipe: str | None = None, blobs: bool = False) -> Execution:
-        """Return an execution, with the texts of its output where wanted; UnknownUnitError where there is none."""
-        found = await output.find_execution(self, number, blobs=blobs)
-        if pipe is not None and found.pipe_name != pipe:
-            raise output.no_such(number)
+        """Return an execution as it stands, with the texts of its output where wanted: memory is ahead of the ledger.
+
+        Raises UnknownUnitError: there is none of that id, or it is not one of the `pipe`.
+        """
+        run, rows = self.runs.get(number), []
+        if run is None or blobs:
+            rows = await (EXECUTIONS.find if blobs else EXECUTIONS.listed)(self.ledger, "WHERE id = ?", number)
+        found = next(iter(rows), None)
+        found = found if run is None else self.view(run, found)
+        if found is None or pipe not in {None, found.pipe_name}:
+            raise UnknownUnitError(f"there is no execution {number}", hint="see `pxctl pipe runs`", execution=number)
         return found
 
     async def executions(self, wanted: ExecutionFilter) -> ExecutionPage:
@@ -503,26 +511,66 @@ class Pipes:
     async def output(
         self, number: int, stream: OutputStream = OutputStream.STDOUT, offset: int = 0, limit: int | None = None
     ) -> OutputPage:
-        """Return a piece of an execution's output; UnknownUnitError where there is none of that id."""
-        wanted = self.config.output.page_bytes if limit is None else limit
-        return await output.read_page(self, number, stream, max(0, offset), max(0, min(wanted, PAGE_MAX)))
+        """Return a piece of an execution's output; where the files are gone (retention) the row's text stands for them.
 
-    def follow(
-        self, number: int, streams: Sequence[OutputStream] = BOTH, *offsets: int
+        Raises UnknownUnitError: there is no execution of that id.
+        """
+        offset = max(0, offset)
+        limit = max(0, min(self.config.output.page_bytes if limit is None else limit, PAGE_MAX))
+        known = await self.execution(number)  # before the file is read: a final one's is whole then
+        total, data = await asyncio.to_thread(output.read_page, self.folder(number), stream, offset, limit)
+        if total is None and known.status.is_final:
+            known = await self.execution(number, blobs=True)
+            return output.page_of_row(known, stream, offset, limit)
+        is_end = known.status.is_final and not known.truncated and offset + len(data) >= (total or 0)
+        return OutputPage(data, offset, total or 0, is_end, known.status.is_final and known.truncated)
+
+    async def follow(
+        self, number: int, streams: Sequence[OutputStream] = BOTH, *begins: int
     ) -> AsyncGenerator[FollowItem, None]:
         """Yield an execution's start, output, changes and end; close the iterator when leaving early.
 
-        `offsets` say where the streams begin, in their order; those that are not given begin at 0.
+        `begins` say where the streams begin, in their order; those that are not given begin at 0.
 
         Raises:
             UnknownUnitError: There is none of that id.
             InterruptedRunError: This control plane ends; the execution goes on.
         """
-        return output.follow(self, number, streams, offsets)
+        known = await self.execution(number)
+        yield FollowNews("start", known)
+        offsets = dict(zip(streams, (*begins, *[0] * len(streams)), strict=False))
+        run = self.runs.get(number)
+        while run is not None and not run.done.is_set():
+            news, now = run.news, self.view(run)
+            if (now.status, now.position) != (known.status, known.position) and not now.status.is_final:
+                yield FollowNews("status", now)
+            known, found = now, False
+            for stream, at in offsets.items():
+                if data := await asyncio.to_thread(output.read, self.folder(number), stream, at, PIECE_BYTES):
+                    found = True
+                    offsets[stream] = at + len(data)
+                    yield FollowOutput(stream, at, data)
+            if run.is_left:
+                raise _cut_off(number)
+            if not found:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(news.wait(), None if now.position is not None else POLL_SECONDS)
+        for stream, at in offsets.items():
+            position = at
+            while (page := await self.output(number, stream, position, PIECE_BYTES)).data:
+                yield FollowOutput(stream, position, page.data)
+                position += len(page.data)
+        yield FollowNews("done", await self.execution(number) if run is None else self.view(run))
 
     async def wait(self, number: int) -> Execution:
         """Wait until an execution is final; return it with the texts of its output. Raises as `follow` does."""
-        return await output.wait_for_end(self, number)
+        run = self.runs.get(number)
+        if run is None:
+            return await self.execution(number, blobs=True)
+        await _over(run)
+        if not run.done.is_set():
+            raise _cut_off(number)
+        return run.execution  # with its texts: a full disk may not show them yet
 
     async def publish_event(self, event: PublishedEvent) -> EventClaims:
         """Start every enabled pipe that waits for an event, once each; BadRequestError where it is no such event."""
@@ -533,11 +581,6 @@ class Pipes:
     def _refuse_at_the_end(self) -> None:
         if self.is_ending:
             raise ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
-
-
-def _waiting(run: Run) -> Waiting:
-    it = run.execution
-    return Waiting(it.id, it.pipe_name, it.group, it.queued_at, it.not_before)
 
 
 async def _over(run: Run) -> None:
@@ -552,3 +595,12 @@ async def _safely(run: Run, work: Awaitable[None]) -> None:
         await work
     except Exception:
         _log.exception("pipe_aftermath_failed", unit=run.unit, execution=run.id)
+
+
+def _cut_off(number: int) -> InterruptedRunError:
+    """Return the error of who waits for an execution that goes on under another control plane."""
+    return InterruptedRunError(
+        f"the control plane is being replaced or stopped; execution {number} is not lost",
+        hint=f"follow it again: `pxctl pipe tail {number}`",
+        execution=number,
+    )

@@ -16,7 +16,6 @@ import errno
 import os
 import signal
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -36,12 +35,11 @@ from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.ledger.store import LedgerDegradedError
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
-from supervisord_py.pipes.ending import DISK_PAUSE_SECONDS, close, is_incomplete
+from supervisord_py.pipes.ending import close
 from supervisord_py.pipes.launch import recall_secrets
 from supervisord_py.pipes.outcome import Cause, ErrorPattern, SuccessRule, ceiling_exceeded
-from supervisord_py.pipes.output import BOTH, Copier
+from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, Copier
 from supervisord_py.pipes.scheduler import Resumes, whole_ms
-from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.instance import Instance
 from supervisord_py.process.model import Reason
 
@@ -94,14 +92,6 @@ class RunTerms(msgspec.Struct, frozen=True):
     copied: bool = False  # it writes `raw.*`, of which the files that are kept are made
 
 
-def read_terms(text: str | None) -> RunTerms:
-    """Read the terms in a row; plain ones where there are none, or they are not understood."""
-    try:
-        return msgspec.json.decode(text or "", type=RunTerms)
-    except msgspec.MsgspecError:
-        return RunTerms()
-
-
 class Run(Instance):
     """One execution that is not final, or has just become it.
 
@@ -115,6 +105,7 @@ class Run(Instance):
         is_short: The disk took no output for a while: not all of it may be there.
         outcome: How it ended, once that is decided.
         following: The next try, where one follows.
+        news: Set at the next change.
         done: Set when all that follows from its end is done.
         is_left: This control plane goes; the run goes on without it.
     """
@@ -131,7 +122,9 @@ class Run(Instance):
         self.room = room
         self.execution = execution
         self.definition = definition
-        self.terms = read_terms(execution.progress)
+        self.terms = RunTerms()
+        with suppress(msgspec.MsgspecError):
+            self.terms = msgspec.json.decode(execution.progress or "", type=RunTerms)
         self.stop_seconds = self.terms.stop_seconds
         self.cause = Cause.NOBODY
         self.detail: str | None = None
@@ -140,17 +133,15 @@ class Run(Instance):
         self.is_short = False
         self.outcome: Outcome | None = None
         self.following: NextTry | None = None
-        self._news: asyncio.Event | None = None
+        self.news = asyncio.Event()
         self.done = asyncio.Event()
         self.is_left = False
         self.is_claimed = False
         self.launch: LaunchSpec | None = None
         self.fds: tuple[int, ...] = ()
-        self._turn = asyncio.Event()
+        self._turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._copier: Copier | None = None
-        self._copying: asyncio.Task[None] | None = None
-        self._is_over = asyncio.Event()
-        self._settling: asyncio.TimerHandle | None = None
+        self._settled_at: float | None = None
         self._resumes = Resumes(room.clocks)
         self._stamp: tuple[Any, ...] = ()
         self._row_due = 0.0
@@ -182,17 +173,10 @@ class Run(Instance):
         """Where its files lie."""
         return self.room.folder(self.id)
 
-    @property
-    def news(self) -> asyncio.Event:
-        """Set at the next change. There while somebody waits: most changes are for nobody."""
-        self._news = self._news or asyncio.Event()
-        return self._news
-
     def tell(self) -> None:
         """Wake whoever follows it."""
-        if self._news is not None:
-            self._news.set()
-            self._news = None
+        self.news.set()
+        self.news = asyncio.Event()
 
     def become(self, **changes: Any) -> None:
         """Change what is known of the execution, and tell followers."""
@@ -204,7 +188,7 @@ class Run(Instance):
         if self.cause is not Cause.NOBODY:
             return False
         self.cause, self.detail = cause, detail
-        self._turn.set()
+        self._turn.set_result(None)
         return True
 
     def leave(self) -> None:
@@ -259,21 +243,18 @@ class Run(Instance):
         """Run it, from its slot to its end."""
         starting = asyncio.ensure_future(self.room.supervisor.start(self.room.driver, self))
         try:
-            await _first(starting, self._turn.wait())
+            await asyncio.wait((starting, self._turn), return_when=asyncio.FIRST_COMPLETED)
         finally:
             starting.cancel()
         await asyncio.wait([starting])
-        failed = not starting.cancelled() and starting.exception() is not None
-        if failed and not isinstance(starting.exception(), PxError):
-            _log.error("pipe_start_broke", unit=self.unit, execution=self.id, exc_info=starting.exception())
+        error = None if starting.cancelled() else starting.exception()
         if self.cause is Cause.SHUTDOWN and not self.is_claimed:
             await self.room.driver.release(self)
             self.leave()  # it waits on, for the next start
-            return
-        if not failed and not starting.cancelled():
-            await self.see_through()
-        else:
+        elif starting.cancelled() or error is not None:
             await self._stop()
+        else:
+            await self.see_through()
 
     async def see_through(self) -> None:
         """Follow a running one to its end."""
@@ -289,23 +270,28 @@ class Run(Instance):
         await self._stop()
 
     async def _until_over(self) -> None:
-        """Wait until it has ended by itself, or is to end; look after it meanwhile."""
+        """Wait until it has ended by itself, or is to end; take its output and look after it meanwhile."""
+        loop, clocks, settles = asyncio.get_running_loop(), self.room.clocks, self.terms.settle_seconds
         copier = await self._open_output()
-        if self.terms.copied:
-            self._copying = self.room.task(self._copy(copier))
         exited = asyncio.ensure_future(self.room.supervisor.wait(self))
-        turned = asyncio.ensure_future(self._turn.wait())
+        pause, look_at = FIRST_PAUSE_SECONDS, loop.time() + LOOK_SECONDS
         try:
-            while not exited.done() and not turned.done():
-                seconds = min(LOOK_SECONDS, max(0.0, self.deadline - self.room.clocks.boot()))
-                await asyncio.wait((exited, turned), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                if not exited.done():
+            while not exited.done() and not self._turn.done():
+                left = min(look_at - loop.time(), self.deadline - clocks.boot())
+                left = min(left, pause) if self.terms.copied else left
+                first = asyncio.FIRST_COMPLETED
+                await asyncio.wait((exited, self._turn), timeout=max(0.0, left), return_when=first)
+                if self.terms.copied and not exited.done():
+                    pause = await self._copy(copier, pause)
+                    if self._settled_at is not None and loop.time() >= self._settled_at + settles:
+                        self.want_end(Cause.SETTLED)
+                if not exited.done() and (loop.time() >= look_at or clocks.boot() >= self.deadline):
+                    look_at = loop.time() + LOOK_SECONDS
                     await self._look()
             if exited.done():
                 exited.result()
         finally:
             exited.cancel()
-            turned.cancel()
 
     async def _stop(self) -> None:
         """End what is there of it; returns when nothing is left, or what survives is named."""
@@ -314,7 +300,7 @@ class Run(Instance):
             self.wanted = REASONS[self.cause]
         await self._ask_politely()
         stopping = supervisor.task(supervisor.stop(driver, self, self.wanted))
-        await _first(stopping, self.stopped.wait())
+        await self.stopped.wait()
         if self.report is not None and self.report.survivors and not self._final:
             await self.room.ledger.write(together(await self.final_row()))
             await driver.tidy(self)
@@ -348,39 +334,28 @@ class Run(Instance):
             self._copier = Copier(self.folder, self.terms.parser, copied=copied, secrets=secrets, patterns=patterns)
         return self._copier
 
-    async def _copy(self, copier: Copier) -> None:
-        """Make what is kept of what comes, until it is over."""
-        pause = FIRST_PAUSE_SECONDS
-        while not self._is_over.is_set():
-            try:
-                moved = await asyncio.to_thread(copier.step)
-                self.trouble = None
-            except OSError as error:
-                moved, self.trouble, pause = False, str(error), DISK_PAUSE_SECONDS
-                self.is_short = True
-            if moved:
-                pause = FIRST_PAUSE_SECONDS
-                self._heard(copier.summary)
-                self.tell()
-                continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._is_over.wait()
-            pause = min(LONGEST_PAUSE_SECONDS, pause * GROWTH)
-
-    def _heard(self, summary: Summary) -> None:
-        """Look at what the agent has said."""
+    async def _copy(self, copier: Copier, pause: float) -> float:
+        """Make what is kept of what has come, and look at what the agent has said; return when to do it again."""
+        try:
+            moved = await asyncio.to_thread(copier.step)
+        except OSError as error:
+            self.trouble, self.is_short = str(error), True
+            return DISK_PAUSE_SECONDS
+        self.trouble = None
+        if not moved:
+            return min(LONGEST_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, pause * GROWTH))
+        summary = copier.summary
         if summary.usage != self.execution.usage:
             self.become(**msgspec.structs.asdict(summary.usage))
             if sentence := ceiling_exceeded(summary.usage, self.execution.plan):
                 self.want_end(Cause.BUDGET, sentence)
-        if summary.settled and self._settling is None:
+        if not summary.settled:
+            self._settled_at = None
+        elif self._settled_at is None:
+            self._settled_at = asyncio.get_running_loop().time()
             self.room.supervisor.say("execution_settled", self)
-            loop = asyncio.get_running_loop()
-            self._settling = loop.call_later(self.terms.settle_seconds, self.want_end, Cause.SETTLED)
-        elif not summary.settled and self._settling is not None:
-            self._settling.cancel()
-            self._settling = None
+        self.tell()
+        return 0.0
 
     async def _look(self) -> None:
         """Look at its time, at the size of its output and at the disk, and bring its row up to date."""
@@ -400,8 +375,14 @@ class Run(Instance):
         resumed_at, patience = self._resumes.resumed_at, self.room.config.scheduler.wake_silence_seconds
         if resumed_at is not None and self.heard_at <= resumed_at and now - resumed_at >= patience:
             self.want_end(Cause.SILENT, f"said nothing for {patience:g} s after the machine woke up")
-        if self._is_stale and clocks.awake() >= self._row_due:
-            await self._write_row(await asyncio.to_thread(self.texts))
+        if self._is_stale and clocks.awake() >= self._row_due:  # the more there is to write, the more seldom
+            facts = await asyncio.to_thread(self.texts)
+            self._is_stale = False
+            self._row_due = clocks.awake() + len(facts["stdout"] + facts["stderr"]) / CHARACTERS_A_SECOND
+            self.become(stdout_bytes=facts["stdout_bytes"], stderr_bytes=facts["stderr_bytes"])
+            with suppress(LedgerDegradedError):  # the end of the run says all of it again
+                usage = msgspec.structs.asdict(self.execution.usage)
+                await self.room.ledger.call(change_open(self.id, **facts, **usage))
 
     def measured(self) -> tuple[tuple[int, int], ...]:
         """Return how much it has written and when it last did, of each stream. Blocking."""
@@ -426,43 +407,17 @@ class Run(Instance):
             facts[f"{stream.value}_bytes"] = output.size(self.folder, stream) or 0
         return facts
 
-    async def _write_row(self, facts: dict[str, Any]) -> None:
-        """Say in the row what it has given so far; the more there is to write, the more seldom."""
-        self._is_stale = False
-        self._row_due = self.room.clocks.awake() + len(facts["stdout"] + facts["stderr"]) / CHARACTERS_A_SECOND
-        self.become(stdout_bytes=facts["stdout_bytes"], stderr_bytes=facts["stderr_bytes"])
-        if self._copier is not None:
-            facts |= msgspec.structs.asdict(self._copier.summary.usage)
-        with suppress(LedgerDegradedError):  # the end of the run says all of it again
-            await self.room.ledger.call(change_open(self.id, **facts))
-
     # -- its end ----------------------------------------------------------------------------------------------------
 
     async def final_row(self) -> Operation | None:
         """Decide how it ended, and what follows; return what writes it down, None where that is done."""
         if self._final or self.execution.status.is_final:
             return None
-        self._is_over.set()
-        if self._settling is not None:
-            self._settling.cancel()
-        if self._copying is not None:
-            await asyncio.wait([self._copying])
-        began = self.execution.started_at is not None and not isinstance(self.error, ConflictError)
+        started = self.execution.started_at
+        began = started is not None and not isinstance(self.error, ConflictError)
         copier = await self._open_output() if self.child is not None or self.cause is Cause.INTERRUPTED else None
         outcome, facts, now = await asyncio.to_thread(close, self, copier, began=began)
-        self.outcome = outcome
-        self.following = self.room.intake.next_try(self, outcome)
-        started = self.execution.started_at
-        facts |= {
-            "status": outcome.status,
-            "error_type": outcome.error_type,
-            "error_message": outcome.error_message,
-            "finished_at": now,
-            "duration_ms": max(0, round((now - started) * 1000)) if began and started is not None else None,
-            "exit_code": self.record.code if self.record else None,
-            "signal": self.record.signal if self.record else None,
-            "incomplete": began and is_incomplete(outcome),
-        }
+        self.outcome, self.following = outcome, self.room.intake.next_try(self, outcome)
         change = self.room.states.change_by(self.execution, outcome, now, goes_on=self.following is not None)
         if self.is_claimed and self.child is None and began:
             self.room.states.take(self.name, last_run_at=started)
@@ -481,12 +436,3 @@ def _too_late(execution: Execution) -> str:
     plan = execution.plan
     cut, wanted = f"did not end within {plan.timeout_seconds:g} s", plan.wanted_seconds
     return f"{cut} (timeout)" if wanted is None else f"{cut} (pipes.timeout_max_seconds; {wanted:g} s were asked for)"
-
-
-async def _first(doing: asyncio.Future[Any], other: Any) -> None:
-    """Wait for a future or for something else, whichever comes first."""
-    waiting = asyncio.ensure_future(other)
-    try:
-        await asyncio.wait((doing, waiting), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()

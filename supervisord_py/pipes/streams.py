@@ -1,12 +1,15 @@
 """What agents print, read in whatever pieces it comes: `feed` gives text for stdout and records worth keeping.
 
-A parser never raises for what a program wrote. `summary` says what the stream came to so far.
+A parser never raises for what a program wrote: a wrong type is as good as nothing. `summary` says what the stream came
+to so far. `PARSERS` is the table of all formats by name.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
+import operator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +19,7 @@ from supervisord_py.ledger.pipe_executions import Usage
 
 FINAL_TEXT_CHARS = 64 * 1024
 LINE_BYTES = 16 * 1024 * 1024
+_PRESENT = "present"  # the turn of a format whose turns have no names
 
 
 class Parsed(NamedTuple):
@@ -26,15 +30,19 @@ class Parsed(NamedTuple):
 
 
 class Summary(msgspec.Struct):
-    """What a stream came to so far."""
+    """What a stream came to so far.
+
+    Attributes:
+        records, garbage_lines: Records that were understood, and lines that should have been some; 0 for text agents.
+    """
 
     final_text: str = ""  # the last words of the assistant, at most FINAL_TEXT_CHARS; "" where there were none
     has_text: bool = False  # something other than white space was said
     stop_reason: str | None = None  # why the last answer ended, in the agent's word; None where nobody said
     error_message: str | None = None  # the error that the stream ended with; None where it did not
     settled: bool = False  # the agent says that it is done. Its process may not know: give it a grace, then stop it.
-    records: int = 0  # how many records were understood; always 0 for text agents
-    garbage_lines: int = 0  # lines that should have been records and were not
+    records: int = 0
+    garbage_lines: int = 0
     session_id: str | None = None  # the agent's own id of its session
     usage: Usage = Usage()
 
@@ -79,7 +87,6 @@ class JsonLines(TextStream):
         self._turn: str | None = None  # which turn of the model is present; None between two
 
     def feed(self, data: bytes) -> Parsed:
-        """Take the next bytes."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             self._line(line)
@@ -87,35 +94,28 @@ class JsonLines(TextStream):
         self._rest_bytes += len(rest)
         if self._rest_bytes > self._line_bytes:
             self._rest, self._rest_bytes, self._skipping = [], 0, True
-        return self._taken()
+        parsed = Parsed("".join(self._text).encode("utf-8", "replace"), b"".join(self._records))
+        self._text, self._records = [], []
+        return parsed
 
     def end(self) -> Parsed:
-        """Take the end of the stream: an unfinished line may be a record all the same."""
-        self._line(b"")
-        return self._taken()
+        return self.feed(b"\n")  # an unfinished line may be a record all the same
 
     def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
         """Understand one record; `kind` is its `type`, `line` its text without the line's end."""
         raise NotImplementedError
 
-    def _taken(self) -> Parsed:
-        parsed = Parsed("".join(self._text).encode("utf-8", "replace"), b"".join(self._records))
-        self._text, self._records = [], []
-        return parsed
-
     def _line(self, last: bytes) -> None:
         line = b"".join((*self._rest, last))
         self._rest, self._rest_bytes = [], 0
+        found = None
         if self._skipping:
             self._skipping = False
-            self.summary.garbage_lines += 1
+        elif not line.strip():
             return
-        if not line.strip():
-            return
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            found = None
+        else:
+            with suppress(ValueError, RecursionError):
+                found = json.loads(line)
         if not isinstance(found, dict):
             self.summary.garbage_lines += 1
             return
@@ -150,29 +150,25 @@ class JsonLines(TextStream):
         """Note the error that the stream ends with, if nothing better follows."""
         self.summary.error_message, self.summary.stop_reason = message, "error"
 
+    def done(self, stop_reason: str | None = "stop") -> None:
+        """Note that the last answer ended well."""
+        self.summary.error_message, self.summary.stop_reason = None, stop_reason
+
     def spend(self, used: Usage) -> None:
-        """Add to what was used, turns excepted."""
-        before = self.summary.usage
-        self.summary.usage = Usage(
-            before.input_tokens + used.input_tokens,
-            before.output_tokens + used.output_tokens,
-            before.cache_read_tokens + used.cache_read_tokens,
-            before.cache_write_tokens + used.cache_write_tokens,
-            before.total_tokens + used.total_tokens,
-            before.cost + used.cost,
-            before.turns,
-        )
+        """Add to what was used."""
+        both = map(operator.add, structs.astuple(self.summary.usage), structs.astuple(used))
+        self.summary.usage = Usage(*both)
 
     def turn(self, name: str | None = None) -> bool:
         """Count a turn of the model; one with a name, which is told in several records, once. Say if it is another."""
         if name is not None and name == self._turn:
             return False
         self._turn = name
-        self.summary.usage = structs.replace(self.summary.usage, turns=self.summary.usage.turns + 1)
+        self.spend(Usage(turns=1))
         return True
 
 
-# -- careful reading: a wrong type is as good as nothing, never an error -----------------------------------------------
+# -- careful reading ---------------------------------------------------------------------------------------------------
 
 
 def member(record: Any, *path: str) -> Any:
@@ -198,9 +194,14 @@ def amount(record: Any, *path: str) -> float:
     return float(found) if 0 <= found < float("inf") else 0.0
 
 
-def count(record: Any, *path: str) -> int:
-    """Return the same as a whole number."""
-    return int(amount(record, *path))
+def tokens(used: Any, *names: str, total: str = "", counts_cached: bool = False, cost: float = 0.0) -> Usage:
+    """Return what was used; `names` are of input, output, cache read and written.
+
+    Where no `total` is told it is their sum; of all four where the input is told without the cached (`counts_cached`).
+    """
+    read, written, cached, cache_written = (int(amount(used, *name.split("."))) for name in names)
+    added = read + written + (cached + cache_written if counts_cached else 0)
+    return Usage(read, written, cached, cache_written, int(amount(used, total)) or added, cost)
 
 
 def block_text(content: Any) -> str:
@@ -211,9 +212,13 @@ def block_text(content: Any) -> str:
     return "".join(words(each, "text") or "" for each in blocks if words(each, "type") == "text")
 
 
-def with_status(status: int, message: str) -> str:
+def with_status(status: float, message: str) -> str:
     """Put an HTTP status that stands beside a message in front of it, unless the message names it."""
-    return f"{status}: {message}" if status and str(status) not in message else message
+    number = int(status)
+    return f"{number}: {message}" if number and str(number) not in message else message
+
+
+# -- the formats -------------------------------------------------------------------------------------------------------
 
 
 class PiStream(JsonLines):
@@ -225,9 +230,13 @@ class PiStream(JsonLines):
     """
 
     def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
-        """Understand one record."""
-        summary = self.summary
-        self._keep_some(kind, record, line)
+        summary, message = self.summary, member(record, "message")
+        if kind in {"turn_end", "agent_end"}:
+            copies = {"message", "messages", "toolResults"}
+            line = json.dumps({name: value for name, value in record.items() if name not in copies}).encode()
+        dropped = {"message_update", "tool_execution_update", "message_start"}
+        if kind not in dropped and words(message, "role") != "system":
+            self.keep(line)
         match kind:
             case "session":
                 summary.session_id = words(record, "id")
@@ -238,29 +247,181 @@ class PiStream(JsonLines):
                 summary.settled = False
             case "message_update" if words(record, "assistantMessageEvent", "type") == "text_delta":
                 self.say(words(record, "assistantMessageEvent", "delta") or "")
-            case "message_end" if words(record, "message", "role") == "assistant":
-                self._answered(record["message"])
+            case "message_end" if words(message, "role") == "assistant":
+                stop, used = words(message, "stopReason"), member(message, "usage")
+                self.done(stop)
+                if stop in {"error", "aborted"}:
+                    summary.error_message = words(message, "errorMessage") or stop
+                summary.final_text = ""
+                names, cost = ("input", "output", "cacheRead", "cacheWrite"), amount(used, "cost", "total")
+                self.spend(tokens(used, *names, total="totalTokens", cost=cost))
+                self.answer(block_text(member(message, "content")))
             case "agent_end" if member(record, "willRetry") is not True:
                 summary.settled = True
             case "agent_settled":
                 summary.settled = True
 
-    def _keep_some(self, kind: str, record: dict[str, Any], line: bytes) -> None:
-        dropped = {"message_update", "tool_execution_update", "message_start"}
-        if kind in dropped or words(record, "message", "role") == "system":
-            return
-        if kind in {"turn_end", "agent_end"}:
-            copies = {"message", "messages", "toolResults"}
-            line = json.dumps({name: value for name, value in record.items() if name not in copies}).encode()
-        self.keep(line)
 
-    def _answered(self, message: Any) -> None:
-        summary, used = self.summary, member(message, "usage")
-        stop = summary.stop_reason = words(message, "stopReason")
-        summary.error_message = (words(message, "errorMessage") or stop) if stop in {"error", "aborted"} else None
-        summary.final_text = ""
-        read, written = count(used, "input"), count(used, "output")
-        cached, cache_written = count(used, "cacheRead"), count(used, "cacheWrite")
-        total = count(used, "totalTokens") or read + written
-        self.spend(Usage(read, written, cached, cache_written, total, amount(used, "cost", "total")))
-        self.answer(block_text(member(message, "content")))
+class ClaudeStream(JsonLines):
+    """`claude -p --output-format stream-json --verbose`, and qwen's `-o stream-json`, which speaks the same words.
+
+    The last record, `result`, decides: `is_error` true is a failure whatever `subtype` says, and its totals replace
+    what was added up on the way. An answer of several blocks is several records with one message id; an error is also
+    told as an answer of the model `<synthetic>`, which nobody gave. qwen 0.15 calls an answer that begins with
+    `[API Error: ` a success, and exits with 0; it counts the cached tokens among those of the input.
+    """
+
+    def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
+        self.summary.session_id = words(record, "session_id") or self.summary.session_id
+        if kind == "stream_event":
+            if words(record, "event", "delta", "type") == "text_delta":
+                self.say(words(record, "event", "delta", "text") or "")
+            return
+        self.keep(line)
+        if kind == "assistant" and words(record, "message", "model") != "<synthetic>":
+            message = member(record, "message")
+            if self.turn(words(message, "id") or words(record, "uuid") or ""):
+                self.spend(self._tokens(message))
+            text = block_text(member(message, "content"))
+            if not text.startswith("[API Error: "):
+                self.answer(text)
+        elif kind == "result":
+            self._result(record)
+
+    def _result(self, record: dict[str, Any]) -> None:
+        summary = self.summary
+        text, stop = words(record, "result") or "", words(record, "stop_reason")
+        if member(record, "is_error") is True or text.startswith("[API Error: "):
+            message = text or words(record, "error", "message") or words(record, "subtype") or "error"
+            self.fail(with_status(amount(record, "api_error_status"), message))
+            if stop == "refusal":
+                summary.stop_reason = stop
+        else:
+            self.done(stop or "stop")
+            if not summary.has_text or not summary.final_text:
+                self.answer(text)
+        summary.settled = True
+        turns = int(amount(record, "num_turns")) or summary.usage.turns  # old ones leave them out
+        summary.usage = structs.replace(self._tokens(record), cost=amount(record, "total_cost_usd"), turns=turns)
+
+    def _tokens(self, holder: Any) -> Usage:
+        names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        return tokens(member(holder, "usage"), *names, total="total_tokens", counts_cached=True)
+
+
+class CodexStream(JsonLines):
+    """`codex exec --json`: threads, turns, items. An item of type `error` is no failure; `turn.failed` is one.
+
+    What codex calls a turn is the whole run, and its tokens are told at its end alone. A turn of the model, which the
+    ceiling `turns` counts, begins with the run and after the result of a tool.
+    """
+
+    def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
+        summary = self.summary
+        if kind not in {"item.started", "item.updated"}:
+            self.keep(line)
+        match kind:
+            case "thread.started":
+                summary.session_id = words(record, "thread_id")
+            case "turn.started" | "item.started":
+                self.turn(_PRESENT)
+            case "item.completed" if words(record, "item", "type") == "agent_message":
+                self.turn(_PRESENT)
+                self.answer(words(record, "item", "text") or "")
+            case "item.completed":
+                tools = {"command_execution", "file_change", "mcp_tool_call", "web_search"}
+                if words(record, "item", "type") in tools:
+                    self._turn = None
+            case "turn.completed":
+                names = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
+                self.spend(tokens(member(record, "usage"), *names))
+                self.done()
+                summary.settled = True
+            case "turn.failed":
+                self.fail(words(record, "error", "message") or summary.error_message or "the turn failed")
+                summary.settled = True
+            case "error":  # one on the way is an error only if nothing better follows
+                summary.error_message = words(record, "message")
+
+
+class GeminiStream(JsonLines):
+    """`gemini -o stream-json`. Errors may come on stderr after a stack trace.
+
+    An answer is told in pieces, and nothing says where it ends but the call of a tool or the result. A record `error`
+    may come before a result that has none of its own.
+    """
+
+    def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
+        summary, is_answer = self.summary, kind == "message" and words(record, "role") == "assistant"
+        if not is_answer:
+            self.keep(line)
+        if (is_answer or kind == "tool_use") and self.turn(_PRESENT):
+            summary.final_text = ""
+        match kind:
+            case "init":
+                summary.session_id = words(record, "session_id")
+            case "message" if is_answer:
+                said = words(record, "content") or ""
+                summary.final_text = (summary.final_text + said)[-FINAL_TEXT_CHARS:]
+                self.say(said)
+            case "tool_use":
+                self.answer("")
+            case "tool_result":
+                self._turn = None
+            case "error":
+                self._failed(record.get("error", record))
+            case "result":
+                if words(record, "status") == "success":
+                    self.done()
+                elif summary.error_message is None or member(record, "error") is not None:
+                    self._failed(member(record, "error"))
+                summary.settled = True
+                names = ("input_tokens", "output_tokens", "cached", "")
+                used = tokens(member(record, "stats"), *names, total="total_tokens")  # thoughts are in the total alone
+                summary.usage = structs.replace(used, turns=summary.usage.turns)
+                self.answer("")
+
+    def _failed(self, error: Any) -> None:
+        self.fail(with_status(amount(error, "code"), words(error, "message") or "error"))
+
+
+class OpencodeStream(JsonLines):
+    """`opencode run --format json`: texts, steps with their tokens and cost, and `error` records with an HTTP status.
+
+    It ends by itself; no record says that it is done.
+    """
+
+    def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
+        self.summary.session_id = words(record, "sessionID") or self.summary.session_id
+        self.keep(line)
+        match kind:
+            case "text":
+                self.answer(words(record, "part", "text") or "")
+            case "step_start":
+                self.turn()
+            case "step_finish":
+                self.done(words(record, "part", "reason") or "stop")
+                found, names = member(record, "part", "tokens"), ("input", "output", "cache.read", "cache.write")
+                used = tokens(found, *names, counts_cached=True, cost=amount(record, "part", "cost"))
+                thoughts = int(amount(found, "reasoning"))
+                self.spend(used)
+                self.spend(Usage(output_tokens=thoughts, total_tokens=thoughts))
+            case "error":
+                error = member(record, "error")
+                message = words(error, "data", "message") or words(error, "name") or "error"
+                self.fail(with_status(amount(error, "data", "statusCode"), message))
+
+
+PARSERS: dict[str, type[TextStream]] = {
+    "text": TextStream,
+    "pi-jsonl": PiStream,
+    "claude-json": ClaudeStream,
+    "codex-jsonl": CodexStream,
+    "gemini-json": GeminiStream,
+    "opencode-jsonl": OpencodeStream,
+}
+
+
+def parser_for(name: str) -> TextStream:
+    """Return a parser for an output format; an unknown one is text."""
+    return PARSERS.get(name, TextStream)()

@@ -191,8 +191,6 @@ class KeeperClient:
             "argv": list(spec.argv),
             "cwd": spec.cwd,
             "env": marked(key, spec.unit, spec.env),
-            "umask": spec.umask,
-            "nice": spec.nice,
             "rlimits": [[limit.name, limit.soft, limit.hard] for limit in spec.limits],
             "grant_fds": [[grant.child_fd, grant.stored_name] for grant in spec.grants],
             "set_listen_pid": spec.listen_pid,

@@ -16,8 +16,6 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
-import psutil
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
@@ -232,6 +230,8 @@ class Listening(NamedTuple):
 
 def listening_of(leader: int) -> tuple[Listening, ...]:
     """Return where a tree of processes listens, without duplicates, leader first. Costs milliseconds."""
+    import psutil  # a megabyte that an idle daemon does not need
+
     found: dict[tuple[str, int], Listening] = {}
     with contextlib.suppress(psutil.Error):
         root = psutil.Process(leader)

@@ -7,10 +7,9 @@ which takes a microsecond; why it does not is asked afterwards.
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from jsonschema_rs import Draft202012Validator, ValidationErrorKind
 
 from supervisord_py.config.documents import did_you_mean, pointer, type_name
 from supervisord_py.errors import InvalidInputError
@@ -18,7 +17,7 @@ from supervisord_py.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from jsonschema_rs import ValidationError
+    from jsonschema_rs import Draft202012Validator, ValidationError
 
     from supervisord_py.config.documents import Pointer
     from supervisord_py.tools.manifest import ToolSpec
@@ -27,8 +26,6 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_VIOLATIONS = 100
 MAX_MESSAGE = 400
 _KEPT_HEAD, _KEPT_TAIL = 120, 240
-_ALTERNATIVES = (ValidationErrorKind.AnyOf, ValidationErrorKind.OneOfNotValid)
-_META = Draft202012Validator({"$ref": DIALECT})
 
 
 class Violation(NamedTuple):
@@ -52,7 +49,14 @@ def compile_schema(schema: Any) -> Draft202012Validator:
 
     Raises ValueError: the schema is not sound, a reference leads nowhere, or a pattern cannot be read.
     """
+    from jsonschema_rs import Draft202012Validator  # 3 MiB that a daemon without tools does not need
+
     return Draft202012Validator(schema, retriever=_nothing_fetched)
+
+
+@cache
+def _meta() -> Draft202012Validator:
+    return compile_schema({"$ref": DIALECT})
 
 
 def schema_problems(schema: Any) -> list[Violation]:
@@ -63,7 +67,7 @@ def schema_problems(schema: Any) -> list[Violation]:
     if not isinstance(dialect, str) or dialect.rstrip("#") != DIALECT:
         return [Violation(("$schema",), f"{clip(repr(dialect))} is another dialect; schemas of tools are {DIALECT}")]
     try:
-        found = [Violation(tuple(each.instance_path), clip(each.message)) for each in _some_errors(_META, schema)]
+        found = [Violation(tuple(each.instance_path), clip(each.message)) for each in _some_errors(_meta(), schema)]
         if not found:
             compile_schema(schema).is_valid(None)
     except ValueError as error:
@@ -135,8 +139,10 @@ def violations(validator: Draft202012Validator, value: Any, schema: Any = None) 
 
 def _explain(error: ValidationError, schema: Any) -> Iterator[Violation]:
     """Turn one error into sentences that name the member that a person must change."""
+    from jsonschema_rs import ValidationErrorKind
+
     path, kind = tuple(error.instance_path), error.kind
-    if isinstance(kind, _ALTERNATIVES):
+    if isinstance(kind, (ValidationErrorKind.AnyOf, ValidationErrorKind.OneOfNotValid)):
         nearest = _nearest_alternative([each for branch in kind.context for each in branch])
         if nearest is not None:
             yield from _explain(nearest, schema)
@@ -160,9 +166,12 @@ def _explain(error: ValidationError, schema: Any) -> Iterator[Violation]:
 
 def _nearest_alternative(errors: list[ValidationError]) -> ValidationError | None:
     """Return the error of the alternative that was most likely meant: the deepest, and best not one of type."""
-    if not errors:
-        return None
-    return max(errors, key=lambda each: (len(each.instance_path), not isinstance(each.kind, ValidationErrorKind.Type)))
+    from jsonschema_rs import ValidationErrorKind
+
+    def depth(error: ValidationError) -> tuple[int, bool]:
+        return len(error.instance_path), not isinstance(error.kind, ValidationErrorKind.Type)
+
+    return max(errors, key=depth, default=None)
 
 
 def _properties(schema: Any, path: list[str | int]) -> Mapping[str, Any]:

@@ -21,6 +21,8 @@ ROUNDS = 9
 MODULES = """
 import sys
 import supervisord_py.daemon.control, supervisord_py.daemon.control_plane, supervisord_py.daemon.logging
+from supervisord_py.api.routes import handler_of
+handler_of("daemon.health")
 print(sum(name.partition(".")[0] == "supervisord_py" for name in sys.modules))
 """
 

@@ -28,8 +28,8 @@ for environ, scope in json.loads(sys.argv[1]):
     print(json.dumps([os.path.normpath(str(getattr(find(scope), name))) for name in names]))
 """
 DAEMON = """
-from supervisord_py.daemon.paths import Scope, resolve_paths
-def find(scope): return resolve_paths(os.environ, scope=Scope(scope))
+from supervisord_py.daemon.paths import resolve_paths
+def find(scope): return resolve_paths(os.environ, system=scope == "system")
 """
 CLIENT = """
 from pxctl.paths import find_places

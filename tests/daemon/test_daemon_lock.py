@@ -51,15 +51,6 @@ def test_a_second_one_is_told_the_first_ones_pid(tmp_path: Path) -> None:
     os.close(take_lock(path))
 
 
-def test_an_old_signature_in_a_free_lock_means_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "pxd.lock"
-    path.write_text(f"{os.getppid()} 0\n" + "x" * 50)
-    fd = take_lock(path)
-    sign_lock(fd)
-    assert read_holder(path) == Holder(os.getpid(), start_time(os.getpid()))
-    os.close(fd)
-
-
 def test_a_held_lock_of_a_dead_keeper_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What guards a killed keeper holds the lock until it has cleaned up; then the start goes on."""
     path = tmp_path / "pxd.lock"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +12,6 @@ from e2e.house import alive, server, until
 
 if TYPE_CHECKING:
     from e2e.house import House
-
-pytestmark = pytest.mark.deep
 
 ECHO = server("return {'pid': os.getpid()}")
 DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ECHO
@@ -26,17 +22,14 @@ def reason_of(house: House, name: str) -> tuple[str, str | None]:
     return found["state"], found["reason"]
 
 
-def rows(house: House, query: str) -> list[Any]:
-    with closing(sqlite3.connect(house.home / "state" / "pxd.db")) as ledger:
-        return ledger.execute(query).fetchall()
-
-
 def interrupted(house: House) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = house.get("/api/daemon")["interrupted"]
     return found
 
 
-@pytest.mark.parametrize("both", [False, True], ids=["keeper", "keeper-and-control"])
+@pytest.mark.parametrize(
+    "both", [False, pytest.param(True, marks=pytest.mark.deep)], ids=["keeper", "keeper-and-control"]
+)
 def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(running: House, *, both: bool) -> None:
     for name in ("one", "two", "ended"):
         running.tool(name, ECHO)
@@ -84,6 +77,7 @@ def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(runn
     assert reason_of(running, "two") == ("cold", "interrupted"), "it was not started since"
 
 
+@pytest.mark.deep
 def test_what_a_second_signal_cut_short_was_a_shutdown(running: House) -> None:
     running.tool("deaf", DEAF, stop_timeout_seconds=50)
     running.run("deaf")

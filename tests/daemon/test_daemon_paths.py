@@ -1,15 +1,24 @@
-"""Where everything lies: the table of CONTRACT §1, line by line."""
+"""Where everything lies (the table of CONTRACT §1), and that it is private from the first instant."""
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.daemon import paths as subject
-from supervisord_py.daemon.paths import ContradictionError, PlaceError, Scope, check_socket_length, resolve_paths
+from supervisord_py.daemon.paths import PlaceError, check_socket_length, guard_directory, make_places, resolve_paths
+from supervisord_py.errors import EXIT_PERMISSION, BadRequestError, ForbiddenError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from supervisord_py.daemon.paths import Paths
 
 
 @pytest.fixture
@@ -23,33 +32,33 @@ def xdg(monkeypatch: pytest.MonkeyPatch, short_tmp: Path) -> Path:
 CONFIG, TOOLS, PIPES, LEDGER, LOGS, SOCKET, LOCK = (
     "config_file", "tools_dir", "pipes_dir", "ledger_file", "log_dir", "socket", "lock_file",
 )  # fmt: skip
-PLACES: list[tuple[dict[str, str], Scope, dict[str, str]]] = [
-    ({}, Scope.USER, {
+PLACES: list[tuple[dict[str, str], bool, dict[str, str]]] = [
+    ({}, False, {
         CONFIG: "c/pxd/pxd.toml", "conf_dir": "c/pxd/conf.d", TOOLS: "d/pxd/tools", PIPES: "d/pxd/pipes",
         LEDGER: "s/pxd/pxd.db", LOGS: "s/pxd/logs", SOCKET: "r/pxd/pxd.sock", LOCK: "r/pxd/pxd.lock",
     }),
-    ({"PX_HOME": "/h"}, Scope.USER, {
+    ({"PX_HOME": "/h"}, False, {
         CONFIG: "/h/pxd.toml", "conf_dir": "/h/conf.d", TOOLS: "/h/tools", PIPES: "/h/pipes",
         LEDGER: "/h/state/pxd.db", LOGS: "/h/state/logs", SOCKET: "/h/run/pxd.sock", LOCK: "/h/run/pxd.lock",
     }),
-    ({}, Scope.SYSTEM, {
+    ({}, True, {
         CONFIG: "/etc/pxd/pxd.toml", TOOLS: "/var/lib/pxd/tools", PIPES: "/var/lib/pxd/pipes",
         LEDGER: "/var/lib/pxd/state/pxd.db", SOCKET: "/run/pxd/pxd.sock",
     }),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("environ", "scope", "places"), PLACES)
+@pytest.mark.parametrize(("environ", "system", "places"), PLACES)
 def test_the_places_of_the_platform_of_px_home_and_of_the_system(
-    xdg: Path, environ: dict[str, str], scope: Scope, places: dict[str, str]
+    xdg: Path, environ: dict[str, str], system: bool, places: dict[str, str]
 ) -> None:
-    paths = resolve_paths(environ, scope=scope)
+    paths = resolve_paths(environ, system=system)
     assert {name: getattr(paths, name) for name in places} == {name: xdg / place for name, place in places.items()}
 
 
 def test_px_home_and_system_contradict_each_other() -> None:
-    with pytest.raises(ContradictionError, match="PX_HOME=/h") as caught:
-        resolve_paths({"PX_HOME": "/h"}, scope=Scope.SYSTEM)
+    with pytest.raises(BadRequestError, match="PX_HOME=/h") as caught:
+        resolve_paths({"PX_HOME": "/h"}, system=True)
     assert caught.value.exit_code == 2
 
 
@@ -60,8 +69,8 @@ def test_what_the_service_manager_grants_wins_and_the_first_of_a_list_counts() -
         "LOGS_DIRECTORY": "/var/log/a:/x",
         "CONFIGURATION_DIRECTORY": "/etc/a:/y",
     }
-    for environ, scope in (({"PX_HOME": "/h"}, Scope.USER), ({}, Scope.SYSTEM)):
-        paths = resolve_paths({**granted, **environ}, scope=scope)
+    for environ, system in (({"PX_HOME": "/h"}, False), ({}, True)):
+        paths = resolve_paths({**granted, **environ}, system=system)
         assert paths.run_dir == Path("/run/a")
         assert paths.socket == Path("/run/a/pxd.sock")
         assert paths.ledger_file == Path("/var/lib/a/pxd.db")
@@ -114,3 +123,77 @@ def test_a_socket_path_must_leave_room_for_its_nul(size: int, limit: int) -> Non
 def test_bytes_count_not_letters() -> None:
     with pytest.raises(PlaceError):
         check_socket_length(Path("/" + "ä" * 60))
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o777], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def paths_in(folder: Path, **environ: str) -> Paths:
+    return resolve_paths({"PX_HOME": str(folder), **environ})
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_every_directory_is_private_under_any_umask(umask: int, tmp_path: Path) -> None:
+    home = tmp_path / "a/b"
+    paths = paths_in(home, PX_SOCKET=str(tmp_path / "elsewhere/x.sock"))
+    make_places(paths)
+    made = [paths.run_dir, paths.state_dir, paths.log_dir, paths.tools_dir, paths.pipes_dir, home, home.parent]
+    assert {path.name: mode(path) for path in [*made, tmp_path / "elsewhere"]} == dict.fromkeys(
+        [path.name for path in [*made, tmp_path / "elsewhere"]], 0o700
+    )
+
+
+def test_what_is_not_ours_alone_is_left_as_it_is(tmp_path: Path) -> None:
+    """The folder of tools may be a checkout, PX_HOME and the socket's folder may be shared."""
+    tmp_path.chmod(0o755)
+    paths = paths_in(tmp_path, PX_SOCKET=str(tmp_path / "pub/x.sock"))
+    for shared in (paths.tools_dir, tmp_path / "pub"):
+        shared.mkdir()
+        shared.chmod(0o755)
+    make_places(paths)
+    assert {mode(paths.tools_dir), mode(tmp_path / "pub"), mode(tmp_path)} == {0o755}
+
+
+@pytest.mark.parametrize("which", ["run", "state"])
+def test_a_symbolic_link_is_refused(which: str, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / which).symlink_to(tmp_path / "target")
+    with pytest.raises(ForbiddenError, match="symbolic link") as caught:
+        make_places(paths_in(tmp_path))
+    assert str(tmp_path / which) in caught.value.detail
+    assert caught.value.exit_code == EXIT_PERMISSION
+
+
+def test_somebody_elses_directory_is_refused_and_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    with pytest.raises(ForbiddenError, match=rf"belongs to uid {os.getuid()}, not to uid 4242"):
+        guard_directory(tmp_path)
+    assert mode(tmp_path) == 0o755
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    with pytest.raises(PlaceError, match=r"cannot use .*/run as a directory: Not a directory"):
+        make_places(paths_in(tmp_path))
+    with pytest.raises(PlaceError, match="Not a directory"):
+        make_places(paths_in(tmp_path / "run"))
+
+
+def test_two_starts_at_once_do_not_trip_over_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.mkdir
+
+    def late(path: Path, mode: int) -> None:
+        real(path, mode)
+        raise FileExistsError(17, "File exists")
+
+    monkeypatch.setattr(os, "mkdir", late)
+    make_places(paths_in(tmp_path))
+    assert (tmp_path / "run").is_dir()

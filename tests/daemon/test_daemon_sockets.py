@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import stat
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,12 +77,6 @@ def test_a_path_that_cannot_be(short_tmp: Path) -> None:
     assert caught.value.exit_code == 78
 
 
-def test_other_platforms_name_no_pid(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    with bind_socket(short_tmp / "s"), pytest.raises(AlreadyRunningError, match="did not say"):
-        bind_socket(short_tmp / "s")
-
-
 def listening(path: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.bind(str(path))
@@ -101,11 +94,6 @@ def test_a_socket_of_the_service_manager_is_taken_over(short_tmp: Path) -> None:
     with taken:
         assert taken.getsockname() == str(short_tmp / "s")
         assert not taken.get_inheritable()
-
-
-def test_a_descriptor_that_was_announced_and_is_not_there_is_told() -> None:
-    with pytest.raises(PlaceError, match="inherited descriptor 9999 is no socket"):
-        inherited_socket({"LISTEN_FDS": "1", "LISTEN_PID": "77"}, 77, first=9999)
 
 
 @pytest.mark.parametrize(

@@ -493,3 +493,15 @@ def test_nothing_of_a_call_is_in_a_command_line(home: House) -> None:
     run(home, "secret", "password = 'hunter2hunter2'")
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert "hunter2hunter2" not in listed
+
+
+def test_a_kernel_that_was_stopped_by_a_signal_is_named_at_once_and_keeps_its_variables(home: House) -> None:
+    assert run(home, "still", "x = 41").ok
+    pid = row(home, "still")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    call = run(home, "still", "x + 1", timeout=60)
+    assert (call.status, str(pid) in call.told, "kill -CONT" in call.document["hint"]) == (409, True, True), (
+        call.document
+    )
+    os.kill(pid, signal.SIGCONT)
+    assert value(home, "still", "x + 1") == "42"

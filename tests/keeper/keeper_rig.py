@@ -302,8 +302,6 @@ class Rig:
             "argv": argv,
             "cwd": str(self.dir),
             "env": env,
-            "umask": 0o077,
-            "nice": 0,
             "rlimits": [],
             "grant_fds": [],
             "set_listen_pid": False,

@@ -254,14 +254,6 @@ def test_one_that_never_reads_is_replaced(rig: Rig) -> None:
     assert any("read" in line["detail"] for line in rig.said("control_protocol_broken"))
 
 
-def test_frames_come_whole_however_they_are_cut(rig: Rig) -> None:
-    link = rig.up()
-    body = b'{"id": 1000, "verb": "list", "prefix": ""}'
-    for byte in struct.pack(">I", len(body)) + body:
-        link.raw(bytes([byte]))
-    assert link.reply(1000)["children"] == []
-
-
 def settled_fds(rig: Rig) -> int:
     """Count the keeper's descriptors once it sleeps: a reply leaves a moment before what came with it is closed."""
     rig.links[-1].call("list", prefix="")

@@ -126,14 +126,6 @@ def test_the_interval_keeps_the_promise(used: int, grown: int, limit: int, befor
         assert seconds <= memory.MAX_SECONDS
 
 
-def test_a_quiet_tree_far_below_its_limit_is_looked_at_ever_less() -> None:
-    seconds, looks = memory.MIN_SECONDS, 0
-    while seconds < memory.QUIET_SECONDS:
-        seconds, looks = memory.interval(30 * MB, 0, 512 * MB, seconds), looks + 1
-    assert looks < 10
-    assert memory.interval(30 * MB, 2 * MB, 512 * MB, seconds) <= memory.MAX_SECONDS
-
-
 def test_a_share_that_cannot_be_read_counts_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "resident", lambda _pid: 150 * MB)
     monkeypatch.setattr(procfs, "proportional", lambda _pid: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,31 +41,20 @@ TWO = {(200, 200): "a", (300, 300): "b"}
 LEADERS = [person(200, KEEPER), person(300, KEEPER)]
 
 
-def test_descendants_belong_to_their_leader() -> None:
-    rows = [*LEADERS, person(201, 200), person(202, 201), person(301, 300)]
-    assert families(rows, TWO) == {"a": {200, 201, 202}, "b": {300, 301}}
+FAMILIES: list[tuple[list[Process], dict[str, Any], dict[str, set[int]]]] = [
+    ([person(201, 200), person(202, 201), person(301, 300)], {}, {"a": {200, 201, 202}, "b": {300, 301}}),
+    ([person(900, 1), person(901, CONTROL)], {}, {"a": {200}, "b": {300}}),  # strangers are nobody's
+    ([person(250, KEEPER), person(251, 250)], {"marks": {250: "b"}}, {"a": {200}, "b": {300, 250, 251}}),
+    ([person(250, 1)], {"marks": {250: "b"}, "adopter": 1}, {"a": {200}, "b": {300, 250}}),
+    ([person(250, KEEPER), person(251, 250)], {"known": {(250, 250): "a"}}, {"a": {200, 250, 251}, "b": {300}}),
+    ([person(250, KEEPER)], {"known": {(250, 7): "a"}}, {"a": {200}, "b": {300}}),  # the pid was reused
+    ([person(400, 401), person(401, 400), person(402, 401)], {}, {"a": {200}, "b": {300}}),  # a torn snapshot
+]
 
 
-def test_the_keeper_its_control_plane_and_strangers_are_nobody_s() -> None:
-    rows = [*LEADERS, person(900, 1), person(901, CONTROL)]
-    assert families(rows, TWO) == {"a": {200}, "b": {300}}
-
-
-def test_an_orphan_is_told_by_its_mark_and_so_are_its_children() -> None:
-    rows = [*LEADERS, person(250, KEEPER), person(251, 250)]
-    assert families(rows, TWO, marks={250: "b"})["b"] == {300, 250, 251}
-    assert families([*LEADERS, person(250, 1)], TWO, marks={250: "b"}, adopter=1)["b"] == {300, 250}
-
-
-def test_what_was_ours_stays_ours_by_identity() -> None:
-    rows = [*LEADERS, person(250, KEEPER), person(251, 250)]
-    assert families(rows, TWO, known={(250, 250): "a"})["a"] == {200, 250, 251}
-    assert families(rows, TWO, known={(250, 7): "a"})["a"] == {200}  # the pid was reused
-
-
-def test_a_circle_in_a_torn_snapshot_ends() -> None:
-    rows = [*LEADERS, person(400, 401), person(401, 400), person(402, 401)]
-    assert families(rows, TWO) == {"a": {200}, "b": {300}}
+@pytest.mark.parametrize(("rows", "more", "expected"), FAMILIES)
+def test_whose_process_is_whose(rows: list[Process], more: dict[str, Any], expected: dict[str, set[int]]) -> None:
+    assert families([*LEADERS, *rows], TWO, **more) == expected
 
 
 @given(st.lists(st.tuples(st.integers(2, 40), st.integers(0, 40)), max_size=40))
@@ -100,18 +90,17 @@ def test_a_zombie_is_dead_unless_its_threads_live() -> None:
         procfs.parse_stat(b"1 (x) S 1")
 
 
-def test_a_signal_needs_the_same_start_time() -> None:
+@pytest.mark.parametrize("pidfd", [True, False])
+def test_a_signal_needs_the_same_start_time(monkeypatch: pytest.MonkeyPatch, *, pidfd: bool) -> None:
+    if not pidfd:
+        monkeypatch.delattr(os, "pidfd_open")
     me = procfs.look(os.getpid())
     assert me is not None
     me.start_time += 1
-    for send in (procfs.send, procfs.send_by_number):
-        assert not send(me, 9)
+    assert not procfs.send(me, 9)
     me.start_time -= 1
     assert procfs.send(me, 0)
-    assert procfs.send_by_number(me, 0)
-    gone = person(2**22 + 1, 1)
-    assert not procfs.send(gone, 9)
-    assert not procfs.send_by_number(gone, 9)
+    assert not procfs.send(person(2**22 + 1, 1), 9)
 
 
 MOUNTS = (

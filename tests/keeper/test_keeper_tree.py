@@ -64,21 +64,6 @@ def test_what_a_child_starts_to_end_itself_is_let_work(rung: Rig) -> None:
     assert link.exit(spec["key"])["code"] == 0
 
 
-@one_rung
-def test_a_program_that_a_child_becomes_to_end_itself_is_let_work(rung: Rig) -> None:
-    """It was asked, and this is its answer; that it has a fork of its old self beside it changes nothing."""
-    link = rung.links[0]
-    done, begun = rung.dir / "done", rung.dir / "begun"
-    ending = f"sleep 0.5; touch {done}"
-    script = f"trap 'exec sh -c \"{ending}\"' TERM; (while :; do sleep 0.01; done) & touch {begun}; wait"
-    spec = rung.spec(["/bin/sh", "-c", script])
-    link.call("spawn", **spec)
-    until(begun.exists, "the trap is set")
-    assert stop(link, spec["key"], 60) == {"survivors": [], "killed": False}
-    assert done.exists()
-    assert link.exit(spec["key"])["code"] == 0
-
-
 @pytest.mark.parametrize("traits", [("daemon",), ("daemon", "deaf"), ("daemon", "deaf", "child")])
 def test_double_forked_sessions_of_their_own_are_found(linux_rung: Rig, traits: tuple[str, ...]) -> None:
     """K2."""
@@ -110,14 +95,6 @@ def test_what_has_ended_is_not_counted_by_an_older_look_at_all_processes(rung: R
     link.call("signal", key=one["key"], signum=9)
     link.exit(one["key"])
     assert link.call("stat", keys=[one["key"]])["stats"][one["key"]]["processes"] == 0
-
-
-def test_on_the_portable_rung_the_group_and_the_seen_descendants_die(rigs: Any) -> None:
-    rig = rigs(platform="portable")
-    link = rig.up()
-    spec, pids = family(rig, 2, "child", "deaf")
-    assert stop(link, spec["key"], 0.1) == {"survivors": [], "killed": True}
-    assert not any(alive(pid) for pid in pids)
 
 
 def test_stopped_processes_still_terminate(rung: Rig) -> None:

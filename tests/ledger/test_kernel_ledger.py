@@ -62,14 +62,6 @@ async def test_the_last_word_on_a_session_counts_but_not_on_when_it_was_made(led
     assert await kernel_rows.SESSIONS.get(ledger, "nobody") is None
 
 
-async def test_sessions_are_listed_by_their_last_use(ledger: Ledger) -> None:
-    kernel_rows.remember(ledger, replace(SESSION, id="a-1", name="a", last_used=300.0))
-    kernel_rows.remember(ledger, replace(SESSION, id="b-1", name="b", created_at=400.0))
-    kernel_rows.remember(ledger, replace(SESSION, id="a-2", name="a", last_used=500.0))
-    await ledger.flush()
-    assert [it.id for it in await kernel_rows.all_sessions(ledger)] == ["a-2", "b-1", "a-1"]
-
-
 async def test_a_forgotten_session_takes_its_history_with_it_and_no_other(ledger: Ledger) -> None:
     kernel_rows.remember(ledger, SESSION)
     kernel_rows.remember(ledger, replace(SESSION, id="other"))
@@ -150,15 +142,6 @@ async def test_a_damaged_column_hides_no_row(ledger: Ledger, damaged: str) -> No
     session = await kernel_rows.SESSIONS.get(ledger, SESSION.id)
     assert session is not None
     assert session.failure == {}
-
-
-async def test_what_json_does_not_know_is_written_as_text(ledger: Ledger) -> None:
-    await kernel_rows.dispatch(ledger, sent(1))
-    kernel_rows.finish(ledger, sent(1).id, CellEnd("error", 2.0, steps=({"action": Path("/x")},)))
-    await ledger.flush()
-    row = await kernel_rows.CELLS.get(ledger, sent(1).id)
-    assert row is not None
-    assert row.steps == ({"action": "/x"},)
 
 
 async def fill(ledger: Ledger) -> None:

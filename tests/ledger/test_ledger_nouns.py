@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from supervisord_py.ledger import events, idempotency, instances, retention
 from supervisord_py.ledger.events import EVENTS, Event, EventJournal
 from supervisord_py.ledger.idempotency import Done, InFlight, Interrupted, Mismatch, New
@@ -14,11 +12,9 @@ from supervisord_py.ledger.instances import (
     INSTANCES,
     PINS,
     RUNS,
-    UNIT_STATES,
     InstanceRow,
     PinRow,
     RunRow,
-    UnitStateRow,
 )
 from supervisord_py.ledger.retention import RetentionLimits, TableLimit
 from supervisord_py.ledger.store import Durability
@@ -91,23 +87,6 @@ async def test_the_story_of_an_instance(ledger: Ledger) -> None:
     assert await instances.open_rows(ledger) == []
 
 
-async def test_the_newest_instances(ledger: Ledger) -> None:
-    for number in range(3):
-        await ledger.write(INSTANCES.insert(InstanceRow(f"k{number}", "tool:x", 100.0 + number)))
-        await ledger.write(
-            INSTANCES.update(
-                f"k{number}",
-                pid=1,
-                start_time=2,
-                boot_id="b",
-                started_at=100.0 + number,
-                log_position=number * 1000,
-            )
-        )
-    await ledger.write(INSTANCES.insert(InstanceRow("other", "tool:y", 500.0)))
-    assert [it.key for it in await instances.latest(ledger, "tool:x", 2)] == ["k2", "k1"]
-
-
 async def test_what_nobody_holds_is_closed_as_interrupted_exactly_once(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
     for key in ("ended", "held", "gone", "never spawned"):
@@ -122,13 +101,6 @@ async def test_what_nobody_holds_is_closed_as_interrupted_exactly_once(open_ledg
     }
     assert await instances.close_interrupted(ledger, {"held"}, 300.0) == []
     assert [it.key for it in await instances.open_rows(ledger)] == ["held"]
-
-
-async def test_what_was_interrupted_is_found_by_the_time(ledger: Ledger) -> None:
-    for key, now in (("old", 100.0), ("new", 200.0)):
-        await ledger.write(INSTANCES.insert(InstanceRow(key, "tool:x", now)))
-        await instances.close_interrupted(ledger, (), now)
-    assert [row.key for row in await instances.interrupted_since(ledger, 200.0)] == ["new"]
 
 
 def begin(ledger: Ledger, unit: str, at: float, **facts: Any) -> int:
@@ -178,23 +150,6 @@ async def test_pins_survive_and_the_last_word_counts(open_ledger: OpenLedger) ->
     await ledger.write(PINS.delete("tool:b"))
     await ledger.write(PINS.delete("tool:never"))
     assert [it.unit for it in await PINS.find(ledger, "ORDER BY unit")] == ["tool:a"]
-
-
-async def test_the_last_state_of_a_unit(ledger: Ledger) -> None:
-    ledger.post(UNIT_STATES.put(UnitStateRow("tool:x", "ready", 1.0)))
-    last = UnitStateRow("tool:x", "failed", 2.0, 1.5, 3, {"reason": "early_exit"})
-    ledger.post(UNIT_STATES.put(last))
-    ledger.post(UNIT_STATES.put(UnitStateRow("tool:a", "cold", 1.0)))
-    await ledger.flush()
-    assert await UNIT_STATES.find(ledger, "ORDER BY unit") == [UnitStateRow("tool:a", "cold", 1.0), last]
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", "5", '"x"'])
-async def test_a_damaged_cell_reads_as_empty(ledger: Ledger, text: str) -> None:
-    await ledger.write(UNIT_STATES.put(UnitStateRow("tool:x", "cold", 1.0, facts={"a": 1})))
-    await ledger.write(lambda connection: connection.execute("UPDATE unit_state SET facts = ?", (text,)))
-    (row,) = await UNIT_STATES.find(ledger)
-    assert row.facts == {}
 
 
 async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledger: OpenLedger) -> None:

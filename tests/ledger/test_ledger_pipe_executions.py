@@ -169,7 +169,7 @@ async def fill_the_disk(ledger: Ledger) -> None:
 
 async def make_room(ledger: Ledger) -> None:
     back = asyncio.Event()
-    ledger.on_recovered(lambda _: back.set())
+    ledger.on_change(lambda why: None if why else back.set())
     ledger._writer._connection.execute("PRAGMA max_page_count = 1000000")
     async with asyncio.timeout(60):
         await back.wait()

@@ -29,7 +29,7 @@ from supervisord_py.pipes.adapters import (
 )
 from supervisord_py.pipes.outcome import ErrorPattern, Requirement, SuccessRule
 from supervisord_py.pipes.presets import PresetTable
-from supervisord_py.pipes.vendor_streams import PARSERS
+from supervisord_py.pipes.streams import PARSERS
 
 MAN = Path(__file__).parents[2] / "man" / "man5"
 OURS = {"aider", "claude", "codex", "command", "gemini", "llm", "opencode", "pi", "qwen"}

@@ -1,54 +1,22 @@
-"""The queue of executions: by examples, and against a model that knows no cleverness."""
+"""The queue of executions: against a model that knows no cleverness."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from supervisord_py.ledger.pipe_executions import Group
+from supervisord_py.ledger.pipe_executions import Execution, Group
 from supervisord_py.pipes.config import SlotLimits
-from supervisord_py.pipes.queue import Queue, Waiting
-
-MANY = SlotLimits(9, 9, 9)
-
-
-def manual(number: int, pipe: str | None = None, queued_at: float = 0.0, **facts: Any) -> Waiting:
-    return Waiting(number, pipe or f"p{number}", Group.MANUAL, queued_at, **facts)
-
-
-def queue_of(*entries: Waiting, limits: SlotLimits = MANY) -> Queue:
-    queue = Queue(limits)
-    for entry in entries:
-        queue.push(entry)
-    return queue
-
-
-def test_what_is_removed_is_gone_and_what_runs_is_not_removed() -> None:
-    queue = queue_of(manual(1, "a"), manual(2, "a"), manual(3, "a"), manual(4, "b"))
-    assert queue.admit(1.0) == (1, 4)
-    assert (queue.remove(1), queue.remove(2), queue.remove(2)) == (False, True, False)
-    assert queue.remove(3)
-    assert (queue.waiting(), set(queue.running)) == ((), {1, 4})
-    queue.ended(1)
-    queue.ended(1)
-    assert set(queue.running) == {4}
-    queue.push(manual(5))
-    for entry in (manual(4), manual(5)):
-        with pytest.raises(ValueError, match="known already"):
-            queue.push(entry)
-        with pytest.raises(ValueError, match="known already"):
-            queue.adopt(entry)
+from supervisord_py.pipes.queue import Queue
 
 
 @dataclass
 class Known:
     """One execution as the model sees it."""
 
-    entry: Waiting
+    entry: Execution
     waits: bool
 
 
@@ -73,13 +41,13 @@ class QueueMachine(RuleBasedStateMachine):
         return sorted(waiting, key=lambda it: (self.ready_at(it.entry), it.entry.id))
 
     @staticmethod
-    def ready_at(entry: Waiting) -> float:
+    def ready_at(entry: Execution) -> float:
         return entry.queued_at if entry.not_before is None else max(entry.queued_at, entry.not_before)
 
     def may_start(self, one: Known) -> bool:
         held = self.holders()
         used = sum(it.entry.group is one.entry.group for it in held)
-        free = used < self.slots[one.entry.group] and all(it.entry.pipe != one.entry.pipe for it in held)
+        free = used < self.slots[one.entry.group] and all(it.entry.pipe_name != one.entry.pipe_name for it in held)
         return free and (one.entry.not_before or 0.0) <= self.now
 
     def admitted(self) -> tuple[int, ...]:
@@ -104,7 +72,8 @@ class QueueMachine(RuleBasedStateMachine):
     )
     def come(self, pipe: str, group: Group, ago: float, later: float | None, runs: bool) -> None:  # drawn
         not_before = None if later is None else self.now + later
-        entry = Waiting(self.next_id, pipe, group, self.now - ago, not_before)
+        now = self.now
+        entry = Execution(id=self.next_id, pipe_name=pipe, group=group, queued_at=now - ago, not_before=not_before)
         self.next_id += 1
         self.known[entry.id] = Known(entry, waits=not runs)
         (self.queue.adopt if runs else self.queue.push)(entry)

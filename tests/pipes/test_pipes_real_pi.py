@@ -19,7 +19,7 @@ from supervisord_py.pipes.launch import LaunchSpec, cleanup, prepare
 from supervisord_py.pipes.outcome import Cause, ExitInfo, judge
 from supervisord_py.pipes.preflight import Completed
 from supervisord_py.pipes.shelf import AgentShelf
-from supervisord_py.pipes.vendor_streams import parser_for
+from supervisord_py.pipes.streams import parser_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.ledger.pipe_executions import Usage
-from supervisord_py.pipes.streams import FINAL_TEXT_CHARS, JsonLines, PiStream, Summary
-from supervisord_py.pipes.vendor_streams import PARSERS, parser_for
+from supervisord_py.pipes.streams import FINAL_TEXT_CHARS, PARSERS, JsonLines, PiStream, Summary, parser_for
 
 
 def lines(*records: Any) -> bytes:

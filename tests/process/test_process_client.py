@@ -87,8 +87,6 @@ async def test_spawn_says_everything_and_adds_the_marks(keeper: FakeKeeper, conn
         grants=(GrantedFd(3, "tool:x/listen"),),
         listen_pid=True,
         max_rss_bytes=99,
-        umask=0o022,
-        nice=5,
         tag="note",
     )
     child = await placement.spawn(KEY, spec)
@@ -102,8 +100,6 @@ async def test_spawn_says_everything_and_adds_the_marks(keeper: FakeKeeper, conn
         "argv": ["/bin/x"],
         "cwd": "/tmp",
         "env": {"A": "1", "PX_INSTANCE": KEY, "PX_UNIT": "tool:x"},
-        "umask": 0o022,
-        "nice": 5,
         "rlimits": [["nofile", 10, 20]],
         "grant_fds": [[3, "tool:x/listen"]],
         "set_listen_pid": True,

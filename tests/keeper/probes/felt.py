@@ -43,7 +43,6 @@ print(
             "pgid": os.getpgid(0),
             "cwd": os.getcwd(),
             "umask": os.umask(0),
-            "nice": os.nice(0),
             "env": dict(os.environ),
             "fds": descriptors(),
             "limits": {name.lower(): resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in limits},
