@@ -16,7 +16,7 @@ import re
 import secrets
 import select
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import structlog
@@ -81,9 +81,7 @@ def build_app(context: ApiContext) -> web.Application:
     )
     app[LIVE], app[_CONFIG] = live, context.config
     for route in ROUTES:
-        app.router.add_route(
-            route.method, route.path, _endpoint(route, context, live), expect_handler=_invite_body(context.config)
-        )
+        app.router.add_route(route.method, route.path, _endpoint(route, context, live))
 
     async def watching(_: web.Application) -> AsyncIterator[None]:
         task = asyncio.create_task(watch_events(context.events, live.counts))
@@ -307,18 +305,6 @@ def _admit(request: web.Request, config: ApiConfig) -> None:
         raise too_large(config)
 
 
-def _invite_body(config: ApiConfig) -> Callable[[web.Request], Awaitable[None]]:
-    async def invite(request: web.Request) -> None:
-        expected = request.headers.get(hdrs.EXPECT, "").lower()
-        fits = (request.content_length or 0) <= config.max_body_bytes
-        if expected == "100-continue" and fits and request.version >= (1, 1):
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            # What goes out before the head of the answer is no part of it.
-            request.writer.output_size = 0
-
-    return invite
-
-
 async def _stamp(request: web.Request, response: web.StreamResponse) -> None:
     request[_ANSWER] = response
     response.headers["X-Request-Id"] = request[_REQUEST_ID]
@@ -379,20 +365,16 @@ def too_large(config: ApiConfig) -> TooLargeError:
 
 def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> PxError:
     """Turn aiohttp's own refusals into ours."""
-    match refusal:
-        case web.HTTPNotFound():
-            return UnknownRouteError(f"There is no route {path[:200]!r}.", hint="see: GET /api/openapi.json")
-        case web.HTTPMethodNotAllowed():
-            allowed = sorted(refusal.allowed_methods)
-            detail = f"{path[:200]!r} does not answer to {refusal.method[:20]}."
-            return MethodNotAllowedError(detail, hint=f"use {' or '.join(allowed)}", allow=allowed)
-        case web.HTTPRequestEntityTooLarge():
-            return too_large(config)
-        case web.HTTPForbidden():
-            return ForbiddenError(refusal.reason)
-    error: PxError = BadRequestError(f"The request was refused: {refusal.reason}.")
-    if refusal.status >= web.HTTPInternalServerError.status_code:
-        error = InternalError(f"The request failed: {refusal.reason}.")
+    if isinstance(refusal, web.HTTPNotFound):
+        return UnknownRouteError(f"There is no route {path[:200]!r}.", hint="see: GET /api/openapi.json")
+    if isinstance(refusal, web.HTTPMethodNotAllowed):
+        allowed = sorted(refusal.allowed_methods)
+        detail = f"{path[:200]!r} does not answer to {refusal.method[:20]}."
+        return MethodNotAllowedError(detail, hint=f"use {' or '.join(allowed)}", allow=allowed)
+    if isinstance(refusal, web.HTTPRequestEntityTooLarge):
+        return too_large(config)
+    kind = InternalError if refusal.status >= web.HTTPInternalServerError.status_code else BadRequestError
+    error: PxError = kind(f"The request was refused: {refusal.reason}.")
     error.status = refusal.status
     return error
 

@@ -69,25 +69,19 @@ async def answer_once(
             headers = {"Idempotent-Replayed": "true", "Content-Type": kept}
             return web.Response(status=done.status, body=done.body, headers=headers)
         case Done(status=status):
-            raise ConflictError(
-                f"The first request with this Idempotency-Key was answered with {status}; streams and long "
-                "answers are not kept.",
-                hint="use a new key to do it again",
-            )
+            detail = f"The first request with this Idempotency-Key was answered with {status}"
+            hint = "use a new key to do it again"
+            raise ConflictError(f"{detail}; streams and long answers are not kept.", hint=hint)
         case InFlight():
-            raise ConflictError(
-                "A request with this Idempotency-Key is still under way.", hint="wait for it, then ask again"
-            )
+            detail = "A request with this Idempotency-Key is still under way."
+            raise ConflictError(detail, hint="wait for it, then ask again")
         case Interrupted():
-            raise UnknownOutcomeError(
-                "The daemon was interrupted during the first request with this Idempotency-Key; whether it took effect "
-                "is not known.",
-                hint="look with: pxctl status, pxctl events; then use a new key",
-            )
+            detail = "The daemon was interrupted during the first request with this Idempotency-Key"
+            hint = "look with: pxctl status, pxctl events; then use a new key"
+            raise UnknownOutcomeError(f"{detail}; whether it took effect is not known.", hint=hint)
         case Mismatch():
-            raise InvalidInputError(
-                "This Idempotency-Key was used for another request.", hint="use a new key for a new request", errors=[]
-            )
+            detail = "This Idempotency-Key was used for another request."
+            raise InvalidInputError(detail, hint="use a new key for a new request", errors=[])
 
 
 async def _first_time(

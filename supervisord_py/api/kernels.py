@@ -137,14 +137,13 @@ def _place(body: s.Place) -> dict[str, Any]:
     return {**place, "language": body.language or "python", "environ": body.environ or {}}
 
 
-async def start(call: Call, query: s.SessionWorkQuery) -> web.StreamResponse:
-    """Start the kernel of a session that is known; answer once it is ready, or with `wait=0` at once."""
-    return await change_answer(call, "start", [session_of(call, query).unit], query)
+async def change(call: Call, query: s.SessionWorkQuery) -> web.StreamResponse:
+    """Start or end the kernel of a session that is known; answer once it is ready, or gone, or with `wait=0` at once.
 
-
-async def stop(call: Call, query: s.SessionWorkQuery) -> web.StreamResponse:
-    """End the kernel of a session; answer once nothing of it is left. What is left is named."""
-    return await change_answer(call, "stop", [session_of(call, query).unit], query)
+    What is left of one that is ended is named.
+    """
+    verb = "start" if call.request.path.endswith("/start") else "stop"
+    return await change_answer(call, verb, [session_of(call, query).unit], query)
 
 
 async def restart(call: Call, query: s.SessionQuery) -> web.StreamResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -13,7 +13,6 @@ from aiohttp import web
 from supervisord_py.api.context import Call
 from supervisord_py.api.routes import ROUTES, Route, handler_of
 from supervisord_py.api.streams import JSON, NDJSON, PROBLEM, RAW, SSE, json_answer
-from supervisord_py.errors import PxError
 
 _PATH_PARTS = {
     "t": "name of a tool, with or without `tool:`",
@@ -33,9 +32,23 @@ async def openapi(call: Call) -> web.StreamResponse:
     return json_answer(openapi_document(ROUTES, call.context.control.facts().version))
 
 
+class Problem(msgspec.Struct, kw_only=True):
+    """What every failure is answered with (RFC 9457); more members say what is particular."""
+
+    type: str
+    title: str
+    status: Annotated[int, msgspec.Meta(ge=400, le=599)]
+    kind: str
+    detail: str
+    hint: str | None
+    unit: str | None
+    exit_code: Annotated[int, msgspec.Meta(description="what pxctl exits with")]
+    request_id: str
+
+
 def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """Describe the routes."""
-    bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
+    bodies = [Problem, *dict.fromkeys(route.body for route in routes if route.body is not None)]
     described, schemas = msgspec.json.schema_components(bodies, ref_template=_REF)
     body_schemas = dict(zip(bodies, described, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -54,7 +67,7 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
         "servers": [{"url": "http://px", "description": "curl --unix-socket $SOCK http://px/…"}],
         "paths": paths,
         "components": {
-            "schemas": {"Problem": _problem_schema(), **schemas},
+            "schemas": schemas,
             "responses": {"Problem": problem},
             "securitySchemes": {"token": token},
         },
@@ -111,23 +124,3 @@ def _answers(returns: str) -> dict[str, Any]:
             schema = {"type": "object", "required": ["schema"], "properties": {"schema": {"const": word}}}
         answer.setdefault("content", {})[media] = {"schema": schema}
     return answers
-
-
-def _problem_schema() -> dict[str, Any]:
-    text, maybe = {"type": "string"}, {"type": ["string", "null"]}
-    members: dict[str, Any] = {
-        "type": text,
-        "title": text,
-        "status": {"type": "integer", "minimum": 400, "maximum": 599},
-        "kind": {"type": "string", "examples": sorted(_kinds(PxError))},
-        "detail": text,
-        "hint": maybe,
-        "unit": maybe,
-        "exit_code": {"type": "integer", "description": "what pxctl exits with"},
-        "request_id": text,
-    }
-    return {"type": "object", "required": list(members), "properties": members}
-
-
-def _kinds(root: type[PxError]) -> set[str]:
-    return {root.kind}.union(*(_kinds(branch) for branch in root.__subclasses__()))

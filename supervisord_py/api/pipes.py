@@ -35,7 +35,7 @@ from supervisord_py.api.streams import (
     until_closing,
 )
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.ledger.pipe_executions import Execution
+from supervisord_py.ledger.pipe_executions import Execution, Usage
 from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.pipes.models import Decision, PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
@@ -44,21 +44,19 @@ Document = dict[str, Any]
 DEFAULT_NEXT = 5
 _CREATED, _ACCEPTED = 201, 202
 _SEEN = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
+_HIDDEN = frozenset({
+    "stdout", "stderr", "rendered_prompt", "plan", "preset", "progress", "start_time", "boot_id", "lost_bytes",
+    *Usage.__struct_fields__,
+})  # fmt: skip
+_SHOWN = tuple(name for name in Execution.__struct_fields__ if name not in _HIDDEN)
 
 
-def pipe_document(view: PipeView) -> dict[str, Any]:
-    """Return one pipe: the members that CONTRACT names first."""
-    return {
-        **pick(view, "name", "enabled", "schedule", "next_run", "last_run", "last_status", "running", "queued"),
-        **pick(view, "consecutive_failures", "config_error"),
-        "unit": f"pipe:{view.name}",
-        **pick(view, "last_success", "warnings", "title", "description", "agent", "presets", "events"),
-        "last_decision": _decision(view.last_decision),
-        **pick(view, "average_duration_seconds", "slower_than_schedule", "folder", "file"),
-    }
+def pipe_document(view: PipeView) -> Document:
+    """Return one pipe."""
+    return {**pick(view), "unit": f"pipe:{view.name}", "last_decision": _decision(view.last_decision)}
 
 
-def _decision(decision: Decision | None) -> dict[str, Any] | None:
+def _decision(decision: Decision | None) -> Document | None:
     return None if decision is None else pick(decision, "at", "text")
 
 
@@ -82,12 +80,12 @@ async def show_pipe(call: Call, query: s.PipeQuery) -> web.StreamResponse:
     return json_answer(document)
 
 
-async def add_pipe(call: Call, body: s.AddPipe) -> web.StreamResponse:
+async def add_pipe(call: Call, body: s.Add) -> web.StreamResponse:
     """Install a pipe from a path, an https address or an example: disabled, checked, whole or not at all."""
     return _pipe_answer(await call.context.pipes.install(body.source, name=body.name), _CREATED)
 
 
-async def new_pipe(call: Call, body: s.NewPipe) -> web.StreamResponse:
+async def new_pipe(call: Call, body: s.New) -> web.StreamResponse:
     """Write a small pipe to start from."""
     return _pipe_answer(await call.context.pipes.scaffold(body.name), _CREATED)
 
@@ -114,15 +112,14 @@ async def run_document(call: Call, name: str, *, wait: bool = False, **asked: An
     return {"schema": "px.execution/1", **execution_document(execution)}
 
 
-async def enable(call: Call, body: s.EnablePipe) -> web.StreamResponse:
-    """Let schedule and events start it, on this machine; with `{"enabled": false}` keep them from it."""
-    change = call.context.pipes.enable if body.enabled else call.context.pipes.disable
+async def switch(call: Call, body: s.EnablePipe | None = None) -> web.StreamResponse:
+    """Let schedule and events start it, on this machine, or keep them from it: what waits in line is cancelled then.
+
+    `/enable` with `{"enabled": false}` is `/disable`.
+    """
+    pipes = call.context.pipes
+    change = pipes.enable if body is not None and body.enabled else pipes.disable
     return _pipe_answer(await change(pipe_name(call)))
-
-
-async def disable(call: Call) -> web.StreamResponse:
-    """Keep schedule and events from starting it; what waits in line is cancelled."""
-    return _pipe_answer(await call.context.pipes.disable(pipe_name(call)))
 
 
 async def configure(call: Call, body: dict[str, Any]) -> web.StreamResponse:
@@ -149,25 +146,15 @@ async def next_runs(call: Call, query: s.NextQuery) -> web.StreamResponse:
     """Answer when it is due next, and why."""
     report = call.context.pipes.next(pipe_name(call), query.count)
     upcoming = [rfc3339(each) for each in report.upcoming]
-    return json_answer(
-        {
-            "schema": "px.next/1",
-            **pick(report, "name", "enabled", "schedule", "summary", "timezone", "now", "events", "sentences"),
-            "next_run": upcoming[0] if upcoming else None,
-            "upcoming": upcoming,
-            "last_decision": _decision(report.last_decision),
-        }
-    )
+    known = {**pick(report), "upcoming": upcoming, "last_decision": _decision(report.last_decision)}
+    return json_answer({"schema": "px.next/1", **known, "next_run": upcoming[0] if upcoming else None})
 
 
 async def queue(call: Call) -> web.StreamResponse:
     """Answer with all lines and slots."""
     groups = [
-        {
-            **pick(each, "group", "slots"),
-            "running": [execution_document(it) for it in each.running],
-            "waiting": [execution_document(it) for it in each.waiting],
-        }
+        {**pick(each, "group", "slots")}
+        | {name: [execution_document(it) for it in getattr(each, name)] for name in ("running", "waiting")}
         for each in call.context.pipes.queue()
     ]
     return json_answer({"schema": "px.queue/1", "groups": groups})
@@ -205,16 +192,11 @@ def execution_document(execution: Execution) -> Document:
     """Return one execution as lists show it: no blobs."""
     plan, usage = execution.plan, execution.usage
     return {
-        **pick(execution, "id", "pipe_name", "status", "trigger", "position", "queued_at", "started_at"),
-        **pick(execution, "finished_at", "duration_ms", "exit_code", "error_type", "error_message", "pid"),
-        **pick(execution, "agent", "model", "provider", "preset_id", "retry_of", "retry_count"),
+        **pick(execution, *_SHOWN),
         "tokens": usage.total_tokens or None,
         "cost": usage.cost if usage.total_tokens or usage.cost else None,
         "usage": usage,
-        **pick(execution, "group", "queue_wait_ms", "not_before", "signal", "trigger_event", "trigger_key"),
-        **pick(execution, "context_start", "context_end", "api_port", "output_dir", "incomplete", "session_path"),
-        **pick(execution, "stdout_bytes", "stderr_bytes", "invalid_utf8", "truncated", "agent_version", "instance"),
-        "timeout_seconds": execution.timeout_seconds,
+        "truncated": execution.truncated,
         "timeout_wanted_seconds": plan.wanted_seconds,
         "warnings": plan.warnings,
     }
@@ -222,12 +204,9 @@ def execution_document(execution: Execution) -> Document:
 
 def whole_document(execution: Execution) -> Document:
     """Return one execution with all that its row holds."""
-    return {
-        "schema": "px.execution/1",
-        **execution_document(execution),
-        **pick(execution, "stdout", "stderr", "rendered_prompt", "plan"),
-        "preset_snapshot": execution.preset,
-    }
+    blobs = pick(execution, "stdout", "stderr", "rendered_prompt", "plan")
+    known = {**execution_document(execution), **blobs, "preset_snapshot": execution.preset}
+    return {"schema": "px.execution/1", **known}
 
 
 def pipe_name(call: Call) -> str:

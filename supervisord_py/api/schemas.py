@@ -22,6 +22,7 @@ from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE
 from supervisord_py.pipes.output import OutputStream
+from supervisord_py.tools.install import Template
 
 Q = TypeVar("Q", bound=msgspec.Struct)
 B = TypeVar("B")
@@ -217,14 +218,6 @@ def refuse_value(name: str, value: str, wanted: str) -> BadRequestError:
     )
 
 
-def parse_age(text: str) -> float | None:
-    """Return the seconds that `90`, `10m`, `1h30m` or `2d` stand for; None when it is no age."""
-    if not _AGE.fullmatch(text):
-        return None
-    seconds = sum(float(count) * _AGE_UNITS[unit] for count, unit in _AGE_PART.findall(text))
-    return seconds if seconds <= _LONGEST_AGE else None
-
-
 def moment_of(name: str, text: str | None, now: float) -> float | None:
     """Return the Unix time meant by an RFC 3339 time (UTC where it says no zone) or by an age before `now`.
 
@@ -232,9 +225,10 @@ def moment_of(name: str, text: str | None, now: float) -> float | None:
     """
     if text is None:
         return None
-    age = parse_age(text)
-    if age is not None:
-        return now - age
+    if _AGE.fullmatch(text):
+        age = sum(float(count) * _AGE_UNITS[unit] for count, unit in _AGE_PART.findall(text))
+        if age <= _LONGEST_AGE:
+            return now - age
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
@@ -258,31 +252,23 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """No members: the path says it all."""
 
 
-class NewTool(Body):
+class New(Body):
+    """A tool or pipe to be written."""
+
+    name: Text
+
+
+class NewTool(New):
     """A tool to be written."""
 
-    name: Text
-    template: Literal["stdlib", "fastapi", "node"] | None = None
+    template: Template | None = None
 
 
-class AddTool(Body):
-    """A tool to be copied: an absolute path, or `example:NAME`."""
-
-    source: Text
-    name: Text | None = None
-
-
-class AddPipe(Body):
-    """A pipe to be installed: a path, an https address, or `example:NAME`."""
+class Add(Body):
+    """What is to be copied: a path (of tools, an absolute one), an https address (of pipes), or `example:NAME`."""
 
     source: Text
     name: Text | None = None
-
-
-class NewPipe(Body):
-    """A pipe to be written."""
-
-    name: Text
 
 
 class RunPipe(Body):

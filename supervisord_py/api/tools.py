@@ -125,29 +125,27 @@ async def lease(call: Call, query: s.TimeoutQuery) -> web.StreamResponse:
         return await feed(call, NDJSON, told())
 
 
-async def start(call: Call, query: s.WorkQuery) -> web.StreamResponse:
-    """Warm a tool up; answer once it is ready, or with `wait=0` at once. A glob may mean several."""
-    return await change_answer(call, "start", resolve([call.path("t")], _tools(call)), query)
+async def change(call: Call, query: s.WorkQuery) -> web.StreamResponse:
+    """Warm a tool up or stop it; answer once it is ready, or nothing of it is left, or with `wait=0` at once.
+
+    A glob may mean several. What is left of one that is stopped is named.
+    """
+    verb = call.request.path.rpartition("/")[2]
+    return await change_answer(call, verb, resolve([call.path("t")], _tools(call)), query)
 
 
-async def stop(call: Call, query: s.WorkQuery) -> web.StreamResponse:
-    """Stop a tool; answer once nothing of it is left. What is left is named."""
-    return await change_answer(call, "stop", resolve([call.path("t")], _tools(call)), query)
+async def pin(call: Call, query: s.PinQuery | None = None) -> web.StreamResponse:
+    """Exempt a tool from LRU eviction, and with `forever` from age as well, or take the pin away.
 
-
-async def pin(call: Call, query: s.PinQuery) -> web.StreamResponse:
-    """Exempt a tool from LRU eviction, and with `forever` from age as well."""
-    name = tool_name(call)
-    call.context.catalog.get(name)
-    await call.context.launcher.pin(name, forever=query.forever)
-    return json_answer({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": True, "forever": query.forever})
-
-
-async def unpin(call: Call) -> web.StreamResponse:
-    """Take a pin away; also one of a tool that is not there any more."""
-    name = tool_name(call)
-    await call.context.launcher.unpin(name)
-    return json_answer({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": False, "forever": False})
+    That of a tool that is not there any more is taken away, too.
+    """
+    name, is_pinned, forever = tool_name(call), query is not None, query is not None and query.forever
+    if is_pinned:
+        call.context.catalog.get(name)
+        await call.context.launcher.pin(name, forever=forever)
+    else:
+        await call.context.launcher.unpin(name)
+    return json_answer({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": is_pinned, "forever": forever})
 
 
 async def launcher_state(call: Call) -> web.StreamResponse:
@@ -171,7 +169,7 @@ async def new(call: Call, body: s.NewTool) -> web.StreamResponse:
     return json_answer(_whole_document(call, folder.name), status=_CREATED)
 
 
-async def add(call: Call, body: s.AddTool) -> web.StreamResponse:
+async def add(call: Call, body: s.Add) -> web.StreamResponse:
     """Copy a tool, or an example of the package, into the tools directory; compile what comes along uncompiled."""
     if not body.source.startswith((EXAMPLE, "/", "~")):
         raise BadRequestError(

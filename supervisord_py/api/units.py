@@ -182,8 +182,7 @@ def units_named(call: Call, patterns: Sequence[str]) -> list[UnitView]:
 
 async def measured(call: Call, views: Sequence[UnitView]) -> Sequence[UnitView]:
     """Add what their trees use now: memory, processes, and CPU since the last time that anybody asked."""
-    instances = [view.instance for view in views if view.instance is not None]
-    stats = await measure(call.context, instances)
+    stats = await measure(call.context, [view.instance for view in views if view.instance is not None])
     now, samples = time.monotonic(), call.live.cpu
     for old in [key for key, known in samples.items() if now - known[-1][0] > _KEEP_SAMPLES]:
         del samples[old]

@@ -122,14 +122,6 @@ async def test_a_chunked_body_over_the_limit_is_refused_before_its_end(short_tmp
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["kind"] == "too_large"
 
 
-async def test_a_client_that_asks_before_sending_is_told_at_once(short_tmp: Path) -> None:
-    async with api_rig(short_tmp, max_body_bytes=1000) as rig:
-        rig.add_tool("x")
-        head = b"POST /api/tools/x/run HTTP/1.1\r\nHost: px\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
-        assert (await raw_exchange(rig, head % 5000)).startswith(b"HTTP/1.1 413")
-        assert (await raw_exchange(rig, head % 2)).startswith(b"HTTP/1.1 100")
-
-
 async def test_a_body_at_the_limit_passes(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def echo(_: Any, request: web.Request, name: str, **__: Any) -> web.Response:
         return web.json_response({"name": name, "length": len(await request.read())})
