@@ -24,8 +24,6 @@ class PipeStateRow(msgspec.Struct, frozen=True):
     """One pipe. Times are Unix seconds.
 
     Attributes:
-        last_run_at: When its last execution began; None before the first.
-        last_success_at: When its last successful one ended.
         consecutive_failures: Failures in a row.
         enabled: What was wished on this machine; None = its file decides.
         enabled_file: What its file said when that was wished.
@@ -34,7 +32,7 @@ class PipeStateRow(msgspec.Struct, frozen=True):
         last_due: The due time that was decided last, run or skipped.
         occurrences: Runs of this schedule.
         last_context_end: Up to where the last success had looked.
-        last_decision, last_decision_at: What the scheduler said last, and when.
+        last_decision: What the scheduler said last.
     """
 
     pipe_name: str
