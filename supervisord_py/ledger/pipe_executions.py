@@ -106,20 +106,24 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Preset(msgspec.Struct, frozen=True):
-    """A model to run with, resolved and frozen. The key is a reference, never a key.
+    """A model to run with, resolved and frozen; see presets.toml(5). The key is a reference, never a key.
 
     Attributes:
+        id: Its name in presets.toml; None for what the pipe itself or the adapter says.
+        model: As the provider calls it; None lets the agent choose.
+        url, api: Base address of a custom or local provider, and the wire protocol there.
+        prompt: Stands before the pipe's own body.
         input_cost, output_cost: US dollars for a million tokens, for agents that cannot know them; None = unknown.
     """
 
-    id: str | None = None  # its name in presets.toml; None for what the pipe itself or the adapter says
-    provider: str | None = None  # as the agent calls it; a custom one has `url` and `api`
-    model: str | None = None  # as the provider calls it; None lets the agent choose
-    url: str | None = None  # base address of a custom or local provider
-    api: str | None = None  # wire protocol at that address (`openai-completions`, `anthropic-messages`, …)
-    api_key: str | None = None  # `$ENV`, `file:PATH`, `cmd:ARGV`, or None
-    prompt: str | None = None  # stands before the pipe's own body
-    effort: str | None = None  # `low`, `medium`, `high`, or None
+    id: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    url: str | None = None
+    api: str | None = None
+    api_key: str | None = None
+    prompt: str | None = None
+    effort: str | None = None
     input_cost: float | None = None
     output_cost: float | None = None
     context_window: int | None = None
@@ -127,25 +131,31 @@ class Preset(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is frozen at the queueing, beside the preset: how this execution is to be run.
+    """What is frozen at the queueing, beside the preset: how this execution is to be run. None is no ceiling.
 
     Attributes:
-        max_turns, max_tokens, max_cost: Ceilings that end the run; None for none.
+        command: Argv of the `command` adapter; empty for all others.
+        timeout_seconds: Wall clock of the run, from the spawn.
+        retries: How many further tries may follow a failure that can pass by itself.
+        fallbacks: Presets that are tried, in order, after this one failed.
+        allow_empty: No text is no failure.
+        history: Keep the agent's session between executions.
+        memory_bytes: Resident limit of the tree.
         context: Facts of the trigger (`{event, key, data}`) or of the caller, shown to the agent; JSON values.
         wanted_seconds: The timeout that was asked for, where it was more than `pipes.timeout_max_seconds`; else None.
     """
 
-    agent: str = "pi"  # name of the adapter
-    command: tuple[str, ...] = ()  # argv of the `command` adapter; empty for all others
-    timeout_seconds: float = 300.0  # wall clock of the run, from the spawn
+    agent: str = "pi"
+    command: tuple[str, ...] = ()
+    timeout_seconds: float = 300.0
     max_turns: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
-    retries: int = 0  # how many further tries may follow a failure that can pass by itself
-    fallbacks: tuple[Preset, ...] = ()  # presets that are tried, in order, after this one failed
-    allow_empty: bool = False  # no text is no failure
-    history: bool = False  # keep the agent's session between executions
-    memory_bytes: int | None = None  # resident limit of the tree; None for none
+    retries: int = 0
+    fallbacks: tuple[Preset, ...] = ()
+    allow_empty: bool = False
+    history: bool = False
+    memory_bytes: int | None = None
     context: Mapping[str, Any] | None = None
     wanted_seconds: float | None = None
 
@@ -166,25 +176,31 @@ class Execution(
     """One accepted run of a pipe. Times are Unix seconds, in the file ISO texts; what is not known (yet) is None.
 
     Attributes:
+        id: Grows; never given twice.
+        position: 1-based place in its group's line while queued, else None. Not stored.
+        not_before: A retry or a staggered start waits until then; None = at once.
         pid, start_time, boot_id, instance: Who runs it: identity and the placement's key.
-        trigger_event, trigger_key: The event that led to it, and its key.
         context_start, context_end: The time window that the prompt names.
-        plan, preset: In lists they say what a whole row would, as far as it has columns of its own.
+        incomplete: It was cut off: what it wrote may be half-done.
+        invalid_utf8: Some bytes were no UTF-8; they are kept in the files and replaced in the text.
+        lost_bytes: More than 0: not all of its output was kept (a full disk).
+        output_dir, session_path: Where the agent was told to write, and where it left its session, if it keeps one.
+        progress: What whoever takes it over must know while it runs; gone at its end.
         stdout, stderr: Text up to the cap (head and tail around a marker).
     """
 
-    id: int  # grows; never given twice
+    id: int
     pipe_name: str
     status: Status = Status.FAILED
     trigger: Trigger = Trigger.MANUAL
-    group: Group = Group.MANUAL  # whose slots it waits for
+    group: Group = Group.MANUAL
     queued_at: float = 0.0
     agent: str = "pi"
     model: str | None = None
     provider: str | None = None
     preset_id: str | None = None
-    position: int | None = None  # 1-based place in its group's line while queued, else None. Not stored.
-    not_before: float | None = None  # a retry or a staggered start waits until then; None = at once
+    position: int | None = None
+    not_before: float | None = None
     started_at: float | None = None
     finished_at: float | None = None
     queue_wait_ms: int | None = None
@@ -212,18 +228,18 @@ class Execution(
     total_tokens: int = 0
     cost: float = 0.0
     turns: int = 0
-    output_dir: str | None = None  # the folder that the agent was told to write to
-    session_path: str | None = None  # where the agent left its session, if it keeps one
+    output_dir: str | None = None
+    session_path: str | None = None
     agent_version: str | None = None
-    incomplete: bool = False  # it was cut off: what it wrote may be half-done
+    incomplete: bool = False
     stdout_bytes: int = 0
     stderr_bytes: int = 0
-    lost_bytes: int = 0  # more than 0: not all of its output was kept (a full disk)
-    invalid_utf8: bool = False  # some bytes were no UTF-8; they are kept in the files and replaced in the text
+    lost_bytes: int = 0
+    invalid_utf8: bool = False
     plan: Plan = Plan()
     preset: Preset = Preset()
     rendered_prompt: str | None = None
-    progress: str | None = None  # what whoever takes it over must know while it runs; gone at its end
+    progress: str | None = None
     stdout: str | None = None
     stderr: str | None = None
 
@@ -268,12 +284,10 @@ async def add(
     """Record an execution, and what its pipe's state becomes by it, in one transaction.
 
     With a claim the id is taken inside of it, once that is granted, so that one that is refused leaves no hole in the
-    numbers: `build` is called in the writer's thread then.
+    numbers: `build` is called in the writer's thread then. None where the pipe has claimed this event before.
 
-    Returns:
-        None where the pipe has claimed this event before; nothing is written then.
-
-    Raises LedgerDegradedError: there is a claim, and the disk takes nothing: nobody can know whether it is taken.
+    Raises:
+        LedgerDegradedError: There is a claim, and the disk takes nothing: nobody can know whether it is taken.
     """
     if claim is None:
         row = build(ledger.next_number("pipe_executions"))
@@ -294,44 +308,32 @@ def mark_running(number: int, **facts: Any) -> Operation:
     """Take an execution out of the queue, before its process is spawned.
 
     The operation raises ConflictError where another one of its pipe runs (`execution` and `pid` name it), or where it
-    is not queued any more (`state` says what it is).
+    is not queued any more.
     """
     update = EXECUTIONS.update(number, "status = 'queued'", status=Status.RUNNING, **facts)
 
     def run(connection: sqlite3.Connection) -> None:
         try:
-            if not update(connection):
-                raise _not_queued(connection, number)
+            if update(connection):
+                return
         except sqlite3.IntegrityError:
-            raise _held(connection, number) from None
+            sql = """SELECT holder.pipe_name, holder.id, holder.pid FROM pipe_executions AS holder JOIN pipe_executions
+                     AS mine ON mine.pipe_name = holder.pipe_name WHERE mine.id = ? AND holder.status = 'running'"""
+            pipe, holder, pid = connection.execute(sql, (number,)).fetchone()
+            process = "its process is not there yet" if pid is None else f"pid {pid}"
+            raise ConflictError(
+                f"pipe:{pipe} is already running: execution {holder}, {process}",
+                hint=f"`pxctl pipe tail {holder}` follows it, `pxctl pipe cancel {holder}` ends it",
+                unit=f"pipe:{pipe}",
+                execution=holder,
+                pid=pid,
+            ) from None
+        found = connection.execute("SELECT status FROM pipe_executions WHERE id = ?", (number,)).fetchone()
+        state = found[0] if found else "not in the ledger"
+        message = f"execution {number} is not queued any more: it is {state}"
+        raise ConflictError(message, hint="see `pxctl pipe runs`", execution=number, state=state)
 
     return run
-
-
-def _held(connection: sqlite3.Connection, number: int) -> ConflictError:
-    sql = """SELECT holder.pipe_name, holder.id, holder.pid FROM pipe_executions AS holder JOIN pipe_executions AS mine
-             ON mine.pipe_name = holder.pipe_name WHERE mine.id = ? AND holder.status = 'running'"""
-    pipe, holder, pid = connection.execute(sql, (number,)).fetchone()
-    process = "its process is not there yet" if pid is None else f"pid {pid}"
-    return ConflictError(
-        f"pipe:{pipe} is already running: execution {holder}, {process}",
-        hint=f"`pxctl pipe tail {holder}` follows it, `pxctl pipe cancel {holder}` ends it",
-        unit=f"pipe:{pipe}",
-        execution=holder,
-        pid=pid,
-    )
-
-
-def _not_queued(connection: sqlite3.Connection, number: int) -> ConflictError:
-    found = connection.execute("SELECT pipe_name, status FROM pipe_executions WHERE id = ?", (number,)).fetchone()
-    pipe, state = found or (None, "not in the ledger")
-    return ConflictError(
-        f"execution {number} is not queued any more: it is {state}",
-        hint="see `pxctl pipe runs`",
-        unit=None if pipe is None else f"pipe:{pipe}",
-        execution=number,
-        state=state,
-    )
 
 
 def change_open(number: int, **facts: Any) -> Operation:

@@ -1,4 +1,4 @@
-"""A run by hand, from the trigger to the final row; and schedules that settings turn off and on."""
+"""Schedules that settings turn off and on, and a one-time pipe in line."""
 
 from __future__ import annotations
 
@@ -12,26 +12,6 @@ from supervisord_py.ledger.pipe_executions import Status, Trigger
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-async def test_a_run_by_hand_goes_from_the_queue_to_a_final_row(short_tmp: Path) -> None:
-    """Prompt on stdin, output in the row, chain of events, nothing left behind."""
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("greet", "cat; echo to-stderr >&2; printenv PX_EXECUTION_ID", body="Say {{name}}.\n")
-        done = await rig.run("greet")
-        assert (done.status, done.trigger, done.exit_code) == (Status.COMPLETED, Trigger.MANUAL, 0)
-        assert done.stdout == f"{done.rendered_prompt}{done.id}\n"
-        assert (done.rendered_prompt or "").endswith("\n\nSay {{name}}.")
-        assert (done.stderr, done.stderr_bytes) == ("to-stderr\n", 10)
-        assert None not in {done.pid, done.boot_id, done.start_time, done.instance, done.queue_wait_ms}
-        assert not (folder / "output" / str(done.id)).exists()
-        said = [it for it in await rig.said("pipe:greet") if it.event.startswith("execution_")]
-        assert [it.event for it in said] == ["execution_queued", "execution_started", "execution_completed"]
-        assert [it.cause for it in said] == [None, said[0].id, said[1].id]
-        await eventually(lambda: not rig.placement.children(), "the release")
-        kept = rig.room.folder(done.id)
-        assert sorted(it.name for it in kept.iterdir()) == ["stderr", "stdout"]
-        assert {kept.stat().st_mode & 0o777, (kept / "stdout").stat().st_mode & 0o777} == {0o700, 0o600}
 
 
 FOR_LONG = "timeout: 80000"

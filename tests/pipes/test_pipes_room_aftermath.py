@@ -6,12 +6,9 @@ import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pipe_rig import PATIENCE, eventually, pipe_house
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
-from supervisord_py.pipes import retention
-from supervisord_py.pipes.config import OutputLimits, RetryLimits
+from supervisord_py.pipes.config import RetryLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,28 +55,6 @@ async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
         assert "300 tokens today of 200" in (refused.error_message or "")
         rig.time.pass_by(86400)
         assert (await rig.run("paid")).status is Status.COMPLETED
-
-
-async def test_old_executions_are_forgotten_with_their_files_in_small_batches(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "FIRST_SECONDS", 3600.0)  # it is counted what our own sweep does
-    limits = OutputLimits(keep_executions=2)
-    async with pipe_house(short_tmp, output=limits) as rig:
-        folder = rig.shell("many", "echo x > $PX_OUTPUT_DIR/kept; echo y")
-        numbers = [(await rig.run("many")).id for _ in range(4)]
-        orphan = rig.config.executions_dir / "777"
-        orphan.mkdir()
-        assert await retention.prune(rig.room) == 2
-        assert [it.id for it in await rig.rows("many")] == numbers[2:]
-        assert sorted(it.name for it in rig.config.executions_dir.iterdir() if it.is_dir()) == [
-            str(it) for it in numbers[2:]
-        ]
-        assert all((folder / "output" / str(it) / "kept").exists() for it in numbers)
-        gone = rig.room.folder(numbers[3]) / "stdout"
-        gone.unlink()
-        page = await rig.room.output(numbers[3])
-        assert (page.data, page.complete) == (b"y\n", True)
 
 
 async def test_who_waits_gets_the_output_though_the_ledger_takes_nothing(short_tmp: Path) -> None:

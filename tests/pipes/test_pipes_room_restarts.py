@@ -13,7 +13,6 @@ from process.real_keeper import alive
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Plan, Status
-from supervisord_py.pipes.output import OutputStream, size
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.keeper_client import KeeperClient
 
@@ -50,26 +49,6 @@ async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_p
 
 def _exited(rig: PipeRig) -> bool:
     return all(not alive(it.identity.pid) for it in rig.placement.children())
-
-
-async def test_a_row_whose_process_nobody_holds_was_interrupted_when_it_last_wrote(short_tmp: Path) -> None:
-    """B1, C6: failed, its words fixed, its folder marked, its output kept; the time since then does not count."""
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("cut", "echo some; sleep 1000")
-        number = await begun(rig, "cut")
-        await eventually(lambda: size(rig.room.folder(number), OutputStream.STDOUT), "output")
-        await rig.room.detach()
-        await _forget_child(rig)
-        await rig.put_down()
-        (folder / "output" / str(number)).rmdir()  # as by who found it empty at its end, and was killed before the row
-        rig.time.pass_by(5000)
-        await rig.open()
-        row = await rig.room.execution(number, blobs=True)
-        assert (row.status, row.error_type, row.incomplete) == (Status.FAILED, ErrorType.INTERRUPTED, True)
-        assert (row.error_message, row.stdout, row.stdout_bytes) == ("interrupted by system restart", "some\n", 5)
-        assert (row.duration_ms or 0) < 1_000_000
-        assert (folder / "output" / str(number) / "INCOMPLETE").exists()
-        assert rig.room.get("cut").consecutive_failures == 0
 
 
 async def test_a_row_of_which_nothing_was_spawned_waits_in_line_again(short_tmp: Path) -> None:
@@ -176,18 +155,3 @@ async def _nothing(*_: object, **__: object) -> None:
 async def _is_final(rig: PipeRig, number: int) -> bool:
     row = await EXECUTIONS.get(rig.ledger, number)
     return row is not None and row.status.is_final
-
-
-async def test_output_of_a_redacted_run_stays_redacted_after_a_new_control_plane(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        script = 'printf %.4s "$API_KEY"; while [ ! -e gate ]; do sleep 0.01; done; echo "${API_KEY#????}"'
-        folder = rig.shell("leaky", script)
-        (folder / ".env").write_text("API_KEY=sk-very-secret-value\n")
-        number = await begun(rig, "leaky")
-        raw = rig.room.folder(number) / "raw.stdout"
-        await eventually(lambda: raw.read_bytes() == b"sk-v", "the first half")
-        await rig.replace()
-        (folder / "gate").touch()
-        done = await rig.room.wait(number)
-        assert done.stdout == "[redacted]\n"
-        assert (await rig.room.output(number, OutputStream.STDOUT)).data == b"[redacted]\n"
