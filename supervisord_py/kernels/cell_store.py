@@ -10,11 +10,11 @@ import structlog
 from msgspec.structs import replace
 
 from supervisord_py.kernels import cut_off_cells, retention
-from supervisord_py.kernels.cell import CellError, CellStatus, Variables
+from supervisord_py.kernels.cell import CellError, CellResult, CellStatus, Variables
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.cut_off_cells import error_members
 from supervisord_py.kernels.kernel_driver import folder_of_cells
-from supervisord_py.kernels.render import CellOutput, cell_result, show
+from supervisord_py.kernels.render import CellOutput, show, what_was_raised
 from supervisord_py.ledger import kernels as kernel_rows
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import Reply
     from supervisord_py.kernels.call_rules import Judgement
-    from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.execution import CellEnd
     from supervisord_py.kernels.session_register import LiveSession
@@ -83,21 +82,25 @@ class CellStore:
         status, error = judged.status, judged.error
         if output.unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
             status, error = CellStatus.ERROR, CellError("OutputNotKept", output.unkept)
-        result = cell_result(
+        count, written = reply.execution_count if reply else None, output.end
+        if count is None and written is not None:
+            count = written.execution_count
+        shown = ("text", "outputs", "truncated", "artifact", "total_bytes", "total_lines", "shown_bytes")
+        result = CellResult(
             sent.id,
             sent.title,
-            output,
-            status=status,
-            error=error,
-            duration_seconds=duration_seconds,
-            execution_count=reply.execution_count if reply else None,
+            status,
+            error=what_was_raised(error, output.error),
+            duration_seconds=written.duration if duration_seconds is None and written is not None else duration_seconds,
+            execution_count=count,
             steps=end.steps,
-            lossy=bool(reply and reply.lossy),
-            notices=judged.notices,
+            lossy=bool(reply and reply.lossy) or output.unkept is not None,
+            notices=(*filter(None, [output.unkept]), *output.notices, *judged.notices),
+            **{name: getattr(output, name) for name in shown},
         )
         at = time.time()
-        if duration_seconds is None and output.end is not None:
-            at = max(sent.started_at, output.end.time)  # it was followed: it ended when its files say so
+        if duration_seconds is None and written is not None:
+            at = max(sent.started_at, written.time)  # it was followed: it ended when its files say so
         closing = _closing(result, Variables.LOST if end.is_stateless else judged.variables, at)
         if end.gone is not None and kernel_is_over:
             await asyncio.to_thread(self.log(sent.session, sent.id).seal, closing.error, at)
