@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from supervisord_py.errors import ConfigError, OverloadedError, PxError, StartFailedError, UnknownUnitError
 from supervisord_py.kernels.gateway import init_code
 from supervisord_py.kernels.gateway_client import GatewayClient
-from supervisord_py.kernels.gateway_server import listens
+from supervisord_py.kernels.gateway_local import listens
 
 URL = "http://user:secret@h:1/base/?token=hidden#x"
 PLACE = GatewayClient(URL, None, "kernels.gateway_token")

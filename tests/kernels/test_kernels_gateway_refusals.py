@@ -16,7 +16,7 @@ from kernels.kernel_rig import kernel_house
 from supervisord_py.errors import ConfigError, InvalidInputError, OverloadedError, PxError, StartFailedError
 from supervisord_py.kernels.config import GatewayConfig
 from supervisord_py.kernels.gateway import GatewayExternal
-from supervisord_py.kernels.gateway_client import GatewayClient, GatewayUnreachableError
+from supervisord_py.kernels.gateway_client import GatewayClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -80,7 +80,7 @@ async def test_nobody_there_is_told_with_the_address_and_what_to_try() -> None:
         probe.listen()
         silent = await refusal(url, seconds=0.05)
     assert "(timeout: no answer within 0.05 s)" in silent.detail
-    assert isinstance(error, GatewayUnreachableError)
+    assert isinstance(error, StartFailedError)
     assert f"The gateway at {url} is not reachable" in error.detail
     assert f"curl {url}/api" in str(error.hint)
 

@@ -21,7 +21,7 @@ from supervisord_py.kernels.notebook import (
     export,
     notebook_outputs,
 )
-from supervisord_py.kernels.render import cell_result, show
+from supervisord_py.kernels.render import show
 from supervisord_py.ledger.kernels import KernelCellRow
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_an_executed_notebook_has_what_the_cells_gave_and_keeps_the_rest(tmp_pat
     writer.display({STATUS_MIME: {"op": "read"}})
     writer.result({"text/plain": "2", "application/json": {"a": [1]}}, {}, 7)
     finish(writer, count=7)
-    result = cell_result(CELL, None, show(log_of(tmp_path), LIMITS))
+    result = CellResult(CELL, None, OK, outputs=show(log_of(tmp_path), LIMITS).outputs, execution_count=7)
     aborted = CellResult("x", None, CellStatus.ABORTED)
     made = valid(executed(text, [result, aborted]))
     assert [cell.id for cell in made.cells] == ["id-0", "id-1", "id-2"]
