@@ -7,31 +7,36 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
-from supervisord_py.kernels import cut_off_cells, retention
+from supervisord_py.errors import UnknownUnitError
+from supervisord_py.kernels import retention
+from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.call_rules import CellOutcome, judge
 from supervisord_py.kernels.cell import CellError, CellResult, CellStatus, Variables
 from supervisord_py.kernels.cell_files import CellLog
-from supervisord_py.kernels.cut_off_cells import error_members
 from supervisord_py.kernels.kernel_driver import folder_of_cells
-from supervisord_py.kernels.render import CellOutput, show, what_was_raised
+from supervisord_py.kernels.messages import end_in_row, how_it_ended
+from supervisord_py.kernels.session import BackendName
+from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
+from supervisord_py.process.instance import End
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.call_rules import Judgement
+    from supervisord_py.kernels.cell_files import WrittenEnd
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.execution import CellEnd
+    from supervisord_py.kernels.render import CellOutput
     from supervisord_py.kernels.session_register import LiveSession
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
-    from supervisord_py.process.instance import End
 
 SWEEP_SECONDS = 300.0
-ROW_SECONDS = 1.0
-"""How long a cell waits for a disk that neither takes its row nor refuses it."""
+ROW_SECONDS = 1.0  # how long a cell waits for a disk that neither takes its row nor refuses it
 SMALL_BYTES = 16 * 1024
 _PAGE = 1000
 _log = structlog.get_logger(__name__)
@@ -68,8 +73,7 @@ class CellStore:
     async def finish(
         self,
         sent: KernelCellRow,
-        judged: Judgement,
-        end: CellEnd,
+        end: CellOutcome,
         duration_seconds: float | None,
         *,
         kernel_is_over: bool,
@@ -79,9 +83,11 @@ class CellStore:
         reply = end.reply
         if output.end is None and output.unkept is None:
             output = replace(output, unkept=self._unkept(sent, reply))
-        status, error = judged.status, judged.error
+        status, error = end.status, end.error
         if output.unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
             status, error = CellStatus.ERROR, CellError("OutputNotKept", output.unkept)
+        from supervisord_py.kernels.render import what_was_raised
+
         count, written = reply.execution_count if reply else None, output.end
         if count is None and written is not None:
             count = written.execution_count
@@ -95,13 +101,13 @@ class CellStore:
             execution_count=count,
             steps=end.steps,
             lossy=bool(reply and reply.lossy) or output.unkept is not None,
-            notices=(*filter(None, [output.unkept]), *output.notices, *judged.notices),
+            notices=(*filter(None, [output.unkept]), *output.notices, *end.notices),
             **{name: getattr(output, name) for name in shown},
         )
         at = time.time()
         if duration_seconds is None and written is not None:
             at = max(sent.started_at, written.time)  # it was followed: it ended when its files say so
-        closing = _closing(result, Variables.LOST if end.is_stateless else judged.variables, at)
+        closing = _closing(result, Variables.LOST if end.is_stateless else end.variables, at)
         if end.gone is not None and kernel_is_over:
             await asyncio.to_thread(self.log(sent.session, sent.id).seal, closing.error, at)
         kernel_rows.finish(self._ledger, sent.id, closing)
@@ -109,6 +115,8 @@ class CellStore:
 
     async def _shown(self, sent: KernelCellRow) -> CellOutput:
         """Read a cell's files. Small ones come from memory: the way to a thread and back takes longer."""
+        from supervisord_py.kernels.render import CellOutput, show
+
         log, limits = self.log(sent.session, sent.id), self._config().output
         try:
             paths = [path for path in (*log.paths.values(), log.records_path) if path.exists()]
@@ -142,11 +150,29 @@ class CellStore:
         return rows
 
     async def close_cut_off(self, followed: Collection[str], ends: Mapping[str, End]) -> None:
-        """Close the rows that an earlier control plane left open and nobody follows; `ends` of kernels by instance."""
-        await cut_off_cells.close(self._ledger, lambda row: self.log(row.session, row.id), followed, ends, time.time())
+        """Close the rows that an earlier control plane left open and nobody follows, by what is left of the cells.
+
+        `followed`: ids of cells that are gone on with; `ends`: how kernels ended that were found dead or are
+        being stopped, by instance.
+        """
+        for row in await kernel_rows.open_cells(self._ledger):
+            if row.id in followed:
+                continue
+            kernel_end = ends.get(row.instance or "")
+            if kernel_end is None and row.instance is not None:
+                life = await instances.INSTANCES.get(self._ledger, row.instance)
+                if life is not None and life.ended_at is not None:
+                    kernel_end = end_in_row(life.reason, life.code, life.signal, life.ended_at)
+            session = await kernel_rows.SESSIONS.get(self._ledger, row.session)
+            is_shell = session is not None and session.backend == BackendName.BASH
+            log = self.log(row.session, row.id)
+            seen = await asyncio.to_thread(_look, log)
+            closed = closing(row, seen, kernel_end, is_shell=is_shell, now=time.time())
+            if seen.has_begun and seen.end is None:
+                await asyncio.to_thread(log.seal, closed.error, closed.ended_at)
+            kernel_rows.finish(self._ledger, row.id, closed)
 
     async def row(self, cell_id: str) -> KernelCellRow | None:
-        """Return the row of a cell."""
         return await kernel_rows.CELLS.get(self._ledger, cell_id)
 
     async def open_row(self, session_id: str, instance: str | None) -> KernelCellRow | None:
@@ -190,3 +216,66 @@ def _closing(result: CellResult, variables: Variables, ended_at: float) -> kerne
         variables=variables.value,
         steps=tuple(steps),
     )
+
+
+# -- cells of an earlier control plane that nobody follows -------------------------------------------------------------
+
+
+class Seen(Struct, frozen=True):
+    """What the files of a cell tell. `size` in bytes of stream output."""
+
+    has_begun: bool = False
+    end: WrittenEnd | None = None
+    size: int = 0
+
+
+def _look(log: CellLog) -> Seen:
+    """Read what the files tell. Blocking."""
+    try:
+        has_begun = any(record.kind == "begin" for record in log.records_from()[0])
+        return Seen(has_begun, log.ended(), log.size("stdout") + log.size("stderr"))
+    except (UnknownUnitError, OSError):
+        return Seen()
+
+
+def closing(
+    row: KernelCellRow, seen: Seen, kernel_end: End | None, *, is_shell: bool, now: float
+) -> kernel_rows.CellEnd:
+    """Say how a cell ended of which only its traces are left: its files, and the end of its kernel, where known."""
+    if seen.end is not None:
+        end, at = seen.end, max(row.started_at, seen.end.time)
+        is_uncounted = end.status is CellStatus.ERROR and end.execution_count is None  # its kernel gave no reply
+        kept = not (is_shell or end.asked_exit or is_uncounted)
+        return kernel_rows.CellEnd(
+            status=end.status.value,
+            ended_at=at,
+            duration_seconds=at - row.started_at if end.duration is None else end.duration,
+            execution_count=end.execution_count,
+            total_bytes=seen.size,
+            error=error_members(end.error),
+            variables=(Variables.KEPT if kept else Variables.LOST).value,
+        )
+    if not seen.has_begun:
+        return kernel_rows.CellEnd(CellStatus.ABORTED.value, now, variables=Variables.LOST.value)
+    known = kernel_end or End(Reason.INTERRUPTED)
+    if is_shell:
+        text = f"The shell {how_it_ended(known)} while the cell ran. The cell is not run again."
+        judged = CellOutcome(status=CellStatus.ERROR, error=CellError("KernelDied", text))
+    else:
+        judged = judge(CellOutcome(gone=KernelGoneError("The kernel is gone."), variables=Variables.LOST), known)
+    at = max(row.started_at, known.record.ended_at if known.record else now)
+    return kernel_rows.CellEnd(
+        status=judged.status.value,
+        ended_at=at,
+        duration_seconds=at - row.started_at,
+        total_bytes=seen.size,
+        error=error_members(judged.error),
+        variables=Variables.LOST.value,
+    )
+
+
+def error_members(error: CellError | None) -> dict[str, object] | None:
+    """Return an error as files and rows have it: `{name, value, traceback}`."""
+    if error is None:
+        return None
+    return {"name": error.name, "value": error.value, "traceback": list(error.traceback)}

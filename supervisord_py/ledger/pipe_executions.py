@@ -109,20 +109,17 @@ class Preset(msgspec.Struct, frozen=True):
     """A model to run with, resolved and frozen; see presets.toml(5). The key is a reference, never a key.
 
     Attributes:
-        id: Its name in presets.toml; None for what the pipe itself or the adapter says.
-        model: As the provider calls it; None lets the agent choose.
         url, api: Base address of a custom or local provider, and the wire protocol there.
-        prompt: Stands before the pipe's own body.
         input_cost, output_cost: US dollars for a million tokens, for agents that cannot know them; None = unknown.
     """
 
-    id: str | None = None
+    id: str | None = None  # its name in presets.toml; None for what the pipe itself or the adapter says
     provider: str | None = None
-    model: str | None = None
+    model: str | None = None  # as the provider calls it; None lets the agent choose
     url: str | None = None
     api: str | None = None
     api_key: str | None = None
-    prompt: str | None = None
+    prompt: str | None = None  # stands before the pipe's own body
     effort: str | None = None
     input_cost: float | None = None
     output_cost: float | None = None
@@ -134,28 +131,21 @@ class Plan(msgspec.Struct, frozen=True):
     """What is frozen at the queueing, beside the preset: how this execution is to be run. None is no ceiling.
 
     Attributes:
-        command: Argv of the `command` adapter; empty for all others.
-        timeout_seconds: Wall clock of the run, from the spawn.
-        retries: How many further tries may follow a failure that can pass by itself.
-        fallbacks: Presets that are tried, in order, after this one failed.
-        allow_empty: No text is no failure.
-        history: Keep the agent's session between executions.
-        memory_bytes: Resident limit of the tree.
         context: Facts of the trigger (`{event, key, data}`) or of the caller, shown to the agent; JSON values.
         wanted_seconds: The timeout that was asked for, where it was more than `pipes.timeout_max_seconds`; else None.
     """
 
     agent: str = "pi"
-    command: tuple[str, ...] = ()
-    timeout_seconds: float = 300.0
+    command: tuple[str, ...] = ()  # argv of the `command` adapter; empty for all others
+    timeout_seconds: float = 300.0  # wall clock of the run, from the spawn
     max_turns: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
-    retries: int = 0
-    fallbacks: tuple[Preset, ...] = ()
-    allow_empty: bool = False
-    history: bool = False
-    memory_bytes: int | None = None
+    retries: int = 0  # how many further tries may follow a failure that can pass by itself
+    fallbacks: tuple[Preset, ...] = ()  # presets that are tried, in order, after this one failed
+    allow_empty: bool = False  # no text is no failure
+    history: bool = False  # keep the agent's session between executions
+    memory_bytes: int | None = None  # resident limit of the tree
     context: Mapping[str, Any] | None = None
     wanted_seconds: float | None = None
 
@@ -176,20 +166,13 @@ class Execution(
     """One accepted run of a pipe. Times are Unix seconds, in the file ISO texts; what is not known (yet) is None.
 
     Attributes:
-        id: Grows; never given twice.
-        position: 1-based place in its group's line while queued, else None. Not stored.
-        not_before: A retry or a staggered start waits until then; None = at once.
         pid, start_time, boot_id, instance: Who runs it: identity and the placement's key.
         context_start, context_end: The time window that the prompt names.
-        incomplete: It was cut off: what it wrote may be half-done.
-        invalid_utf8: Some bytes were no UTF-8; they are kept in the files and replaced in the text.
-        lost_bytes: More than 0: not all of its output was kept (a full disk).
         output_dir, session_path: Where the agent was told to write, and where it left its session, if it keeps one.
-        progress: What whoever takes it over must know while it runs; gone at its end.
         stdout, stderr: Text up to the cap (head and tail around a marker).
     """
 
-    id: int
+    id: int  # grows; never given twice
     pipe_name: str
     status: Status = Status.FAILED
     trigger: Trigger = Trigger.MANUAL
@@ -199,8 +182,8 @@ class Execution(
     model: str | None = None
     provider: str | None = None
     preset_id: str | None = None
-    position: int | None = None
-    not_before: float | None = None
+    position: int | None = None  # 1-based place in its group's line while queued, else None. Not stored.
+    not_before: float | None = None  # a retry or a staggered start waits until then; None = at once
     started_at: float | None = None
     finished_at: float | None = None
     queue_wait_ms: int | None = None
@@ -231,15 +214,15 @@ class Execution(
     output_dir: str | None = None
     session_path: str | None = None
     agent_version: str | None = None
-    incomplete: bool = False
+    incomplete: bool = False  # it was cut off: what it wrote may be half-done
     stdout_bytes: int = 0
     stderr_bytes: int = 0
-    lost_bytes: int = 0
-    invalid_utf8: bool = False
+    lost_bytes: int = 0  # more than 0: not all of its output was kept (a full disk)
+    invalid_utf8: bool = False  # some bytes were no UTF-8; they are kept in the files and replaced in the text
     plan: Plan = Plan()
     preset: Preset = Preset()
     rendered_prompt: str | None = None
-    progress: str | None = None
+    progress: str | None = None  # what whoever takes it over must know while it runs; gone at its end
     stdout: str | None = None
     stderr: str | None = None
 
@@ -286,8 +269,7 @@ async def add(
     With a claim the id is taken inside of it, once that is granted, so that one that is refused leaves no hole in the
     numbers: `build` is called in the writer's thread then. None where the pipe has claimed this event before.
 
-    Raises:
-        LedgerDegradedError: There is a claim, and the disk takes nothing: nobody can know whether it is taken.
+    Raises LedgerDegradedError: there is a claim, and the disk takes nothing: nobody can know whether it is taken.
     """
     if claim is None:
         row = build(ledger.next_number("pipe_executions"))

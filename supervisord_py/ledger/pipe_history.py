@@ -123,8 +123,7 @@ async def prune(
 
     Returns the ids that went, () when nothing is beyond the limits; their folders are the caller's to remove.
 
-    Raises:
-        LedgerDegradedError: The disk takes nothing.
+    Raises LedgerDegradedError: the disk takes nothing.
     """
 
     def beyond(connection: sqlite3.Connection, sql: str, bound: str | int) -> tuple[int, ...]:

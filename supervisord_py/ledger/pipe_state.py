@@ -21,32 +21,20 @@ if TYPE_CHECKING:
 
 
 class PipeStateRow(msgspec.Struct, frozen=True):
-    """One pipe. Times are Unix seconds.
-
-    Attributes:
-        consecutive_failures: Failures in a row.
-        enabled: What was wished on this machine; None = its file decides.
-        enabled_file: What its file said when that was wished.
-        schedule: The text that `anchor_at`, `last_due` and `occurrences` belong to.
-        anchor_at: Where an interval that never ran counts from.
-        last_due: The due time that was decided last, run or skipped.
-        occurrences: Runs of this schedule.
-        last_context_end: Up to where the last success had looked.
-        last_decision: What the scheduler said last.
-    """
+    """One pipe. Times are Unix seconds."""
 
     pipe_name: str
     last_run_at: float | None = None
     last_success_at: float | None = None
-    consecutive_failures: int = 0
-    enabled: bool | None = None
-    enabled_file: bool | None = None
-    schedule: str | None = None
-    anchor_at: float | None = None
-    last_due: float | None = None
-    occurrences: int = 0
-    last_context_end: float | None = None
-    last_decision: str | None = None
+    consecutive_failures: int = 0  # failures in a row
+    enabled: bool | None = None  # what was wished on this machine; None = its file decides
+    enabled_file: bool | None = None  # what its file said when that was wished
+    schedule: str | None = None  # the text that `anchor_at`, `last_due` and `occurrences` belong to
+    anchor_at: float | None = None  # where an interval that never ran counts from
+    last_due: float | None = None  # the due time that was decided last, run or skipped
+    occurrences: int = 0  # runs of this schedule
+    last_context_end: float | None = None  # up to where the last success had looked
+    last_decision: str | None = None  # what the scheduler said last
     last_decision_at: float | None = None
 
 
