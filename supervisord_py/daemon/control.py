@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.daemon.boot import Flags
-    from supervisord_py.daemon.control_plane import Options, Shutdown
+    from supervisord_py.daemon.control_plane import Shutdown
 
 
 def main() -> int:
@@ -72,7 +72,7 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
     import structlog
 
     from supervisord_py.daemon import boot
-    from supervisord_py.daemon.control_plane import Options, Shutdown
+    from supervisord_py.daemon.control_plane import ControlPlane, Options, Shutdown
     from supervisord_py.daemon.logging import set_level
     from supervisord_py.daemon.settings import recall_valid
     from supervisord_py.daemon.sockets import adopt_socket
@@ -100,9 +100,20 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
     )
 
     async def live() -> Shutdown:
-        asyncio.get_running_loop().set_exception_handler(_log_trouble)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_log_trouble)
         try:
-            return await _live(options)
+            plane = await ControlPlane.start(options)
+            # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper.
+            loop.add_signal_handler(signal.SIGTERM, plane.requests.make, Shutdown.REPLACE)
+            loop.add_signal_handler(signal.SIGHUP, plane.reload_soon)
+            loop.add_signal_handler(signal.SIGUSR1, plane.dump)
+            try:
+                await plane.serve()
+                return await plane.shutdown()
+            except BaseException:
+                await plane.abort()
+                raise
         finally:
             # Nobody holds the other end: a keeper that is only slow, or broke the protocol, still does.
             poll = select.poll()
@@ -117,25 +128,6 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
     ended = asyncio.run(live())
     log.info("control_ended", wish=ended.name.lower())
     return 0 if ended is not Shutdown.KEEPER_LOST else 1
-
-
-async def _live(options: Options) -> Shutdown:
-    import asyncio
-
-    from supervisord_py.daemon.control_plane import ControlPlane, Shutdown
-
-    plane = await ControlPlane.start(options)
-    loop = asyncio.get_running_loop()
-    # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper.
-    loop.add_signal_handler(signal.SIGTERM, plane.requests.make, Shutdown.REPLACE)
-    loop.add_signal_handler(signal.SIGHUP, plane.reload_soon)
-    loop.add_signal_handler(signal.SIGUSR1, plane.dump)
-    try:
-        await plane.serve()
-        return await plane.shutdown()
-    except BaseException:
-        await plane.abort()
-        raise
 
 
 def _log_trouble(_loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
