@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from supervisord_py.api.context import Call
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_KEPT_BYTES = 1024 * 1024  # of an answer
 _NOT_KEPT = "application/x-px-not-kept"
 
 NOTHING_BEGUN = frozenset({
@@ -88,7 +89,7 @@ async def _first_time(
     call: Call, key: str, name: str, answer: Callable[[], Awaitable[web.StreamResponse]], *, streams: bool
 ) -> web.StreamResponse:
     ledger = call.context.ledger
-    copy = call.copy = Copy(call.context.config.idempotency_body_bytes)
+    copy = call.copy = Copy(_KEPT_BYTES)
     outcome: Done | None = _failed(InternalError("The first request with this Idempotency-Key failed by a bug."))
     try:
         response = await answer()

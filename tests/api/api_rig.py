@@ -23,10 +23,6 @@ from supervisord_py.api.context import (
     ApiConfig,
     ApiContext,
     DaemonFacts,
-    Degradation,
-    ReloadReport,
-    RestartScope,
-    SettingView,
 )
 from supervisord_py.keeper.protocol import INDEX_RECORD
 from supervisord_py.ledger.events import EventJournal
@@ -156,25 +152,25 @@ class FakeControl:
     socket: str
     stopping: bool = False
     wishes: list[str] = field(default_factory=list)
-    troubles: list[Degradation] = field(default_factory=list)
+    troubles: list[dict[str, str]] = field(default_factory=list)
     failure: PxError | None = None
 
     def facts(self) -> DaemonFacts:
         return DaemonFacts("1.2.3", "0a1b2c3d", self.socket, os.getpid(), 1_800_000_000.0)
 
-    def settings(self) -> Sequence[SettingView]:
-        return (SettingView("tools.warm_keep_max", 5, "default"),)
+    def settings(self) -> Sequence[dict[str, Any]]:
+        return ({"key": "tools.warm_keep_max", "value": 5, "origin": "default"},)
 
-    def degradations(self) -> Sequence[Degradation]:
+    def degradations(self) -> Sequence[dict[str, str]]:
         return tuple(self.troubles)
 
-    async def reload(self) -> ReloadReport:
+    async def reload(self) -> dict[str, Any]:
         if self.failure is not None:
             raise self.failure
-        return ReloadReport(changed=("tools.warm_keep_max",))
+        return {"changed": ["tools.warm_keep_max"], "needs_restart": [], "warnings": []}
 
-    async def restart(self, scope: RestartScope) -> None:
-        self.wishes.append(f"restart {scope}")
+    async def restart(self, *, everything: bool) -> None:
+        self.wishes.append(f"restart {everything}")
 
     async def stop(self) -> None:
         self.wishes.append("stop")
@@ -252,7 +248,7 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
         events=events,
         placement=placement,  # type: ignore[arg-type] # same
         control=control,
-        config=ApiConfig(log_dir=folders["logs"], **config),
+        config=ApiConfig(**config),
     )
     try:
         async with serving(context, path) as (runner, client):

@@ -67,7 +67,6 @@ def _context(house: RoomHouse, tools: Path, tcp: TcpAccess) -> ApiContext:
         placement=placement,
         control=FakeControl(str(tools.parent / "api.sock")),
         config=ApiConfig(
-            log_dir=Path(placement.log_dir),
             state_dir=house.rig.folder / "state",
             run_dir=config.run_dir,
             cells_dir=config.cells_dir,

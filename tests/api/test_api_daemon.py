@@ -13,7 +13,7 @@ from jsonschema_rs import meta
 
 from api.api_rig import DEADLINE, STDERR, Output, Rig, serving
 from supervisord_py.api import app
-from supervisord_py.api.context import CutOff, Degradation
+from supervisord_py.api.context import CutOff
 from supervisord_py.api.openapi import openapi_document
 from supervisord_py.api.routes import ROUTES
 from supervisord_py.api.status import reached
@@ -35,7 +35,7 @@ async def test_wishes_are_accepted_and_passed_on(rig: Rig) -> None:
     assert (await rig.ask("POST", "/api/daemon/restart"))[0] == 202
     assert (await rig.ask("POST", "/api/daemon/restart?all=1"))[1]["scope"] == "all"
     assert (await rig.ask("POST", "/api/daemon/stop"))[1]["wish"] == "stop"
-    assert rig.control.wishes == ["restart control", "restart all", "stop"]
+    assert rig.control.wishes == ["restart False", "restart True", "stop"]
 
 
 # -- doctor
@@ -60,7 +60,7 @@ async def test_doctor_checks_everything_and_every_trouble_has_a_repair(rig: Rig)
 
 
 async def test_doctor_repeats_what_the_rooms_say_of_themselves(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.control.troubles.append(Degradation("log", "disk full", "df -h"))
+    rig.control.troubles.append({"part": "log", "detail": "disk full", "repair": "df -h"})
     monkeypatch.setattr(type(rig.context.ledger), "degraded", property(lambda _: "disk full"))
     found = await checks(rig)
     assert (found["log"]["status"], found["log"]["repair"]) == ("fail", "df -h")
