@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,29 +45,12 @@ DEADLINE = 60.0
 STDOUT, STDERR, GAP = 1, 2, 3
 
 
-@dataclass(frozen=True)
-class State:
-    """What the launcher tells of one tool."""
-
-    unit: str
-    name: str
-    state: str = "ready"
-    reason: str | None = None
-    pid: int | None = None
-    port: int | None = 4711
-    started_at: float | None = 1_800_000_000.0
-    last_used: float | None = None
-    in_flight: int = 0
-    pinned: bool = False
-    start_method: str | None = "spawn"
-    restarts: int = 0
-    config_error: str | None = None
-    waiting: int = 0
-    instance: str | None = None
-    cold_start_ms: int | None = None
-    failure: dict[str, Any] | None = None
-    warnings: tuple[str, ...] = ()
-    survivors: tuple[int, ...] = ()
+STATE: dict[str, Any] = {
+    **dict.fromkeys(("reason", "pid", "last_used", "config_error", "instance", "cold_start_ms", "failure")),
+    **dict.fromkeys(("in_flight", "restarts", "waiting"), 0),
+    "state": "ready", "port": 4711, "started_at": 1_800_000_000.0, "pinned": False, "start_method": "spawn",
+    "warnings": (), "survivors": (),
+}  # fmt: skip
 
 
 @dataclass
@@ -76,7 +59,7 @@ class FakeLauncher:
 
     catalog: Catalog
     config: ToolsConfig
-    states: dict[str, State] = field(default_factory=dict)
+    states: dict[str, SimpleNamespace] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
     failure: PxError | None = None
     gate: asyncio.Event | None = None
@@ -84,10 +67,10 @@ class FakeLauncher:
     cancelled: int = 0
 
     def put(self, name: str, **facts: Any) -> None:
-        state = self.states.get(name, State(f"tool:{name}", name))
-        self.states[name] = replace(state, **facts)
+        known = vars(self.states[name]) if name in self.states else {**STATE, "unit": f"tool:{name}", "name": name}
+        self.states[name] = SimpleNamespace(**{**known, **facts})
 
-    def snapshot(self, name: str | None) -> tuple[State, ...]:
+    def snapshot(self, name: str | None) -> tuple[SimpleNamespace, ...]:
         return tuple(state for state in self.states.values() if name in {None, state.name})
 
     async def _did(self, *call: str) -> None:

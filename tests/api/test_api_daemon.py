@@ -24,13 +24,6 @@ from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.process.model import Reason
 
 
-async def test_settings_with_their_origin(rig: Rig) -> None:
-    assert (await rig.get("/api/config"))[1] == {
-        "schema": "px.config/1",
-        "settings": [{"key": "tools.warm_keep_max", "value": 5, "origin": "default"}],
-    }
-
-
 async def test_wishes_are_accepted_and_passed_on(rig: Rig) -> None:
     assert (await rig.ask("POST", "/api/daemon/restart"))[0] == 202
     assert (await rig.ask("POST", "/api/daemon/restart?all=1"))[1]["scope"] == "all"
@@ -188,14 +181,6 @@ async def test_why_a_tool_that_never_ran(rig: Rig) -> None:
     assert (document["state"], document["reason"], document["chain"], document["stderr_tail"]) == ("cold", None, [], "")
     assert "never started" in document["summary"]
     assert document["next_step"] == "pxctl start tool:x"
-
-
-async def test_why_a_start_failed(rig: Rig) -> None:
-    rig.add_tool("x")
-    rig.launcher.put("x", state="failed", reason="early_exit", failure={"detail": "it exited 1", "hint": "mend it"})
-    document = (await rig.get("/api/units/x/why"))[1]
-    assert document["summary"] == "tool:x is failed: it exited 1"
-    assert document["next_step"] == "mend it"
 
 
 async def test_why_a_kernel_that_was_started_anew_tells_how_the_one_before_ended(rig: Rig) -> None:

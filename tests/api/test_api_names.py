@@ -71,27 +71,6 @@ def test_an_empty_name_is_refused() -> None:
         resolve([""], UNITS)
 
 
-@given(units)
-def test_every_unit_is_found_by_its_full_name(known: set[str]) -> None:
-    for unit in known:
-        assert resolve([unit], known) == (unit,)
-
-
-@given(units, names)
-def test_a_bare_name_gives_one_unit_or_says_why_not(known: set[str], name: str) -> None:
-    fitting = sorted(unit for unit in known if unit.partition(":")[2] == name)
-    match fitting:
-        case []:
-            with pytest.raises(UnknownUnitError):
-                resolve([name], known)
-        case [one]:
-            assert resolve([name], known) == (one,)
-        case _:
-            with pytest.raises(AmbiguousNameError) as caught:
-                resolve([name], known)
-            assert caught.value.extra["candidates"] == fitting
-
-
 @given(units, st.lists(st.text(max_size=12), max_size=4))
 def test_whatever_is_typed_gives_known_units_or_an_error_of_ours(known: set[str], typed: list[str]) -> None:
     found: tuple[str, ...] = ()

@@ -42,11 +42,6 @@ async def test_without_the_keeper_status_still_answers(rig: Rig) -> None:
     assert (status, unit_of(document, "tool:x")["rss_bytes"]) == (200, None)
 
 
-async def test_a_tool_whose_folder_is_gone_is_shown_while_it_is_held(rig: Rig) -> None:
-    rig.launcher.put("gone", pid=7)
-    assert unit_of((await rig.get("/api/status"))[1], "tool:gone")["state"] == "ready"
-
-
 # -- metrics
 
 LINE = re.compile(
