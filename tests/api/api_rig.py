@@ -9,12 +9,15 @@ import os
 import socket
 import struct
 import time
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import aiohttp
 from aiohttp import web
+from multidict import CIMultiDict
 
 from api.kernel_fakes import FakeKernels
 from api.pipe_fakes import FakePipes
@@ -24,6 +27,7 @@ from supervisord_py.api.context import (
     ApiContext,
     DaemonFacts,
 )
+from supervisord_py.errors import PxError
 from supervisord_py.keeper.protocol import INDEX_RECORD
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
@@ -32,14 +36,6 @@ from supervisord_py.process.model import Caps, Reason, StopReport, TreeStat
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolsConfig
 from supervisord_py.tools.service import Granted
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
-
-    from multidict import CIMultiDict
-
-    from supervisord_py.errors import PxError
 
 DEADLINE = 60.0
 STDOUT, STDERR, GAP = 1, 2, 3

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -13,10 +14,6 @@ from aiohttp import web
 from api.api_rig import DEADLINE, Rig, api_rig, until
 from supervisord_py.api.app import routed_path
 from supervisord_py.api.context import TcpAccess
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 HEALTH = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t0ken\r\n\r\n"
 START = b"POST /api/tools/x/start?wait=1 HTTP/1.1\r\nHost: px\r\nContent-Length: 0\r\n\r\n"

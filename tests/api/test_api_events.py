@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import aiohttp
 import pytest
 
 from api.api_rig import DEADLINE, Rig
-
-if TYPE_CHECKING:
-    import aiohttp
 
 
 def lines(content: bytes) -> list[dict[str, Any]]:

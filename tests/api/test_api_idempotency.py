@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -11,9 +12,6 @@ from aiohttp import web
 from api.api_rig import Rig, api_rig
 from supervisord_py.api import tools
 from supervisord_py.errors import OverloadedError, ToolFailedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY = {"Idempotency-Key": "k-1"}
 

@@ -7,14 +7,12 @@ import base64
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import aiohttp
 import pytest
 
 from api.api_rig import DEADLINE, STDERR, Output, Rig
-
-if TYPE_CHECKING:
-    import aiohttp
 
 LINES = {"Accept": "application/x-ndjson"}
 

@@ -6,7 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from api.api_rig import api_rig
 from supervisord_py.api.auth import LocalPeer, admit_bearer, admit_local, is_loopback
 from supervisord_py.api.context import TcpAccess
 from supervisord_py.errors import ForbiddenError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TCP = TcpAccess("s3cret-token", 7860)
 GOOD = {"Host": "127.0.0.1:7860", "Authorization": "Bearer s3cret-token"}

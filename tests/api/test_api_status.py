@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from api.api_rig import Rig
+from api.api_rig import Rig
 from supervisord_py.errors import KeeperLostError
 from supervisord_py.process.model import Reason, TreeStat
 

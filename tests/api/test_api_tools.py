@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from api.api_rig import Rig, until
 from supervisord_py.api import tools
 from supervisord_py.errors import ConflictError, SurvivorsError
 from supervisord_py.tools.sync import SyncFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from aiohttp import web
 
 
 async def test_without_waiting_the_work_goes_on_by_itself(rig: Rig) -> None:

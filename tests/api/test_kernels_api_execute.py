@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
-from api.api_rig import DEADLINE, api_rig, until
-from api.kernel_fakes import key_of, ok, result
+from api.api_rig import DEADLINE, Rig, api_rig, until
+from api.kernel_fakes import Tell, key_of, ok, result
 from kernels.cell_folder import Writer
-from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, TimedOutError
+from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, PxError, TimedOutError
 from supervisord_py.kernels.cell import (
+    CallRequest,
     CallResult,
     Cell,
     CellDone,
@@ -24,14 +26,6 @@ from supervisord_py.kernels.cell import (
     Variables,
 )
 from supervisord_py.kernels.session import BackendName
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from api.api_rig import Rig
-    from api.kernel_fakes import Tell
-    from supervisord_py.errors import PxError
-    from supervisord_py.kernels.cell import CallRequest
 
 PATH = "/api/kernels/default/execute"
 SESSION = key_of("default").id

@@ -9,8 +9,10 @@ import signal
 import socket
 import sys
 import uuid
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -19,10 +21,6 @@ from api.api_rig import DEADLINE, until
 from api.kernels_api_house import TOKEN, KernelsApi, kernels_api
 from lean_module import lean_module
 from supervisord_py.kernels.websocket_frames import V1, Message, pack_json, pack_v1, unpack_json, unpack_v1
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 
 @pytest.fixture

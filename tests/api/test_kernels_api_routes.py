@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from api.api_rig import until
+from api.api_rig import Rig, until
 from api.kernel_fakes import key_of
 from supervisord_py.kernels.session import BackendName, SessionState, StartRequest
 from supervisord_py.process.model import TreeStat
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from api.api_rig import Rig
 
 MEMBERS = set(
     """

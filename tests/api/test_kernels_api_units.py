@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
+from api.api_rig import Rig
 from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.errors import AmbiguousNameError
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.model import Reason, TreeStat
-
-if TYPE_CHECKING:
-    from api.api_rig import Rig
 
 GONE = {"state": SessionState.STOPPED, "pid": None, "instance": None, "started_at": None}
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
+
+from api.api_rig import Rig
 from api.pipe_fakes import execution
 from supervisord_py.errors import UnknownUnitError
-
-if TYPE_CHECKING:
-    import pytest
-
-    from api.api_rig import Rig
-    from supervisord_py.pipes.checks import Check
+from supervisord_py.pipes.checks import Check
 
 
 async def test_metrics_count_pipes_executions_and_lines(rig: Rig) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from api.api_rig import Rig
 from api.pipe_fakes import execution
 from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.process.model import TreeStat
-
-if TYPE_CHECKING:
-    from api.api_rig import Rig
 
 ROW = set(
     """
