@@ -11,19 +11,15 @@ import asyncio
 import hashlib
 import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from supervisord_py.api.context import Call
 from supervisord_py.api.streams import PROBLEM, json_bytes
 from supervisord_py.errors import BadRequestError, CancelledRunError, ConflictError, InvalidInputError, PxError
 from supervisord_py.ledger import idempotency as records
 from supervisord_py.ledger.idempotency import Done, InFlight, Interrupted, Mismatch, New
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from supervisord_py.api.context import Call
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _KEPT_BYTES = 1024 * 1024  # of an answer
@@ -53,11 +49,7 @@ class UnknownOutcomeError(ConflictError):
 async def answer_once(
     call: Call, key: str, answer: Callable[[], Awaitable[web.StreamResponse]], *, streams: bool
 ) -> web.StreamResponse:
-    """Answer, unless the key says that this was done before. With `streams` the answer is not kept for replay.
-
-    Raises ConflictError: it is under way, its outcome is unknown, or its answer was not kept; InvalidInputError:
-    the key belongs to another request; BadRequestError: the key is no key.
-    """
+    """Answer, unless the key says that this was done before. With `streams` the answer is not kept for replay."""
     if not _KEY.fullmatch(key):
         raise BadRequestError("The Idempotency-Key must be 1 to 255 visible ASCII characters.", hint="use a UUID")
     request = call.request
