@@ -57,21 +57,14 @@ _CLIENT_GONE = 499
 _HANGUP_SECONDS = 0.5
 
 
-class UnknownRouteError(PxError):
+class UnknownRouteError(PxError, kind="unknown_route", title="No such route", status=404):
     """The API has no such path."""
 
-    kind = "unknown_route"
-    title = "No such route"
-    status = 404
 
-
-class MethodNotAllowedError(PxError):
+class MethodNotAllowedError(
+    PxError, kind="method_not_allowed", title="Method not allowed", status=405, exit_code=EXIT_USAGE
+):
     """The path is there, the method is not; `allow` lists those that are."""
-
-    kind = "method_not_allowed"
-    title = "Method not allowed"
-    status = 405
-    exit_code = EXIT_USAGE
 
 
 def build_app(context: ApiContext) -> web.Application:

@@ -32,18 +32,12 @@ NOTHING_BEGUN = frozenset({
 """Kinds of failure that leave no effect behind: asking again under the same key is no repetition."""
 
 
-class InternalError(PxError):
+class InternalError(PxError, kind="internal", title="Internal error"):
     """A bug of ours. The log has the traceback under `request_id`."""
 
-    kind = "internal"
-    title = "Internal error"
 
-
-class UnknownOutcomeError(ConflictError):
+class UnknownOutcomeError(ConflictError, kind="interrupted_outcome_unknown", title="The outcome is not known"):
     """The control plane died between the beginning of the work and its record."""
-
-    kind = "interrupted_outcome_unknown"
-    title = "The outcome is not known"
 
 
 async def answer_once(
