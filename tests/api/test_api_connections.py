@@ -49,20 +49,6 @@ async def test_who_closed_half_and_then_goes_has_gone(rig: Rig) -> None:
     await until(lambda: rig.launcher.leases == 0)
 
 
-@pytest.mark.parametrize(
-    "head",
-    [b"GET /api/hea", b"POST /api/tools/new HTTP/1.1\r\nHost: px\r\nContent-Length: 100\r\n\r\n{"],
-    ids=["half a head", "half a body"],
-)
-async def test_half_a_request_that_ends_is_closed(rig: Rig, head: bytes) -> None:
-    reader, writer = await rig.connect()
-    writer.write(head)
-    writer.write_eof()
-    async with asyncio.timeout(DEADLINE):
-        assert b" 200 " not in await reader.read()
-    writer.close()
-
-
 @asynccontextmanager
 async def loopback(folder: Path, **config: float) -> AsyncIterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))

@@ -64,10 +64,15 @@ async def test_a_call_says_all_that_the_body_said(rig: Rig) -> None:
         "language": "python",
         "environ": {"VIRTUAL_ENV": "/v"},
     }
-    before = asyncio.get_running_loop().time()
-    status, _, _ = await rig.ask("POST", "/api/kernels/kernel:work/execute", body, headers={"X-Px-Instance": "me"})
+
+    async def started_cold(_: CallRequest, __: Tell) -> CallResult:
+        return result(cold_start_ms=250)
+
+    rig.kernels.script = started_cold
+    before, path = asyncio.get_running_loop().time(), "/api/kernels/kernel:work/execute"
+    status, _, headers = await rig.ask("POST", path, body, headers={"X-Px-Instance": "me"})
     asked = request_of(rig)
-    assert status == 200
+    assert (status, headers["X-Px-Cold-Start"]) == (200, "250")
     assert before <= asked.arrived_at <= asyncio.get_running_loop().time()
     assert (asked.session, asked.cells) == ("work", (Cell("a = 1", "set"), Cell("a")))
     assert (asked.cwd, asked.timeout_seconds, asked.reset, asked.per_call) == ("/work", 5.0, True, True)

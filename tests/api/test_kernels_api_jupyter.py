@@ -189,20 +189,6 @@ def _open_sockets(api: KernelsApi) -> list[int]:
     return list(api.runner.app[LIVE].channels.values())
 
 
-async def test_front_ends_and_calls_share_one_session(api: KernelsApi) -> None:
-    await api.run("x = 41")
-    kernel = await api.get("/api/kernels/default")
-    async with api.tcp.ws_connect(f"/api/kernels/{kernel['jupyter_id']}/channels", protocols=(V1,)) as ws:
-        await say(ws, run("x += 1"))
-        await hear(ws, is_kind("execute_reply"))
-        answer = await api.run("print(x)")
-        assert answer["cells"][0]["text"] == "42\n"
-        heard: list[Message] = []
-        while len(said(heard)) < len("42\n"):
-            heard += await hear(ws, is_kind("stream"))
-        assert said(heard) == "42\n"
-
-
 async def test_a_restart_is_told_and_the_same_socket_goes_on(api: KernelsApi) -> None:
     model = await begin(api)
     async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels", protocols=(V1,)) as ws:

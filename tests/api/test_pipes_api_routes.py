@@ -9,9 +9,7 @@ import pytest
 
 from api.api_rig import Rig
 from api.pipe_fakes import execution
-from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Status
-from supervisord_py.pipes.checks import Check
 from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.process.model import TreeStat
 
@@ -45,16 +43,6 @@ async def test_a_glob_names_the_one_pipe_that_it_fits(rig: Rig) -> None:
     assert (status, problem["exit_code"], problem["candidates"]) == (400, 2, ["pipe:digest", "pipe:other"])
     status, problem, _ = await rig.ask("DELETE", "/api/pipes/x*")
     assert (status, problem["exit_code"]) == (404, 4)
-
-
-async def test_a_body_counts_also_where_the_request_has_a_key(rig: Rig) -> None:
-    rig.pipes.put()
-    body, key = {"queue": True, "timeout": 5}, {"Idempotency-Key": "once"}
-    first, again = [await rig.ask("POST", "/api/pipes/digest/run", body, key) for _ in range(2)]
-    assert (first[0], first[1]) == (202, again[1])
-    assert [each for each in rig.pipes.asked if each[0] == "run"] == [
-        ("run", "digest", {"context": None, "queue": True, "timeout_seconds": 5.0})
-    ]
 
 
 @pytest.mark.parametrize(
@@ -198,23 +186,3 @@ async def test_doctor_names_each_pipe_that_cannot_run(rig: Rig) -> None:
     assert found["pipe:off"]["status"] == "warn"
     assert found["scheduler"]["status"] == "ok"
     assert "pipes" not in found
-
-
-async def test_doctor_is_content_with_pipes_that_run_and_tells_of_those_that_fail(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def well(name: str) -> tuple[Check, ...]:
-        if name == "gone":
-            raise UnknownUnitError("it went")
-        return ()
-
-    monkeypatch.setattr(rig.pipes, "validate", well)
-    rig.pipes.put()
-    rig.pipes.put("gone")
-    rig.pipes.scheduler_error = "ValueError: x"
-    found = await _found(rig)
-    assert (found["pipes"]["status"], found["pipes"]["detail"]) == ("ok", "2 pipes, none broken")
-    assert (found["scheduler"]["status"], "ValueError: x" in found["scheduler"]["detail"]) == ("warn", True)
-    rig.pipes.put(consecutive_failures=3)
-    stalled = (await _found(rig))["pipe:digest"]
-    assert (stalled["status"], stalled["repair"]) == ("warn", "pxctl pipe output digest --stderr")
