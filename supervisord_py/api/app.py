@@ -49,6 +49,7 @@ _log = structlog.get_logger(__name__)
 LIVE: web.AppKey[Live] = web.AppKey("live", Live)
 _CONFIG: web.AppKey[ApiConfig] = web.AppKey("config", ApiConfig)
 JUPYTER = "/jupyter"
+MAX_BODY = "tools.max_body_bytes"
 _REQUEST_ID: web.RequestKey[str] = web.RequestKey("px.request_id", str)
 _ANSWER: web.RequestKey[web.StreamResponse] = web.RequestKey("px.answer", web.StreamResponse)
 _ACCEPTABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -56,21 +57,14 @@ _CLIENT_GONE = 499
 _HANGUP_SECONDS = 0.5
 
 
-class UnknownRouteError(PxError):
+class UnknownRouteError(PxError, kind="unknown_route", title="No such route", status=404):
     """The API has no such path."""
 
-    kind = "unknown_route"
-    title = "No such route"
-    status = 404
 
-
-class MethodNotAllowedError(PxError):
+class MethodNotAllowedError(
+    PxError, kind="method_not_allowed", title="Method not allowed", status=405, exit_code=EXIT_USAGE
+):
     """The path is there, the method is not; `allow` lists those that are."""
-
-    kind = "method_not_allowed"
-    title = "Method not allowed"
-    status = 405
-    exit_code = EXIT_USAGE
 
 
 def build_app(context: ApiContext) -> web.Application:
@@ -357,9 +351,9 @@ def too_large(config: ApiConfig) -> TooLargeError:
     """Make the error for a body over its limit."""
     return TooLargeError(
         f"The body is over the limit of {config.max_body_bytes} bytes.",
-        hint=f"raise the setting {config.max_body_setting}, or send less",
+        hint=f"raise the setting {MAX_BODY}, or send less",
         limit_bytes=config.max_body_bytes,
-        setting=config.max_body_setting,
+        setting=MAX_BODY,
     )
 
 

@@ -10,17 +10,14 @@ import hmac
 import socket
 import struct
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from supervisord_py.api.context import TcpAccess
 from supervisord_py.errors import ForbiddenError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.api.context import TcpAccess
 
 _UCRED = struct.Struct("3i")
 _XUCRED = struct.Struct("II")
@@ -58,12 +55,7 @@ def admit_local(peer: LocalPeer, own_uid: int) -> None:
 def admit_bearer(headers: Mapping[str, str], tcp: TcpAccess | None, query_token: str | None = None) -> None:
     """Let in who holds the token and asked for this machine by a loopback name (DNS rebinding, CSRF).
 
-    Args:
-        headers: Of the request: `Authorization: Bearer T`, or Jupyter's `token T`; Host; Origin.
-        tcp: The listener.
-        query_token: Counts where there is no Authorization header.
-
-    Raises ForbiddenError: no or a wrong token, or a name that is not this machine's loopback.
+    `headers` say `Authorization: Bearer T`, or Jupyter's `token T`; else `query_token` counts. Raises ForbiddenError.
     """
     if tcp is None:
         raise ForbiddenError("The TCP listener has no token, so nobody may use it.", hint="see: man pxd.toml, [api]")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -40,13 +39,6 @@ _log = structlog.get_logger(__name__)
 _LAST_CHANCE_SECONDS = 10.0
 
 
-class RestartScope(StrEnum):
-    """What a restart replaces: the control plane alone, or everything with all children stopped first."""
-
-    CONTROL = "control"
-    ALL = "all"
-
-
 class DaemonFacts(msgspec.Struct, frozen=True):
     """What only the composition root knows. Times are Unix seconds; `system`: run for the whole machine."""
 
@@ -66,40 +58,16 @@ class CutOff(msgspec.Struct, frozen=True):
     pid: int | None
 
 
-class SettingView(msgspec.Struct, frozen=True):
-    """One effective setting: dotted key, JSON value (secrets already hidden), and where it came from."""
-
-    key: str
-    value: Any
-    origin: str
-
-
-class ReloadReport(msgspec.Struct, frozen=True):
-    """What a reload changed, and what it could not: sentences for people."""
-
-    changed: tuple[str, ...] = ()
-    needs_restart: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-class Degradation(msgspec.Struct, frozen=True):
-    """A part (`ledger`, `log`, `config`, …) that works only partly, since when, and the command that repairs it."""
-
-    part: str
-    detail: str
-    repair: str
-
-
 class DaemonControl(Protocol):
     """The composition root, as far as the API may steer it. Calls return once the wish is accepted."""
 
     @property
     def stopping(self) -> bool: ...  # from the moment an orderly stop or a restart of everything began
     def facts(self) -> DaemonFacts: ...
-    def settings(self) -> Sequence[SettingView]: ...  # every effective one, in the order of the documentation
-    def degradations(self) -> Sequence[Degradation]: ...  # what works only in part
-    async def reload(self) -> ReloadReport: ...  # raises ConfigError and keeps the old settings when they are broken
-    async def restart(self, scope: RestartScope) -> None: ...
+    def settings(self) -> Sequence[dict[str, Any]]: ...  # `{key, value, origin}`: dotted, secrets hidden
+    def degradations(self) -> Sequence[dict[str, str]]: ...  # what works only in part: `{part, detail, repair}`
+    async def reload(self) -> dict[str, Any]: ...  # `{changed, needs_restart, warnings}`, or raises ConfigError
+    async def restart(self, *, everything: bool) -> None: ...
     async def stop(self) -> None: ...
 
 
@@ -117,19 +85,14 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Plain values out of the settings, and the places that routes read and write.
 
     Attributes:
-        stream_buffer_bytes: How much is buffered for a slow reader of a stream before its source is held back.
     """
 
-    log_dir: Path
     state_dir: Path
     run_dir: Path
     cells_dir: Path
     tools_dir: Path
     examples_dir: Path
-    max_body_bytes: int = 16 * 1024 * 1024  # largest request body; the setting is called `max_body_setting`
-    max_body_setting: str = "tools.max_body_bytes"
-    idempotency_body_bytes: int = 1024 * 1024  # largest answer that is kept for replay
-    stream_buffer_bytes: int = 1024 * 1024
+    max_body_bytes: int = 16 * 1024 * 1024  # largest request body
     stream_heartbeat_seconds: float = 15.0  # longest silence on a followed stream, so that a lost client is noticed
     drain_seconds: float = 5.0  # what requests under way get when the control plane is replaced
     tcp: TcpAccess | None = None  # the loopback listener, or None when there is none

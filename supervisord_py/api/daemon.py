@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from supervisord_py.api.context import RestartScope
+from aiohttp import web
+
+from supervisord_py.api import schemas as s
+from supervisord_py.api.context import ApiContext, Call
 from supervisord_py.api.streams import json_answer, pick, rfc3339
 from supervisord_py.api.units import resident_bytes
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
-    from supervisord_py.api.context import ApiContext, Call
-    from supervisord_py.api.schemas import AllQuery
 
 _ACCEPTED = 202
 
@@ -42,7 +39,7 @@ def daemon_document(call: Call) -> dict[str, Any]:
 
 def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
     """Return what works only in part: `{part, detail, repair}` each."""
-    found = [pick(one, "part", "detail", "repair") for one in context.control.degradations()]
+    found = [*context.control.degradations()]
     for unit, why in context.pipes.refused_output().items():
         detail = f"the disk refuses it, and its agent waits: {why}"
         found.append({"part": f"output of {unit}", "detail": detail, "repair": "df -h, then free some space"})
@@ -68,20 +65,13 @@ async def reload(call: Call) -> web.StreamResponse:
     """Read settings and tools again; what is broken is refused and the old settings stay."""
     report = await call.context.control.reload()
     of_files = [one for found in (await call.context.pipes.file_problems()).values() for one in found]
-    return json_answer(
-        {
-            "schema": "px.reload/1",
-            "changed": report.changed,
-            "needs_restart": report.needs_restart,
-            "warnings": [*report.warnings, *of_files],
-        }
-    )
+    return json_answer({"schema": "px.reload/1", **report, "warnings": [*report["warnings"], *of_files]})
 
 
-async def restart(call: Call, query: AllQuery) -> web.StreamResponse:
+async def restart(call: Call, query: s.AllQuery) -> web.StreamResponse:
     """Replace the control plane, or with `all` stop everything and begin anew."""
-    scope = RestartScope.ALL if query.all else RestartScope.CONTROL
-    await call.context.control.restart(scope)
+    await call.context.control.restart(everything=query.all)
+    scope = "all" if query.all else "control"
     return json_answer({"schema": "px.daemon-wish/1", "wish": "restart", "scope": scope}, status=_ACCEPTED)
 
 

@@ -11,21 +11,18 @@ import asyncio
 import hashlib
 import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from supervisord_py.api.context import Call
 from supervisord_py.api.streams import PROBLEM, json_bytes
 from supervisord_py.errors import BadRequestError, CancelledRunError, ConflictError, InvalidInputError, PxError
 from supervisord_py.ledger import idempotency as records
 from supervisord_py.ledger.idempotency import Done, InFlight, Interrupted, Mismatch, New
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from supervisord_py.api.context import Call
-
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_KEPT_BYTES = 1024 * 1024  # of an answer
 _NOT_KEPT = "application/x-px-not-kept"
 
 NOTHING_BEGUN = frozenset({
@@ -35,28 +32,18 @@ NOTHING_BEGUN = frozenset({
 """Kinds of failure that leave no effect behind: asking again under the same key is no repetition."""
 
 
-class InternalError(PxError):
+class InternalError(PxError, kind="internal", title="Internal error"):
     """A bug of ours. The log has the traceback under `request_id`."""
 
-    kind = "internal"
-    title = "Internal error"
 
-
-class UnknownOutcomeError(ConflictError):
+class UnknownOutcomeError(ConflictError, kind="interrupted_outcome_unknown", title="The outcome is not known"):
     """The control plane died between the beginning of the work and its record."""
-
-    kind = "interrupted_outcome_unknown"
-    title = "The outcome is not known"
 
 
 async def answer_once(
     call: Call, key: str, answer: Callable[[], Awaitable[web.StreamResponse]], *, streams: bool
 ) -> web.StreamResponse:
-    """Answer, unless the key says that this was done before. With `streams` the answer is not kept for replay.
-
-    Raises ConflictError: it is under way, its outcome is unknown, or its answer was not kept; InvalidInputError:
-    the key belongs to another request; BadRequestError: the key is no key.
-    """
+    """Answer, unless the key says that this was done before. With `streams` the answer is not kept for replay."""
     if not _KEY.fullmatch(key):
         raise BadRequestError("The Idempotency-Key must be 1 to 255 visible ASCII characters.", hint="use a UUID")
     request = call.request
@@ -88,7 +75,7 @@ async def _first_time(
     call: Call, key: str, name: str, answer: Callable[[], Awaitable[web.StreamResponse]], *, streams: bool
 ) -> web.StreamResponse:
     ledger = call.context.ledger
-    copy = call.copy = Copy(call.context.config.idempotency_body_bytes)
+    copy = call.copy = Copy(_KEPT_BYTES)
     outcome: Done | None = _failed(InternalError("The first request with this Idempotency-Key failed by a bug."))
     try:
         response = await answer()

@@ -9,10 +9,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from functools import partial
 from itertools import accumulate
-from types import MappingProxyType, SimpleNamespace
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from aiohttp import web
 
@@ -24,14 +23,29 @@ from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.process.events import EventGap, EventStream
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of the histograms' buckets, seconds."""
+BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # of the histograms' buckets, seconds
 _STATES = {
     "tool": ("cold", "starting", "ready", "busy", "stopping", "failed"),
     "kernel": tuple(state.value for state in SessionState),
     "pipe": ("running", "queued", "idle", "disabled", "failed"),
 }
 _ENDS = {f"execution_{it.value}": it.value for it in Status if it.is_final}
+_PREFIXES = {"tool": "", "kernel": "kernel_"}
+_COUNTED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "starts": ("Instances that became ready.", ()),
+    "start_failures": ("Starts that failed, by reason.", ("reason",)),
+    "endings": ("Instances that ended, by reason.", ("reason",)),
+    "kernel_starts": ("Kernels that became ready.", ()),
+    "kernel_start_failures": ("Starts that failed, by reason.", ("reason",)),
+    "kernel_endings": ("Kernels that ended, by reason.", ("reason",)),
+    "pipe_executions_queued": ("Executions taken in, by trigger.", ("trigger",)),
+    "pipe_executions": ("Executions that ended.", ("status", "error_type")),
+}
+_TIMED = {
+    "cold_start_seconds": "From the spawn to ready.",
+    "kernel_cold_start_seconds": "From the spawn to ready.",
+    "pipe_queue_wait_seconds": "From the trigger to the start.",
+}
 
 
 class Histogram:
@@ -53,41 +67,31 @@ class Histogram:
         return list(zip(edges, accumulate(self.buckets), strict=True))
 
 
-class LifeCounts:
-    """What the event stream told of the lives of one kind of unit."""
-
-    def __init__(self) -> None:
-        self.starts = 0
-        self.cold_starts = Histogram()
-        self.start_failures: Counter[str] = Counter()
-        self.endings: Counter[str] = Counter()
-
-
 class Counts:
-    """What the event stream told since the control plane started."""
+    """What the event stream told since the control plane started, by family, and there by labels."""
 
     def __init__(self) -> None:
-        self.lives = {"tool": LifeCounts(), "kernel": LifeCounts()}
-        self.queued: Counter[str] = Counter()
-        self.waits = Histogram()
-        self.executions: Counter[tuple[str, str]] = Counter({(status, ""): 0 for status in _ENDS.values()})
+        self.counters: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in _COUNTED}
+        self.times = {name: Histogram() for name in _TIMED}
+        self.counters["starts"][()] = self.counters["kernel_starts"][()] = 0
+        self.counters["pipe_executions"].update({(status, ""): 0 for status in _ENDS.values()})
 
     def count(self, event: Event) -> None:
-        facts, lives = event.facts, self.lives.get((event.unit or "").partition(":")[0])
+        facts, prefix = event.facts, _PREFIXES.get((event.unit or "").partition(":")[0])
         match event.event:
             case "execution_queued":
-                self.queued[str(facts.get("trigger"))] += 1
+                self.counters["pipe_executions_queued"][str(facts.get("trigger")),] += 1
             case "execution_started":
-                self.waits.observe(facts.get("queue_wait_ms"))
+                self.times["pipe_queue_wait_seconds"].observe(facts.get("queue_wait_ms"))
             case word if word in _ENDS:
-                self.executions[_ENDS[word], str(facts.get("error_type") or "")] += 1
-            case "ready" if lives is not None:
-                lives.starts += 1
-                lives.cold_starts.observe(facts.get("cold_start_ms"))
-            case "stopped" | "died" if lives is not None and event.reason is not None:
-                lives.endings[event.reason] += 1
-            case "start_failed" if lives is not None:
-                lives.start_failures[event.reason or "unknown"] += 1
+                self.counters["pipe_executions"][_ENDS[word], str(facts.get("error_type") or "")] += 1
+            case "ready" if prefix is not None:
+                self.counters[f"{prefix}starts"][()] += 1
+                self.times[f"{prefix}cold_start_seconds"].observe(facts.get("cold_start_ms"))
+            case "stopped" | "died" if prefix is not None and event.reason is not None:
+                self.counters[f"{prefix}endings"][event.reason,] += 1
+            case "start_failed" if prefix is not None:
+                self.counters[f"{prefix}start_failures"][event.reason or "unknown",] += 1
 
 
 async def watch_events(events: EventStream, counts: Counts) -> None:
@@ -103,79 +107,52 @@ async def metrics(call: Call) -> web.StreamResponse:
     """Answer with the page."""
     from prometheus_client.exposition import generate_latest
 
-    page: Any = SimpleNamespace(collect=partial(map, _family, _families(call)))  # all that it asks of a registry
+    page: Any = SimpleNamespace(collect=lambda: _families(call))  # all that it asks of a registry
     return web.Response(body=generate_latest(page), headers={"Content-Type": PROMETHEUS})
 
 
-class Family(NamedTuple):
-    """A gauge, counter or histogram: values by their labels, or by their one label."""
+def _families(call: Call) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-    kind: str
-    name: str
-    text: str
-    labels: tuple[str, ...] = ()
-    rows: Mapping[Any, float] | Histogram = MappingProxyType({})
-
-
-def _family(family: Family) -> Any:
-    from prometheus_client import core
-
-    name, rows = f"pxd_{family.name}", family.rows
-    if isinstance(rows, Histogram):
-        return core.HistogramMetricFamily(name, family.text, buckets=rows.cumulative(), sum_value=rows.seconds)
-    kind = core.GaugeMetricFamily if family.kind == "gauge" else core.CounterMetricFamily
-    found = kind(name, family.text, labels=family.labels)
-    told = [(tuple(map(str, key)) if isinstance(key, tuple) else (key,), value) for key, value in rows.items()]
-    for labels, value in sorted(told):
-        found.add_metric(labels, float(value))
-    return found
-
-
-def _families(call: Call) -> Iterator[Family]:
-    context, live, counts = call.context, call.live, call.live.counts
-    units = all_units(context).values()
+    context, live = call.context, call.live
+    units, counts = all_units(context).values(), live.counts
     caps, facts = context.placement.caps, context.control.facts()
-    pipes, health = context.pipes, context.pipes.health()
-    groups = {one.group.value: one for one in pipes.queue()}
-    pids = {"keeper": caps.keeper_pid, "control": facts.control_pid}
-    memory = {name: rss for name, pid in pids.items() if (rss := resident_bytes(pid)) is not None}
-    info = {(facts.version, caps.kill_rung, caps.memory_rung): 1}
+    groups, health = {one.group.value: one for one in context.pipes.queue()}, context.pipes.health()
 
-    def gauge(name: str, text: str, value: float) -> Family:
-        return Family("gauge", name, text, (), {(): value})
+    def family(kind: Any, name: str, text: str, labels: tuple[str, ...], rows: Mapping[Any, float]) -> Any:
+        found = kind(f"pxd_{name}", text, labels=labels)
+        for key, value in sorted((tuple(map(str, key)), value) for key, value in rows.items()):
+            found.add_metric(key, float(value))
+        return found
 
-    def gauges(name: str, text: str, label: str, rows: Mapping[Any, float]) -> Family:
-        return Family("gauge", name, text, (label,), rows)
+    def counter(name: str, text: str, labels: tuple[str, ...], rows: Mapping[Any, float]) -> Any:
+        return family(CounterMetricFamily, name, text, labels, rows)
 
-    def states(name: str, text: str, kind: str) -> Family:
-        found = Counter(str(one.state) for one in units if one.kind == kind)
-        return gauges(name, text, "state", {state: found[state] for state in _STATES[kind]})
+    def gauge(name: str, text: str, value: float) -> Any:
+        return family(GaugeMetricFamily, name, text, (), {(): value})
 
-    def lives(prefix: str, what: str, kind: LifeCounts) -> Iterator[Family]:
-        yield Family("counter", f"{prefix}starts", f"{what} that became ready.", (), {(): kind.starts})
-        failures = kind.start_failures
-        yield Family("counter", f"{prefix}start_failures", "Starts that failed, by reason.", ("reason",), failures)
-        yield Family("histogram", f"{prefix}cold_start_seconds", "From the spawn to ready.", (), kind.cold_starts)
-        yield Family("counter", f"{prefix}endings", f"{what} that ended, by reason.", ("reason",), kind.endings)
+    def gauges(name: str, text: str, label: str, rows: Mapping[str, float]) -> Any:
+        return family(GaugeMetricFamily, name, text, (label,), {(key,): value for key, value in rows.items()})
 
     yield gauge("up", "1 while the API serves and takes work.", not context.control.stopping)
-    yield Family("gauge", "info", "Version and rungs, always 1.", ("version", "kill_rung", "memory_rung"), info)
-    yield Family("counter", "control_restarts", "Restarts of the control plane.", (), {(): caps.control_restarts})
+    info, names = (facts.version, caps.kill_rung, caps.memory_rung), ("version", "kill_rung", "memory_rung")
+    yield family(GaugeMetricFamily, "info", "Version and rungs, always 1.", names, {info: 1})
+    yield counter("control_restarts", "Restarts of the control plane.", (), {(): caps.control_restarts})
+    pids = {"keeper": caps.keeper_pid, "control": facts.control_pid}
+    memory = {name: rss for name, pid in pids.items() if (rss := resident_bytes(pid)) is not None}
     yield gauges("resident_bytes", "Resident memory of the daemon's own processes.", "process", memory)
     yield gauge("keeper_start_time_seconds", "Unix time.", caps.keeper_started_at)
     yield gauge("ledger_degraded", "1 while the ledger cannot write.", context.ledger.degraded is not None)
-    yield states("tools", "Tools by state.", "tool")
+    for kind, text in (("tool", "Tools by state."), ("kernel", "Sessions of kernels by state."),
+                       ("pipe", "Pipes by state; failed are those with a config_error.")):  # fmt: skip
+        states = Counter(str(one.state) for one in units if one.kind == kind)
+        yield gauges(f"{kind}s", text, "state", {state: states[state] for state in _STATES[kind]})
     yield gauge("in_flight", "Runs under way.", sum(one.in_flight for one in units if one.kind == "tool"))
     yield gauge("waiting", "Runs waiting in line.", sum(one.waiting for one in units if one.kind == "tool"))
-    endings = counts.lives["tool"].endings
-    evictions = {reason: endings.get(reason, 0) for reason in ("evicted_lru", "evicted_ttl")}
-    yield Family("counter", "evictions", "Idle instances stopped for room or age.", ("reason",), evictions)
-    yield from lives("", "Instances", counts.lives["tool"])
-    yield states("kernels", "Sessions of kernels by state.", "kernel")
     waiting = sum(one.waiting for one in units if one.kind == "kernel")
     yield gauge("kernel_calls_waiting", "Calls waiting for their session.", waiting)
-    yield from lives("kernel_", "Kernels", counts.lives["kernel"])
-    yield states("pipes", "Pipes by state; failed are those with a config_error.", "pipe")
+    evictions = {(reason,): counts.counters["endings"][reason,] for reason in ("evicted_lru", "evicted_ttl")}
+    yield counter("evictions", "Idle instances stopped for room or age.", ("reason",), evictions)
     running = {name: len(one.running) for name, one in groups.items()}
     yield gauges("pipe_running", "Executions under way.", "group", running)
     queued = {name: len(one.waiting) for name, one in groups.items()}
@@ -184,11 +161,10 @@ def _families(call: Call) -> Iterator[Family]:
     yield gauges("pipe_slots", "How many may run at a time.", "group", slots)
     yield gauge("pipe_scheduler_up", "1 while schedules start pipes.", health.scheduler_running)
     restarts = {(): health.scheduler_restarts}
-    yield Family("counter", "pipe_scheduler_restarts", "Times its loop had to be restarted.", (), restarts)
-    text = "Executions taken in, by trigger."
-    yield Family("counter", "pipe_executions_queued", text, ("trigger",), counts.queued)
-    names = ("status", "error_type")
-    yield Family("counter", "pipe_executions", "Executions that ended.", names, counts.executions)
-    yield Family("histogram", "pipe_queue_wait_seconds", "From the trigger to the start.", (), counts.waits)
-    names = ("route", "status")
-    yield Family("counter", "http_requests", "Requests answered, by route and status.", names, live.requests)
+    yield counter("pipe_scheduler_restarts", "Times its loop had to be restarted.", (), restarts)
+    for name, (text, labels) in _COUNTED.items():
+        yield counter(name, text, labels, counts.counters[name])
+    for name, text in _TIMED.items():
+        times = counts.times[name]
+        yield HistogramMetricFamily(f"pxd_{name}", text, buckets=times.cumulative(), sum_value=times.seconds)
+    yield counter("http_requests", "Requests answered, by route and status.", ("route", "status"), live.requests)

@@ -168,8 +168,7 @@ class OutputQuery(TailQuery):
 def read_query(kind: type[Q], pairs: list[tuple[str, str]], *, lenient: bool = False) -> Q:
     """Read the query of a request; with `lenient`, what is not known is passed over.
 
-    Raises:
-        BadRequestError: A parameter is unknown, repeated, or has an impossible value; `parameter` names it.
+    Raises BadRequestError: a parameter is unknown, repeated, or has an impossible value; `parameter` names it.
     """
     known = _fields(kind)
     values: dict[str, Any] = {}
@@ -351,9 +350,8 @@ class JupyterKernel(msgspec.Struct, frozen=True):
 def read_body(kind: type[B], raw: bytes) -> B:
     """Read the JSON body of a request; none at all counts as {} where nothing in it is needed, but for cells and keys.
 
-    Raises:
-        BadRequestError: It is no JSON (`line` and `column` say where), or no object.
-        InvalidInputError: It does not fit; each mistake with its JSON pointer.
+    Raises BadRequestError: it is no JSON (`line` and `column` say where), or no object; InvalidInputError: it does not
+    fit; each mistake with its JSON pointer.
     """
     if not raw:
         try:

@@ -28,6 +28,7 @@ NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
 RAW = "application/octet-stream"
 SSE_HEARTBEAT = b": still here\n\n"
+BUFFER_BYTES = 1024 * 1024  # for a slow reader of a stream, before its source is held back
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
 _TIMES = frozenset({
     "started_at", "queued_at", "finished_at", "ended_at", "ready_at", "not_before", "context_start", "context_end",
@@ -104,7 +105,7 @@ async def feed(
     """
     config, transport = call.context.config, call.request.transport
     if transport is not None:
-        transport.set_write_buffer_limits(high=config.stream_buffer_bytes)
+        transport.set_write_buffer_limits(high=BUFFER_BYTES)
     response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
     response.content_type = media
     if media == SSE:

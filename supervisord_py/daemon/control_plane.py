@@ -22,7 +22,7 @@ import structlog
 
 from supervisord_py import __version__
 from supervisord_py.api.app import build_app, build_runner
-from supervisord_py.api.context import ApiContext, DaemonFacts, Degradation, ReloadReport, RestartScope, SettingView
+from supervisord_py.api.context import ApiContext, DaemonFacts
 from supervisord_py.daemon import interrupted, rooms
 from supervisord_py.daemon.boot import daemon_id
 from supervisord_py.daemon.logging import set_level
@@ -119,7 +119,7 @@ class ControlPlane:
         self.events = events
         self.loaded = options.loaded
         self._options = options
-        self._degraded: dict[str, Degradation] = {}
+        self._degraded: dict[str, dict[str, str]] = {}
         self._tcp: tuple[str, int, str] | None = None
         self._runner: web.AppRunner | None = None
         self._reload_wanted = asyncio.Event()
@@ -300,17 +300,17 @@ class ControlPlane:
             system=self._options.flags.system,
         )
 
-    def settings(self) -> Sequence[SettingView]:
+    def settings(self) -> Sequence[dict[str, Any]]:
         """Return every effective setting with its origin."""
-        return tuple(SettingView(*row) for row in self.loaded.rows())
+        return [{"key": key, "value": value, "origin": origin} for key, value, origin in self.loaded.rows()]
 
-    def degradations(self) -> Sequence[Degradation]:
+    def degradations(self) -> Sequence[dict[str, str]]:
         """Say what works only in part."""
         return tuple(self._degraded.values())
 
     def degrade(self, part: str, detail: str, repair: str) -> None:
         """Note that `part` works only in part; a later word about the same part replaces an earlier one."""
-        self._degraded[part] = Degradation(part, detail, repair)
+        self._degraded[part] = {"part": part, "detail": detail, "repair": repair}
         _log.error("degraded", part=part, detail=detail)
 
     def recover(self, part: str) -> None:
@@ -318,7 +318,7 @@ class ControlPlane:
         if self._degraded.pop(part, None) is not None:
             _log.info("recovered", part=part)
 
-    async def reload(self) -> ReloadReport:
+    async def reload(self) -> dict[str, Any]:
         """Read the settings again and put in force what can be; with broken ones the old stay.
 
         Raises SettingsError: they are broken.
@@ -337,16 +337,16 @@ class ControlPlane:
         self.events.publish("reloaded")
         needs = tuple(f"{key} needs `{command}`" for key in changed if (command := restart_needed(key)))
         _log.info("reloaded", changed=changed, needs_restart=needs, warnings=loaded.warnings)
-        return ReloadReport(changed, needs, loaded.warnings)
+        return {"changed": changed, "needs_restart": needs, "warnings": loaded.warnings}
 
-    async def restart(self, scope: RestartScope) -> None:
+    async def restart(self, *, everything: bool) -> None:
         """Begin a restart. Settings that would not load again are refused now, while everything still runs.
 
         Raises:
             SettingsError: They are broken; nothing was begun.
         """
         await self._read()
-        self.requests.make(Shutdown.RESTART_ALL if scope is RestartScope.ALL else Shutdown.REPLACE)
+        self.requests.make(Shutdown.RESTART_ALL if everything else Shutdown.REPLACE)
 
     async def stop(self) -> None:
         """Begin the orderly stop."""

@@ -129,6 +129,6 @@ def pipes_config(
 
 def api_config(settings: Settings, paths: Paths, tcp: TcpAccess | None) -> ApiConfig:
     """Return what the API is told."""
-    places = {name: getattr(paths, name) for name in ("log_dir", "state_dir", "run_dir", "cells_dir", "tools_dir")}
+    places = {name: getattr(paths, name) for name in ("state_dir", "run_dir", "cells_dir", "tools_dir")}
     most = settings.tools.max_body_bytes
     return _of(ApiConfig, settings.api, **places, examples_dir=EXAMPLES / "tools", max_body_bytes=most, tcp=tcp)

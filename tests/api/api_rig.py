@@ -9,12 +9,15 @@ import os
 import socket
 import struct
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import aiohttp
 from aiohttp import web
+from multidict import CIMultiDict
 
 from api.kernel_fakes import FakeKernels
 from api.pipe_fakes import FakePipes
@@ -23,11 +26,8 @@ from supervisord_py.api.context import (
     ApiConfig,
     ApiContext,
     DaemonFacts,
-    Degradation,
-    ReloadReport,
-    RestartScope,
-    SettingView,
 )
+from supervisord_py.errors import PxError
 from supervisord_py.keeper.protocol import INDEX_RECORD
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
@@ -37,41 +37,16 @@ from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolsConfig
 from supervisord_py.tools.service import Granted
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
-
-    from multidict import CIMultiDict
-
-    from supervisord_py.errors import PxError
-
 DEADLINE = 60.0
 STDOUT, STDERR, GAP = 1, 2, 3
 
 
-@dataclass(frozen=True)
-class State:
-    """What the launcher tells of one tool."""
-
-    unit: str
-    name: str
-    state: str = "ready"
-    reason: str | None = None
-    pid: int | None = None
-    port: int | None = 4711
-    started_at: float | None = 1_800_000_000.0
-    last_used: float | None = None
-    in_flight: int = 0
-    pinned: bool = False
-    start_method: str | None = "spawn"
-    restarts: int = 0
-    config_error: str | None = None
-    waiting: int = 0
-    instance: str | None = None
-    cold_start_ms: int | None = None
-    failure: dict[str, Any] | None = None
-    warnings: tuple[str, ...] = ()
-    survivors: tuple[int, ...] = ()
+STATE: dict[str, Any] = {
+    **dict.fromkeys(("reason", "pid", "last_used", "config_error", "instance", "cold_start_ms", "failure")),
+    **dict.fromkeys(("in_flight", "restarts", "waiting"), 0),
+    "state": "ready", "port": 4711, "started_at": 1_800_000_000.0, "pinned": False, "start_method": "spawn",
+    "warnings": (), "survivors": (),
+}  # fmt: skip
 
 
 @dataclass
@@ -80,7 +55,7 @@ class FakeLauncher:
 
     catalog: Catalog
     config: ToolsConfig
-    states: dict[str, State] = field(default_factory=dict)
+    states: dict[str, SimpleNamespace] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
     failure: PxError | None = None
     gate: asyncio.Event | None = None
@@ -88,10 +63,10 @@ class FakeLauncher:
     cancelled: int = 0
 
     def put(self, name: str, **facts: Any) -> None:
-        state = self.states.get(name, State(f"tool:{name}", name))
-        self.states[name] = replace(state, **facts)
+        known = vars(self.states[name]) if name in self.states else {**STATE, "unit": f"tool:{name}", "name": name}
+        self.states[name] = SimpleNamespace(**{**known, **facts})
 
-    def snapshot(self, name: str | None) -> tuple[State, ...]:
+    def snapshot(self, name: str | None) -> tuple[SimpleNamespace, ...]:
         return tuple(state for state in self.states.values() if name in {None, state.name})
 
     async def _did(self, *call: str) -> None:
@@ -156,25 +131,25 @@ class FakeControl:
     socket: str
     stopping: bool = False
     wishes: list[str] = field(default_factory=list)
-    troubles: list[Degradation] = field(default_factory=list)
+    troubles: list[dict[str, str]] = field(default_factory=list)
     failure: PxError | None = None
 
     def facts(self) -> DaemonFacts:
         return DaemonFacts("1.2.3", "0a1b2c3d", self.socket, os.getpid(), 1_800_000_000.0)
 
-    def settings(self) -> Sequence[SettingView]:
-        return (SettingView("tools.warm_keep_max", 5, "default"),)
+    def settings(self) -> Sequence[dict[str, Any]]:
+        return ({"key": "tools.warm_keep_max", "value": 5, "origin": "default"},)
 
-    def degradations(self) -> Sequence[Degradation]:
+    def degradations(self) -> Sequence[dict[str, str]]:
         return tuple(self.troubles)
 
-    async def reload(self) -> ReloadReport:
+    async def reload(self) -> dict[str, Any]:
         if self.failure is not None:
             raise self.failure
-        return ReloadReport(changed=("tools.warm_keep_max",))
+        return {"changed": ["tools.warm_keep_max"], "needs_restart": [], "warnings": []}
 
-    async def restart(self, scope: RestartScope) -> None:
-        self.wishes.append(f"restart {scope}")
+    async def restart(self, *, everything: bool) -> None:
+        self.wishes.append(f"restart {everything}")
 
     async def stop(self) -> None:
         self.wishes.append("stop")
@@ -252,7 +227,7 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
         events=events,
         placement=placement,  # type: ignore[arg-type] # same
         control=control,
-        config=ApiConfig(log_dir=folders["logs"], **config),
+        config=ApiConfig(**config),
     )
     try:
         async with serving(context, path) as (runner, client):

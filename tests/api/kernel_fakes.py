@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
-from supervisord_py.kernels.cell import CallResult, CellResult, CellStatus, Variables
+from supervisord_py.errors import AmbiguousNameError, PxError, UnknownUnitError
+from supervisord_py.kernels.backend import SpareView
+from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult, CellResult, CellStatus, Variables
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.exposure import Expose, Offer, report
-from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, SessionState
+from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, SessionState, StartRequest
 from supervisord_py.kernels.session_register import SessionView
+from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.process.model import Reason
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from supervisord_py.errors import PxError
-    from supervisord_py.kernels.backend import SpareView
-    from supervisord_py.kernels.cell import CallEvent, CallRequest
-    from supervisord_py.kernels.session import StartRequest
-    from supervisord_py.ledger.kernels import KernelCellRow
-
-    Tell = Callable[[CallEvent], None]
-    Script = Callable[[CallRequest, Tell], Awaitable[CallResult]]
+Tell = Callable[[CallEvent], None]
+Script = Callable[[CallRequest, Tell], Awaitable[CallResult]]
 
 PYTHON = "/usr/bin/python3"
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -18,9 +19,6 @@ from supervisord_py.api.app import build_app, build_runner
 from supervisord_py.api.context import ApiConfig, ApiContext, TcpAccess
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolsConfig
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 TOKEN = "token-of-the-loopback-listener"  # noqa: S105  # one of a test
 
@@ -67,7 +65,6 @@ def _context(house: RoomHouse, tools: Path, tcp: TcpAccess) -> ApiContext:
         placement=placement,
         control=FakeControl(str(tools.parent / "api.sock")),
         config=ApiConfig(
-            log_dir=Path(placement.log_dir),
             state_dir=house.rig.folder / "state",
             run_dir=config.run_dir,
             cells_dir=config.cells_dir,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Execution, Group, Plan, Preset, Status, Trigger
-from supervisord_py.ledger.pipe_history import ExecutionPage
+from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
 from supervisord_py.pipes.checks import Check, CheckStatus
 from supervisord_py.pipes.models import (
     Claimed,
@@ -17,16 +19,10 @@ from supervisord_py.pipes.models import (
     GroupView,
     PipesHealth,
     PipeView,
+    PublishedEvent,
     Suppressed,
 )
 from supervisord_py.pipes.output import FollowItem, FollowNews, OutputPage, OutputStream
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncIterator, Mapping
-
-    from supervisord_py.ledger.pipe_history import ExecutionFilter
-    from supervisord_py.pipes.models import PublishedEvent
 
 
 def execution(number: int = 7, **facts: Any) -> Execution:

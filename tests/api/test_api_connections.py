@@ -1,11 +1,13 @@
-"""Connections: who closed half of one is answered, who is gone is not, and who asks nothing does not stay for ever."""
+"""Connections and hostile clients: who closed half is answered, who is gone is not, nobody blocks another."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -13,10 +15,6 @@ from aiohttp import web
 from api.api_rig import DEADLINE, Rig, api_rig, until
 from supervisord_py.api.app import routed_path
 from supervisord_py.api.context import TcpAccess
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 HEALTH = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t0ken\r\n\r\n"
 START = b"POST /api/tools/x/start?wait=1 HTTP/1.1\r\nHost: px\r\nContent-Length: 0\r\n\r\n"
@@ -49,20 +47,6 @@ async def test_who_closed_half_and_then_goes_has_gone(rig: Rig) -> None:
     assert rig.launcher.leases == 1
     writer.close()
     await until(lambda: rig.launcher.leases == 0)
-
-
-@pytest.mark.parametrize(
-    "head",
-    [b"GET /api/hea", b"POST /api/tools/new HTTP/1.1\r\nHost: px\r\nContent-Length: 100\r\n\r\n{"],
-    ids=["half a head", "half a body"],
-)
-async def test_half_a_request_that_ends_is_closed(rig: Rig, head: bytes) -> None:
-    reader, writer = await rig.connect()
-    writer.write(head)
-    writer.write_eof()
-    async with asyncio.timeout(DEADLINE):
-        assert b" 200 " not in await reader.read()
-    writer.close()
 
 
 @asynccontextmanager
@@ -133,3 +117,59 @@ async def test_so_many_tcp_connections_at_a_time_and_no_more(short_tmp: Path) ->
 )  # fmt: skip
 def test_each_listener_has_its_reading(path: str, unix: str, tcp: str) -> None:
     assert (routed_path(path, is_tcp=False), routed_path(path, is_tcp=True)) == (unix, tcp)
+
+
+async def exchange(rig: Rig, sent: bytes, *, half_close: bool = False) -> bytes:
+    """Send bytes and return everything that comes back."""
+    reader, writer = await rig.connect()
+    try:
+        writer.write(sent)
+        await writer.drain()
+        if half_close:
+            writer.write_eof()
+        async with asyncio.timeout(DEADLINE):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00\x01\x02\x03\r\n\r\n",
+        b"HELLO\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\nHost: px\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: px\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: px\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: px\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\n : x\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX-Big: " + b"a" * 200_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X-Many: 1\r\n" * 50_000 + b"\r\n",
+    ],
+    ids=lambda raw: raw[:30].decode("latin-1").strip().replace("\r\n", " "),
+)
+async def test_garbage_is_answered_with_a_problem_and_the_end(rig: Rig, garbage: bytes) -> None:
+    answer = await exchange(rig, garbage, half_close=True)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if answer:
+        assert head.startswith(b"HTTP/1.")
+        assert head.split(b" ")[1][:1] == b"4"
+        assert b"application/problem+json" in head
+        problem = json.loads(body)
+        assert {"kind", "detail", "request_id", "exit_code"} <= set(problem)
+        assert "Traceback" not in body.decode()
+    assert (await rig.get("/api/health"))[0] == 200
+
+
+async def test_many_idle_clients_slow_nobody(rig: Rig) -> None:
+    idle = [await rig.connect() for _ in range(300)]
+    assert (await rig.get("/api/health"))[0] == 200
+    for _, writer in idle:
+        writer.close()
+    server = rig.runner.server
+    assert server is not None
+    await until(lambda: len(server.connections) <= 1)

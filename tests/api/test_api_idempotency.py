@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from api.api_rig import Rig, api_rig, until
+from api.api_rig import Rig, api_rig
 from supervisord_py.api import tools
 from supervisord_py.errors import OverloadedError, ToolFailedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY = {"Idempotency-Key": "k-1"}
 
@@ -106,25 +104,6 @@ async def test_a_failed_run_is_replayed_as_failed(rig: Rig, tool: Tool) -> None:
     status, problem, headers = await run(rig)
     assert (status, problem["kind"], problem["code"], tool.runs) == (502, "tool_failed", 3, 1)
     assert headers["Idempotent-Replayed"] == "true"
-
-
-async def test_a_run_whose_client_went_away_is_told_as_cancelled(rig: Rig, tool: Tool) -> None:
-    tool.gate = asyncio.Event()
-    first = asyncio.create_task(run(rig))
-    await until(lambda: tool.runs)
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    kinds: list[str] = []
-
-    async def settled() -> bool:
-        kinds.append((await run(rig))[1]["kind"])
-        return kinds[-1] == "cancelled"
-
-    async with asyncio.timeout(30):
-        while not await settled():
-            assert kinds[-1] == "conflict"
-    assert tool.runs == 1
 
 
 async def test_a_stream_is_not_replayed(rig: Rig, tool: Tool) -> None:

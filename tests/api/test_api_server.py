@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,9 +17,6 @@ from supervisord_py.api import tools
 from supervisord_py.api.app import problem_response
 from supervisord_py.api.routes import ROUTES
 from supervisord_py.errors import OverloadedError, PxError, ToolFailedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REQUIRED = {"type", "title", "status", "kind", "detail", "hint", "unit", "exit_code", "request_id"}
 

@@ -1,37 +1,22 @@
-"""Status, units, health, metrics: what is told of what is."""
+"""Status, units, metrics: what is told of tools and kernels."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from api.api_rig import Rig
-from supervisord_py.errors import KeeperLostError
+import pytest
+
+from api.api_rig import Rig
+from supervisord_py.api.names import resolve, resolve_one
+from supervisord_py.errors import AmbiguousNameError, KeeperLostError
+from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.model import Reason, TreeStat
 
 
 def unit_of(document: dict[str, Any], unit: str) -> dict[str, Any]:
     return next(one for one in document["units"] if one["unit"] == unit)
-
-
-async def test_cpu_is_known_from_the_second_look_on(rig: Rig) -> None:
-    rig.add_tool("x")
-    rig.launcher.put("x", pid=7, instance="i.1")
-    rig.placement.stats["i.1"] = TreeStat(1, 0.0, 1)
-    seen: list[float] = []
-
-    async def looked() -> bool:
-        rig.placement.stats["i.1"] = TreeStat(1, rig.placement.stats["i.1"].cpu_seconds + 0.1, 1)
-        percent = unit_of((await rig.get("/api/status"))[1], "tool:x")["cpu_percent"]
-        seen.extend([] if percent is None else [percent])
-        return bool(seen)
-
-    async with asyncio.timeout(30):
-        while not await looked():
-            await asyncio.sleep(0.1)
-    assert seen[0] > 0
 
 
 async def test_without_the_keeper_status_still_answers(rig: Rig) -> None:
@@ -40,11 +25,6 @@ async def test_without_the_keeper_status_still_answers(rig: Rig) -> None:
     rig.placement.failure = KeeperLostError("gone")
     status, document, _ = await rig.get("/api/status")
     assert (status, unit_of(document, "tool:x")["rss_bytes"]) == (200, None)
-
-
-async def test_a_tool_whose_folder_is_gone_is_shown_while_it_is_held(rig: Rig) -> None:
-    rig.launcher.put("gone", pid=7)
-    assert unit_of((await rig.get("/api/status"))[1], "tool:gone")["state"] == "ready"
 
 
 # -- metrics
@@ -82,18 +62,74 @@ async def test_metrics_are_well_formed_and_complete(rig: Rig) -> None:
     assert all(f"# HELP {name} " in text for name in names)
 
 
-async def test_starts_and_endings_are_counted_from_the_events(rig: Rig) -> None:
-    rig.context.events.publish("ready", "tool:x", cold_start_ms=120)
-    rig.context.events.publish("stopped", "tool:x", Reason.EVICTED_LRU)
-    pages: list[str] = []
+GONE = {"state": SessionState.STOPPED, "pid": None, "instance": None, "started_at": None}
 
-    async def counted() -> bool:
-        pages.append((await rig.get("/api/metrics"))[1].decode())
-        return 'pxd_evictions_total{reason="evicted_lru"} 1.0' in pages[-1]
 
-    async with asyncio.timeout(30):
-        while not await counted():
-            await asyncio.sleep(0.01)
-    assert "pxd_starts_total 1.0" in pages[-1]
-    assert 'pxd_cold_start_seconds_bucket{le="0.25"} 1.0' in pages[-1]
-    assert 'pxd_cold_start_seconds_bucket{le="0.1"} 0.0' in pages[-1]
+def test_a_second_name_counts_as_long_as_it_is_the_only_one() -> None:
+    units = {"kernel:a-111111": "a", "kernel:b-222222": "b", "kernel:b-333333": "b", "tool:a": "a"}
+    names = {unit: name for unit, name in units.items() if unit.startswith("kernel:")}
+    assert resolve_one("kernel:a", units, names) == "kernel:a-111111"
+    assert resolve_one("a-111111", units, names) == "kernel:a-111111"
+    assert resolve(["b-*"], units, names) == ("kernel:b-222222", "kernel:b-333333")
+    for ambiguous, candidates in (("a", 2), ("b", 2), ("kernel:b", 2)):
+        with pytest.raises(AmbiguousNameError) as caught:
+            resolve_one(ambiguous, units, names)
+        assert len(caught.value.extra["candidates"]) == candidates
+
+
+async def test_status_has_kernels_and_remembered_ones_only_by_name(rig: Rig) -> None:
+    rig.add_tool("echo")
+    living = rig.kernels.put("work", state=SessionState.BUSY, running="c1", queued=2, notices=("recycled",))
+    failed = rig.kernels.put("bad", "/b", **{**GONE, "state": SessionState.FAILED})
+    old = rig.kernels.put("old", "/o", **GONE, reason=Reason.EVICTED_TTL)
+    rig.placement.stats["00000000.K"] = TreeStat(1000, 1.0, 3)
+    units = (await rig.get("/api/status"))[1]["units"]
+    assert [unit["unit"] for unit in units] == sorted([living.unit, failed.unit, "tool:echo"])
+    busy = next(unit for unit in units if unit["unit"] == living.unit)
+    assert (busy["kind"], busy["name"], busy["session"], busy["state"]) == ("kernel", living.id, "work", "busy")
+    assert (busy["in_flight"], busy["waiting"], busy["rss_bytes"], busy["processes"]) == (1, 2, 1000, 3)
+    assert (busy["warnings"], busy["cwd"], busy["pid"]) == (["recycled"], "/work", 4242)
+    tool = next(unit for unit in units if unit["unit"] == "tool:echo")
+    assert set(tool) < set(busy)
+    (asked,) = (await rig.get("/api/status?unit=old"))[1]["units"]
+    assert (asked["unit"], asked["state"], asked["reason"]) == (old.unit, "stopped", "evicted_ttl")
+
+
+async def test_a_remembered_session_gives_its_name_up_to_a_living_one(rig: Rig) -> None:
+    rig.kernels.put("work", "/old", **GONE)
+    living = rig.kernels.put("work", "/new")
+    assert (await rig.get("/api/units?name=work"))[1]["units"][0]["unit"] == living.unit
+    another = rig.kernels.put("work", "/other")
+    status, problem, _ = await rig.get("/api/units?name=kernel:work")
+    assert (status, problem["candidates"]) == (400, sorted([living.unit, another.unit]))
+
+
+async def test_why_speaks_of_kernels(rig: Rig) -> None:
+    view = rig.kernels.put("work", **GONE, reason=Reason.EVICTED_TTL)
+    rig.context.events.publish("stopped", view.unit, Reason.EVICTED_TTL, instance="00000000.K")
+    document = (await rig.get("/api/units/work/why"))[1]
+    assert (document["state"], document["reason"]) == ("stopped", "evicted_ttl")
+    assert "kernels.idle_seconds" in document["summary"]
+    assert document["next_step"] == "raise kernels.idle_seconds"
+    assert [event["event"] for event in document["chain"]] == ["stopped"]
+
+
+async def test_metrics_count_kernels_apart_from_tools(rig: Rig) -> None:
+    view = rig.kernels.put("work", queued=3)
+    rig.context.events.publish("ready", view.unit, cold_start_ms=200)
+    rig.context.events.publish("died", view.unit, Reason.SIGNAL)
+    rig.context.events.publish("start_failed", view.unit, Reason.EARLY_EXIT)
+    rig.context.events.publish("ready", "tool:x")
+    await asyncio.sleep(0)
+    page = (await rig.get("/api/metrics"))[1].decode()
+    for line in (
+        'pxd_kernels{state="idle"} 1.0',
+        'pxd_kernels{state="failed"} 0.0',
+        "pxd_kernel_calls_waiting 3.0",
+        "pxd_kernel_starts_total 1.0",
+        'pxd_kernel_endings_total{reason="signal"} 1.0',
+        'pxd_kernel_start_failures_total{reason="early_exit"} 1.0',
+        "pxd_kernel_cold_start_seconds_count 1.0",
+        "pxd_starts_total 1.0",
+    ):
+        assert f"\n{line}\n" in page, line

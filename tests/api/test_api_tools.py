@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from api.api_rig import Rig, until
 from supervisord_py.api import tools
 from supervisord_py.errors import ConflictError, SurvivorsError
 from supervisord_py.tools.sync import SyncFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from aiohttp import web
-
-
-async def test_a_glob_starts_and_stops_several(rig: Rig) -> None:
-    rig.add_tool("a1")
-    rig.add_tool("a2")
-    assert len((await rig.ask("POST", "/api/tools/a*/start"))[1]["units"]) == 2
-    document = (await rig.ask("POST", "/api/tools/a*/stop"))[1]
-    assert [unit["state"] for unit in document["units"]] == ["cold", "cold"]
-    assert document["survivors"] == []
 
 
 async def test_without_waiting_the_work_goes_on_by_itself(rig: Rig) -> None:
@@ -71,25 +59,6 @@ async def test_run_and_stream_reach_the_proxy_with_the_right_wish(rig: Rig, monk
 
 
 # -- files
-
-
-async def test_a_tool_with_an_uncompiled_environment_is_compiled_when_added(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled: list[str] = []
-
-    async def compile_it(_: Any, spec: Any) -> None:
-        compiled.append(spec.name)
-
-    monkeypatch.setattr("supervisord_py.tools.sync.Builder.compile_bytecode", compile_it)
-    examples = rig.context.config.examples_dir
-    folder = rig.add_tool("ours")
-    package = folder / ".venv/lib/python3.11/site-packages/package"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("x = 1\n")
-    folder.rename(examples / "ours")
-    assert (await rig.ask("POST", "/api/tools/add", {"source": "example:ours"}))[0] == 201
-    assert compiled == ["ours"]
 
 
 async def test_a_tool_that_runs_is_removed_only_by_force(rig: Rig) -> None:

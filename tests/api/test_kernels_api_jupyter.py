@@ -9,8 +9,10 @@ import signal
 import socket
 import sys
 import uuid
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -19,10 +21,6 @@ from api.api_rig import DEADLINE, until
 from api.kernels_api_house import TOKEN, KernelsApi, kernels_api
 from lean_module import lean_module
 from supervisord_py.kernels.websocket_frames import V1, Message, pack_json, pack_v1, unpack_json, unpack_v1
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -189,20 +187,6 @@ def _open_sockets(api: KernelsApi) -> list[int]:
     from supervisord_py.api.app import LIVE
 
     return list(api.runner.app[LIVE].channels.values())
-
-
-async def test_front_ends_and_calls_share_one_session(api: KernelsApi) -> None:
-    await api.run("x = 41")
-    kernel = await api.get("/api/kernels/default")
-    async with api.tcp.ws_connect(f"/api/kernels/{kernel['jupyter_id']}/channels", protocols=(V1,)) as ws:
-        await say(ws, run("x += 1"))
-        await hear(ws, is_kind("execute_reply"))
-        answer = await api.run("print(x)")
-        assert answer["cells"][0]["text"] == "42\n"
-        heard: list[Message] = []
-        while len(said(heard)) < len("42\n"):
-            heard += await hear(ws, is_kind("stream"))
-        assert said(heard) == "42\n"
 
 
 async def test_a_restart_is_told_and_the_same_socket_goes_on(api: KernelsApi) -> None:

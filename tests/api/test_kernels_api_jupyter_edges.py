@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
-from api.api_rig import DEADLINE, until
+from api.api_rig import DEADLINE, Rig, until
 from api.kernel_fakes import FakeHandle
 from supervisord_py.errors import OverloadedError
 from supervisord_py.kernels.session import BackendName, Owner, SessionState
+from supervisord_py.kernels.session_register import SessionView
 from supervisord_py.kernels.websocket_frames import unpack_json
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from api.api_rig import Rig
-    from supervisord_py.kernels.session_register import SessionView
 
 
 class FakeChannels:

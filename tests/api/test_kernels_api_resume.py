@@ -5,25 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
-from api.api_rig import DEADLINE, api_rig, until
-from api.kernel_fakes import key_of, ok, result
+from api.api_rig import DEADLINE, Rig, api_rig, until
+from api.kernel_fakes import Tell, key_of, ok, result
 from kernels.cell_folder import Writer
 from supervisord_py.api import kernel_streams
 from supervisord_py.api.app import LIVE
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels.cell import CellDone, CellNews, CellStarted, Notice, Queued
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from api.api_rig import Rig
-    from api.kernel_fakes import Tell
-    from supervisord_py.kernels.cell import CallRequest, CallResult
+from supervisord_py.kernels.cell import CallRequest, CallResult, CellDone, CellNews, CellStarted, Notice, Queued
 
 PATH = "/api/kernels/default/execute"
 SESSION = key_of("default").id

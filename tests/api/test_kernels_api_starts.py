@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
-from api.api_rig import api_rig, until
+from api.api_rig import Rig, api_rig, until
 from api.kernel_fakes import key_of
 from supervisord_py.kernels.cell import KernelStarting, Notice, Queued
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from api.api_rig import Rig
 
 PATH = "/api/kernels"
 SESSION = key_of("default").id

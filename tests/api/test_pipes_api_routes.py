@@ -1,18 +1,17 @@
-"""`/api/pipes…` and `…/executions…` over a room that does as it is told: shapes, bodies, status codes."""
+"""`/api/pipes…` and `…/executions…` over a room that does as it is told; pipes in metrics and doctor."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import Any
 
 import pytest
 
+from api.api_rig import Rig
 from api.pipe_fakes import execution
 from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.process.model import TreeStat
-
-if TYPE_CHECKING:
-    from api.api_rig import Rig
 
 ROW = set(
     """
@@ -44,16 +43,6 @@ async def test_a_glob_names_the_one_pipe_that_it_fits(rig: Rig) -> None:
     assert (status, problem["exit_code"], problem["candidates"]) == (400, 2, ["pipe:digest", "pipe:other"])
     status, problem, _ = await rig.ask("DELETE", "/api/pipes/x*")
     assert (status, problem["exit_code"]) == (404, 4)
-
-
-async def test_a_body_counts_also_where_the_request_has_a_key(rig: Rig) -> None:
-    rig.pipes.put()
-    body, key = {"queue": True, "timeout": 5}, {"Idempotency-Key": "once"}
-    first, again = [await rig.ask("POST", "/api/pipes/digest/run", body, key) for _ in range(2)]
-    assert (first[0], first[1]) == (202, again[1])
-    assert [each for each in rig.pipes.asked if each[0] == "run"] == [
-        ("run", "digest", {"context": None, "queue": True, "timeout_seconds": 5.0})
-    ]
 
 
 @pytest.mark.parametrize(
@@ -144,3 +133,56 @@ async def test_output_that_the_disk_refuses_is_told_wherever_somebody_asks_how_t
     assert known in (await rig.get("/api/status"))[1]["daemon"]["degraded"]
     check = {"name": part, "status": "fail", "detail": detail, "repair": repair}
     assert check in (await rig.get("/api/doctor"))[1]["checks"]
+
+
+async def test_metrics_count_pipes_executions_and_lines(rig: Rig) -> None:
+    rig.pipes.put()
+    rig.pipes.put("broken", config_error="pipe.md:3: no")
+    rig.pipes.rows[1] = execution(1)
+    publish = rig.context.events.publish
+    publish("execution_queued", "pipe:digest", execution=1, trigger="manual")
+    publish("execution_started", "pipe:digest", execution=1, queue_wait_ms=30)
+    publish("execution_started", "pipe:digest", execution=1, queue_wait_ms=None)
+    publish("execution_completed", "pipe:digest", execution=1, error_type=None)
+    publish("execution_failed", "pipe:digest", execution=2, error_type="crash")
+    publish("pipe_muted", "pipe:digest")
+    await asyncio.sleep(0)
+    page = (await rig.get("/api/metrics"))[1].decode()
+    for line in (
+        'pxd_pipes{state="idle"} 1.0',
+        'pxd_pipes{state="failed"} 1.0',
+        'pxd_pipe_running{group="manual"} 1.0',
+        'pxd_pipe_queue_length{group="manual"} 1.0',
+        'pxd_pipe_slots{group="manual"} 4.0',
+        "pxd_pipe_scheduler_up 1.0",
+        "pxd_pipe_scheduler_restarts_total 0.0",
+        'pxd_pipe_executions_queued_total{trigger="manual"} 1.0',
+        'pxd_pipe_executions_total{error_type="",status="completed"} 1.0',
+        'pxd_pipe_executions_total{error_type="crash",status="failed"} 1.0',
+        'pxd_pipe_executions_total{error_type="",status="timed_out"} 0.0',
+        'pxd_pipe_queue_wait_seconds_bucket{le="0.05"} 1.0',
+        "pxd_pipe_queue_wait_seconds_count 1.0",
+        "pxd_starts_total 0.0",
+    ):
+        assert f"\n{line}\n" in page, line
+
+
+async def _found(rig: Rig) -> dict[str, dict[str, Any]]:
+    return {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
+
+
+async def test_doctor_names_each_pipe_that_cannot_run(rig: Rig) -> None:
+    rig.pipes.put()
+    rig.pipes.put("off", enabled=False)
+    rig.pipes.put("broken", config_error="pipe.md:3: no")
+    found = await _found(rig)
+    assert found["pipe:broken"] == {
+        "name": "pipe:broken",
+        "status": "fail",
+        "detail": "pipe.md:3: no",
+        "repair": "pxctl pipe validate broken",
+    }
+    assert (found["pipe:digest"]["status"], found["pipe:digest"]["detail"]) == ("fail", "it is odd")
+    assert found["pipe:off"]["status"] == "warn"
+    assert found["scheduler"]["status"] == "ok"
+    assert "pipes" not in found

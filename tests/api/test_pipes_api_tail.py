@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.api_rig import until
+from api.api_rig import Rig, until
 from api.pipe_fakes import execution
 from supervisord_py.api.streams import Decoder
 from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.pipes.output import FollowNews, FollowOutput, OutputStream
-
-if TYPE_CHECKING:
-    from api.api_rig import Rig
 
 TAIL = "/api/pipes/digest/executions/7/tail"
 OUT, ERR = OutputStream.STDOUT, OutputStream.STDERR
