@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.front_matter import Value
-    from supervisord_py.pipes.models import Declared, EventClaims, GroupView, NextReport, PipeView, PublishedEvent
+    from supervisord_py.pipes.models import EventClaims, NextReport, PipeView, PublishedEvent
     from supervisord_py.pipes.output import FollowItem
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
@@ -81,6 +81,11 @@ class Pipes:
     Attributes:
         runs: Every execution that is not final, and those of which an end has still to be told, by id.
         is_ending: Nothing new is taken in.
+        task: Does something in the background until the room ends; what it raises is logged.
+        snapshot: Returns every pipe, by name; broken ones with their `config_error`.
+        queue: Returns all lines.
+        definition: Returns what a pipe's file says; UnknownUnitError where there is none of that name.
+        refresh: Looks at the folders now.
     """
 
     def __init__(
@@ -117,8 +122,11 @@ class Pipes:
         self.sources = EventSources(self)
         self.upkeep = Upkeep(self)
         self._files = PipeFiles(self)
+        self.task, self.snapshot, self.queue = self.supervisor.task, self.status.all, self.status.queue
+        self.definition, self.refresh = self.catalog.declared, self.upkeep.refresh
         self._is_over = self._is_gate_open = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
+        """When to look at the line again."""
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 
@@ -165,11 +173,7 @@ class Pipes:
     def _begin_to_end(self) -> None:
         self.is_ending = True
         self._is_gate_open = False
-        self._disarm()
-
-    def task(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
-        """Do something in the background until the room ends; what it raises is logged."""
-        return self.supervisor.task(work)
+        self._timer.cancel()
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something to its end, also when whoever asked goes away in the middle; return what it returns."""
@@ -229,7 +233,7 @@ class Pipes:
 
     def admit(self) -> None:
         """Start whoever can be, and come back when somebody else might; the line has moved."""
-        self._disarm()
+        self._timer.cancel()
         if not self._is_gate_open:
             return
         admitted = self.line.admit(self.clocks.wall())
@@ -249,11 +253,6 @@ class Pipes:
         for waiting in self.line.waiting():
             self.runs[waiting.id].tell()
 
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def view(self, run: Run, row: Execution | None = None) -> Execution:
         """Return an execution as it stands, with its place in line; with the texts of a row of it."""
         it = run.execution
@@ -264,16 +263,17 @@ class Pipes:
 
     async def end(self, run: Run, why: str) -> Execution:
         """Cancel one; return it as it became."""
+
+        async def leave_line() -> None:
+            await self.ledger.write(together(await run.final_row()))
+            run.take_final()
+            await self.after(run)
+
         if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
-            await self.finish(self._end_in_line(run))
+            await self.finish(leave_line())
             self._tell_places()
         await _over(run)
         return run.execution
-
-    async def _end_in_line(self, run: Run) -> None:
-        await self.ledger.write(together(await run.final_row()))
-        run.take_final()
-        await self.after(run)
 
     async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:
         """Cancel all of a pipe's: first those that wait, so that none of them starts in between."""
@@ -354,17 +354,9 @@ class Pipes:
         """Return all that is wrong with agents.toml and presets.toml, in sentences, by `agents` and `presets`."""
         return await asyncio.to_thread(self.shelf.problems)
 
-    def snapshot(self) -> tuple[PipeView, ...]:
-        """Return every pipe, by name; broken ones with their `config_error`."""
-        return self.status.all()
-
     def get(self, name: str) -> PipeView:
         """Return one pipe; UnknownUnitError where there is none of that name."""
         return self.status.view(self.definition(name))
-
-    def definition(self, name: str) -> Declared:
-        """Return what a pipe's file says; UnknownUnitError where there is none of that name."""
-        return self.catalog.declared(name)
 
     def next(self, name: str, count: int = 5) -> NextReport:
         """Return when a pipe is due, and why; UnknownUnitError where there is none of that name."""
@@ -373,10 +365,6 @@ class Pipes:
     def preview(self, text: str, timezone: str | None = None, count: int = 5) -> dict[str, Any]:
         """Return what a schedule means: JSON values `{valid, summary, error, hint, warnings, next}`; never raises."""
         return self.status.preview(text, timezone, max(1, min(count, _MOST_NEXT)))
-
-    def queue(self) -> tuple[GroupView, ...]:
-        """Return all lines."""
-        return self.status.queue()
 
     async def rendered(self, name: str) -> str:
         """Return the prompt that a run would have now; UnknownUnitError or ConfigError where there can be none."""
@@ -428,10 +416,6 @@ class Pipes:
         await self.cancel_all(name, "its pipe was removed")
         await self._files.remove(declared)
 
-    async def refresh(self) -> None:
-        """Look at the folders now."""
-        await self.upkeep.refresh()
-
     # -- executions --------------------------------------------------------------------------------------------------
 
     async def run(
@@ -445,14 +429,12 @@ class Pipes:
         """Run a pipe by hand; return its execution: in line, running, or failed at once.
 
         Args:
-            name: Of the pipe.
             context: JSON values that the prompt shows to the agent; None for none.
             queue: Wait in line where the pipe runs already, instead of being refused.
             timeout_seconds: Of this run alone; None for the pipe's own.
 
         Raises:
-            UnknownUnitError: There is no pipe of that name.
-            ConfigError: Its file is broken.
+            UnknownUnitError, ConfigError: There is no pipe of that name, or its file is broken.
             ConflictError: It runs, or waits for its run, already (unless `queue`).
         """
         self._refuse_at_the_end()
@@ -460,24 +442,13 @@ class Pipes:
         return await self.intake.run(await self._files.usable(name), order, queue=queue)
 
     async def retry(self, number: int) -> Execution:
-        """Run an execution again, as a new row that names it, with what its pipe says now.
-
-        Raises:
-            UnknownUnitError: There is no such execution, or its pipe is gone.
-            ConfigError: The pipe's file is broken.
-            ConflictError: It is not over, or the pipe runs already.
-        """
+        """Run an execution again, as a new row that names it, with what its pipe says now; raises as `run`."""
         self._refuse_at_the_end()
         before = await self.execution(number, blobs=True)
         return await self.intake.retry(await self._files.usable(before.pipe_name), before)
 
     async def cancel(self, number: int) -> Execution:
-        """End an execution in whatever state it is; return it as it became.
-
-        Raises:
-            UnknownUnitError: There is none of that id.
-            ConflictError: It is over.
-        """
+        """End an execution in whatever state it is; return it as it became. ConflictError where it is over."""
         run = self.runs.get(number)
         if run is None:
             over = await self.execution(number)
