@@ -110,12 +110,10 @@ def fill_json(value: Any, values: Values) -> Any:
 
 
 def missing(text: str, values: Values) -> tuple[str, ...]:
-    """Return the placeholders that have neither a value nor a default."""
     return tuple(found[1] for found in _PLACEHOLDER.finditer(text) if found[3] is None and values.get(found[1]) is None)
 
 
 def placeholders_of(value: Any) -> Iterator[str]:
-    """Yield the names of all placeholders in the texts and keys of a value."""
     if isinstance(value, str):
         yield from (found[1] for found in _PLACEHOLDER.finditer(value))
     elif isinstance(value, dict):
@@ -214,7 +212,6 @@ class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def number(self) -> int | None:
-        """The signal's number, None where there is no such signal."""
         found = getattr(signals, f"SIG{self.signal.upper().removeprefix('SIG')}", None)
         return int(found) if isinstance(found, signals.Signals) else None
 
@@ -263,7 +260,6 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def supports_history(self) -> bool:
-        """Whether it can go on with an earlier session."""
         return bool(self.session_argv)
 
     def keys_of(self, provider: str | None) -> tuple[str, ...]:
@@ -297,7 +293,6 @@ def fill_arguments(spec: AgentSpec, pieces: Arguments, values: Values) -> tuple[
 
 
 def needs(spec: AgentSpec, name: str) -> CannotRunError:
-    """Return the error of an agent that cannot do without a value."""
     detail = f"the agent {spec.name!r} needs a {name}, and neither the preset nor the pipe names one"
     hint = f'write {name} = "…" into the preset, or {name}: … into pipe.md'
     return CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
@@ -378,7 +373,6 @@ class Adapters(msgspec.Struct, frozen=True):
 
     @property
     def problems(self) -> list[Problem]:
-        """Everything that is wrong with the user's file."""
         whole = [] if self.file_problem is None else [self.file_problem]
         return whole + [each for found in self.broken.values() for each in found]
 
@@ -418,7 +412,6 @@ def load_adapters(user_file: Path | None) -> Adapters:
 
 
 def _read_spec(name: str, table: Any, document: Document) -> tuple[AgentSpec, list[Problem]]:
-    """Return an adapter, and all that is wrong with it: it is not to be used then."""
     at = ("agents", name)
     spec, problems = convert(document, AgentSpec, at, value=table)
     if isinstance(table, dict) and "name" in table:

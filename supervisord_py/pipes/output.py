@@ -97,7 +97,6 @@ def _open(folder: Path, name: str, flags: int) -> int:
 
 
 def child_file(stream: OutputStream, *, copied: bool) -> str:
-    """Return the name of the file that the agent itself writes."""
     return f"raw.{FILES[stream]}" if copied else FILES[stream]
 
 
@@ -135,7 +134,6 @@ def size(folder: Path, stream: OutputStream) -> int | None:
 
 
 def tail(folder: Path, stream: OutputStream, limit: int) -> str:
-    """Return the last bytes of a stream as text. Blocking."""
     whole = size(folder, stream) or 0
     return decode_tail(read(folder, stream, max(0, whole - limit - 4), limit + 4), limit)
 
@@ -151,7 +149,6 @@ def row_text(folder: Path, stream: OutputStream, limit: int) -> str:
 
 
 def disk_is_full(folder: Path) -> bool:
-    """Say whether the disk takes no more output. Blocking."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -192,11 +189,9 @@ class Copier:
 
     @property
     def summary(self) -> Summary:
-        """What the agent's stream came to so far."""
         return self._parser.summary
 
     def redact(self, text: str | None) -> str | None:
-        """Return a text that can be stored."""
         return None if text is None else redact(text, *self._hidden)
 
     def step(self) -> bool:

@@ -193,7 +193,6 @@ class Pipes:
         return await asyncio.shield(result)
 
     def reconfigure(self, config: PipesConfig) -> None:
-        """Take new settings: slots and schedules at once, the rest for what is queued from now on."""
         self.config = config
         self.catalog.reconfigure(config.file_bytes_max, config.default_agent)
         self.line.resize(config.slots)
@@ -209,24 +208,19 @@ class Pipes:
     # -- who runs ----------------------------------------------------------------------------------------------------
 
     def of_pipe(self, pipe: str) -> tuple[Run, ...]:
-        """Return the executions of a pipe that are not over, oldest first."""
         found = self._of_pipes.get(pipe, {})
         return tuple(found[number] for number in sorted(found))
 
     def running(self, pipe: str) -> Run | None:
-        """Return the one of a pipe that runs."""
         return next((it for it in self.of_pipe(pipe) if it.execution.status is Status.RUNNING), None)
 
     def queued(self, pipe: str) -> tuple[Run, ...]:
-        """Return those of a pipe that wait, oldest first."""
         return tuple(it for it in self.of_pipe(pipe) if it.execution.status is Status.QUEUED)
 
     def add(self, run: Run) -> None:
-        """Know one that is not over."""
         self.runs[run.id] = self._of_pipes.setdefault(run.name, {})[run.id] = run
 
     def push(self, run: Run) -> None:
-        """Put one in line, and admit whoever can be."""
         self.add(run)
         self.line.push(run.execution)
         self.admit()
@@ -309,30 +303,24 @@ class Pipes:
     # -- for the parts -----------------------------------------------------------------------------------------------
 
     def folder(self, execution: int) -> Path:
-        """Return where the files of an execution lie."""
         return self.config.executions_dir / str(execution)
 
     def definition_of(self, pipe: str) -> PipeDefinition | None:
-        """Return a pipe that can be used at present."""
         found = self.catalog.get(pipe)
         return found if isinstance(found, PipeDefinition) else None
 
     def usable(self) -> Iterator[PipeDefinition]:
-        """Yield every pipe whose file can be used."""
         return (each for each in self.catalog.all().values() if isinstance(each, PipeDefinition))
 
     def run_of(self, execution: Execution, child: Child | None = None) -> Run:
-        """Return the run of a row that another control plane wrote."""
         return Run(self, execution, self.definition_of(execution.pipe_name), child.key if child else None)
 
     def say_of_pipe(self, event: str, pipe: str, *, cause: int | None = None, **facts: Any) -> None:
-        """Publish an event about a pipe."""
         self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
 
     # -- pipes -------------------------------------------------------------------------------------------------------
 
     def health(self) -> PipesHealth:
-        """Return how the room is."""
         scheduler = self.timetable
         return PipesHealth(
             scheduler_running=scheduler.alive and self.config.enabled,
@@ -367,7 +355,6 @@ class Pipes:
         return self.status.preview(text, timezone, max(1, min(count, _MOST_NEXT)))
 
     async def rendered(self, name: str) -> str:
-        """Return the prompt that a run would have now; UnknownUnitError or ConfigError where there can be none."""
         return await self.intake.rendered(usable(self.definition(name)))
 
     async def validate(self, name: str) -> tuple[Check, ...]:
@@ -375,7 +362,6 @@ class Pipes:
         return await self._files.validate(await self._files.afresh(name))
 
     async def enable(self, name: str) -> PipeView:
-        """Let a pipe run by itself, on this machine."""
         return await self._wish(name, enabled=True)
 
     async def disable(self, name: str) -> PipeView:
@@ -564,7 +550,6 @@ class Pipes:
 
 
 async def _over(run: Run) -> None:
-    """Wait until nothing more follows of an execution here."""
     while not run.done.is_set() and not run.is_left:
         await run.news.wait()
 
@@ -578,7 +563,6 @@ async def _safely(run: Run, work: Awaitable[None]) -> None:
 
 
 def _cut_off(number: int) -> InterruptedRunError:
-    """Return the error of who waits for an execution that goes on under another control plane."""
     return InterruptedRunError(
         f"the control plane is being replaced or stopped; execution {number} is not lost",
         hint=f"follow it again: `pxctl pipe tail {number}`",

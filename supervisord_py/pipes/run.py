@@ -157,12 +157,10 @@ class Run(Instance):
 
     @property
     def id(self) -> int:
-        """Of the execution."""
         return self.execution.id
 
     @property
     def home(self) -> Path:
-        """The pipe's folder, where its agent works."""
         return self.definition.folder if self.definition else self.room.config.pipes_dir / self.name
 
     @property
@@ -177,16 +175,13 @@ class Run(Instance):
 
     @property
     def folder(self) -> Path:
-        """Where its files lie."""
         return self.room.folder(self.id)
 
     def tell(self) -> None:
-        """Wake whoever follows it."""
         self.news.set()
         self.news = asyncio.Event()
 
     def become(self, **changes: Any) -> None:
-        """Change what is known of the execution, and tell followers."""
         self.execution = msgspec.structs.replace(self.execution, **changes)
         self.tell()
 
@@ -199,18 +194,15 @@ class Run(Instance):
         return True
 
     def leave(self) -> None:
-        """Have it go on without this control plane."""
         self.is_left = True
         self.tell()
 
     # -- what the supervisor writes of it --------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
-        """Name the execution in every event."""
         return {"execution": self.id}
 
     def own_note(self) -> dict[str, Any]:
-        """Return what the next control plane has to know, beside the row."""
         return {"execution": self.id, "deadline": self.deadline, "cause": self.cause.value, "detail": self.detail}
 
     def starting(self) -> Operation:
@@ -226,7 +218,6 @@ class Run(Instance):
         return together(claim, state, super().starting())
 
     def spawned(self, child: Child) -> Operation:
-        """Write down who it became."""
         who, found, clocks = child.identity, self.launch, self.room.clocks
         self.room.states.take(self.name, last_run_at=self.execution.started_at)
         self.heard_at = clocks.boot()
@@ -239,7 +230,6 @@ class Run(Instance):
         return together(change_open(self.id, **known), super().spawned(child))
 
     async def ended(self) -> Operation:
-        """Write down how it ended, and that its row is final."""
         if self.id and self.execution.status.is_final and self.outcome is None:
             await self.room.intake.follow_up(self)
         return together(await self.final_row(), await super().ended())
@@ -247,7 +237,6 @@ class Run(Instance):
     # -- its life ---------------------------------------------------------------------------------------------------
 
     async def go(self) -> None:
-        """Run it, from its slot to its end."""
         starting = asyncio.ensure_future(self.room.supervisor.start(self.room.driver, self))
         try:
             await asyncio.wait((starting, self._turn), return_when=asyncio.FIRST_COMPLETED)
@@ -264,7 +253,6 @@ class Run(Instance):
             await self.see_through()
 
     async def see_through(self) -> None:
-        """Follow a running one to its end."""
         try:
             await self._until_over()
         except KeeperLostError:
@@ -407,7 +395,6 @@ class Run(Instance):
         return tuple(found)
 
     def texts(self) -> dict[str, Any]:
-        """Return what the row is to say of the output so far. Blocking."""
         facts: dict[str, Any] = {}
         for stream in BOTH:
             facts[stream.value] = output.row_text(self.folder, stream, self.room.config.output.row_bytes)
@@ -433,13 +420,11 @@ class Run(Instance):
         return finish(self.id, also=PIPE_STATES.merge(self.name, **change), **facts)
 
     def take_final(self) -> None:
-        """Be what the row says by now."""
         if self._final and not self.execution.status.is_final:
             self.become(position=None, **self._final)
 
 
 def _too_late(execution: Execution) -> str:
-    """Say that a run was not over in time, and whose time that was."""
     plan = execution.plan
     cut, wanted = f"did not end within {plan.timeout_seconds:g} s", plan.wanted_seconds
     return f"{cut} (timeout)" if wanted is None else f"{cut} (pipes.timeout_max_seconds; {wanted:g} s were asked for)"
