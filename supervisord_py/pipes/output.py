@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.streams import Parsed, Summary
+    from supervisord_py.pipes.streams import Summary
 
 PAGE_MAX = 4 * 1024 * 1024
 """Bytes of the largest page."""
@@ -112,11 +112,6 @@ def read(folder: Path, stream: OutputStream, offset: int, limit: int) -> bytes:
     return _read(folder / FILES[stream], offset, limit)
 
 
-def read_page(folder: Path, stream: OutputStream, offset: int, limit: int) -> tuple[int | None, bytes]:
-    """Return the size of a stream and a piece of it. Blocking."""
-    return size(folder, stream), read(folder, stream, offset, limit)
-
-
 def _read(file: Path, offset: int, limit: int) -> bytes:
     try:
         with file.open("rb") as opened:
@@ -163,12 +158,7 @@ class Copier:
     """Reads what an agent wrote, and makes of it what is kept. One thread at a time; everything blocks.
 
     Where the agent writes the kept files itself (not `copied`), they are only read: what the agent meant by them is
-    known all the same.
-
-    Args:
-        folder: Of the execution.
-        parser: Name of the output format.
-        secrets, patterns: What must not be stored: values, and expressions.
+    known all the same. `secrets` and `patterns` are what must not be stored: values, and expressions.
     """
 
     def __init__(
@@ -209,9 +199,9 @@ class Copier:
                 self._read[stream] += len(data)
                 self._check(stream, data)
                 if stream is OutputStream.STDOUT:
-                    self._meant(self._parser.feed(data))
+                    self._put(*self._parser.feed(data))
                 else:
-                    self._put(stream, data)
+                    self._put(errors=data)
         self._write()
         return moved
 
@@ -225,7 +215,7 @@ class Copier:
             pass
         if not self._ended:
             self._ended = True
-            self._meant(self._parser.end())
+            self._put(*self._parser.end())
             for stream, redactor in self._redactors.items():
                 self._waiting[stream] += redactor.end()
             for stream in BOTH:
@@ -242,13 +232,10 @@ class Copier:
             except UnicodeDecodeError:
                 self.is_utf8 = False
 
-    def _meant(self, parsed: Parsed) -> None:
-        self._put(OutputStream.STDOUT, parsed.text)
-        self._put(OutputStream.EVENTS, parsed.records)
-
-    def _put(self, stream: OutputStream, data: bytes) -> None:
-        if self._copied and data:
-            self._waiting[stream] += self._redactors[stream].feed(data)
+    def _put(self, text: bytes = b"", records: bytes = b"", errors: bytes = b"") -> None:
+        for stream, data in zip(OutputStream, (text, errors, records), strict=True):
+            if data and self._copied:
+                self._waiting[stream] += self._redactors[stream].feed(data)
 
     def _write(self) -> None:
         for stream, data in self._waiting.items() if self._copied else ():
@@ -266,11 +253,9 @@ class Copier:
 
 
 class OutputPage(NamedTuple):
-    """A piece of an execution's output.
+    """A piece of an execution's output, from `offset` on; `total_bytes` are there so far.
 
     Attributes:
-        offset: Where `data` begins; not before what was asked for.
-        total_bytes: Of the stream so far.
         complete: `data` reaches the end, no more will come, and nothing of the stream is missing.
         truncated: Of an execution that is over: not all of the stream was kept. An empty page is the end then.
     """

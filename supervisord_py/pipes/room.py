@@ -484,7 +484,10 @@ class Pipes:
         offset = max(0, offset)
         limit = max(0, min(self.config.output.page_bytes if limit is None else limit, PAGE_MAX))
         known = await self.execution(number)  # before the file is read: a final one's is whole then
-        total, data = await asyncio.to_thread(output.read_page, self.folder(number), stream, offset, limit)
+        folder = self.folder(number)
+        total, data = await asyncio.to_thread(
+            lambda: (output.size(folder, stream), output.read(folder, stream, offset, limit))
+        )
         if total is None and known.status.is_final:
             known = await self.execution(number, blobs=True)
             return output.page_of_row(known, stream, offset, limit)
