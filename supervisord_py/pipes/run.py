@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import signal
 from contextlib import suppress
@@ -148,7 +149,7 @@ class Run(Instance):
         self.fds: tuple[int, ...] = ()
         self._turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._copier: Copier | None = None
-        self._settled_at: float | None = None
+        self._settled_until = math.inf
         self._resumes = Resumes(room.clocks)
         self._stamp: tuple[Any, ...] = ()
         self._row_due = 0.0
@@ -266,19 +267,19 @@ class Run(Instance):
 
     async def _until_over(self) -> None:
         """Wait until it has ended by itself, or is to end; take its output and look after it meanwhile."""
-        loop, clocks, settles = asyncio.get_running_loop(), self.room.clocks, self.terms.settle_seconds
+        loop, clocks = asyncio.get_running_loop(), self.room.clocks
         copier = await self._open_output()
         exited = asyncio.ensure_future(self.room.supervisor.wait(self))
         pause, look_at = FIRST_PAUSE_SECONDS, loop.time() + LOOK_SECONDS
         try:
             while not exited.done() and not self._turn.done():
-                left = min(look_at - loop.time(), self.deadline - clocks.boot())
+                left = min(min(look_at, self._settled_until) - loop.time(), self.deadline - clocks.boot())
                 left = min(left, pause) if self.terms.copied else left
                 first = asyncio.FIRST_COMPLETED
                 await asyncio.wait((exited, self._turn), timeout=max(0.0, left), return_when=first)
                 if self.terms.copied and not exited.done():
                     pause = await self._copy(copier, pause)
-                    if self._settled_at is not None and loop.time() >= self._settled_at + settles:
+                    if loop.time() >= self._settled_until:
                         self.want_end(Cause.SETTLED)
                 if not exited.done() and (loop.time() >= look_at or clocks.boot() >= self.deadline):
                     look_at = loop.time() + LOOK_SECONDS
@@ -345,9 +346,9 @@ class Run(Instance):
             if sentence := ceiling_exceeded(summary.usage, self.execution.plan):
                 self.want_end(Cause.BUDGET, sentence)
         if not summary.settled:
-            self._settled_at = None
-        elif self._settled_at is None:
-            self._settled_at = asyncio.get_running_loop().time()
+            self._settled_until = math.inf
+        elif self._settled_until == math.inf:
+            self._settled_until = asyncio.get_running_loop().time() + self.terms.settle_seconds
             self.room.supervisor.say("execution_settled", self)
         self.tell()
         return 0.0
