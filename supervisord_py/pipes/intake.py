@@ -85,8 +85,6 @@ class Chosen(NamedTuple):
 
 
 class Intake:
-    """Takes executions in."""
-
     def __init__(self, room: Pipes) -> None:
         self._room = room
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -145,7 +143,6 @@ class Intake:
         return room.view(taken)
 
     async def rendered(self, definition: PipeDefinition) -> str:
-        """Return the prompt that a run would have now; nothing is queued."""
         newest = (await pipe_history.page(self._room.ledger, ExecutionFilter(limit=1))).executions
         number = newest[0].id + 1 if newest else 1
         return self.example(definition, await self.choose(definition, BY_HAND), number).rendered_prompt or ""
@@ -153,7 +150,6 @@ class Intake:
     # -- again ---------------------------------------------------------------------------------------------------
 
     def next_try(self, run: Run, outcome: Outcome) -> NextTry | None:
-        """Return what follows an end; None for nothing."""
         if outcome.status in {Status.COMPLETED, Status.CANCELLED} or run.definition is None:
             return None
         it = run.execution
@@ -162,7 +158,6 @@ class Intake:
         return outcomes.next_try(outcome, it.plan, it.preset, it.retry_count, limits=limits, rules=rules, chance=chance)
 
     async def try_again(self, run: Run, found: NextTry) -> None:
-        """Take the next try in."""
         if run.definition is None:
             return
         now, delay = self._room.clocks.moment(), found.delay_seconds
@@ -258,7 +253,6 @@ class Intake:
         return run
 
     async def choose(self, definition: PipeDefinition, order: Order) -> Chosen:
-        """Decide with what a pipe is to be run now."""
         adapters, presets = await self._room.shelf.look()
         found, config = resolve(definition, presets), self._room.config
         refusal: Outcome | None = None
@@ -344,7 +338,6 @@ def _plan(
     order: Order,
     config: PipesConfig,
 ) -> Plan:
-    """Return how an execution of a pipe is to be run."""
     agent = agent or AgentLimits()
     limits, retries, most = definition.limits, definition.retries.max_retries, config.timeout_max_seconds
     wanted = order.timeout_seconds or definition.timeout_seconds or config.timeout_seconds

@@ -281,7 +281,6 @@ def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home
 
 
 def _search_path(path: str, home: str) -> tuple[str, ...]:
-    """Return the absolute folders of a PATH and the usual places, each once. What is relative in it is left out."""
     usual = (place.replace("~", home, 1) if place.startswith("~") else place for place in USUAL_PLACES)
     places = [*(path or DEFAULT_PATH).split(os.pathsep), *usual]
     return tuple(dict.fromkeys(place for place in places if os.path.isabs(place)))
