@@ -244,10 +244,10 @@ class _Reading:
         values, warnings = legacy_settings(environ)
         tree: dict[str, Any] = {}
         places = {}
-        for each in values:
-            section, name = each.key.split(".")
-            tree.setdefault(section, {})[name] = each.value
-            places[section, name] = {"origin": f"env {each.variable}"}
+        for key, (value, variable) in values.items():
+            section, name = key.split(".")
+            tree.setdefault(section, {})[name] = value
+            places[section, name] = {"origin": f"env {variable}"}
         self.layers.append(_Layer(tree, lambda key: places[key[0], key[1]]))
         self.warnings.extend(warnings)
 

@@ -15,7 +15,6 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -180,8 +179,7 @@ class GatewayKernel:
             self._answers.pop(msg_id).cancel()
 
     def _request(self, kind: str, content: Mapping[str, Any], msg_id: str) -> Message:
-        date = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        return frames.request(kind, content, msg_id=msg_id, session=self.held.session, date=date)
+        return frames.request(kind, content, msg_id, self.held.session)
 
     # -- cells -------------------------------------------------------------------------------------------------------
 

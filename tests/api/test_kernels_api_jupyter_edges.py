@@ -16,7 +16,7 @@ from supervisord_py.api import doctor
 from supervisord_py.errors import OverloadedError
 from supervisord_py.kernels.exposure import Expose, Offer, report
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
-from supervisord_py.kernels.websocket_frames import unpack_json
+from supervisord_py.kernels.websocket_frames import unpack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -151,7 +151,7 @@ async def hear_end(ws: aiohttp.ClientWebSocketResponse) -> tuple[list[str], int 
             item = await ws.receive()
             if item.type is not aiohttp.WSMsgType.TEXT:
                 return states, ws.close_code
-            states.append(unpack_json(item.data).content["execution_state"])
+            states.append(unpack(item.data, None).content["execution_state"])
 
 
 async def test_a_front_end_that_reads_too_slowly_loses_its_socket(rig: Rig, joined: list[FakeChannels]) -> None:
