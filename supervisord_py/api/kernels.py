@@ -358,10 +358,7 @@ async def _finished(call: Call, content: _Content, result: CallResult) -> dict[s
 
     def outputs_of(cell: CellResult) -> Sequence[Mapping[str, Any]]:
         log = CellLog(cells_dir / result.session_id, cell.id)
-        found: Sequence[Mapping[str, Any]] = (
-            notebook.notebook_outputs(log, limits, rich=True) if log.exists() else cell.outputs
-        )
-        return found
+        return notebook.detailed_outputs(log, limits, rich=True) if log.exists() else cell.outputs
 
     text = await asyncio.to_thread(notebook.executed, content.notebook, result.cells, outputs_of)
     return {**document, "notebook": text}
