@@ -16,7 +16,6 @@ import uuid
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -312,8 +311,7 @@ class GatewayExternal(RemoteKernels):
             )
         key = (gateway.url, gateway.token)
         if key not in self._clients:
-            far = urlsplit(gateway.url).hostname not in ("localhost", "127.0.0.1", "::1")
-            self._clients[key] = GatewayClient(gateway.url, gateway.token, gateway.token_setting, trust_env=far)
+            self._clients[key] = GatewayClient(gateway.url, gateway.token, gateway.token_setting)
         return self._clients[key]
 
 

@@ -38,9 +38,7 @@ class GatewayClient:
     `is_ours`: it is the gateway that this daemon runs, whose token nobody sets. Raises ConfigError: no such address.
     """
 
-    def __init__(
-        self, url: str, token: str | None, token_setting: str, *, is_ours: bool = False, trust_env: bool = False
-    ) -> None:
+    def __init__(self, url: str, token: str | None, token_setting: str, *, is_ours: bool = False) -> None:
         parts = urlsplit(url)
         self.shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
         """The address without credentials, query and fragment."""
@@ -60,7 +58,7 @@ class GatewayClient:
             self._headers["Authorization"] = aiohttp.BasicAuth(address.user, address.password or "", "utf-8").encode()
         self._root = address.with_query(None).with_fragment(None).with_user(None)
         self._token_setting = token_setting
-        self._trust_env = trust_env
+        self._trust_env = address.host not in ("localhost", "127.0.0.1", "::1")  # a proxy is for what is far
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
 

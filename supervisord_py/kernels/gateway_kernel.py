@@ -14,13 +14,12 @@ import socket
 import time
 import uuid
 from contextlib import suppress
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import msgspec
 import structlog
-from msgspec.structs import replace
 
 from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError, UnknownUnitError
 from supervisord_py.kernels import websocket_frames as frames
@@ -180,8 +179,7 @@ class GatewayKernel:
             self._answers.pop(msg_id).cancel()
 
     def _request(self, kind: str, content: Mapping[str, Any], msg_id: str) -> Message:
-        date = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        return frames.request(kind, content, msg_id=msg_id, session=self.held.session, date=date)
+        return frames.request(kind, content, msg_id, self.held.session)
 
     # -- cells -------------------------------------------------------------------------------------------------------
 
