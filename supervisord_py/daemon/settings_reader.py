@@ -12,9 +12,8 @@ import os
 import re
 import sys
 import types
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin
 from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
@@ -22,10 +21,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, Valida
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, SettingsConfigDict
 
 from supervisord_py.config import documents
-from supervisord_py.config.documents import Document, DocumentError, nearest, read_bounded
+from supervisord_py.config.documents import DocumentError, nearest, read_bounded
 from supervisord_py.config.settings import DEFAULTS, HIDDEN, KEYS, SECRETS, SECTIONS, Settings, value_of
-from supervisord_py.daemon.boot import flag_parser, flags_of
-from supervisord_py.daemon.removed_settings import removed_words
+from supervisord_py.daemon.boot import parse_flags
 from supervisord_py.daemon.settings import (
     NOT_SETTINGS,
     PREFIX,
@@ -33,8 +31,8 @@ from supervisord_py.daemon.settings import (
     SettingsError,
     Sources,
     keep_valid,
-    parse_listen,
 )
+from supervisord_py.daemon.sockets import parse_listen
 from supervisord_py.kernels.exposure import LEGACY_NAMES, legacy_settings
 
 if TYPE_CHECKING:
@@ -44,12 +42,9 @@ if TYPE_CHECKING:
 
 NESTING = "__"
 _VARIABLES = [f"{PREFIX}{section}{NESTING}{name}".upper() for section, name in KEYS]
-_DOTTED = [f"{section}.{name}" for section, name in KEYS]
 _CHOICE = re.compile(r"'([^']*)'")
-MOST_PROBLEMS = 500
-"""So many are printed for whoever asked."""
-_SHOWN = 60
-"""Characters of a wrong value that an error quotes."""
+MOST_PROBLEMS = 500  # so many are printed for whoever asked
+_SHOWN = 60  # characters of a wrong value that an error quotes
 
 _ORDERED = (
     ("daemon", "backoff_initial_seconds", "backoff_max_seconds"),
@@ -94,17 +89,15 @@ def _annotation(kind: Any) -> Any:
     return Annotated[kind, NoDecode, BeforeValidator(_items)] if get_origin(kind) is tuple else kind
 
 
-def _section(kind: type[msgspec.Struct]) -> Any:
-    config = ConfigDict(extra="forbid", allow_inf_nan=False)
-    members: dict[str, Any] = {
-        each.name: (_annotation(each.type), each.default) for each in msgspec.structs.fields(kind)
-    }
-    return create_model(kind.__name__, __config__=config, **members)
-
-
 def _sections() -> dict[str, Any]:
-    kinds = {name: _section(type(getattr(DEFAULTS, name))) for name in SECTIONS}
-    return {name: (kind, kind()) for name, kind in kinds.items()}
+    sections: dict[str, Any] = {}
+    for name in SECTIONS:
+        kind = type(getattr(DEFAULTS, name))
+        members: Any = {each.name: (_annotation(each.type), each.default) for each in msgspec.structs.fields(kind)}
+        config = ConfigDict(extra="forbid", allow_inf_nan=False)
+        model: Any = create_model(kind.__name__, __config__=config, **members)
+        sections[name] = (model, model())
+    return sections
 
 
 _Sections: Any = create_model("_Sections", __config__=ConfigDict(extra="forbid"), **_sections())
@@ -124,22 +117,50 @@ class _Merged(_Sections, BaseSettings):  # type: ignore[misc]  # made just above
 
 # -- layers -------------------------------------------------------------------------------------------------------
 
+_NAMES = {name for _, name in KEYS}
+_REMOVED = {
+    "daemon": "watchdog_seconds control_hang_seconds backoff_reset_seconds stop_seconds platform cgroup",
+    "logs": "spill_bytes",
+    "api": "token_file stream_buffer_bytes stream_resume_seconds idempotency_body_bytes idempotency_seconds",
+    "ledger": "keep_days events_keep runs_keep cells_keep sessions_keep",
+    "tools": """
+        start_timeout_seconds stop_timeout_seconds concurrency queue_timeout_seconds answer_buffer_bytes
+        listen_backlog stderr_tail_bytes validate_timeout_seconds sync_timeout_seconds
+    """,
+    "kernels": """
+        debug_startup prelude modules_dir stop_seconds spare_idle_seconds restarts start_failures
+        start_failure_seconds env_allow_prefixes ladder_nudge_seconds output_preview_bytes output_head_bytes
+        output_inline_bytes output_session_bytes output_total_bytes output_keep_days memory_grace_seconds
+        open_files cpu_seconds gateway_token_file gateway_kernel_name gateway_dir gateway_cull_idle_seconds
+        gateway_start_seconds gateway_lock_seconds gateway_ca_file gateway_cert_file gateway_key_file
+        gateway_silent_start_seconds gateway_silent_output_seconds
+    """,
+    "pipes": """
+        timeout_seconds preflight preflight_seconds retry_growth retry_max_seconds retry_jitter max_turns
+        max_tokens max_cost max_memory_mb daily_tokens file_bytes_max output_row_bytes output_page_bytes
+        keep_executions keep_bytes look_seconds catch_up_seconds wake_silence_seconds window_max_seconds
+        window_default_seconds claim_days loop_seconds hook_seconds
+    """,
+}
+"""Settings of the first edition that are gone, by section. Each is one warning: an old file is still a good one."""
 
-class _Layer:
-    """One source: what it says, and where each key of it stands.
 
-    Args:
-        tree: Sections and keys, as they were written.
-        place: Returns `origin`, and `file` and `line` of a file, of a path of keys.
-        is_text: Values are texts that become the type of their setting.
+def _removed(section: str, name: str) -> str | None:
+    if name not in _REMOVED.get(section, "").split():
+        return None
+    instead = "a constant, or a key of the unit's own file, took its place; see CHANGELOG"
+    return f"the setting {section}.{name} no longer exists and is ignored: {instead}"
+
+
+class _Layer(NamedTuple):
+    """One source: sections and keys as written, and `origin`, `file` and `line` of a path of keys.
+
+    `is_text`: values are texts that become the type of their setting.
     """
 
-    def __init__(
-        self, tree: dict[str, Any], place: Callable[[tuple[str, ...]], dict[str, Any]], *, is_text: bool = False
-    ) -> None:
-        self.tree = tree
-        self.place = place
-        self.is_text = is_text
+    tree: dict[str, Any]
+    place: Callable[[tuple[str, ...]], dict[str, Any]]
+    is_text: bool = False
 
     def validated(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return what the source says in the types of the settings, and what is wrong with it."""
@@ -156,34 +177,19 @@ class _Layer:
         key = ".".join(path)
         if details["type"] == "extra_forbidden":
             noun = "section" if len(path) == 1 and path[0] not in _NAMES else "setting"
-            return problem(self.place(path), key, f"unknown {noun} {key}", _meant(path))
+            return _mistake(self.place(path), key, f"unknown {noun} {key}", _meant(path))
         expected = details["msg"].removeprefix("Input should be ").partition(", unable")[0]
         if details["type"] in {"model_type", "model_attributes_type"}:
             expected = f"a table: [{key}]"
         choices = _CHOICE.findall(details["ctx"]["expected"]) if details["type"] == "literal_error" else []
-        near = nearest(str(details["input"]), choices)
-        message = f"{key}: expected {expected}, got {_quoted(path, details['input'])}"
-        return problem(self.place(path), key, message, near)
+        got = HIDDEN if path[:2] in SECRETS else repr(details["input"])
+        message = f"{key}: expected {expected}, got {got if len(got) <= _SHOWN else got[: _SHOWN - 1] + '…'}"
+        return _mistake(self.place(path), key, message, nearest(str(details["input"]), choices))
 
 
-def _fixed(place: dict[str, Any], _path: tuple[str, ...]) -> dict[str, Any]:
-    return place
-
-
-_NAMES = {name for _, name in KEYS}
-
-
-def problem(place: dict[str, Any], key: str, message: str, near: str | None = None) -> dict[str, Any]:
+def _mistake(place: dict[str, Any], key: str, message: str, near: str | None = None) -> dict[str, Any]:
     """Return one mistake as `config check --json` has it. `place` has `origin`, and `file` and `line` of a file."""
     return {"file": None, "line": None, **place, "key": key or None, "message": message, "nearest": near}
-
-
-def _quoted(path: tuple[str, ...], value: Any) -> str:
-    """Return a wrong value as an error may show it: cut, and not at all where a secret was meant."""
-    if path[:2] in SECRETS:
-        return HIDDEN
-    quoted = repr(value)
-    return quoted if len(quoted) <= _SHOWN else quoted[: _SHOWN - 1] + "…"
 
 
 def _meant(path: tuple[str, ...]) -> str | None:
@@ -206,7 +212,14 @@ class _Reading:
         self.warnings: list[str] = []
         for path in sources.files():
             self._file(path)
-        self._legacy(sources.environ)
+        # Variables of an earlier program that mean settings of ours: above files, below our own names.
+        values, warnings = legacy_settings(sources.environ)
+        tree: dict[str, Any] = {}
+        for key, (value, _) in values.items():
+            section, name = key.split(".")
+            tree.setdefault(section, {})[name] = value
+        self.layers.append(_Layer(tree, lambda key: {"origin": f"env {values['.'.join(key[:2])][1]}"}))
+        self.warnings.extend(warnings)
         self._environment(sources.environ)
         self._flags(sources.flags)
 
@@ -214,42 +227,26 @@ class _Reading:
         def place(line: int | None) -> dict[str, Any]:
             return {"origin": str(path) if line is None else f"{path}:{line}", "file": str(path), "line": line}
 
+        def at(key: tuple[str, ...]) -> dict[str, Any]:
+            return place(document.place(key, key=True)[0])
+
         try:
             text = documents.decode(read_bounded(path).removeprefix(b"\xef\xbb\xbf"), str(path))
             document = documents.parse_toml(text, str(path))
         except OSError as error:
-            self.problems.append(problem(place(None), "", f"cannot be read: {error.strerror}"))
+            self.problems.append(_mistake(place(None), "", f"cannot be read: {error.strerror}"))
+            return
         except DocumentError as error:
-            self.problems.append(problem(place(error.problem.line), "", f"no valid TOML: {error.problem.message}"))
-        else:
-
-            def at(key: tuple[str, ...]) -> dict[str, Any]:
-                return place(document.place(key, key=True)[0])
-
-            self._drop_removed(document, lambda key: str(at(key)["origin"]))
-            self.layers.append(_Layer(document.value, at))
-
-    def _drop_removed(self, document: Document, origin: Callable[[tuple[str, ...]], str]) -> None:
-        """Take settings that are gone out of what a file says: an old file is still a good one."""
+            self.problems.append(_mistake(place(error.problem.line), "", f"no valid TOML: {error.problem.message}"))
+            return
         for section, values in list(document.value.items()):
             for name in list(values) if isinstance(values, dict) else ():
-                if words := removed_words(section, name):
-                    self.warnings.append(f"{origin((section, name))}: {words}")
+                if words := _removed(section, name):
+                    self.warnings.append(f"{at((section, name))['origin']}: {words}")
                     del values[name]
             if values == {} and section not in SECTIONS:  # [ledger]
                 del document.value[section]
-
-    def _legacy(self, environ: Mapping[str, str]) -> None:
-        """Read the variables of an earlier program that mean settings of ours: above files, below our own names."""
-        values, warnings = legacy_settings(environ)
-        tree: dict[str, Any] = {}
-        places = {}
-        for key, (value, variable) in values.items():
-            section, name = key.split(".")
-            tree.setdefault(section, {})[name] = value
-            places[section, name] = {"origin": f"env {variable}"}
-        self.layers.append(_Layer(tree, lambda key: places[key[0], key[1]]))
-        self.warnings.extend(warnings)
+        self.layers.append(_Layer(document.value, at))
 
     def _environment(self, environ: Mapping[str, str]) -> None:
         ours: dict[str, Any] = {}
@@ -264,11 +261,11 @@ class _Reading:
             if len(key) < 2:
                 guess = f"; did you mean {near}?" if near else ""
                 self.warnings.append(f"the variable {variable} is no setting and is ignored{guess}")
-            elif words := removed_words(*key):
+            elif words := _removed(*key):
                 self.warnings.append(f"env {variable}: {words}")
             else:
                 dotted = ".".join(key).replace(NESTING, ".")
-                self.problems.append(problem({"origin": f"env {variable}"}, dotted, f"unknown setting {dotted}", near))
+                self.problems.append(_mistake({"origin": f"env {variable}"}, dotted, f"unknown setting {dotted}", near))
 
         def place(key: tuple[str, ...]) -> dict[str, Any]:
             return {"origin": "env " + (PREFIX + NESTING.join(key[:2])).upper()}
@@ -276,34 +273,33 @@ class _Reading:
         self.layers.append(_Layer(ours, place, is_text=True))
 
     def _flags(self, flags: tuple[str, ...]) -> None:
+        def flag_place(key: tuple[str, ...]) -> dict[str, Any]:
+            return {"origin": f"flag --set {'.'.join(key[:2])}"}
+
         for flag in flags:
             name, equals, text = flag.partition("=")
-            place = {"origin": f"flag --set {name}"}
+            section, _, key = name.partition(".")
+            place = flag_place((name,))
             if not equals:
-                self.problems.append(problem(place, name, "expected section.key=value"))
-            elif "." in name and (words := removed_words(*name.split(".", 1))):
+                self.problems.append(_mistake(place, name, "expected section.key=value"))
+            elif words := _removed(section, key):
                 self.warnings.append(f"{place['origin']}: {words}")
-            elif name not in _DOTTED:
-                self.problems.append(problem(place, name, f"unknown setting {name}", nearest(name, _DOTTED)))
-            elif tuple(name.split(".")) in SECRETS:
+            elif (section, key) not in KEYS:
+                near = nearest(name, [".".join(each) for each in KEYS])
+                self.problems.append(_mistake(place, name, f"unknown setting {name}", near))
+            elif (section, key) in SECRETS:
                 message = f"{name} is a secret, which every process could read in a command line"
                 near = f"{PREFIX}{name.replace('.', NESTING)}".upper()
-                self.problems.append(problem(place, name, message, near))
+                self.problems.append(_mistake(place, name, message, near))
             else:
-                section, key = name.split(".")
-                tree = {section: {key: text or None}}
-                self.layers.append(_Layer(tree, partial(_fixed, place), is_text=True))
+                self.layers.append(_Layer({section: {key: text or None}}, flag_place, is_text=True))
 
 
 # -- all together -------------------------------------------------------------------------------------------------
 
 
 def read_settings(sources: Sources) -> Loaded:
-    """Read and validate all sources.
-
-    Raises:
-        SettingsError: With every mistake of every source.
-    """
+    """Read and validate all sources. Raises SettingsError: with every mistake of every source."""
     stamp = sources.stamp()
     reading = _Reading(sources)
     problems, trees, places, folders = reading.problems, [], {}, ()
@@ -325,8 +321,10 @@ def read_settings(sources: Sources) -> Loaded:
     return Loaded(settings, origins, tuple(reading.warnings), stamp)
 
 
-def _strength(each: dict[str, Any]) -> int:
-    return 0 if each["file"] else 1 if each["origin"].startswith("env ") else 2
+def _strength(place: Mapping[str, Any]) -> int:
+    if place["origin"] == "default":
+        return -1
+    return 0 if place.get("file") else 1 if place["origin"].startswith("env ") else 2
 
 
 def _contradictions(settings: Settings, places: Mapping[tuple[str, str], dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -334,7 +332,7 @@ def _contradictions(settings: Settings, places: Mapping[tuple[str, str], dict[st
     default = {"origin": "default"}
 
     def blame(section: str, name: str, message: str) -> dict[str, Any]:
-        return problem(places.get((section, name), default), f"{section}.{name}", f"{section}.{name} {message}")
+        return _mistake(places.get((section, name), default), f"{section}.{name}", f"{section}.{name} {message}")
 
     for section, low, high in _ORDERED:
         least, most = value_of(settings, section, low), value_of(settings, section, high)
@@ -344,7 +342,7 @@ def _contradictions(settings: Settings, places: Mapping[tuple[str, str], dict[st
         of_low, of_high = (places.get((section, name), default) for name in (low, high))
         times = "twice " if factor == 2 else ""
         # The one that somebody wrote is blamed, the one that was written last.
-        if _written(of_low) > _written(of_high):
+        if _strength(of_low) > _strength(of_high):
             yield blame(section, low, f"must {times}be within {section}.{high} ({most:.15g}, {of_high['origin']})")
         else:
             other = f"{section}.{low} ({least:.15g}, {of_low['origin']})"
@@ -359,8 +357,13 @@ def _contradictions(settings: Settings, places: Mapping[tuple[str, str], dict[st
         yield blame("kernels", "backend", "is gateway-external, but kernels.gateway_url says no address")
     if kernels.gateway_url and not kernels.gateway_url.lower().startswith(("http://", "https://")):
         yield blame("kernels", "gateway_url", "must begin with http:// or https://")
-    if pipes.timezone is not None and (fault := _zone_fault(pipes.timezone)):
-        yield blame("pipes", "timezone", fault)
+    if pipes.timezone is not None:
+        try:
+            ZoneInfo(pipes.timezone)
+        except (ValueError, OSError, LookupError):
+            near = nearest(pipes.timezone, available_timezones())
+            hint = f"did you mean {near}?" if near else "use a name of the IANA list, for example Europe/Berlin or UTC"
+            yield blame("pipes", "timezone", f"has {pipes.timezone!r}: there is no such time zone; {hint}")
     for pattern in pipes.redact:
         try:
             re.compile(pattern.encode())
@@ -368,23 +371,9 @@ def _contradictions(settings: Settings, places: Mapping[tuple[str, str], dict[st
             yield blame("pipes", "redact", f"has {pattern!r}, which is no regular expression: {error}")
 
 
-def _written(place: Mapping[str, Any]) -> int:
-    return -1 if place["origin"] == "default" else _strength({"file": None, **place})
-
-
-def _zone_fault(name: str) -> str | None:
-    try:
-        ZoneInfo(name)
-    except (ValueError, OSError, LookupError):
-        near = nearest(name, available_timezones())
-        hint = f"did you mean {near}?" if near else "use a name of the IANA list, for example Europe/Berlin or UTC"
-        return f"has {name!r}: there is no such time zone; {hint}"
-    return None
-
-
 def main(argv: list[str]) -> int:
     """Read the settings as `pxd` with these flags does, and leave them in a folder; print what is wrong with them."""
-    folder, flags = Path(argv[0]), flags_of(flag_parser("pxd-settings").parse_args(argv[1:]))
+    folder, flags = Path(argv[0]), parse_flags("pxd-settings", argv[1:])[0]
     try:
         keep_valid(folder, read_settings(flags.sources(flags.paths())))
     except SettingsError as error:

@@ -27,16 +27,12 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.streams import Summary
 
-PAGE_MAX = 4 * 1024 * 1024
-"""Bytes of the largest page."""
+PAGE_MAX = 4 * 1024 * 1024  # bytes of the largest page
 PIECE_BYTES = 64 * 1024
-DISK_PAUSE_SECONDS = 0.5
-"""Between two tries against a disk that takes nothing."""
+DISK_PAUSE_SECONDS = 0.5  # between two tries against a disk that takes nothing
 STEP_BYTES = 256 * 1024
-POLL_SECONDS = 0.05
-"""So often who follows looks whether a file has grown."""
-HEAD_SHARE = 4
-"""One fourth of a row's text is for the beginning: the end tells more."""
+POLL_SECONDS = 0.05  # so often who follows looks whether a file has grown
+HEAD_SHARE = 4  # one fourth of a row's text is for the beginning: the end tells more
 _PRIVATE = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -58,8 +54,7 @@ BOTH = (OutputStream.STDOUT, OutputStream.STDERR)
 def make_folder(folder: Path) -> None:
     """Make an execution's folder. One of a lost ledger is set aside, what an earlier try has left goes. Blocking.
 
-    Raises:
-        OSError: It cannot be made.
+    Raises OSError: it cannot be made.
     """
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(size(folder, stream) for stream in BOTH):
@@ -172,8 +167,7 @@ class Copier:
         self._decoders = {stream: codecs.getincrementaldecoder("utf-8")() for stream in BOTH}
         self._read = dict.fromkeys(BOTH, 0)
         self._made = dict.fromkeys(OutputStream, 0)
-        self._waiting = {stream: bytearray() for stream in OutputStream}
-        """Made, and not in the files yet: a full disk."""
+        self._waiting = {stream: bytearray() for stream in OutputStream}  # made, and not in the files yet: a full disk
         self._ended = False
         self.is_utf8 = True
 
@@ -256,14 +250,13 @@ class OutputPage(NamedTuple):
     """A piece of an execution's output, from `offset` on; `total_bytes` are there so far.
 
     Attributes:
-        complete: `data` reaches the end, no more will come, and nothing of the stream is missing.
         truncated: Of an execution that is over: not all of the stream was kept. An empty page is the end then.
     """
 
     data: bytes
     offset: int
     total_bytes: int
-    complete: bool
+    complete: bool  # `data` reaches the end, no more will come, and nothing of the stream is missing
     truncated: bool = False
 
 

@@ -419,9 +419,8 @@ class Pipes:
             queue: Wait in line where the pipe runs already, instead of being refused.
             timeout_seconds: Of this run alone; None for the pipe's own.
 
-        Raises:
-            UnknownUnitError, ConfigError: There is no pipe of that name, or its file is broken.
-            ConflictError: It runs, or waits for its run, already (unless `queue`).
+        Raises UnknownUnitError, ConfigError: there is no pipe of that name, or its file is broken;
+        ConflictError: it runs, or waits for its run, already (unless `queue`).
         """
         self._refuse_at_the_end()
         order = BY_HAND._replace(context=context, timeout_seconds=timeout_seconds)
@@ -455,8 +454,7 @@ class Pipes:
     async def execution(self, number: int, *, pipe: str | None = None, blobs: bool = False) -> Execution:
         """Return an execution as it stands, with the texts of its output where wanted: memory is ahead of the ledger.
 
-        Raises:
-            UnknownUnitError: There is none of that id, or it is not one of the `pipe`.
+        Raises UnknownUnitError: there is none of that id, or it is not one of the `pipe`.
         """
         run, rows = self.runs.get(number), []
         if run is None or blobs:
@@ -478,8 +476,7 @@ class Pipes:
     ) -> OutputPage:
         """Return a piece of an execution's output; where the files are gone (retention) the row's text stands for them.
 
-        Raises:
-            UnknownUnitError: There is no execution of that id.
+        Raises UnknownUnitError: there is no execution of that id.
         """
         offset = max(0, offset)
         limit = max(0, min(self.config.output.page_bytes if limit is None else limit, PAGE_MAX))

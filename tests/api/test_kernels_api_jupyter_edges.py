@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
-from api.api_rig import DEADLINE, until
+from api.api_rig import DEADLINE, Rig, until
 from api.kernel_fakes import FakeHandle
-from supervisord_py.api import doctor
 from supervisord_py.errors import OverloadedError
-from supervisord_py.kernels.exposure import Expose, Offer, report
-from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
+from supervisord_py.kernels.session import BackendName, Owner, SessionState
+from supervisord_py.kernels.session_register import SessionView
 from supervisord_py.kernels.websocket_frames import unpack
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from api.api_rig import Rig
-    from supervisord_py.kernels.session import SessionView
 
 
 class FakeChannels:
@@ -82,31 +74,8 @@ def path_of(view: SessionView, rest: str = "") -> str:
 async def test_only_kernels_that_live_and_have_channels_are_shown(rig: Rig) -> None:
     living(rig)
     rig.kernels.put("old", state=SessionState.STOPPED, pid=None, instance=None)
-    gateway = rig.kernels.put("far")
-    key = SessionKey("far", "/work", "spec:python3", BackendName.GATEWAY_LOCAL)
-    rig.kernels.views[gateway.id] = type(gateway)(**{**_facts(gateway), "key": key})
+    rig.kernels.put("far", interpreter="spec:python3", backend=BackendName.GATEWAY_LOCAL)
     assert len((await rig.get("/jupyter/api/kernels"))[1]) == 1
-
-
-def _facts(view: SessionView) -> dict[str, Any]:
-    return {name: getattr(view, name) for name in type(view).__dataclass_fields__}
-
-
-@pytest.mark.parametrize(
-    ("state", "foreign", "word"),
-    [
-        (SessionState.IDLE, False, "idle"),
-        (SessionState.IDLE, True, "busy"),
-        (SessionState.BUSY, False, "busy"),
-        (SessionState.STARTING, False, "starting"),
-    ],
-)
-async def test_the_state_is_told_in_jupyters_words(rig: Rig, state: SessionState, word: str, *, foreign: bool) -> None:
-    view = rig.kernels.put("work", state=state, last_used=None, started_at=None)
-    rig.kernels.handles[view.id] = FakeHandle(foreign_busy=foreign)
-    model = (await rig.get(path_of(view)))[1]
-    assert (model["execution_state"], model["name"]) == (word, "python3")
-    assert model["last_activity"].endswith("Z")
 
 
 async def test_a_front_end_may_send_what_it_likes(rig: Rig, short_tmp: Path) -> None:
@@ -131,13 +100,6 @@ async def test_an_interrupt_reaches_whoever_is_at_work(rig: Rig) -> None:
     rig.kernels.put("work", running="c1")
     assert (await rig.ask("POST", path_of(view, "/interrupt")))[0] == 204
     assert rig.kernels.asked == [("interrupt", view.id)]
-
-
-async def test_what_outlives_its_end_is_named(rig: Rig) -> None:
-    view = living(rig)
-    rig.kernels.survivors = (7,)
-    status, problem, _ = await rig.ask("DELETE", path_of(view))
-    assert (status, problem["kind"], "pid 7" in problem["message"]) == (409, "survivors", True)
 
 
 # -- the WebSocket -----------------------------------------------------------------------------------------------
@@ -174,13 +136,6 @@ async def test_a_daemon_that_closes_sends_its_front_ends_away(rig: Rig, joined: 
     assert joined[0].closed == 1
 
 
-async def test_an_open_socket_counts_as_use_and_as_a_connection(rig: Rig, joined: list[FakeChannels]) -> None:
-    view = living(rig)
-    async with rig.client.ws_connect(path_of(view, "/channels")):
-        await until(lambda: joined and ("touch", view.id) in rig.kernels.asked)
-        assert (await rig.get(path_of(view)))[1]["connections"] == 1
-
-
 async def test_a_session_that_is_gone_altogether_is_dead(rig: Rig, joined: list[FakeChannels]) -> None:
     view = living(rig)
     async with rig.client.ws_connect(path_of(view, "/channels")) as ws:
@@ -207,35 +162,3 @@ async def test_the_next_life_is_joined_by_the_same_socket(rig: Rig, joined: list
 
 
 # -- doctor ------------------------------------------------------------------------------------------------------
-
-
-async def test_doctor_says_why_cells_are_not_offered(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def no_python(*_: Any) -> Any:
-        return report(Expose.PYTHON, Offer(offered=False, reason="no ipykernel"), "/bin/bash", BackendName.DIRECT)
-
-    monkeypatch.setattr(rig.kernels, "capabilities", no_python)
-    checks = {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
-    assert (checks["kernels:python"]["status"], checks["kernels:python"]["detail"]) == ("warn", "no ipykernel")
-    assert checks["kernels:python"]["repair"] == "pxctl kernel start --explain"
-    assert "in place of Python cells" in checks["kernels:bash"]["detail"]
-
-    async def no_shell(*_: Any) -> Any:
-        return report(Expose.PYTHON, Offer(offered=True, program="/p"), None, BackendName.DIRECT)
-
-    monkeypatch.setattr(rig.kernels, "capabilities", no_shell)
-    checks = {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
-    assert (checks["kernels:bash"]["status"], checks["kernels:bash"]["repair"]) == ("ok", None)
-
-
-@pytest.mark.parametrize(("uid", "processes", "told"), [(0, 9, True), (0, None, False), (1000, 9, False)])
-async def test_doctor_warns_of_a_limit_of_processes_that_counts_nothing_for_root(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, uid: int, processes: int | None, told: bool
-) -> None:
-    config = rig.kernels.config
-    limited = replace(config, limits=replace(config.limits, processes=processes))
-    monkeypatch.setattr(type(rig.kernels), "config", property(lambda _: limited))
-    monkeypatch.setattr(doctor, "os", SimpleNamespace(geteuid=lambda: uid))
-    found = {check.name: check for check in await doctor.check_kernels(rig.context.kernels)}
-    assert ("kernels:processes" in found) is told
-    if told:
-        assert "uid 0" in found["kernels:processes"].detail

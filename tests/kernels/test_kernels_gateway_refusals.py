@@ -8,13 +8,13 @@ import os
 import re
 import socket
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kernels.gateway_fake import answer_and_hang_up, fake_server
 from kernels.kernel_rig import kernel_house
