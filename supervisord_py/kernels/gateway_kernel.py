@@ -14,12 +14,12 @@ import socket
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError, UnknownUnitError
 from supervisord_py.kernels import websocket_frames as frames
