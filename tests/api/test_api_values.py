@@ -103,10 +103,7 @@ def test_queries_are_read_by_their_shape() -> None:
     assert read_query(LogsQuery, [("follow", "False")]) == LogsQuery()
     assert [
         each.value for each in read_query(ExecutionsQuery, [("status", "queued"), ("status", "failed")]).status
-    ] == [
-        "queued",
-        "failed",
-    ]
+    ] == ["queued", "failed"]
     assert read_query(RunQuery, [("keep_alive", "-1"), ("timeout", "1.5")]) == RunQuery(keep_alive=-1, timeout=1.5)
     assert read_query(CellPageQuery, [("offset", str(2**63 - 1))]).offset == 2**63 - 1
     assert read_query(Query, [("cache", "off")], lenient=True) == Query()
