@@ -94,9 +94,6 @@ def test_json_is_never_in_the_way_of_what_it_tells(document: Any, written: bytes
     assert json_bytes(document) == written
 
 
-# -- queries and bodies -----------------------------------------------------------------------------------------------
-
-
 def test_queries_are_read_by_their_shape() -> None:
     pairs = [("follow", "1"), ("lines", "10"), ("stream", "stdout")]
     assert read_query(LogsQuery, pairs) == LogsQuery(follow=True, lines=10, stream="stdout")
@@ -208,9 +205,6 @@ def test_no_bytes_break_the_reader(raw: bytes) -> None:
         except (BadRequestError, InvalidInputError):
             continue
         assert isinstance(read, dict | msgspec.Struct)
-
-
-# -- measures ---------------------------------------------------------------------------------------------------------
 
 
 def test_cpu_percent_is_of_one_cpu_between_two_samples() -> None:
