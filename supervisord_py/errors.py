@@ -20,18 +20,11 @@ EXIT_BAD_SETTINGS = 78
 
 
 class PxError(Exception):
-    """Root of every error that a user may see.
-
-    Attributes:
-        detail: What went wrong, where and why, in one or two sentences.
-        hint: The next step, usually a command; None where there is none.
-        unit: The unit it is about (`tool:x`), or None.
-        extra: Further members of the problem document (JSON values).
-    """
+    """Root of every error that a user may see."""
 
     kind: ClassVar[str] = "failed"  # one stable word for machines
     title: ClassVar[str] = "Operation failed"  # a short phrase for people, the same for every error of the kind
-    status: int = 500  # HTTP status of the problem document
+    status: int = 500  # of the HTTP answer
     exit_code: int = EXIT_FAILED  # what `pxctl` exits with (CONTRACT §3)
 
     def __init_subclass__(
@@ -43,10 +36,10 @@ class PxError(Exception):
 
     def __init__(self, detail: str, *, hint: str | None = None, unit: str | None = None, **extra: Any) -> None:
         super().__init__(detail)
-        self.detail = detail
-        self.hint = hint
-        self.unit = unit
-        self.extra = extra
+        self.detail = detail  # what went wrong, where and why, in one or two sentences
+        self.hint = hint  # the next step, usually a command
+        self.unit = unit  # it is about that one (`tool:x`)
+        self.extra = extra  # further members of the problem document (JSON values)
 
     def fresh(self) -> Self:
         """Return a copy for one more who is to raise it: a traceback belongs to one raise."""

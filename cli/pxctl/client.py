@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -309,6 +308,8 @@ class Exchange:
 
     def renew(self, timeout: float | None) -> bool:
         """Make ready for the next request on the same connection; False where the daemon closed it meanwhile."""
+        import select
+
         self._stays = False
         if select.select([self._socket], [], [], 0)[0]:
             self.close()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import threading
 
 Cell = tuple[str, str | None]  # a text and the name of its style
 
@@ -75,6 +75,8 @@ def _write_all(fd: int, piece: str | bytes) -> None:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
             # Whoever shares this terminal or pipe may have made it non-blocking (node does).
+            import select
+
             select.select([], [fd], [])
 
 
@@ -102,16 +104,16 @@ class Spinner:
 
     def __init__(self, label: str, phase: Callable[[], str], *, on: bool) -> None:
         self._label, self._phase, self._on = label, phase, on
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._drawing: tuple[threading.Thread, threading.Event] | None = None
 
     def start(self) -> Spinner:
         """Draw from now on, unless it does already."""
         if self._on and not Spinner._is_there:
-            Spinner._is_there = True
-            self._stopped = threading.Event()
-            self._thread = threading.Thread(target=self._draw, args=[self._stopped], daemon=True)
-            self._thread.start()
+            import threading  # most calls never draw
+
+            Spinner._is_there, stopped = True, threading.Event()
+            self._drawing = threading.Thread(target=self._draw, args=[stopped], daemon=True), stopped
+            self._drawing[0].start()
         return self
 
     __enter__ = start
@@ -121,10 +123,11 @@ class Spinner:
 
     def stop(self) -> None:
         """Erase the line; may be called twice."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(2.0)  # whoever reads stderr may have stopped reading
-            Spinner._is_there, self._thread = False, None
+        if self._drawing is not None:
+            thread, stopped = self._drawing
+            stopped.set()
+            thread.join(2.0)  # whoever reads stderr may have stopped reading
+            Spinner._is_there, self._drawing = False, None
 
     def _draw(self, stopped: threading.Event) -> None:
         is_utf8 = (getattr(sys.stderr, "encoding", None) or "").lower().startswith("utf")
@@ -203,6 +206,8 @@ def epoch(text: object) -> float | None:
     """Return the Unix time of an RFC 3339 timestamp, None for what is not one."""
     if not isinstance(text, str):
         return None
+    from datetime import datetime
+
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

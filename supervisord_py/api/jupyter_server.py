@@ -19,13 +19,11 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
-from msgspec.structs import replace
 
 from supervisord_py.api.context import Call, cancel_and_wait
 from supervisord_py.api.schemas import JupyterKernel, read_body
@@ -289,10 +287,8 @@ class _Bridge:
         return False
 
     async def _tell(self, state: str) -> None:
-        date = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         content = {"execution_state": state}
-        message = request("status", content, msg_id=secrets.token_hex(16), session=self._client, date=date)
-        await self._send(replace(message, channel="iopub"))
+        await self._send(request("status", content, secrets.token_hex(16), self._client, "iopub"))
 
     async def _send(self, message: Message) -> None:
         framed = pack(message, self._socket.ws_protocol)

@@ -249,7 +249,7 @@ async def _finished(call: Call, content: _Content, result: CallResult) -> dict[s
 
     def outputs_of(cell: CellResult) -> Sequence[Mapping[str, Any]]:
         log = CellLog(cells_dir / session, cell.id)
-        found: Any = notebook.notebook_outputs(log, limits, rich=True) if log.exists() else cell.outputs
+        found: Any = notebook.detailed_outputs(log, limits, rich=True) if log.exists() else cell.outputs
         return found  # type: ignore[no-any-return] # of a module that is imported late
 
     text = await asyncio.to_thread(notebook.executed, content.notebook, result.cells, outputs_of)

@@ -22,7 +22,6 @@ from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE
 from supervisord_py.pipes.output import OutputStream
-from supervisord_py.tools.install import Template
 
 Q = TypeVar("Q", bound=msgspec.Struct)
 B = TypeVar("B")
@@ -254,7 +253,7 @@ class New(Body):
 class NewTool(New):
     """A tool to be written."""
 
-    template: Template | None = None
+    template: Literal["stdlib", "fastapi", "node"] | None = None
 
 
 class Add(Body):

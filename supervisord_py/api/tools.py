@@ -160,7 +160,7 @@ async def launcher_state(call: Call) -> web.StreamResponse:
 
 async def new(call: Call, body: s.NewTool) -> web.StreamResponse:
     """Write a working tool to start from."""
-    template = body.template or Template.STDLIB
+    template = Template(body.template or Template.STDLIB)
     folder = await asyncio.to_thread(new_tool, call.context.config.tools_dir, body.name, template)
     call.context.catalog.refresh()
     return json_answer(_whole_document(call, folder.name), status=_CREATED)

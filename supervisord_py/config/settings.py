@@ -1,21 +1,19 @@
 """Every setting: its name, type, bounds, default and meaning, one frozen Struct a section of `pxd.toml`.
 
 Nothing is read here, and nothing validated: `daemon/settings_reader.py` derives its model from these types, so that a
-key is spelled once. `Meta(extra=SECRET)` marks what is shown nowhere.
+key is spelled once.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 MIB = 1024 * 1024
 KIB = 1024
 HIDDEN = "[hidden]"  # stands where a secret is
 
-SECRET = {"secret": True}
 Seconds = Annotated[float, Meta(ge=0)]
 PositiveSeconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
@@ -112,7 +110,7 @@ class KernelsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     hard_memory_mb: Count = 4096  # MiB beyond which the cell is ended; 0 is none
     processes: PositiveCount | None = None  # rlimit of a kernel
     gateway_url: str | None = None  # external gateway, http:// or https://
-    gateway_token: Annotated[str | None, Meta(extra=SECRET)] = None
+    gateway_token: str | None = None  # shown nowhere
 
     def __repr__(self) -> str:
         shown = (f"{name}={shown_value('kernels', name, getattr(self, name))!r}" for name in self.__struct_fields__)
@@ -168,18 +166,7 @@ KEYS: tuple[tuple[str, str], ...] = tuple(
 """(section, key) of every setting, in the order of the documentation."""
 
 
-def _is_secret(kind: Any) -> bool:
-    return get_origin(kind) is Annotated and any(
-        isinstance(each, Meta) and each.extra == SECRET for each in get_args(kind)
-    )
-
-
-SECRETS = frozenset(
-    (section, each.name)
-    for section in SECTIONS
-    for each in msgspec.structs.fields(getattr(DEFAULTS, section))
-    if _is_secret(each.type)
-)
+SECRETS = frozenset({("kernels", "gateway_token")})
 """Settings whose values are shown nowhere, and may not stand in a command line."""
 
 

@@ -21,13 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from supervisord_py.daemon.boot import Flags
-    from supervisord_py.daemon.control_plane import Options, Shutdown
-
-QUIET_SECONDS = 10.0
-"""The same complaint of the loop is not logged again for this long; how often it came is said with the next one."""
+    from supervisord_py.daemon.control_plane import Shutdown
 
 
 def main() -> int:
@@ -75,7 +72,7 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
     import structlog
 
     from supervisord_py.daemon import boot
-    from supervisord_py.daemon.control_plane import Options, Shutdown
+    from supervisord_py.daemon.control_plane import ControlPlane, Options, Shutdown
     from supervisord_py.daemon.logging import set_level
     from supervisord_py.daemon.settings import recall_valid
     from supervisord_py.daemon.sockets import adopt_socket
@@ -103,9 +100,20 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
     )
 
     async def live() -> Shutdown:
-        asyncio.get_running_loop().set_exception_handler(quiet_handler())
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_log_trouble)
         try:
-            return await _live(options)
+            plane = await ControlPlane.start(options)
+            # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper.
+            loop.add_signal_handler(signal.SIGTERM, plane.requests.make, Shutdown.REPLACE)
+            loop.add_signal_handler(signal.SIGHUP, plane.reload_soon)
+            loop.add_signal_handler(signal.SIGUSR1, plane.dump)
+            try:
+                await plane.serve()
+                return await plane.shutdown()
+            except BaseException:
+                await plane.abort()
+                raise
         finally:
             # Nobody holds the other end: a keeper that is only slow, or broke the protocol, still does.
             poll = select.poll()
@@ -122,43 +130,12 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
     return 0 if ended is not Shutdown.KEEPER_LOST else 1
 
 
-async def _live(options: Options) -> Shutdown:
-    import asyncio
-
-    from supervisord_py.daemon.control_plane import ControlPlane, Shutdown
-
-    plane = await ControlPlane.start(options)
-    loop = asyncio.get_running_loop()
-    # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper.
-    loop.add_signal_handler(signal.SIGTERM, plane.requests.make, Shutdown.REPLACE)
-    loop.add_signal_handler(signal.SIGHUP, plane.reload_soon)
-    loop.add_signal_handler(signal.SIGUSR1, plane.dump)
-    try:
-        await plane.serve()
-        return await plane.shutdown()
-    except BaseException:
-        await plane.abort()
-        raise
-
-
-def quiet_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """Return the loop's exception handler: an accept without descriptors, say, complains in bursts."""
+def _log_trouble(_loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
     import structlog
 
+    error = context.get("exception")
     log = structlog.get_logger(__name__)
-    told: dict[str, tuple[float, int]] = {}
-
-    def handle(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        message, error = str(context.get("message", "")), context.get("exception")
-        key = message.partition("\n")[0] + type(error).__name__
-        told_at, unsaid = told.get(key, (float("-inf"), 0))
-        if loop.time() - told_at < QUIET_SECONDS:
-            told[key] = (told_at, unsaid + 1)
-            return
-        told[key] = (loop.time(), 0)
-        log.error("loop_trouble", detail=message, error=repr(error) if error else None, unsaid=unsaid)
-
-    return handle
+    log.error("loop_trouble", detail=str(context.get("message", "")), error=repr(error) if error else None)
 
 
 if __name__ == "__main__":

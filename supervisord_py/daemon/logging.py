@@ -8,7 +8,6 @@ names that smell of secrets, and the values of environments, never do.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import math
@@ -91,55 +90,27 @@ class _StreamHandler(logging.StreamHandler[TextIO]):
         """Lose the line."""
 
 
-class JournalHandler(logging.Handler):
-    """Sends events to journald (JOURNAL_NATIVE_PROTOCOL), over restarts of journald; what it refuses goes to a stream.
-
-    Never fails and never blocks: what was refused is counted, and the next entry says how many.
-    """
+class JournalHandler(_StreamHandler):
+    """Sends events to journald (JOURNAL_NATIVE_PROTOCOL), never blocking; what it refuses goes to a stream."""
 
     def __init__(self, fallback: TextIO, path: str = JOURNAL_SOCKET) -> None:
-        super().__init__()
-        self.dropped = 0
-        self._fallback = fallback
+        super().__init__(fallback)
         self._path = path
-        self._socket: socket.socket | None = None
+        # Not connected: journald may be restarted, and its old socket is dead for ever.
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one event, or write it to the fallback."""
-        line = self.format(record)
-        fields = journal_fields(json.loads(line))
-        if self._send(encode_entry(fields | ({"PX_DROPPED_ENTRIES": str(self.dropped)} if self.dropped else {}))):
-            self.dropped = 0
-            return
-        self.dropped += 1
-        with contextlib.suppress(OSError, ValueError):
-            self._fallback.write(f"{line}\n")
-            self._fallback.flush()
+        try:
+            self._socket.sendto(encode_entry(journal_fields(json.loads(self.format(record)))), self._path)
+        except OSError:
+            super().emit(record)
 
     def close(self) -> None:
         """Let go of the socket."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._socket.close()
         super().close()
-
-    def _send(self, entry: bytes) -> bool:
-        for _ in range(2):
-            try:
-                if self._socket is None:
-                    self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                    self._socket.setblocking(False)
-                    self._socket.connect(self._path)
-                self._socket.send(entry)
-            except BlockingIOError:
-                return False
-            except OSError:  # journald was restarted or is away: its old socket is dead for ever, so connect once more
-                if self._socket is not None:
-                    self._socket.close()
-                    self._socket = None
-            else:
-                return True
-        return False
 
 
 def stderr_is_journal(named: str | None, stream: TextIO) -> bool:

@@ -215,11 +215,10 @@ class _Reading:
         # Variables of an earlier program that mean settings of ours: above files, below our own names.
         values, warnings = legacy_settings(sources.environ)
         tree: dict[str, Any] = {}
-        for each in values:
-            section, name = each.key.split(".")
-            tree.setdefault(section, {})[name] = each.value
-        variables = {each.key: {"origin": f"env {each.variable}"} for each in values}
-        self.layers.append(_Layer(tree, lambda key: variables[".".join(key[:2])]))
+        for key, (value, _) in values.items():
+            section, name = key.split(".")
+            tree.setdefault(section, {})[name] = value
+        self.layers.append(_Layer(tree, lambda key: {"origin": f"env {values['.'.join(key[:2])][1]}"}))
         self.warnings.extend(warnings)
         self._environment(sources.environ)
         self._flags(sources.flags)

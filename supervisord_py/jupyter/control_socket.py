@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 60.0
 START_SECONDS = 30.0
+# What a service manager grants belongs to Jupyter's service here, not to the daemon.
 _NOT_OURS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY", "CACHE_DIRECTORY")
-"""What a service manager grants belongs to Jupyter's service here, not to the daemon."""
 
 
 class DaemonError(RuntimeError):
@@ -33,34 +32,21 @@ class DaemonError(RuntimeError):
     Attributes:
         status: HTTP status of a refusal; None where there was no answer.
         kind: Kind of the problem document, `gone` where nobody listens, `broken` where the connection broke off.
+        is_gone: There is no daemon: its kernels ended with it.
     """
 
     def __init__(self, message: str, status: int | None = None, kind: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
-
-    @property
-    def is_gone(self) -> bool:
-        """True when there is no daemon: its kernels ended with it."""
-        return self.kind == "gone"
-
-    @property
-    def is_in_between(self) -> bool:
-        """True when the control plane was replaced meanwhile: what was asked may be asked again."""
-        return self.kind in {"broken", "interrupted"}
+        self.is_gone = kind == "gone"
 
 
-@dataclass(frozen=True, slots=True)
 class ControlSocket:
-    """The way to one daemon."""
+    """The way to one daemon: by its socket, else the one that PX_SOCKET, PX_HOME or the platform mean."""
 
-    path: str
-
-    @classmethod
-    def find(cls, configured: str = "") -> ControlSocket:
-        """Return the socket that was configured, else the one that PX_SOCKET, PX_HOME or the platform mean."""
-        return cls(configured or str(resolve_paths(_own_environment()).socket))
+    def __init__(self, path: str = "") -> None:
+        self.path = path or str(resolve_paths(_own_environment()).socket)
 
     async def ask(
         self, method: str, route: str, body: Mapping[str, Any] | None = None, seconds: float = ASK_SECONDS
@@ -69,16 +55,29 @@ class ControlSocket:
 
         Raises DaemonError: no answer, or the answer is a problem document.
         """
+        content = b"" if body is None else json.dumps(body).encode()
+        lines = [f"{method} {route} HTTP/1.1", "Host: px", "Accept: application/json", "Connection: close"]
+        if body is not None:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
         try:
             async with asyncio.timeout(seconds):
-                status, document = await self._exchange(_request(method, route, body))
+                heard = await self._exchange("\r\n".join([*lines, "", ""]).encode("ascii") + content)
+            head, _, body_heard = heard.partition(b"\r\n\r\n")
+            status, document = int(head.split(maxsplit=2)[1]), json.loads(body_heard)
         except TimeoutError as error:
             raise DaemonError(f"pxd did not answer {method} {route} within {seconds:g} s", kind="late") from error
-        if status >= 400 or not isinstance(document, dict):
-            raise _refusal(status, document)
+        except (OSError, IndexError, ValueError) as error:
+            raise DaemonError(f"pxd broke off its answer at {self.path}: {error!r}", kind="broken") from error
+        if not isinstance(document, dict):
+            raise DaemonError("pxd answered with something that is no document of its API", status)
+        if status >= 400:
+            detail, hint = str(document.get("detail") or document.get("title")), document.get("hint")
+            end = "" if detail.endswith((".", "!", "?")) or not hint else "."
+            words = f"{detail}{end} {hint}" if hint else detail
+            raise DaemonError(words, status, str(document.get("kind", "")))
         return document
 
-    async def _exchange(self, request: bytes) -> tuple[int, Any]:
+    async def _exchange(self, request: bytes) -> bytes:
         try:
             reader, writer = await asyncio.open_unix_connection(self.path)
         except OSError as error:
@@ -89,9 +88,7 @@ class ControlSocket:
         try:
             writer.write(request)
             await writer.drain()
-            return _read(await reader.read())
-        except (OSError, IndexError, ValueError) as error:
-            raise DaemonError(f"pxd broke off its answer at {self.path}: {error!r}", kind="broken") from error
+            return await reader.read()
         finally:
             writer.close()
 
@@ -102,7 +99,7 @@ class ControlSocket:
         try:
             return await self.ask(method, route, body, seconds)
         except DaemonError as error:
-            if not error.is_in_between:
+            if error.kind not in {"broken", "interrupted"}:
                 raise
         return await self.ask(method, route, body, seconds)
 
@@ -121,10 +118,9 @@ class ControlSocket:
     def _start(self) -> None:
         beside = Path(sys.executable).with_name("pxctl")
         command = [str(beside) if beside.exists() else "pxctl", "--socket", self.path, "daemon", "start"]
+        options: Any = {"env": _own_environment(), "stdin": subprocess.DEVNULL, "capture_output": True}
         try:
-            run = subprocess.run(
-                command, env=_own_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
-            )
+            run = subprocess.run(command, check=False, **options)
         except OSError as error:
             raise DaemonError(f"pxd does not run, and {command[0]} cannot start it: {error}", kind="gone") from error
         if run.returncode != 0:
@@ -133,29 +129,6 @@ class ControlSocket:
 
 def _own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
-
-
-def _request(method: str, route: str, body: Mapping[str, Any] | None) -> bytes:
-    content = b"" if body is None else json.dumps(body).encode()
-    lines = [f"{method} {route} HTTP/1.1", "Host: px", "Accept: application/json", "Connection: close"]
-    if body is not None:
-        lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
-    return "\r\n".join([*lines, "", ""]).encode("ascii") + content
-
-
-def _read(heard: bytes) -> tuple[int, Any]:
-    """Return status and document of a whole answer; raises ValueError where it is none, or not whole."""
-    head, _, body = heard.partition(b"\r\n\r\n")
-    return int(head.split(maxsplit=2)[1]), json.loads(body)
-
-
-def _refusal(status: int, problem: Any) -> DaemonError:
-    if not isinstance(problem, dict) or status < 400:
-        return DaemonError("pxd answered with something that is no document of its API", status)
-    detail = str(problem.get("detail") or problem.get("title"))
-    hint = problem.get("hint")
-    end = "" if detail.endswith((".", "!", "?")) or not hint else "."
-    return DaemonError(f"{detail}{end}" + (f" {hint}" if hint else ""), status, str(problem.get("kind", "")))
 
 
 def shown_by(error: DaemonError, program: str = "jupyter_server") -> Exception:

@@ -59,7 +59,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
 
     @property
     def _daemon(self) -> ControlSocket:
-        return ControlSocket.find(self.socket)
+        return ControlSocket(self.socket)
 
     def _route(self, verb: str = "") -> str:
         return f"/api/kernels/{quote(self._session or '', safe='')}{verb}"
@@ -78,40 +78,31 @@ class SupervisedProvisioner(KernelProvisionerBase):
             DaemonError: It cannot be started; the message says why. In a jupyter_server it is tornado's HTTPError.
         """
         self._cwd = os.path.realpath(kwargs.get("cwd") or ".")  # noqa: ASYNC240 - a local path, once
+        # A kernelspec does not know its own name: its folder is called so.
+        name = str(getattr(self.parent, "kernel_name", "") or Path(self.kernel_spec.resource_dir).name)
+        order: dict[str, Any] = {}
         try:
             await self._daemon.ensure_running()
-            kernel = await self._begin(
-                order_of(
-                    str(self.kernel_id),
-                    Kernelspec(self._spec_name(), tuple(cmd), self.kernel_spec.language),
-                    cwd=self._cwd,
-                    env=kwargs.get("env") or {},
-                    environ=os.environ,
-                    interpreter=self.interpreter,
-                    arguments=self._arguments,
-                )
+            order = order_of(
+                str(self.kernel_id),
+                Kernelspec(name, tuple(cmd), self.kernel_spec.language),
+                cwd=self._cwd,
+                env=kwargs.get("env") or {},
+                environ=os.environ,
+                interpreter=self.interpreter,
+                arguments=self._arguments,
             )
+            kernel = await self._daemon.ask_surely("POST", "/api/kernels", order, _START_SECONDS)
         except DaemonError as error:
+            if error.status == 422 and "kernelspec" in order:
+                where = f"This front end has it in {self.kernel_spec.resource_dir}; pxd looks on its own JUPYTER_PATH."
+                error = DaemonError(f"{error} {where}", error.status, error.kind)
             raise shown_by(error) from error
         self._session, self._instance = str(kernel["id"]), str(kernel["instance"])
         info = json.loads(await asyncio.to_thread(Path(kernel["connection_file"]).read_bytes))
         info["key"] = info["key"].encode()
         self.connection_info = info
         return cast("KernelConnectionInfo", info)
-
-    def _spec_name(self) -> str:
-        """Return the name of the kernelspec, which it does not know itself: its folder is called so."""
-        named = getattr(self.parent, "kernel_name", "")
-        return str(named or Path(self.kernel_spec.resource_dir).name)
-
-    async def _begin(self, order: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return await self._daemon.ask_surely("POST", "/api/kernels", order, _START_SECONDS)
-        except DaemonError as error:
-            if error.status != 422 or "kernelspec" not in order:
-                raise
-            where = f"This front end has it in {self.kernel_spec.resource_dir}; pxd looks on its own JUPYTER_PATH."
-            raise DaemonError(f"{error} {where}", error.status, error.kind) from error
 
     # -- watched -----------------------------------------------------------------------------------------------------
 
@@ -160,9 +151,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
         """End the kernel; returns when nothing of it is left."""
         await self._stop()
 
-    async def terminate(self, restart: bool = False) -> None:
-        """End the kernel in order; returns when nothing of it is left."""
-        await self._stop()
+    terminate = kill
 
     async def cleanup(self, restart: bool = False) -> None:
         """Leave nothing behind of a kernel that was shut down; before a restart the session stays."""
@@ -219,17 +208,10 @@ def order_of(
     """Return the body of `POST /api/kernels`.
 
     A spec that only means "some Python with ipykernel" is left to the daemon's choice; one that names its interpreter
-    gets that, by our launcher; any other is run as it is written.
-
-    Args:
-        kernel_id: Jupyter's: mostly a UUID, but any text is allowed. The same gives the same session, on the same
-            sockets, after a restart.
-        spec: Name, command and language as written.
-        cwd: Absolute folder.
-        env: Environment that Jupyter made for the kernel.
-        environ: The front end's own: it goes through the daemon's filter as the caller's; what `env` adds does not.
-        interpreter: Python to take in the place of the kernelspec's; "" for none.
-        arguments: What the front end wants behind the command.
+    gets that, by our launcher; any other is run as it is written. `kernel_id` is Jupyter's, mostly a UUID: the same
+    gives the same session, on the same sockets, after a restart. `env` is what Jupyter made for the kernel, `environ`
+    the front end's own: it goes through the daemon's filter as the caller's; what `env` adds does not. `interpreter`
+    takes the place of the kernelspec's; "" for none.
     """
     program = {"interpreter": interpreter or spec.python or ""}
     if not spec.native and not (spec.python or "").startswith("/"):

@@ -11,6 +11,7 @@ import os
 import resource
 import select
 import time
+from functools import partial
 
 from supervisord_py.keeper import cgroup, procfs, system
 
@@ -70,12 +71,7 @@ def read_boot(fd: int) -> Boot:
 
 
 class Rungs:
-    """What this machine lets us do (DESIGN §5).
-
-    Attributes:
-        kill: cgroup, subreaper or process_group.
-        memory: cgroup, resident or footprint.
-    """
+    """What this machine lets us do (DESIGN §5): how a tree is killed, and how its memory is limited."""
 
     def __init__(self, boot: Boot) -> None:
         self.portable = boot.platform == "portable" or not system.LINUX
@@ -128,16 +124,9 @@ class Journal:
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
 
-    def info(self, event: str, **facts: Any) -> None:
-        self._line("info", event, facts)
+        self.info, self.warning, self.error = (partial(self._line, level) for level in ("info", "warning", "error"))
 
-    def warning(self, event: str, **facts: Any) -> None:
-        self._line("warning", event, facts)
-
-    def error(self, event: str, **facts: Any) -> None:
-        self._line("error", event, facts)
-
-    def _line(self, level: str, event: str, facts: dict[str, Any]) -> None:
+    def _line(self, level: str, event: str, **facts: Any) -> None:
         if self._dropped:
             facts["dropped_lines"] = self._dropped
         now = time.time()

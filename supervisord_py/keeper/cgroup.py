@@ -161,11 +161,23 @@ def found(daemon_id: str) -> Groups | None:
     place = _here()
     if place is None:
         return None
+    mount, base = place
     try:
-        base = _base(*place)
+        # Ourselves moved out of the way, where that is our right.
+        if os.path.basename(base) in _LEAVES and os.access(os.path.dirname(base), os.W_OK):
+            base = os.path.dirname(base)
+        elif base != mount and _delegated(base):
+            leaf = f"{base}/{LEAF}"
+            os.makedirs(leaf, 0o755, exist_ok=True)
+            put(leaf + "/cgroup.procs", "0")
         path = f"{base}/{GROUP_PREFIX}{daemon_id}"
         os.makedirs(path, 0o755, exist_ok=True)
-        _hand_on(base, path)
+        for each in (base, path) if _delegated(base) else (path,):
+            offered = get(each + "/cgroup.controllers").split()
+            for name in ("memory", "pids"):
+                if name in offered:
+                    with contextlib.suppress(OSError):  # what is refused is not used
+                        put(each + "/cgroup.subtree_control", f"+{name}")
         groups = Groups(path)
         if os.path.exists(path + "/cgroup.kill") and _may_join(groups):
             return groups
@@ -186,17 +198,6 @@ def _here() -> tuple[str, str] | None:
     return locate(get("/proc/self/mountinfo"), get("/proc/self/cgroup"))
 
 
-def _base(mount: str, own: str) -> str:
-    """Return the directory that our groups go to, ourselves moved out of the way where that is our right."""
-    if os.path.basename(own) in _LEAVES and os.access(os.path.dirname(own), os.W_OK):
-        return os.path.dirname(own)
-    if own != mount and _delegated(own):
-        leaf = f"{own}/{LEAF}"
-        os.makedirs(leaf, 0o755, exist_ok=True)
-        put(leaf + "/cgroup.procs", "0")
-    return own
-
-
 def _delegated(path: str) -> bool:
     """Tell a group handed to us from one we merely may write to: systemd marks it, or it belongs to our own uid."""
     with contextlib.suppress(OSError):
@@ -204,16 +205,6 @@ def _delegated(path: str) -> bool:
             return True
     uid = os.geteuid()
     return uid != 0 and os.stat(path).st_uid == uid
-
-
-def _hand_on(base: str, path: str) -> None:
-    """Enable the controllers that are there for our groups; what is refused is not used."""
-    for place in (base, path) if _delegated(base) else (path,):
-        offered = get(place + "/cgroup.controllers").split()
-        for name in ("memory", "pids"):
-            if name in offered:
-                with contextlib.suppress(OSError):
-                    put(place + "/cgroup.subtree_control", f"+{name}")
 
 
 def _may_join(groups: Groups) -> bool:

@@ -39,7 +39,12 @@ def sweep(daemon_id: str, run_dir: str) -> tuple[list[dict[str, Any]], list[Proc
     """
     interrupted: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + SWEEP_SECONDS
-    spared = _self_and_ancestors()
+    spared: set[int] = set()  # ourselves and our ancestors
+    pid = os.getpid()
+    while pid > 0 and pid not in spared:
+        spared.add(pid)
+        row = procfs.look(pid)
+        pid = row.ppid if row else 0
     while True:
         groups = cgroup.leftovers(daemon_id)
         left = [*_marked(daemon_id, spared), *_recorded(run_dir, spared)]
@@ -57,16 +62,6 @@ def sweep(daemon_id: str, run_dir: str) -> tuple[list[dict[str, Any]], list[Proc
         select.select((), (), (), PAUSE_SECONDS)
     forget_record(run_dir)
     return list(interrupted.values()), [process for process, _, _ in left]
-
-
-def _self_and_ancestors() -> set[int]:
-    spared: set[int] = set()
-    pid = os.getpid()
-    while pid > 0 and pid not in spared:
-        spared.add(pid)
-        row = procfs.look(pid)
-        pid = row.ppid if row else 0
-    return spared
 
 
 def _marks(pid: int) -> tuple[str, str, str]:

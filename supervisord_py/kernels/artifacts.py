@@ -21,8 +21,8 @@ _TYPES = mimetypes.MimeTypes()  # without what the machine adds to them
 _TYPES.add_type("text/markdown", ".md")
 _TYPES.add_type("text/latex", ".tex")
 _RICH = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9]{1,20}\.[a-z0-9-]{1,40}\Z")
+# Types that kernels give as base64: pictures (but SVG), sound, films, PDF.
 _BASE64 = re.compile(r"(?:image/(?!svg\+xml)|audio/|video/|application/pdf\Z)")
-"""Types that kernels give as base64: pictures (but SVG), sound, films, PDF."""
 
 
 class ArtifactFile(NamedTuple):
@@ -59,18 +59,16 @@ def content(mime: str, value: Any) -> bytes:
 
 def _keep(target: Path, data: bytes) -> dict[str, Any]:
     """Write a file whole or not at all, unless it is there already; return the reference to it."""
-    reference = {"artifact": target.name, "bytes": len(data)}
-    if target.exists() and target.stat().st_size == len(data):
-        return reference
     draft = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        _write(draft, [data])
-        draft.replace(target)
+        if not target.exists() or target.stat().st_size != len(data):
+            _write(draft, [data])
+            draft.replace(target)
     except OSError as error:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         return {"artifact": None, "bytes": len(data), "error": f"not kept: {error.strerror}"}
-    return reference
+    return {"artifact": target.name, "bytes": len(data)}
 
 
 def _write(path: Path, pieces: Iterable[bytes]) -> None:

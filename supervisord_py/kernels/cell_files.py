@@ -159,6 +159,14 @@ class CellLog:
             found, end = self.records_from(offset)
             yield from found
 
+    def record_at(self, offset: int) -> Record:
+        """Return the record whose line begins there."""
+        with suppress(FileNotFoundError), self.records_path.open("rb") as file:
+            file.seek(offset)
+            if (record := _record(file.readline(), offset)) is not None:
+                return record
+        raise self._gone()
+
     def ended(self) -> WrittenEnd | None:
         """Return how the cell ended, None while it has not or its writer was killed."""
         try:

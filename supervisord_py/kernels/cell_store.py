@@ -14,11 +14,10 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels import retention
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.call_rules import CellOutcome, judge
-from supervisord_py.kernels.cell import CellError, CellStatus, Variables
+from supervisord_py.kernels.cell import CellError, CellResult, CellStatus, Variables
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.kernel_driver import folder_of_cells
 from supervisord_py.kernels.messages import end_in_row, how_it_ended
-from supervisord_py.kernels.render import CellOutput, cell_result, show
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.cell_files import WrittenEnd
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.render import CellOutput
     from supervisord_py.kernels.session_register import LiveSession
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
@@ -87,21 +86,27 @@ class CellStore:
         status, error = end.status, end.error
         if output.unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
             status, error = CellStatus.ERROR, CellError("OutputNotKept", output.unkept)
-        result = cell_result(
+        from supervisord_py.kernels.render import what_was_raised
+
+        count, written = reply.execution_count if reply else None, output.end
+        if count is None and written is not None:
+            count = written.execution_count
+        shown = ("text", "outputs", "truncated", "artifact", "total_bytes", "total_lines", "shown_bytes")
+        result = CellResult(
             sent.id,
             sent.title,
-            output,
-            status=status,
-            error=error,
-            duration_seconds=duration_seconds,
-            execution_count=reply.execution_count if reply else None,
+            status,
+            error=what_was_raised(error, output.error),
+            duration_seconds=written.duration if duration_seconds is None and written is not None else duration_seconds,
+            execution_count=count,
             steps=end.steps,
-            lossy=bool(reply and reply.lossy),
-            notices=end.notices,
+            lossy=bool(reply and reply.lossy) or output.unkept is not None,
+            notices=(*filter(None, [output.unkept]), *output.notices, *end.notices),
+            **{name: getattr(output, name) for name in shown},
         )
         at = time.time()
-        if duration_seconds is None and output.end is not None:
-            at = max(sent.started_at, output.end.time)  # it was followed: it ended when its files say so
+        if duration_seconds is None and written is not None:
+            at = max(sent.started_at, written.time)  # it was followed: it ended when its files say so
         closing = _closing(result, Variables.LOST if end.is_stateless else end.variables, at)
         if end.gone is not None and kernel_is_over:
             await asyncio.to_thread(self.log(sent.session, sent.id).seal, closing.error, at)
@@ -110,6 +115,8 @@ class CellStore:
 
     async def _shown(self, sent: KernelCellRow) -> CellOutput:
         """Read a cell's files. Small ones come from memory: the way to a thread and back takes longer."""
+        from supervisord_py.kernels.render import CellOutput, show
+
         log, limits = self.log(sent.session, sent.id), self._config().output
         try:
             paths = [path for path in (*log.paths.values(), log.records_path) if path.exists()]

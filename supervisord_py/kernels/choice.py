@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BASH = "bash"
 PYTHON = "python"
+PROGRAMS = "kernel-"  # how the names of programs begin that are run for kernels
 SPEC_PREFIX = "spec:"  # before the name of a kernelspec that is a session's interpreter
 
 

@@ -50,14 +50,13 @@ class CapabilityReport(msgspec.Struct, frozen=True):
 
     def document(self) -> dict[str, Any]:
         """Return JSON values; an `expose` of null is a daemon that can offer no cells at all."""
-        python, bash = self.python, self.bash
-        return {
-            "expose": self.expose.value if self.expose else None,
-            "wanted": self.wanted.value,
-            "python": {"offered": python.offered, "reason": python.reason, "interpreter": python.program},
-            "bash": {"offered": bash.offered, "reason": bash.reason, "shell": bash.program},
-            "backend": self.backend.value,
+        names = {"python": "interpreter", "bash": "shell"}
+        offers = {"python": self.python, "bash": self.bash}
+        kinds = {
+            kind: {"offered": offer.offered, "reason": offer.reason, names[kind]: offer.program}
+            for kind, offer in offers.items()
         }
+        return {"expose": self.expose, "wanted": self.wanted, **kinds, "backend": self.backend}
 
 
 def report(wanted: Expose, python: Offer, shell: str | None, backend: BackendName) -> CapabilityReport:
@@ -97,40 +96,29 @@ _VARIABLES: Mapping[str, tuple[str, Mapping[str, str | bool] | None, str]] = {
 LEGACY_NAMES = frozenset(_VARIABLES)
 
 
-class LegacyValue(msgspec.Struct, frozen=True):
-    """One setting, and the variable that it came from. The value may be a secret: not in repr."""
+def legacy_settings(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str | bool, str]], tuple[str, ...]]:
+    """Read the original's variables; returns settings, `{key: (value, variable)}`, and warnings.
 
-    key: str
-    value: str | bool
-    variable: str
-
-    def __repr__(self) -> str:
-        return f"LegacyValue({self.key}, {self.variable})"
-
-
-def legacy_settings(environ: Mapping[str, str]) -> tuple[tuple[LegacyValue, ...], tuple[str, ...]]:
-    """Read the original's variables; returns settings and warnings. An empty variable counts as one that is not set.
-
-    They are weaker than ours: a key whose own `PX_KERNELS__…` is set is left out. A word that a variable does not know
-    is a warning, never an error: these variables are set for other programs too. Warnings quote no address or token.
-    An address of a gateway also selects the external gateway, as it did there.
+    An empty variable counts as one that is not set. They are weaker than ours: a key whose own `PX_KERNELS__…` is set
+    is left out. A word that a variable does not know is a warning, never an error: these variables are set for other
+    programs too. Warnings quote no address or token. An address of a gateway also selects the external gateway, as it
+    did there.
     """
-    values: dict[str, LegacyValue] = {}
+    values: dict[str, tuple[str | bool, str]] = {}
     warnings: list[str] = []
+
+    def take(key: str, value: str | bool, variable: str) -> None:
+        if f"PX_{key.upper().replace('.', '__')}" not in environ:
+            values.setdefault(key, (value, variable))
+
     for variable, (key, words, known) in _VARIABLES.items():
         if not (text := environ.get(variable, "")):
             continue
         value = text.strip() or None if words is None else words.get(text.strip().lower())
         if value is None:
             warnings.append(f"{variable}{f'={text[:40]!r}' if words else ''} is ignored: it knows {known}")
-        elif key not in values and own_variable(key) not in environ:
-            values[key] = LegacyValue(key, value, variable)
-    url, backend = values.get("kernels.gateway_url"), "kernels.backend"
-    if url is not None and own_variable(backend) not in environ:
-        values[backend] = LegacyValue(backend, "gateway-external", url.variable)
-    return tuple(values.values()), tuple(warnings)
-
-
-def own_variable(key: str) -> str:
-    """Return our own variable for a key `section.name`."""
-    return "PX_" + key.upper().replace(".", "__")
+        else:
+            take(key, value, variable)
+    if "kernels.gateway_url" in values:
+        take("kernels.backend", "gateway-external", values["kernels.gateway_url"][1])
+    return values, tuple(warnings)

@@ -14,7 +14,7 @@ from supervisord_py.kernels.cell_files import READ_BYTES, Record
 from supervisord_py.kernels.inside.cell_writer import STREAMS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator
 
     from supervisord_py.kernels.cell_files import CellLog
 
@@ -61,19 +61,57 @@ class Position(NamedTuple):
     record: int = -1
 
 
-START = Position()
-
-
-async def follow(log: CellLog, bell: Bell, begin: Position = START) -> AsyncGenerator[Piece | Record, None]:
+async def follow(log: CellLog, bell: Bell, begin: Position = Position()) -> AsyncGenerator[Piece | Record, None]:  # noqa: B008
     """Yield pieces and records in their true order, up to the end record, or until the bell is closed without one.
 
     What is before `begin` was told already, but the end is always given. Raises OutputGoneError: retention took the
     files, or the bell was closed already and there are none.
     """
-    reading, pause = _Reading(log, begin, may_begin=not bell.is_closed), LOOK_SECONDS[0]
+    may_begin, pause = not bell.is_closed, LOOK_SECONDS[0]
+    at, next_line = {"stdout": begin.out, "stderr": begin.err}, 0
+    waiting: deque[Record] = deque()
+
+    def take(stream: str, end: int) -> list[Piece]:
+        """Read the next bytes of a stream up to its end; what a record counts and was cut off since is passed over."""
+        length = min(READ_BYTES, end - at[stream])
+        data = log.read(stream, at[stream], length) if length > 0 else b""
+        piece = Piece(stream, sum(at.values()), data)
+        at[stream] += len(data)
+        return [piece] if data else []
+
+    def look() -> list[Piece | Record]:
+        """Return the next few things, [] when there is nothing new; about one piece of bytes.
+
+        The sizes are seen first, stdout's before stderr's, and then the records: whatever tells the order of those
+        bytes is among them. Up to the next record that is stderr and then stdout: see `in_order`.
+        """
+        nonlocal next_line
+        found: list[Piece | Record] = []
+        if may_begin and not next_line and not log.exists():
+            return found
+        while len(found) < _ITEMS and sum(len(item.data) for item in found if isinstance(item, Piece)) < READ_BYTES:
+            sizes = {stream: log.size(stream) for stream in STREAMS}
+            if not waiting:
+                records, next_line = log.records_from(next_line)
+                waiting.extend(records)
+            record = waiting[0] if waiting else None
+            if record is not None:
+                sizes = {"stdout": record.at, "stderr": record.err_at}
+            if pieces := take("stderr", sizes["stderr"]) or take("stdout", sizes["stdout"]):
+                found += pieces
+                continue
+            if record is None:
+                break
+            waiting.popleft()
+            if record.offset > begin.record or record.kind == "end":
+                found.append(record)
+            if record.kind == "end":
+                break
+        return found
+
     while True:
         rings, over = bell.rings, bell.is_closed
-        found = await asyncio.to_thread(reading.look)
+        found = await asyncio.to_thread(look)
         for item in found:
             yield item
         if (over and not found) or (found and isinstance(found[-1], Record) and found[-1].kind == "end"):
@@ -83,52 +121,3 @@ async def follow(log: CellLog, bell: Bell, begin: Position = START) -> AsyncGene
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await bell.after(rings)
-
-
-class _Reading:
-    """Where one follower is in the files.
-
-    A look sees the sizes first, stdout's before stderr's, and then the records: whatever tells the order of those bytes
-    is among them. Up to the next record that is stderr and then stdout: see `in_order`.
-    """
-
-    def __init__(self, log: CellLog, begin: Position, *, may_begin: bool) -> None:
-        self._log = log
-        self._may_begin = may_begin
-        self._at = {"stdout": begin.out, "stderr": begin.err}
-        self._known = begin.record
-        self._next_line = 0
-        self._waiting: deque[Record] = deque()
-
-    def look(self) -> list[Piece | Record]:
-        """Return the next few things, [] when there is nothing new; about one piece of bytes."""
-        found: list[Piece | Record] = []
-        if self._may_begin and not self._next_line and not self._log.exists():
-            return found
-        while len(found) < _ITEMS and sum(len(item.data) for item in found if isinstance(item, Piece)) < READ_BYTES:
-            sizes = {stream: self._log.size(stream) for stream in STREAMS}
-            if not self._waiting:
-                records, self._next_line = self._log.records_from(self._next_line)
-                self._waiting.extend(records)
-            record = self._waiting[0] if self._waiting else None
-            if record is not None:
-                sizes = {"stdout": record.at, "stderr": record.err_at}
-            if self._take(found, "stderr", sizes) or self._take(found, "stdout", sizes):
-                continue
-            if record is None:
-                break
-            self._waiting.popleft()
-            if record.offset > self._known or record.kind == "end":
-                found.append(record)
-            if record.kind == "end":
-                break
-        return found
-
-    def _take(self, found: list[Piece | Record], stream: str, ends: Mapping[str, int]) -> bool:
-        """Read the next bytes of a stream up to its end; what a record counts and was cut off since is passed over."""
-        length = min(READ_BYTES, ends[stream] - self._at[stream])
-        data = self._log.read(stream, self._at[stream], length) if length > 0 else b""
-        if data:
-            found.append(Piece(stream, sum(self._at.values()), data))
-            self._at[stream] += len(data)
-        return bool(data)

@@ -1,8 +1,8 @@
 """Kernels at Jupyter servers: what this daemon has there, and the backend for somebody else's server.
 
-A kernel that a server started for us is written down, in a file of its own, before anything is asked of it, and deleted
-when its start does not come to its end; where the server's answer never came, the id that we proposed is deleted. The
-note goes after the kernel is known to be gone; what has a note and no session is deleted by a later sweep.
+A kernel that a server started for us is written down, in a file of its own, and deleted when its start does not come to
+its end; where the server's answer never came, the id that we proposed is deleted. The note goes after the kernel is
+known to be gone; what has a note and no session is deleted by a later sweep.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ import uuid
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 import structlog
 
-from supervisord_py.errors import ConfigError, InvalidInputError, PxError, ReadinessTimeoutError, TimedOutError
+from supervisord_py.errors import ConfigError, InvalidInputError, PxError, ReadinessTimeoutError
 from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.gateway_client import GatewayClient
 from supervisord_py.kernels.gateway_kernel import GatewayKernel, RemoteKernel
 from supervisord_py.process.model import Child, Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from supervisord_py.kernels.backend import Launch
@@ -39,6 +38,7 @@ ATTACH_SECONDS = 15.0
 BUSY_SECONDS = 2.0  # a kernel that is taken over and has not answered until then is believed to be busy with a cell
 EARLY_MESSAGES = 10_000
 MARK = "PX_INSTANCE"
+_HARMLESS = re.compile(r"(LANG|TERM|TZ)\Z|LC_|PI_")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|KEY|AUTH|SESSION", re.IGNORECASE)
 _log = structlog.get_logger(__name__)
 
@@ -49,15 +49,22 @@ def remaining(deadline: float) -> float:
 
 
 class RemoteKernels:
-    """Kernels of one daemon at the servers of one backend, `external` or `local`; a backend is one of these."""
+    """Kernels of one daemon at the servers of one backend, `external` or `local`; a backend is one of these.
 
-    spools = False  # its Python kernels write the files of their cells by themselves
+    `spools`: its Python kernels write the files of their cells by themselves.
+    """
+
+    spools = False
 
     def __init__(self, config: KernelsConfig, daemon: str, backend: str) -> None:
         self.config = config
-        self._daemon = daemon
         self._folder = config.gateway.dir / "held" / backend
-        self._open: list[GatewayKernel] = []
+        self._notes: dict[str, RemoteKernel] = {}  # by instance; the files say the same
+        for path in sorted(self._folder.glob(f"{daemon}.*.json")):
+            with suppress(OSError, msgspec.MsgspecError):
+                held = msgspec.json.decode(path.read_bytes(), type=RemoteKernel)
+                self._notes[held.instance] = held
+        self._open: dict[str, GatewayKernel] = {}
         self._writing = asyncio.Lock()
         self._undoing: set[asyncio.Task[None]] = set()
 
@@ -69,52 +76,42 @@ class RemoteKernels:
         """Return who speaks with the server of a kernel that is written down; None where it is out of our reach."""
         raise NotImplementedError
 
-    # -- up ----------------------------------------------------------------------------------------------------------
-
     async def spec(self, launch: Launch) -> None:
         """Nothing is spawned by us: the server does that."""
 
     async def start_at(
-        self,
-        client: GatewayClient,
-        launch: Launch,
-        body: Mapping[str, object],
-        *,
-        deadline: float,
-        wanted: str = "",
+        self, client: GatewayClient, launch: Launch, body: Mapping[str, Any], *, deadline: float, wanted: str = ""
     ) -> GatewayKernel:
         """Have a kernel started and return it when it answers.
 
         `body` is that of the POST without the id, `wanted` an id to propose to the server. What did not come up is
         deleted, as far as the server can be reached.
         """
-        kernel_id = wanted = wanted or str(uuid.uuid4())
-        kernel, env = None, body.get("env")
+        wanted = wanted or str(uuid.uuid4())
+        names = (launch.instance, launch.session_id, wanted, client.shown, uuid.uuid4().hex)
+        held, kernel = RemoteKernel(*names, started_at=time.time(), tag=launch.tag), None
         # Each kind of server has its own place for the id that we want.
-        proposed = {"env": {**env, "KERNEL_ID": wanted}} if isinstance(env, dict) and env else {}
+        proposed = {"env": {**body["env"], "KERNEL_ID": wanted}} if body.get("env") else {}
         try:
-            kernel_id = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
-            names = (launch.instance, launch.session_id, kernel_id, client.shown, uuid.uuid4().hex)
-            held = RemoteKernel(*names, started_at=time.time(), tag=launch.tag)
-            await asyncio.to_thread(self._write, held)
+            created = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
+            held = msgspec.structs.replace(held, kernel=created)
+            await self._write(held)
             kernel = self._kernel(client, held, launch)
             await kernel.connect(remaining(deadline))
-            try:
-                is_python = await kernel.is_python(remaining(deadline))
-            except TimedOutError as error:
-                raise ReadinessTimeoutError(error.detail, reason="readiness_timeout") from error
-            if is_python:
+            if await kernel.is_python(remaining(deadline)):
                 await self.settle(kernel, launch, deadline)
         except BaseException:
             if kernel is not None:
                 await kernel.close()
-            self._undo(client, launch.instance, kernel_id)
+            self._undo(client, held)
             raise
-        return self._keep(kernel)
-
-    def _keep(self, kernel: GatewayKernel) -> GatewayKernel:
         kernel.is_settled = True
-        self._open = [*(each for each in self._open if not each.is_closed), kernel]
+        return kernel
+
+    def _kernel(self, client: GatewayClient, held: RemoteKernel, launch: Launch) -> GatewayKernel:
+        spool = self.spools and launch.interpreter is not None
+        kernel = GatewayKernel(client, held, spool=spool, trace=self.config.trace, ended=self.ended)
+        self._open[held.instance] = kernel
         return kernel
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
@@ -126,52 +123,48 @@ class RemoteKernels:
         It counts only when it bears its mark: a server that restarted it meanwhile still offers the id, without the
         variables; then it is deleted. One that is busy cannot say so, and is believed.
         """
-        held = await asyncio.to_thread(self._read, child.key)
+        held = self._notes.get(child.key)
         client = await self.client_of(held) if held is not None else None
         if held is None or client is None:
             return None
-        kernel = self._kernel(client, held, launch)
-        kernel.is_settled = is_same = True
+        kernel, is_same = self._kernel(client, held, launch), False
+        kernel.is_settled = True
         kernel.early = deque(maxlen=EARLY_MESSAGES)
         try:
             await kernel.connect(ATTACH_SECONDS)
-            with suppress(TimedOutError):
+            mark = repr(held.instance)
+            with suppress(ReadinessTimeoutError):
                 if await kernel.is_python(BUSY_SECONDS):
                     mark = await kernel.evaluate("", f"__import__('os').environ.get({MARK!r})", BUSY_SECONDS)
-                    is_same = mark == repr(held.instance)
+            is_same = mark == repr(held.instance) and not kernel.died.done()
         except PxError as error:
             _log.info("gateway_attach_failed", unit=f"kernel:{held.session_id}", detail=error.detail)
-            is_same = False
-        except BaseException:
-            await kernel.close()
-            raise
-        if is_same and not kernel.died.done():
-            return self._keep(kernel)
-        await kernel.close()
-        self._undo(client, held.instance, held.kernel)
+        finally:
+            if not is_same:
+                await kernel.close()
+        if is_same:
+            return kernel
+        self._undo(client, held)
         return None
-
-    def _kernel(self, client: GatewayClient, held: RemoteKernel, launch: Launch) -> GatewayKernel:
-        spool = self.spools and launch.interpreter is not None
-        return GatewayKernel(client, held, spool=spool, trace=self.config.trace, ended=self.ended)
 
     async def ended(self, held: RemoteKernel, is_deleted: bool) -> tuple[int, ...]:
         """Forget a kernel that is known to be gone; returns the pids of what is left of it on this machine."""
+        self._open.pop(held.instance, None)
         if is_deleted:
             await self.forget(held)
         return ()
 
-    def _undo(self, client: GatewayClient, instance: str, kernel: str) -> None:
+    def _undo(self, client: GatewayClient, held: RemoteKernel) -> None:
         """Delete what a start left at the server, in the background: the one who waited has waited long enough."""
+        self._open.pop(held.instance, None)
 
         async def delete() -> None:
             with suppress(PxError):
-                await client.delete(kernel, UNDO_SECONDS)
-                held = await asyncio.to_thread(self._read, instance)
-                if held is not None and held.kernel == kernel:  # the instance may have another kernel by now
+                await client.delete(held.kernel, UNDO_SECONDS)
+                if self._notes.get(held.instance, held).kernel == held.kernel:  # it may have another kernel by now
                     await self.forget(held)
 
-        task = asyncio.create_task(delete(), name=f"undo start of {instance}")
+        task = asyncio.create_task(delete(), name=f"undo start of {held.instance}")
         self._undoing.add(task)
         task.add_done_callback(self._undoing.discard)
 
@@ -186,10 +179,8 @@ class RemoteKernels:
 
     async def annotate(self, instance: str, tag: str) -> None:
         """Replace the room's note with a kernel."""
-        async with self._writing:
-            held = await asyncio.to_thread(self._read, instance)
-            if held is not None:
-                await asyncio.to_thread(self._write, msgspec.structs.replace(held, tag=tag))
+        if (held := self._notes.get(instance)) is not None:
+            await self._write(msgspec.structs.replace(held, tag=tag))
 
     async def sweep(self) -> int:
         """Delete the kernels of this daemon that no handle has; returns how many were.
@@ -198,8 +189,7 @@ class RemoteKernels:
         """
         deleted = 0
         for held in await self._forgotten():
-            client = await self.client_of(held)
-            if client is None:
+            if (client := await self.client_of(held)) is None:
                 continue
             try:
                 await client.delete(held.kernel)
@@ -214,38 +204,31 @@ class RemoteKernels:
         """Return the notes of kernels that no handle has, when what is being deleted is gone."""
         if self._undoing:
             await asyncio.wait(set(self._undoing))
-        living = {each.held.instance for each in self._open if not each.died.done()}
+        living = {name for name, kernel in self._open.items() if not kernel.died.done()}
+        return [held for name, held in self._notes.items() if name not in living]
 
-        def notes() -> list[RemoteKernel | None]:
-            return [self._read(path.stem) for path in sorted(self._folder.glob(f"{self._daemon}.*.json"))]
+    async def _write(self, held: RemoteKernel) -> None:
+        def write() -> None:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_private(self._path(held), msgspec.json.encode(held))
 
-        found = await asyncio.to_thread(notes)
-        return [each for each in found if each is not None and each.instance not in living]
+        async with self._writing:
+            self._notes[held.instance] = held
+            await asyncio.to_thread(write)
 
     async def forget(self, held: RemoteKernel) -> None:
         async with self._writing:
+            self._notes.pop(held.instance, None)
             with suppress(OSError):
-                await asyncio.to_thread(self._path(held.instance).unlink, missing_ok=True)
+                await asyncio.to_thread(self._path(held).unlink, missing_ok=True)
 
-    def _path(self, instance: str) -> Path:
-        return self._folder / f"{instance.replace('/', '_')}.json"
-
-    def _write(self, held: RemoteKernel) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(self._path(held.instance), msgspec.json.encode(held))
-
-    def _read(self, instance: str) -> RemoteKernel | None:
-        """Return a note; None where there is none that makes sense."""
-        try:
-            return msgspec.json.decode(self._path(instance).read_bytes(), type=RemoteKernel)
-        except (OSError, msgspec.MsgspecError):
-            return None
+    def _path(self, held: RemoteKernel) -> Path:
+        return self._folder / f"{held.instance.replace('/', '_')}.json"
 
     async def close(self, *, stop: bool) -> None:
         """Let go of all connections; the kernels go on living."""
-        for kernel in self._open:
-            await kernel.close()
-        self._open.clear()
+        while self._open:
+            await self._open.popitem()[1].close()
         if self._undoing:
             await asyncio.wait(set(self._undoing))
 
@@ -268,25 +251,21 @@ class GatewayExternal(RemoteKernels):
         OverloadedError: it has as many kernels as it may; StartFailedError: it is not reachable, or failed.
         """
         client = self._client()
-        specs = await client.preflight()
-        body: dict[str, object] = {"name": self._kernelspec(launch, client, specs)}
-        if await client.is_enterprise():
-            user = launch.env.get("USER", "") or await asyncio.to_thread(getpass.getuser)
-            body["env"] = {"KERNEL_USERNAME": user, "KERNEL_WORKING_DIR": launch.cwd}
-        return await self.start_at(client, launch, body, deadline=deadline)
-
-    def _kernelspec(self, launch: Launch, client: GatewayClient, specs: Collection[str]) -> str:
+        specs = sorted(await client.preflight())
         name = launch.kernelspec or self.config.gateway.kernel_name
         if name not in specs:
             near = difflib.get_close_matches(name, specs, 1)
             raise InvalidInputError(
-                f"The gateway at {client.shown} has no kernelspec {name!r};"
-                f" it offers: {', '.join(sorted(specs)) or 'none'}.",
+                f"The gateway at {client.shown} has no kernelspec {name!r}; it offers: {', '.join(specs) or 'none'}.",
                 hint=f"Did you mean {near[0]!r}?" if near else "See `pxctl kernel start --help` for --kernelspec.",
                 errors=[{"pointer": "/kernelspec", "message": f"unknown at the gateway: {name}"}],
-                kernelspecs=sorted(specs),
+                kernelspecs=specs,
             )
-        return name
+        body: dict[str, Any] = {"name": name}
+        if await client.is_enterprise():
+            user = launch.env.get("USER", "") or await asyncio.to_thread(getpass.getuser)
+            body["env"] = {"KERNEL_USERNAME": user, "KERNEL_WORKING_DIR": launch.cwd}
+        return await self.start_at(client, launch, body, deadline=deadline)
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
         """Give it what is harmless of its environment, and its directory; say with its first answer what it has not."""
@@ -308,7 +287,7 @@ class GatewayExternal(RemoteKernels):
     async def health(self) -> str | None:
         """Say why the server cannot be used, None when it can."""
         try:
-            await self._client().preflight()
+            await self.specs()
         except PxError as error:
             return error.detail
         return None
@@ -320,9 +299,8 @@ class GatewayExternal(RemoteKernels):
     async def close(self, *, stop: bool) -> None:
         """Let go of all connections."""
         await super().close(stop=stop)
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
-            await client.close()
+        while self._clients:
+            await self._clients.popitem()[1].close()
 
     def _client(self) -> GatewayClient:
         gateway = self.config.gateway
@@ -333,22 +311,17 @@ class GatewayExternal(RemoteKernels):
             )
         key = (gateway.url, gateway.token)
         if key not in self._clients:
-            far = urlsplit(gateway.url).hostname not in ("localhost", "127.0.0.1", "::1")
-            self._clients[key] = GatewayClient(gateway.url, gateway.token, gateway.token_setting, trust_env=far)
+            self._clients[key] = GatewayClient(gateway.url, gateway.token, gateway.token_setting)
         return self._clients[key]
 
 
-# -- what is said to a new kernel at somebody else's server; pure. A secret is never sent ------------------------------
-
-
 def init_code(cwd: str, env: Mapping[str, str], instance: str, unit: str) -> str:
-    """Return Python that makes a kernel at home, without a trace in its namespace.
+    """Return Python that makes a kernel at home at somebody else's server, without a trace in its namespace.
 
     Of the environment goes what is harmless by name, and does not look like a secret; no paths of this machine. A
     directory that is not there is no error here: the kernel says afterwards where it is.
     """
-    harmless = re.compile(r"(LANG|TERM|TZ)\Z|LC_|PI_")
-    variables = {name: value for name, value in env.items() if harmless.match(name) and not _SECRET.search(name)}
+    variables = {name: value for name, value in env.items() if _HARMLESS.match(name) and not _SECRET.search(name)}
     variables |= {MARK: instance, "PX_UNIT": unit}
     return f"""
 def _px_init(cwd, variables):

@@ -29,12 +29,7 @@ DELETE_SECONDS = 20.0  # kernel_gateway asks, waits and kills: ten seconds for a
 PING_SECONDS = 30.0
 RETRY_AFTER_SECONDS = 30
 OUR_LOG = "pxctl logs kernel:gateway"
-UNKNOWN_THERE = "its server does not know it any more"
 _NO_JUPYTER = "what answers there is no Jupyter server"
-
-
-class GatewayUnreachableError(StartFailedError):
-    """Nothing answers at the address, or nothing that speaks Jupyter's API."""
 
 
 class GatewayClient:
@@ -43,9 +38,7 @@ class GatewayClient:
     `is_ours`: it is the gateway that this daemon runs, whose token nobody sets. Raises ConfigError: no such address.
     """
 
-    def __init__(
-        self, url: str, token: str | None, token_setting: str, *, is_ours: bool = False, trust_env: bool = False
-    ) -> None:
+    def __init__(self, url: str, token: str | None, token_setting: str, *, is_ours: bool = False) -> None:
         parts = urlsplit(url)
         self.shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
         """The address without credentials, query and fragment."""
@@ -65,7 +58,7 @@ class GatewayClient:
             self._headers["Authorization"] = aiohttp.BasicAuth(address.user, address.password or "", "utf-8").encode()
         self._root = address.with_query(None).with_fragment(None).with_user(None)
         self._token_setting = token_setting
-        self._trust_env = trust_env
+        self._trust_env = address.host not in ("localhost", "127.0.0.1", "::1")  # a proxy is for what is far
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
 
@@ -124,9 +117,8 @@ class GatewayClient:
     async def close(self) -> None:
         """Let go of it, for good: later calls fail."""
         self._is_closed = True
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        if self._session is not None:
+            await self._session.close()
 
     @property
     def _http(self) -> aiohttp.ClientSession:
@@ -157,8 +149,11 @@ class GatewayClient:
 
     def refused(self, status: int, body: str, doing: str) -> PxError:
         """Return the error for an HTTP status that is no success; `doing` is a verb phrase: `start a kernel`."""
-        gateway, said = f"The gateway at {self.shown}", _message_in(body)
-        is_redirect = 300 <= status < 400
+        gateway, said = f"The gateway at {self.shown}", ""
+        with suppress(ValueError, AttributeError):
+            members = json.loads(body)
+            said = str(members.get("message") or members.get("reason") or "").strip()[:300]
+        told = f"status {status}: {said}" if said else f"status {status}"
         if status == 403 and "resource limit" in said.lower():
             return OverloadedError(
                 f"{gateway} has reached its limit of kernels (403 Resource Limit).",
@@ -166,42 +161,33 @@ class GatewayClient:
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
         is_about_token = status == 401 or (status == 403 and said.lower() in ("", "forbidden"))
-        if (is_about_token and not self.is_ours) or (is_redirect and "login" in body):
-            return self._wants_token(status)
-        if is_redirect:
+        if (is_about_token and not self.is_ours) or (300 <= status < 400 and "login" in body):
+            what, verb = f"requires authentication (status {status}): no token is set", "Set"
+            if self._headers:
+                what, verb = f"does not accept the token of {self._token_setting} (status {status})", "Correct"
             return ConfigError(
-                f"{gateway} sends us elsewhere (status {status}).", hint="Set kernels.gateway_url to it."
+                f"{gateway} {what}.",
+                hint=f"{verb} {self._token_setting} (or PX_KERNELS__GATEWAY_TOKEN, PI_PYTHON_GATEWAY_TOKEN).",
+                setting=self._token_setting,
+                gateway_status=status,
             )
-        told = f": {said}" if said else ""
+        if 300 <= status < 400:
+            return ConfigError(f"{gateway} sends us elsewhere ({told}).", hint="Set kernels.gateway_url to it.")
         if status == 404:
             return UnknownUnitError(
-                f"{gateway} has nothing there to {doing} (status 404{told}).",
+                f"{gateway} has nothing there to {doing} ({told}).",
                 hint="Check the path in kernels.gateway_url: it ends before /api.",
             )
-        what = "failed" if status >= 500 else "refused"
         return StartFailedError(
-            f"{gateway} {what} to {doing}: it returned status {status}{told}.",
+            f"{gateway} {'failed' if status >= 500 else 'refused'} to {doing}: it returned {told}.",
             hint=OUR_LOG if self.is_ours else "See the log of the gateway.",
             reason="spawn_failed",
             gateway_status=status,
         )
 
-    def _wants_token(self, status: int) -> ConfigError:
-        setting = self._token_setting
-        if self._headers:
-            what, verb = f"does not accept the token of {setting} (status {status})", "Correct"
-        else:
-            what, verb = f"requires authentication (status {status}): no token is set", "Set"
-        return ConfigError(
-            f"The gateway at {self.shown} {what}.",
-            hint=f"{verb} {setting} (or PX_KERNELS__GATEWAY_TOKEN, PI_PYTHON_GATEWAY_TOKEN).",
-            setting=setting,
-            gateway_status=status,
-        )
-
-    def unreachable(self, why: str) -> GatewayUnreachableError:
-        """Return the error for a server that does not answer. `why` is a phrase: `connection refused`."""
-        return GatewayUnreachableError(
+    def unreachable(self, why: str) -> StartFailedError:
+        """Return the error for a server that does not answer as Jupyter does. `why`: `connection refused`."""
+        return StartFailedError(
             f"The gateway at {self.shown} is not reachable ({why}).",
             hint=OUR_LOG if self.is_ours else f"Check kernels.gateway_url; try: curl {self.shown}/api",
             reason="spawn_failed",
@@ -223,13 +209,3 @@ def _why(error: BaseException, seconds: float) -> str:
     if isinstance(error, aiohttp.ClientPayloadError):
         return "its answer broke off"
     return f"it does not speak HTTP: {type(error).__name__}"
-
-
-def _message_in(body: str) -> str:
-    """Return what a Jupyter server says in its JSON errors, shortened; "" for pages and for what says nothing."""
-    try:
-        members = json.loads(body)
-    except ValueError:
-        return ""
-    said = members.get("message") or members.get("reason") if isinstance(members, dict) else ""
-    return said.strip()[:300] if isinstance(said, str) else ""

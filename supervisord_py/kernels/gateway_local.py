@@ -1,35 +1,42 @@
-"""Kernels in the shared gateway on this machine, each with its own project's interpreter and environment.
+"""The one gateway of this daemon, and kernels in it, each with its own project's interpreter and environment.
 
-Each kernel is started by a kernelspec of its own, which runs our launcher, so that the kernel writes the files of its
-cells by itself: what the gateway's websocket loses, the disk has.
+The gateway is found again by the next control plane, or started, and stopped by its owner. What is written in
+`gateway.json` is used only while its process is ours and answers to its token; whatever else of ours is there is
+stopped first. A gateway that answers is never replaced: other sessions live in it. Each kernel is started by a
+kernelspec of its own, which runs our launcher, so that the kernel writes the files of its cells by itself: what the
+gateway's websocket loses, the disk has.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import importlib.util
 import json
 import re
 import secrets
+import shlex
 import shutil
+import socket
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
+import structlog
 
-from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
+from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.gateway import MARK, RemoteKernels, remaining
 from supervisord_py.kernels.gateway_client import OUR_LOG, GatewayClient
 from supervisord_py.kernels.gateway_kernel import EndedEarlyError
-from supervisord_py.kernels.gateway_server import SPECS, SharedGateway
 from supervisord_py.kernels.kernelspecs import CONNECTION_FILE, launcher_command
 from supervisord_py.kernels.messages import early_exit
-from supervisord_py.process.instance import End
-from supervisord_py.process.model import Reason
+from supervisord_py.process.instance import End, Instance, Phase
+from supervisord_py.process.model import ChildSpec, Reason
+from supervisord_py.process.supervisor import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,23 +44,266 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.gateway_kernel import GatewayKernel, RemoteKernel
+    from supervisord_py.process.instance import Note
     from supervisord_py.process.model import Child
     from supervisord_py.process.supervisor import Supervisor
 
+UNIT = "kernel:gateway"
+LOOK_SECONDS = 0.05
+ANSWER_SECONDS = 5.0
 LEFT_SECONDS = 0.5  # how long what the gateway was ending may take to be gone by itself
+_KEPT = re.compile(r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|TMPDIR|TZ|XDG_DATA_HOME|XDG_CONFIG_HOME)\Z|LC_")
 _GATEWAY_LINE = re.compile(r"\[[DIWEC] [^\]]+\]")
+# As `-m` does, but without a package that jsonschema asks for the format of addresses: that builds a grammar as it is
+# imported, a second of each start.
+_GATEWAY = (
+    "import runpy, sys; sys.modules['rfc3987_syntax'] = None; "
+    "runpy.run_module('kernel_gateway', run_name='__main__', alter_sys=True)"
+)
 _SET_LIMITS = """
 import json, os, resource, sys
 for name, soft, hard in json.loads(sys.argv[1]):
     resource.setrlimit(getattr(resource, "RLIMIT_" + name.upper()), (soft, hard))
 os.execv(sys.argv[2], sys.argv[2:])
 """
+_log = structlog.get_logger(__name__)
+
+
+class GatewayRecord(msgspec.Struct, frozen=True):
+    """A running gateway, as `gateway.json` has it; the token lies in a file of its own, 0600."""
+
+    url: str  # http://127.0.0.1:PORT
+    pid: int
+    token_file: str
+    instance: str  # its key with the keeper
+    python: str = msgspec.field(name="pythonPath")  # interpreter that runs it
+    started_at: float = msgspec.field(name="startedAt")  # Unix seconds
+
+
+class GatewayInstance(Instance):
+    """The gateway that this daemon runs; `launch` is the kernel for which it is started."""
+
+    client: GatewayClient | None = None
+    python = ""
+
+    def __init__(self, key: str, config: KernelsConfig, launch: Launch | None = None) -> None:
+        super().__init__(key, UNIT, stop_seconds=config.stop_seconds)
+        self.launch = launch
+        self.give_up_at = self.asked_at + config.gateway.start_seconds
 
 
 def gateway_python(launch: Launch) -> str:
     """Return an interpreter to run the gateway with: the daemon's where it can, else the kernel's."""
     can = importlib.util.find_spec("kernel_gateway") is not None
     return sys.executable if can else launch.interpreter or sys.executable
+
+
+def listens(pid: int, port: int) -> bool:
+    """Say whether exactly this process listens on the port of 127.0.0.1: a listener that is not gets no token."""
+    try:
+        connections = psutil.Process(pid).net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return False
+    return any(each.status == psutil.CONN_LISTEN and each.laddr == ("127.0.0.1", port) for each in connections)
+
+
+class SharedGateway(Driver[GatewayInstance]):
+    """Finds or starts the gateway, and is its `Driver`. `python` chooses the interpreter that runs it."""
+
+    kind = "kernel"
+
+    def __init__(self, supervisor: Supervisor, config: KernelsConfig, python: Callable[[Launch], str]) -> None:
+        self.config = config
+        self.folder = config.gateway.dir
+        self.own: GatewayInstance | None = None
+        self._supervisor = supervisor
+        self._python = python
+        self._one_at_a_time = asyncio.Lock()
+        self._record, self._token = self.folder / "gateway.json", self.folder / "token"
+
+    async def get(self, launch: Launch | None = None) -> GatewayClient | None:
+        """Return who speaks with the gateway, started for `launch` if none runs. Raises StartFailedError."""
+        async with self._one_at_a_time:
+            if self.own is not None and self.own.phase is not Phase.READY:
+                await self.own.stopped.wait()
+            if self.own is None:
+                await self._find()
+            if self.own is None and launch is not None:
+                await self._start(launch)
+            return self.own.client if self.own is not None else None
+
+    async def give_up_if_silent(self, client: GatewayClient) -> None:
+        """Stop a gateway that does not answer, so that the next one who asks gets another."""
+        with suppress(PxError):
+            await client.preflight(ANSWER_SECONDS)
+            return
+        async with self._one_at_a_time:
+            if self.own is not None and self.own.client is client:
+                _log.warning("gateway_unhealthy", url=client.shown)
+                await self._stop(self.own)
+
+    async def close(self, *, stop: bool) -> None:
+        """Let go of it; with `stop`, end it."""
+        if self.own is not None and stop:
+            await self._stop(self.own)
+        elif self.own is not None and self.own.client is not None:
+            await self.own.client.close()
+
+    def _read(self) -> GatewayRecord | None:
+        """Return what is written of the gateway; None where nothing sensible is. File I/O."""
+        try:
+            return msgspec.json.decode(self._record.read_bytes(), type=GatewayRecord)
+        except (OSError, ValueError):
+            return None
+
+    async def _find(self) -> None:
+        """Take the gateway of an earlier control plane, if it can be used; stop what cannot."""
+        record = await asyncio.to_thread(self._read)
+        for child in await self._supervisor.placement.list(UNIT):
+            if child.unit != UNIT:  # a session may be called so
+                continue
+            instance = self.revive(child, None)
+            with suppress(PxError, OSError):
+                if record is not None and record.instance == child.key and child.exit is None:
+                    token = await asyncio.to_thread(self._token.read_text)
+                    instance.client = GatewayClient(record.url, token, "", is_ours=True)
+                    await instance.client.preflight(ANSWER_SECONDS)
+                    self._watch(instance)
+                    continue
+            await self._stop(instance)
+
+    async def _start(self, launch: Launch) -> None:
+        instance = GatewayInstance(self._supervisor.placement.new_key(), self.config, launch)
+        try:
+            await asyncio.to_thread(self.folder.mkdir, mode=0o700, parents=True, exist_ok=True)
+            await self._supervisor.start(self, instance)
+            url, pid = f"http://127.0.0.1:{instance.port}", instance.pid or 0
+            record = GatewayRecord(url, pid, str(self._token), instance.key, instance.python, time.time())
+            await asyncio.to_thread(write_private, self._record, msgspec.json.encode(record))
+        except BaseException:
+            await asyncio.shield(self._stop(instance))
+            raise
+        self._supervisor.became_ready(instance)
+        self._watch(instance)
+
+    def _watch(self, instance: GatewayInstance) -> None:
+        async def watch() -> None:
+            await self._supervisor.wait(instance)
+            if instance.phase is Phase.READY:
+                await self._supervisor.stop(self, instance, None)
+
+        self.own = instance
+        self._supervisor.task(watch())
+
+    async def _stop(self, instance: GatewayInstance) -> None:
+        if instance.phase in (Phase.STARTING, Phase.READY):
+            is_over = instance.error is not None or instance.record is not None
+            await self._supervisor.stop(self, instance, None if is_over else Reason.STOPPED)
+        await instance.stopped.wait()
+
+    async def prepare(self, instance: GatewayInstance) -> ChildSpec:
+        """Return what is to be spawned: a free port, a secret token, a private folder for its sockets.
+
+        Nobody without the token gets anything, output is not rationed, and a kernel that dies is not restarted, which
+        would hide that its variables are gone. It has no max_kernels: with one the gateway lists its kernels before
+        each start, and that fails (500) while another one is just being started. Each daemon bounds its own sessions,
+        and what nobody uses is culled. Of the environment of the kernel for which it is started it gets a few names.
+        """
+        assert instance.launch is not None
+        runtime = self.config.run_dir / "gw"
+        await asyncio.to_thread(shutil.rmtree, runtime, ignore_errors=True)  # of a gateway that has ended
+        await asyncio.to_thread(runtime.mkdir, mode=0o700, parents=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            instance.port = int(probe.getsockname()[1])
+        token = secrets.token_urlsafe(32)
+        await asyncio.to_thread(write_private, self._token, token.encode())
+        instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", token, "", is_ours=True)
+        instance.python = self._python(instance.launch)
+        options = {
+            "KernelGatewayApp.ip": "127.0.0.1",
+            "KernelGatewayApp.port": instance.port,
+            "KernelGatewayApp.port_retries": 0,
+            "KernelGatewayApp.api": "kernel_gateway.jupyter_websocket",
+            "KernelGatewayApp.allow_origin": "",
+            "JupyterWebsocketPersonality.list_kernels": True,
+            "ZMQChannelsWebsocketConnection.limit_rate": False,
+            "MappingKernelManager.cull_idle_timeout": 3600,
+            "MappingKernelManager.cull_interval": 30,
+            "MappingKernelManager.root_dir": "/",
+            "KernelManager.transport": "ipc",
+            "KernelManager.shutdown_wait_time": 2.0,
+            "KernelRestarter.restart_limit": 0,
+            "KernelRestarter.time_to_dead": 1.0,
+        }
+        env = {name: value for name, value in instance.launch.env.items() if _KEPT.match(name)} | {
+            "KG_AUTH_TOKEN": token,
+            "JUPYTER_PATH": str(self.folder / "kernelspecs"),
+            "JUPYTER_RUNTIME_DIR": str(runtime),
+            "JUPYTER_CONFIG_DIR": str(runtime / "no-settings"),
+            "JUPYTER_PLATFORM_DIRS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        argv = (instance.python, "-c", _GATEWAY, *(f"--{name}={value}" for name, value in options.items()))
+        return ChildSpec(unit=UNIT, argv=argv, cwd="/", env=env)
+
+    async def ready(self, instance: GatewayInstance) -> None:
+        """Return when its own process listens on the port that was chosen for it, and answers to its token."""
+        assert instance.pid is not None
+        assert instance.client is not None
+        ended = asyncio.create_task(self._supervisor.wait(instance))
+        try:
+            while not ended.done():
+                if await asyncio.to_thread(listens, instance.pid, instance.port):
+                    with suppress(PxError):
+                        await instance.client.preflight(ANSWER_SECONDS)
+                        return
+                if asyncio.get_running_loop().time() > instance.give_up_at:
+                    raise ReadinessTimeoutError(
+                        f"The shared gateway did not answer in time ({self.config.gateway.start_seconds:g} s).",
+                        hint=OUR_LOG,
+                        unit=UNIT,
+                        reason="readiness_timeout",
+                        stderr_tail=await self._supervisor.tail(instance),
+                    )
+                await asyncio.wait([ended], timeout=LOOK_SECONDS)
+        finally:
+            ended.cancel()
+        record, tail = ended.result(), await self._supervisor.last_words(instance)
+        how = f"code {record.code}" if record.signal is None else f"signal {record.signal}"
+        detail, hint = f"The shared gateway exited during startup ({how}).", OUR_LOG
+        if "No module named" in tail and "kernel_gateway" in tail:
+            detail = f"{instance.python} cannot run the shared gateway: it has no kernel_gateway."
+            hint = f"{shlex.quote(instance.python)} -m pip install jupyter_kernel_gateway"
+        facts = {"reason": "early_exit", "code": record.code, "signal": record.signal, "stderr_tail": tail}
+        raise StartFailedError(detail, hint=hint, unit=UNIT, **facts)
+
+    def revive(self, child: Child, note: Note | None) -> GatewayInstance:
+        """Return the instance of a gateway that an earlier control plane started."""
+        instance = GatewayInstance(child.key, self.config)
+        instance.child, instance.record, instance.phase = child, child.exit, Phase.READY
+        instance.started_at = instance.ready_at = child.started_at
+        return instance
+
+    async def adopt(self, instance: GatewayInstance, note: Note) -> bool:
+        """Say no: it is found by `gateway.json`, when somebody asks for it."""
+        return False
+
+    def interrupt(self, instance: GatewayInstance) -> None:
+        """Its kernels hear of its end by their websockets."""
+
+    async def release(self, instance: GatewayInstance) -> None:
+        """Close our connections to it, and remove what is written down of it."""
+        if instance.client is not None:
+            await instance.client.close()
+        if (record := self._read()) is None or record.instance == instance.key:
+            for file in (self._record, self._token):
+                file.unlink(missing_ok=True)
+
+    def gone(self, instance: GatewayInstance) -> None:
+        """The next one who asks starts another."""
+        if self.own is instance:
+            self.own = None
 
 
 class GatewayLocal(RemoteKernels):
@@ -64,8 +314,7 @@ class GatewayLocal(RemoteKernels):
     def __init__(
         self, supervisor: Supervisor, config: KernelsConfig, *, python: Callable[[Launch], str] = gateway_python
     ) -> None:
-        daemon = supervisor.placement.new_key().partition(".")[0]
-        super().__init__(config, daemon, "local")
+        super().__init__(config, supervisor.placement.new_key().partition(".")[0], "local")
         self._supervisor = supervisor
         self._shared = SharedGateway(supervisor, config, python)
 
@@ -75,9 +324,22 @@ class GatewayLocal(RemoteKernels):
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
         """Start a kernel, and the gateway if none runs, and return the kernel when it answers."""
-        client, began = await self._gateway(launch, deadline), time.time()
+        getting = asyncio.ensure_future(self._shared.get(launch))  # goes on for those who come later
+        getting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits: it is in its log
+        if not (await asyncio.wait([getting], timeout=remaining(deadline)))[0]:
+            about = {"hint": OUR_LOG, "unit": f"kernel:{launch.session_id}", "reason": "readiness_timeout"}
+            raise ReadinessTimeoutError("The shared gateway did not answer in time.", **about)
+        client, began = getting.result(), time.time()
+        assert client is not None
+        name = f"px-{hashlib.sha256(launch.instance.encode()).hexdigest()[:16]}"
+        folder = self._shared.folder / "kernelspecs" / "kernels" / name
+        wanted = "-".join(("px", *re.findall("....", secrets.token_hex(8))))  # sockets are named after it
+        # `env` keeps the gateway's own variables out of the kernel: it gets PATH, and what the kernelspec says.
+        body = {"name": name, "path": launch.cwd, "env": {}}
         try:
-            return await self._start_in(client, launch, deadline)
+            await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch).encode())
+            return await self.start_at(client, launch, body, deadline=deadline, wanted=wanted)
         except EndedEarlyError:
             own = self._shared.own
             log = await self._supervisor.tail(own, began) if own is not None else ""
@@ -87,34 +349,6 @@ class GatewayLocal(RemoteKernels):
             if error.extra.get("gateway_status", 500) >= 500:
                 await self._shared.give_up_if_silent(client)
             raise
-
-    async def _gateway(self, launch: Launch, deadline: float) -> GatewayClient:
-        """Return the gateway in time; its start goes on for those who come later."""
-        getting = asyncio.ensure_future(self._shared.get(launch))
-        getting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits: it is in its log
-        try:
-            async with asyncio.timeout(remaining(deadline)):
-                client = await asyncio.shield(getting)
-                assert client is not None
-                return client
-        except TimeoutError:
-            raise ReadinessTimeoutError(
-                "The shared gateway did not answer in time.",
-                hint=OUR_LOG,
-                unit=f"kernel:{launch.session_id}",
-                reason="readiness_timeout",
-            ) from None
-
-    async def _start_in(self, client: GatewayClient, launch: Launch, deadline: float) -> GatewayKernel:
-        name = f"px-{hashlib.sha256(launch.instance.encode()).hexdigest()[:16]}"
-        folder = self._shared.folder / SPECS / "kernels" / name
-        await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
-        wanted = "-".join(("px", *re.findall("....", secrets.token_hex(8))))  # sockets are named after it
-        # `env` keeps the gateway's own variables out of the kernel: it gets PATH, and what the kernelspec says.
-        body = {"name": name, "path": launch.cwd, "env": {}}
-        try:
-            await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch).encode())
-            return await self.start_at(client, launch, body, deadline=deadline, wanted=wanted)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
@@ -133,13 +367,7 @@ class GatewayLocal(RemoteKernels):
     async def ended(self, held: RemoteKernel, is_deleted: bool) -> tuple[int, ...]:
         """Forget it, and end what its cells put into sessions of their own, out of the gateway's reach."""
         await super().ended(held, is_deleted)
-        left = await asyncio.to_thread(_bearers, held.instance)
-        if left:
-            _, left = await asyncio.to_thread(psutil.wait_procs, left, LEFT_SECONDS)
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()  # psutil looks at its start time first
-        _, left = await asyncio.to_thread(psutil.wait_procs, left, LEFT_SECONDS)
+        left = await asyncio.to_thread(_end_bearers, held.instance)
         return tuple(each.pid for each in left)
 
     async def close(self, *, stop: bool) -> None:
@@ -148,14 +376,18 @@ class GatewayLocal(RemoteKernels):
         await self._shared.close(stop=stop)
 
 
-def _bearers(instance: str) -> list[psutil.Process]:
-    """Return the processes whose environment bears an instance's mark. Blocking."""
-    found = []
+def _end_bearers(instance: str) -> list[psutil.Process]:
+    """Kill the processes whose environment bears an instance's mark; return what is left of them. Blocking."""
+    left = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
+        with suppress(psutil.Error, OSError):
             if process.environ().get(MARK) == instance:
-                found.append(process)
-    return found
+                left.append(process)
+    _, left = psutil.wait_procs(left, LEFT_SECONDS if left else 0)
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()  # psutil looks at its start time first
+    return list(psutil.wait_procs(left, LEFT_SECONDS if left else 0)[1])
 
 
 def kernelspec(launch: Launch) -> str:

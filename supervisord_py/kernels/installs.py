@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from supervisord_py.errors import ShuttingDownError, StartFailedError
+from supervisord_py.kernels.choice import PROGRAMS
 from supervisord_py.process import program
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.process.keeper_client import KeeperClient
 
-PROGRAMS = "kernel-"  # how the names of programs begin that are run for kernels
 REQUIREMENT = "ipykernel>=6.29,<8"  # kernels that we are tested with; 6.29 is the last one for Python 3.8
 INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")
 """A person's own settings of the installers (indexes, caches, certificates) pass to an install, not to kernels."""

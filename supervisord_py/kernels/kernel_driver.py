@@ -182,7 +182,7 @@ class KernelDriver(Driver[KernelInstance]):
         supervisor: Supervisor,
         backends: Backends,
         register: SessionRegister,
-        resolver: InterpreterResolver,
+        resolver: Callable[[], InterpreterResolver],
         config: Callable[[], KernelsConfig],
         on_gone: Callable[[KernelInstance], None],
     ) -> None:
@@ -215,7 +215,7 @@ class KernelDriver(Driver[KernelInstance]):
         session = instance.session
         if session.choice is None:
             deadline = asyncio.get_running_loop().time() + config.start_seconds
-            session.adopt(await self._resolver.resolve(session.choose_request(deadline), config))
+            session.adopt(await self._resolver().resolve(session.choose_request(deadline), config))
         return await asyncio.to_thread(launch_of, instance, config)
 
     async def ready(self, instance: KernelInstance) -> None:

@@ -84,7 +84,7 @@ class KernelPool:
         backends: Backends,
         register: SessionRegister,
         config: KernelsConfig,
-        resolver: InterpreterResolver,
+        resolver: Callable[[], InterpreterResolver],
     ) -> None:
         self.placement = placement
         self.supervisor = Supervisor(placement, ledger, events)
@@ -92,6 +92,7 @@ class KernelPool:
         self.set, self.register = register.set, register
         self.driver = KernelDriver(self.supervisor, backends, register, resolver, lambda: self.config, self._gone)
         self._by_serial: dict[int, KernelInstance] = {}
+        self._has_lives = asyncio.Event()
         self._waiters: dict[int, Waiter] = {}
         self._tickets = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -196,6 +197,7 @@ class KernelPool:
         session = self.register.known(start.session)
         life = KernelInstance(self.placement.new_key(), session, start.serial)
         self._by_serial[start.serial] = session.life = life
+        self._has_lives.set()
         if start.cause is StartCause.RESTARTED:
             session.restarts += 1
         event = self.supervisor.say("starting", life, cause=session.ended_by, why=start.cause.value)
@@ -269,8 +271,11 @@ class KernelPool:
         return max((stat.rss_bytes for stat in stats.values()), default=None)
 
     async def keep_watch(self) -> None:
-        """Once a second, measure what runs and look at what others do with kernels; nearly free while nothing runs."""
+        """Once a second, measure what runs and look at what others do with kernels; asleep while there are none."""
         while True:
+            self._has_lives.clear()
+            if not self._by_serial:
+                await self._has_lives.wait()
             await asyncio.sleep(PERIOD_SECONDS)
             self.look_at_foreign_use()
             if busy := [it for it in self.lives_present() if it.busy]:
@@ -282,6 +287,7 @@ class KernelPool:
         """Count an adopted kernel in; `last_used` as `clock.now`, `ticket` of the cell that it is at."""
         life.serial = self.set.next_serial()
         self._by_serial[life.serial] = life
+        self._has_lives.set()
         self.report(self.set.adopt, life.session.id, life.serial, last_used, ticket, per_call=per_call)
         life.life = self.supervisor.task(self._watch(life))
 

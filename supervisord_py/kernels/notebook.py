@@ -70,11 +70,9 @@ def cells_of_notebook(text: str) -> NotebookCells:
     metadata = notebook.get("metadata") or {}
     spec = metadata.get("kernelspec") or {}
     language = (metadata.get("language_info") or {}).get("name") or spec.get("language")
-    cells = []
-    for cell in _runnable(notebook):
-        about = cell.get("metadata") or {}
-        cells.append(Cell(cell["source"], _text(about.get("title")) or _text(about.get("name"))))
-    return NotebookCells(tuple(cells), _text(spec.get("name")), _text(language))
+    abouts = [(cell["source"], cell.get("metadata") or {}) for cell in _runnable(notebook)]
+    cells = tuple(Cell(code, _text(about.get("title")) or _text(about.get("name"))) for code, about in abouts)
+    return NotebookCells(cells, _text(spec.get("name")), _text(language))
 
 
 def _text(value: object) -> str | None:
@@ -91,7 +89,7 @@ def _runnable(notebook: Any) -> Iterator[Any]:
 def executed(
     text: str,
     results: Sequence[CellResult],
-    outputs_of: Callable[[CellResult], Sequence[Mapping[str, Any]]] | None = None,
+    outputs_of: Callable[[CellResult], Sequence[Mapping[str, Any]]] = lambda result: result.outputs,
 ) -> str:
     """Return the notebook, as it was sent, with what its cells gave: `results`, in order, of `cells_of_notebook`.
 
@@ -103,15 +101,9 @@ def executed(
         if result is None or result.status is CellStatus.ABORTED:
             cell["outputs"], cell["execution_count"] = [], None
             continue
-        outputs = valid_outputs(result.outputs if outputs_of is None else outputs_of(result))
-        cell["outputs"] = _nodes(with_failure(outputs, result.status, result.error))
+        cell["outputs"] = _outputs(outputs_of(result), result.status, result.error)
         cell["execution_count"] = result.execution_count
     return _written(notebook)
-
-
-def _nodes(outputs: Iterable[Mapping[str, Any]]) -> list[Any]:
-    from_dict = importlib.import_module("nbformat").from_dict
-    return [from_dict(dict(output)) for output in outputs]
 
 
 def _written(notebook: Any) -> str:
@@ -131,82 +123,75 @@ def export(
 ) -> dict[str, Any]:
     """Return a session's history as a notebook, nbformat 4.5, valid by its schema; cells never run are left out."""
     v4 = importlib.import_module("nbformat.v4")
-    metadata = {
-        "kernelspec": {
-            "name": kernelspec or {"python": "python3"}.get(language, language),
-            "display_name": kernelspec or language.capitalize(),
-            "language": language,
-        },
-        "language_info": _LANGUAGES.get(language, {"name": language}),
-        "px": {"session": session_id},
+    spec = {
+        "name": kernelspec or {"python": "python3"}.get(language, language),
+        "display_name": kernelspec or language.capitalize(),
+        "language": language,
     }
-    notebook = v4.new_notebook(metadata=metadata)
+    about = {"language_info": _LANGUAGES.get(language, {"name": language}), "px": {"session": session_id}}
+    notebook = v4.new_notebook(metadata={"kernelspec": spec, **about})
     for row in rows:
         if row.status == CellStatus.ABORTED:
             continue
-        about: dict[str, Any] = {"px": {"cell": row.id, "status": row.status}}
+        metadata: dict[str, Any] = {"px": {"cell": row.id, "status": row.status}}
         if row.title:
             notebook.cells.append(v4.new_markdown_cell(f"### {row.title}", id=f"{row.id[:58]}-title"))
-            about["title"] = row.title
-        members = {"execution_count": row.execution_count, "outputs": _nodes(_history_outputs(row, log_of, limits))}
-        notebook.cells.append(v4.new_code_cell(row.code, id=row.id, metadata=about, **members))
+            metadata["title"] = row.title
+        outputs, is_kept = [], False
+        with suppress(OutputGoneError, OSError):
+            log = log_of(row)
+            outputs, is_kept = detailed_outputs(log, limits), log.exists()
+        if not is_kept and row.total_bytes:
+            gone = f"… [{row.total_bytes} bytes of output were removed by age or for space] …\n"
+            outputs = [{"output_type": "stream", "name": "stdout", "text": gone}]
+        # One that runs has not failed.
+        status = CellStatus(row.status) if row.status in set(CellStatus) else CellStatus.OK
+        found = _outputs(outputs, status, error_in(row.error) if row.error else None)
+        members: dict[str, Any] = {"id": row.id, "metadata": metadata, "execution_count": row.execution_count}
+        notebook.cells.append(v4.new_code_cell(row.code, outputs=found, **members))
     plain: dict[str, Any] = json.loads(_written(notebook))
     return plain
 
 
-def _history_outputs(
-    row: KernelCellRow, log_of: Callable[[KernelCellRow], CellLog], limits: OutputLimits
-) -> list[Output]:
-    outputs, is_kept = [], False
-    with suppress(OutputGoneError, OSError):
-        log = log_of(row)
-        outputs, is_kept = notebook_outputs(log, limits), log.exists()
-    if not is_kept and row.total_bytes:
-        gone = f"… [{row.total_bytes} bytes of output were removed by age or for space] …\n"
-        outputs = [{"output_type": "stream", "name": "stdout", "text": gone}]
-    status = CellStatus(row.status) if row.status in set(CellStatus) else CellStatus.OK  # one that runs has not failed
-    return with_failure(outputs, status, error_in(row.error) if row.error else None)
-
-
-def notebook_outputs(log: CellLog, limits: OutputLimits, *, rich: bool = False) -> list[Output]:
-    """Return the outputs of a cell; blocking. With `rich`, pictures and tables are whole, up to 16 MiB each."""
+def detailed_outputs(log: CellLog, limits: OutputLimits, *, rich: bool = False) -> list[Output]:
+    """Return all outputs of a cell; blocking. With `rich`, pictures and tables are whole, up to 16 MiB each."""
     limits = replace(limits, inline_bytes=RICH_BYTES) if rich else limits
-    return valid_outputs(show(log, limits, ALL_OUTPUTS).outputs)
+    return list(show(log, limits, ALL_OUTPUTS).outputs)
 
 
-def valid_outputs(outputs: Iterable[Mapping[str, Any]]) -> list[Output]:
-    """Return outputs of an answer as a notebook may hold them; status events have no place there."""
-    return [_valid(output) for output in outputs if set(output.get("data", {"": None})) != {STATUS_MIME}]
+def _outputs(outputs: Iterable[Mapping[str, Any]], status: CellStatus, error: CellError | None) -> list[Any]:
+    """Return outputs of an answer as a notebook may hold them, and the failure of a cell, where none tells it.
 
-
-def _valid(output: Mapping[str, Any]) -> Output:
-    if "data" not in output:
-        return dict(output)
-    kept: dict[str, Any] = {}
-    away: dict[str, Any] = {}
-    for mime, value in output["data"].items():
-        if isinstance(value, dict) and {"artifact", "bytes"} <= set(value) <= {"artifact", "bytes", "error"}:
-            away[mime] = value
-        else:
-            kept[mime] = value if mime.endswith("json") or isinstance(value, str) else joined(value)
-    metadata = dict(output.get("metadata") or {})
-    if away:
-        metadata["px"] = {"artifacts": away}
-        places = (f"artifact {it['artifact']}" if it["artifact"] else it.get("error") for it in away.values())
-        words = (f"[{mime}, {away[mime]['bytes']} bytes: {place}]" for mime, place in zip(away, places, strict=True))
-        kept.setdefault(PLAIN, "\n".join(words))
-    return {**output, "data": kept, "metadata": metadata}
-
-
-def with_failure(outputs: list[Output], status: CellStatus, error: CellError | None) -> list[Output]:
-    """Return the outputs with the failure of a cell told, where no output of its own tells it."""
-    if status is CellStatus.OK or any(output["output_type"] == "error" for output in outputs):
-        return outputs
-    name = error.name if error is not None else status.value
-    value = error.value if error is not None else _WORDS.get(status, status.value)
-    traceback = list(error.traceback) if error is not None else []
-    told = {"output_type": "error", "ename": name, "evalue": value, "traceback": traceback or [f"{name}: {value}"]}
-    return [*outputs, told]
+    Status events have no place there.
+    """
+    found = []
+    for output in outputs:
+        if "data" not in output:
+            found.append(dict(output))
+            continue
+        kept: dict[str, Any] = {}
+        away: dict[str, Any] = {}
+        for mime, value in output["data"].items():
+            if isinstance(value, dict) and {"artifact", "bytes"} <= set(value) <= {"artifact", "bytes", "error"}:
+                away[mime] = value
+            elif mime != STATUS_MIME:
+                kept[mime] = value if mime.endswith("json") or isinstance(value, str) else joined(value)
+        metadata = dict(output.get("metadata") or {})
+        if away:
+            metadata["px"] = {"artifacts": away}
+            places = [f"artifact {it['artifact']}" if it["artifact"] else it.get("error") for it in away.values()]
+            words = (f"[{mime}, {away[mime]['bytes']} bytes: {at}]" for mime, at in zip(away, places, strict=True))
+            kept.setdefault(PLAIN, "\n".join(words))
+        if kept or not output["data"]:
+            found.append({**output, "data": kept, "metadata": metadata})
+    if status is not CellStatus.OK and not any(output["output_type"] == "error" for output in found):
+        name = error.name if error is not None else status.value
+        value = error.value if error is not None else _WORDS.get(status, status.value)
+        traceback = list(error.traceback) if error is not None else []
+        told = {"ename": name, "evalue": value, "traceback": traceback or [f"{name}: {value}"]}
+        found.append({"output_type": "error", **told})
+    from_dict = importlib.import_module("nbformat").from_dict
+    return [from_dict(output) for output in found]
 
 
 def _read(text: str) -> Any:
@@ -223,7 +208,11 @@ def _read(text: str) -> Any:
         if major < MAJOR:
             plain = nbformat.convert(nbformat.reader.reads(text), MAJOR)
         if (MAJOR, plain.get("nbformat_minor", 0)) >= IDS_SINCE:
-            _give_ids(plain["cells"])
+            seen = {""}
+            for position, cell in enumerate(plain["cells"]):  # those that lack an id or share one, the same each time
+                if cell.setdefault("id", "") in seen:
+                    cell["id"] = hashlib.sha256(f"{position}:{cell.get('source')}".encode()).hexdigest()[:8]
+                seen.add(cell["id"])
         nbformat.validate(plain)
         return nbformat.v4.to_notebook_json(plain)
     except nbformat.ValidationError as error:
@@ -231,15 +220,6 @@ def _read(text: str) -> Any:
         raise _refused(pointer, str(error.message)[:300]) from error
     except Exception as error:  # a broken notebook breaks the library in any way
         raise _refused("", f"it cannot be read: {type(error).__name__}: {error}") from error
-
-
-def _give_ids(cells: Sequence[Any]) -> None:
-    """Give ids to cells that lack them or share them, the same ones each time."""
-    seen: set[str] = set()
-    for position, cell in enumerate(cells):
-        if cell.setdefault("id", "") in seen | {""}:
-            cell["id"] = hashlib.sha256(f"{position}:{cell.get('source')}".encode()).hexdigest()[:8]
-        seen.add(cell["id"])
 
 
 def _refused(pointer: str, why: str) -> InvalidInputError:

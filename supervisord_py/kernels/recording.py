@@ -1,13 +1,13 @@
 """Records cells of kernels that do not write their files themselves: off the loop, in the order of the messages.
 
-The reader of the wire never waits for a disk, and what waits for the disk is bounded; what goes beyond the bound is
+Who reads the wire never waits for a disk, and what waits for the disk is bounded; what goes beyond the bound is
 dropped, counted, and told with the cell. Whoever waits for news is woken after it is in the files.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -30,7 +30,7 @@ class Recording:
 
     def __init__(self, queue_bytes: int = QUEUE_BYTES) -> None:
         self._queue_bytes = queue_bytes
-        self._cells: OrderedDict[str, tuple[CellWriter, Callable[[], None]]] = OrderedDict()
+        self._cells: dict[str, tuple[CellWriter, Callable[[], None]]] = {}
         self._dropped: Counter[str] = Counter()
         self._jobs: asyncio.Queue[tuple[str, Callable[[], object], int, asyncio.Future[None] | None]] = asyncio.Queue()
         self._waiting_bytes = 0
@@ -38,10 +38,10 @@ class Recording:
 
     async def open(self, request: ExecuteRequest, wake: Callable[[], None], *, begin: bool, pid: int | None) -> None:
         """Record a cell from now on; without `begin` go on with what an earlier control plane has begun."""
-        recorder = await asyncio.to_thread(CellWriter, str(request.cells_dir), request.cell_id, request.cell_bytes)
-        self._cells[request.cell_id] = recorder, wake
+        writer = await asyncio.to_thread(CellWriter, str(request.cells_dir), request.cell_id, request.cell_bytes)
+        self._cells[request.cell_id] = writer, wake
         if begin:
-            await self._do(request.cell_id, lambda: recorder.begin(request.code, pid))
+            await self._do(request.cell_id, lambda: writer.begin(request.code, pid))
         while len(self._cells) > CELLS_KEPT:
             oldest = next(iter(self._cells))
             await self._do(oldest, self._cells[oldest][0].close)
@@ -49,27 +49,27 @@ class Recording:
 
     def take(self, message: Message) -> None:
         """Record a message if it is output of a cell that is known."""
-        known = self._cells.get(message.parent_id)
-        if known is None or message.type == "status":
-            return
-        if self._waiting_bytes + message.size > self._queue_bytes:
-            self._dropped[message.parent_id] += message.size
-            return
-        self._waiting_bytes += message.size
-        recorder = known[0]
-        self._jobs.put_nowait(
-            (message.parent_id, lambda: recorder.message(message.type, message.content()), message.size, None)
-        )
+        if message.type != "status":
+            self.record(message.parent_id, message.type, message.content, message.size)
+
+    def record(self, cell_id: str, kind: str, content: Callable[[], Mapping[str, Any]], size: int) -> None:
+        """Record output, read when its turn has come; `size` in bytes is about what it holds until then."""
+        known = self._cells.get(cell_id)
+        if known is not None and self._waiting_bytes + size > self._queue_bytes:
+            self._dropped[cell_id] += size
+        elif known is not None:
+            self._waiting_bytes += size
+            self._jobs.put_nowait((cell_id, lambda: known[0].message(kind, content()), size, None))
 
     async def end(self, cell_id: str, reply: Mapping[str, Any], *, status: str | None = None) -> int:
         """Write the end of a cell behind all that came before; return how many bytes of messages were dropped."""
-        recorder = self._cells[cell_id][0]
-        await self._do(cell_id, lambda: recorder.reply(reply, status))
+        writer = self._cells[cell_id][0]
+        await self._do(cell_id, lambda: writer.reply(reply, status))
         return self._dropped.pop(cell_id, 0)
 
     async def close(self) -> None:
-        for cell_id, (recorder, _) in self._cells.items():
-            await self._do(cell_id, recorder.close)
+        for cell_id, (writer, _) in self._cells.items():
+            await self._do(cell_id, writer.close)
         self._cells.clear()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

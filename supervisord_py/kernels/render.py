@@ -1,7 +1,7 @@
 """What is shown of a cell, made from its files: one text, and outputs as notebooks have them.
 
 Text and outputs tell the same in the same order. Memory is bounded by the limits, not by what the cell printed: the
-streams are read at their two ends, large rich outputs become files as they are met. Blocking: call it in a thread.
+streams are read at their two ends, large rich outputs become files. Blocking: call it in a thread.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 import codecs
 import importlib
 import re
-from collections import deque
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
 from supervisord_py.kernels.artifacts import joined, spill, weight
-from supervisord_py.kernels.cell import CellResult, CellStatus
 from supervisord_py.kernels.cell_files import OutputGoneError, capped_words, end_of, error_in
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from supervisord_py.kernels.cell import CellError
     from supervisord_py.kernels.cell_files import CellLog, Record, WrittenEnd
@@ -31,8 +29,7 @@ Output = dict[str, Any]
 FIRST_OUTPUTS = 100
 LAST_OUTPUTS = 400
 BLOCK_BYTES = 256 * 1024
-INLINE_OUTPUTS = 32
-"""So many times `inline_bytes` of rich outputs stay in an answer; beyond it each is held to INLINE_LATER_BYTES."""
+INLINE_OUTPUTS = 32  # so many times `inline_bytes` of rich outputs stay in an answer; later ones are held to less
 INLINE_LATER_BYTES = 4 * 1024
 NEAR_BYTES = 1024  # a cut moves this far to fall between lines; further away it only keeps characters whole
 MARKDOWN, PLAIN, HTML = "text/markdown", "text/plain", "text/html"
@@ -56,6 +53,30 @@ class CellOutput(Struct, frozen=True):
     notices: tuple[str, ...] = ()  # output beyond the cap, outputs that are not listed
 
 
+class _Part(Struct, eq=False):
+    """A stretch of a stream; or what the record at `offset` shows, its words and output; or, with neither, a marker."""
+
+    stream: str = ""
+    start: int = 0
+    size: int = 0
+    offset: int = -1
+    words: bytes = b""
+    output: Output | None = None
+
+
+_Shown = list[tuple[_Part, bytes]]
+
+
+class _Survey(Struct):
+    """What the records of a cell tell, and all that could be shown, in order."""
+
+    parts: list[_Part] = field(default_factory=list)
+    begin: dict[str, int] = field(default_factory=dict)  # where the streams begin: what is before was cleared
+    error: CellError | None = None  # what was raised last
+    end: WrittenEnd | None = None
+    capped: Record | None = None
+
+
 def show(log: CellLog, limits: OutputLimits, most_outputs: int = FIRST_OUTPUTS + LAST_OUTPUTS) -> CellOutput:
     """Return what is shown of a cell as its files are now; nothing where it has none: its kernel died before it began.
 
@@ -72,9 +93,21 @@ def show(log: CellLog, limits: OutputLimits, most_outputs: int = FIRST_OUTPUTS +
 def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
     sizes = {stream: log.size(stream) for stream in log.paths}
     total = sum(sizes.values())
-    found = _survey(log.records(), total)
-    parts = _Parts(log, limits, found, most_outputs, sizes)
-    shown, is_cut = parts.shown()
+    found = _survey(log, sizes)
+    rich, first = [part for part in found.parts if not part.stream], min(FIRST_OUTPUTS, most_outputs)
+    dropped = rich[first : max(first, len(rich) - most_outputs + first)]
+    listed = rich[:first] + rich[first + len(dropped) :]
+    gone = set(dropped)
+    found.parts = [part for part in found.parts if part not in gone]
+    inline = 0
+    for part in listed:
+        allowed = limits.inline_bytes
+        if inline > INLINE_OUTPUTS * allowed:
+            allowed = min(allowed, INLINE_LATER_BYTES)
+        inline += _fill(part, log, allowed, limits.preview_bytes)
+    lines = sum(_count_lines(log, stream, found.begin[stream], size) for stream, size in sizes.items())
+    cleared = sum(_count_lines(log, stream, 0, size) for stream, size in found.begin.items())
+    shown, is_cut = _head_and_tail(log, limits, found.parts, lines)
     end, capped = found.end, found.capped
     unkept, notices = None, []
     if capped is not None and capped.said.get("disk"):
@@ -83,16 +116,15 @@ def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
         notices.append(capped_words(capped))
     elif end is not None and end.size > total:
         unkept = f"{end.size - total} bytes of output are lost: they were removed from disk while the cell ran"
-    if (dropped := parts.count - len(parts.rich)) > 0:
-        notices.append(f"{dropped} of {parts.count} rich outputs are not listed: only the first and the last are")
-    lines = sum(_count_lines(log, stream, 0, size) for stream, size in sizes.items())
+    if dropped:
+        notices.append(f"{len(dropped)} of {len(rich)} rich outputs are not listed: only the first and the last are")
     return CellOutput(
         text=_text(shown),
-        outputs=tuple(_outputs(shown, parts)),
+        outputs=tuple(_outputs(shown, listed)),
         truncated=is_cut or capped is not None,
         artifact=log.cell_id if total else None,
         total_bytes=total,
-        total_lines=lines + (total > 0 and log.page(total - 1, 1).data != b"\n"),
+        total_lines=cleared + lines + (total > 0 and log.page(total - 1, 1).data != b"\n"),
         shown_bytes=sum(len(data) for part, data in shown if part.stream),
         error=what_was_raised(end.error if end else None, found.error),
         end=end,
@@ -106,179 +138,118 @@ def _count_lines(log: CellLog, stream: str, start: int, end: int) -> int:
     return sum(log.read(stream, at, min(BLOCK_BYTES, end - at)).count(b"\n") for at in places)
 
 
-# -- the first look over the records: what was cleared, which displays were written over, how it ended ---------------
+def _survey(log: CellLog, sizes: Mapping[str, int]) -> _Survey:
+    """Look over all records of a cell; what they display is read again when it is known what stays of it."""
+    at = {"stderr": 0, "stdout": 0}
+    found = _Survey(begin=dict(at))
+    displays: dict[str, list[_Part]] = {}
+    is_pending = False  # a clear that waits for the next output
 
+    def clear() -> None:
+        found.parts.clear()
+        found.begin = dict(at)
 
-class _Survey(Struct):
-    """What must be known before the records are shown in order."""
+    def add(part: _Part) -> None:
+        nonlocal is_pending
+        if is_pending:
+            clear()
+        is_pending = False
+        if part.stream and found.parts and found.parts[-1].stream == part.stream:
+            found.parts[-1].size += part.size
+        else:
+            found.parts.append(part)
 
-    cleared: Record | None = None  # the record that cleared last
-    latest: dict[str, Record] = field(default_factory=dict)  # display id → its last update
-    displayed: set[str] = field(default_factory=set)  # ids, cleared ones included
-    error: CellError | None = None  # what was raised last
-    end: WrittenEnd | None = None
-    capped: Record | None = None
+    def streams_up_to(err: int, out: int) -> None:
+        for stream, end in (("stderr", err), ("stdout", out)):
+            if (size := min(end, sizes[stream]) - at[stream]) > 0:
+                add(_Part(stream, at[stream], size))
+                at[stream] += size
 
-    def displays(self, record: Record) -> Mapping[str, Any] | None:
-        """Return what stands in the place of a display; None for an update of what was displayed here before."""
-        name = record.said.get("display_id")
-        update = self.latest.get(name or "")
-        if record.said.get("update"):
-            is_last = update is not None and update.offset == record.offset
-            return record.said if is_last and name not in self.displayed else None
-        return update.said if update is not None and update.offset > record.offset else record.said
-
-
-def _survey(records: Iterable[Record], total_bytes: int) -> _Survey:
-    """Look over all records of a cell whose streams have `total_bytes` now."""
-    found = _Survey()
-    pending: Record | None = None
-    for record in records:
-        if record.kind == "clear":
-            pending = record
-        grew = pending is not None and record.at + record.err_at > pending.at + pending.err_at
-        is_new = grew or record.kind in {"display", "result", "error"}
-        if pending is not None and (is_new or not pending.said.get("wait")):
-            found.cleared, pending = pending, None
-        name = record.said.get("display_id")
-        if record.kind == "display" and name is not None:
-            if record.said.get("update"):
-                found.latest[name] = record
-            else:
-                found.displayed.add(name)
-        elif record.kind == "error":
+    for record in log.records():
+        streams_up_to(record.err_at, record.at)
+        kind, name = record.kind, record.said.get("display_id")
+        if kind == "clear":
+            is_pending = bool(record.said.get("wait"))
+            if not is_pending:
+                clear()
+        elif kind == "display" and record.said.get("update") and name in displays:
+            for part in displays[name]:
+                part.offset = record.offset
+        elif kind in {"display", "result", "error", "status"}:
+            add(part := _Part(offset=record.offset))
+            if kind == "display" and name is not None:
+                displays.setdefault(name, []).append(part)
+        if kind == "error":
             found.error = error_in(record.said)
-        elif record.kind == "capped":
+        elif kind == "capped":
             found.capped = record
-        elif record.kind == "end":
+        elif kind == "end":
             found.end = end_of(record)
-    if pending is not None and total_bytes > pending.at + pending.err_at:
-        found.cleared = pending
+    streams_up_to(sizes["stderr"], sizes["stdout"])
     return found
 
 
-# -- the second look: parts in order -----------------------------------------------------------------------------------
+def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
+    """Read the words and the output of a record; return about how many bytes of it are in the answer."""
+    record, inline = log.record_at(part.offset), 0
+    said = record.said
+    if record.kind == "error":
+        error = error_in(said)
+        members = {"ename": error.name, "evalue": error.value, "traceback": list(error.traceback)}
+        part.output, text = {"output_type": "error", **members}, traceback_text(error)
+    elif record.kind == "status":
+        part.output, text = (
+            {"output_type": "display_data", "metadata": {}, "data": {STATUS_MIME: said.get("event")}},
+            "",
+        )
+    else:
+        data = said.get("data") or {}
+        kept, text = spill(log.folder, log.cell_id, record.offset, data, inline_bytes), text_of(data)
+        inline = sum(map(weight, kept.values()))
+        part.output = {"output_type": "display_data", "metadata": dict(said.get("metadata") or {}), "data": kept}
+        if record.kind == "result":
+            part.output |= {"output_type": "execute_result", "execution_count": said.get("execution_count")}
+    words = text.encode("utf-8", "replace")
+    part.words = words if len(words) <= 2 * most else words[:most] + words[-most:]  # of its middle nothing can be shown
+    part.size = len(part.words)
+    return inline
 
 
-class _Part(NamedTuple):
-    """A stretch of a stream, from `start` on; or the words of the rich output `ordinal`; or, with neither, a marker."""
+def _head_and_tail(log: CellLog, limits: OutputLimits, parts: list[_Part], lines: int) -> tuple[_Shown, bool]:
+    """Return what is shown, a marker in the place of what is left out, and whether something is.
 
-    size: int
-    stream: str = ""
-    start: int = 0
-    ordinal: int = -1
-
-
-_Shown = list[tuple[_Part, bytes]]
-_MARKER = _Part(0)
-
-
-class _Parts:
-    """Everything that could be shown, in order.
-
-    `rich`: the first and the last rich outputs by number, each with its words; `count`: of all there were.
+    `lines`: how many the streams have.
     """
 
-    def __init__(
-        self, log: CellLog, limits: OutputLimits, found: _Survey, most_outputs: int, sizes: dict[str, int]
-    ) -> None:
-        self.all: list[_Part] = []
-        self.rich: dict[int, tuple[Output, bytes]] = {}
-        self.count = 0
-        self._log, self._limits, self._sizes = log, limits, sizes
-        self._first = min(FIRST_OUTPUTS, most_outputs)
-        self._last: deque[int] = deque()
-        self._most_last = most_outputs - self._first
-        self._inline = 0
-        cleared = found.cleared
-        self._at = {"stderr": cleared.err_at if cleared else 0, "stdout": cleared.at if cleared else 0}
-        for record in log.records():
-            if cleared is None or record.offset > cleared.offset:
-                self._streams_up_to({"stderr": record.err_at, "stdout": record.at})
-                self._take(record, found)
-        self._streams_up_to(sizes)
-        self.all = [part for part in self.all if part.ordinal < 0 or part.ordinal in self.rich]
-
-    def _streams_up_to(self, ends: Mapping[str, int]) -> None:
-        for stream, start in self._at.items():
-            end = min(ends[stream], self._sizes[stream])
-            if end > start:
-                self._at[stream] = end
-                begin = self.all.pop().start if self.all and self.all[-1].stream == stream else start
-                self.all.append(_Part(end - begin, stream, begin))
-
-    def _take(self, record: Record, found: _Survey) -> None:
-        said = record.said
-        if record.kind == "error":
-            error = error_in(said)
-            members = {"ename": error.name, "evalue": error.value, "traceback": list(error.traceback)}
-            self._add({"output_type": "error", **members}, traceback_text(error))
-        elif record.kind == "status":
-            self._add({"output_type": "display_data", "metadata": {}, "data": {STATUS_MIME: said.get("event")}}, "")
-        elif record.kind == "result":
-            self._add_bundle(record, said, {"output_type": "execute_result"})
-        elif record.kind == "display" and (latest := found.displays(record)) is not None:
-            self._add_bundle(record, latest, {"output_type": "display_data"})
-
-    def _add_bundle(self, record: Record, said: Mapping[str, Any], output: Output) -> None:
-        data, allowed = said.get("data") or {}, self._limits.inline_bytes
-        if self._inline > INLINE_OUTPUTS * allowed:
-            allowed = min(allowed, INLINE_LATER_BYTES)
-        output["metadata"] = dict(said.get("metadata") or {})
-        if record.kind == "result":
-            output["execution_count"] = said.get("execution_count")
-        output["data"] = spill(self._log.folder, self._log.cell_id, record.offset, data, allowed)
-        self._inline += sum(map(weight, output["data"].values()))
-        self._add(output, text_of(data))
-
-    def _add(self, output: Output, text: str) -> None:
-        words, most = text.encode("utf-8", "replace"), self._limits.preview_bytes
-        if len(words) > 2 * most:  # of its middle nothing can be shown
-            words = words[:most] + words[-most:]
-        self.rich[self.count] = (output, words)
-        self.all.append(_Part(len(words), ordinal=self.count))
-        if self.count >= self._first:
-            self._last.append(self.count)
-            if len(self._last) > self._most_last:
-                del self.rich[self._last.popleft()]
-        self.count += 1
-
-    def shown(self) -> tuple[_Shown, bool]:
-        """Return what is shown, a marker in the place of what is left out, and whether something is."""
-        limits = self._limits
-        whole = sum(part.size for part in self.all)
-        if whole <= limits.preview_bytes:
-            return self._between(0, whole), False
-        head = self._between(0, limits.head_bytes)
-        tail = self._between(whole - max(0, limits.preview_bytes - limits.head_bytes), whole)
-        if places := [at for at, (_, data) in enumerate(head) if data]:
-            part, data = head[places[-1]]
-            head[places[-1]] = (part, data[: cut_end(data)])
-        if places := [at for at, (_, data) in enumerate(tail) if data]:
-            part, data = tail[places[0]]
-            tail[places[0]] = (part, data[cut_start(data) :])
-        return [*head, (_MARKER, self._marker(whole, [*head, *tail]).encode()), *tail], True
-
-    def _between(self, start: int, end: int) -> _Shown:
+    def between(start: int, end: int) -> _Shown:
         found, at = [], 0
-        for part in self.all:
+        for part in parts:
             low, high = max(start - at, 0), min(end - at, part.size)
             if low < high and part.stream:
-                found.append((part, self._log.read(part.stream, part.start + low, high - low)))
+                found.append((part, log.read(part.stream, part.start + low, high - low)))
             elif low < high or (not part.size and start <= at <= end):
-                found.append((part, self.rich[part.ordinal][1][low:high]))
+                found.append((part, part.words[low:high]))
             at += part.size
         return found
 
-    def _marker(self, whole: int, shown: _Shown) -> str:
-        streams = [part for part in self.all if part.stream]
-        lines = sum(_count_lines(self._log, part.stream, part.start, part.start + part.size) for part in streams)
-        lines += sum(words.count(b"\n") for _, words in self.rich.values())
-        lines -= sum(data.count(b"\n") for _, data in shown)
-        streamed = sum(len(data) for part, data in shown if part.stream)
-        is_stream = sum(part.size for part in streams) > streamed
-        where = f"artifact {self._log.cell_id}" if is_stream else "see the outputs"
-        return f"… [{whole - sum(len(data) for _, data in shown)} bytes, {lines} lines omitted; {where}] …\n"
+    whole = sum(part.size for part in parts)
+    if whole <= limits.preview_bytes:
+        return between(0, whole), False
+    head = between(0, limits.head_bytes)
+    tail = between(whole - max(0, limits.preview_bytes - limits.head_bytes), whole)
+    if places := [at for at, (_, data) in enumerate(head) if data]:
+        part, data = head[places[-1]]
+        head[places[-1]] = (part, data[: cut_end(data)])
+    if places := [at for at, (_, data) in enumerate(tail) if data]:
+        part, data = tail[places[0]]
+        tail[places[0]] = (part, data[cut_start(data) :])
+    shown = [*head, *tail]
+    lines += sum(part.words.count(b"\n") for part in parts) - sum(data.count(b"\n") for _, data in shown)
+    is_stream = sum(part.size for part in parts if part.stream) > sum(len(data) for part, data in shown if part.stream)
+    where = f"artifact {log.cell_id}" if is_stream else "see the outputs"
+    left_out = whole - sum(len(data) for _, data in shown)
+    marker = f"… [{left_out} bytes, {lines} lines omitted; {where}] …\n"
+    return [*head, (_Part(), marker.encode()), *tail], True
 
 
 def _text(shown: _Shown) -> str:
@@ -293,26 +264,27 @@ def _text(shown: _Shown) -> str:
     return text
 
 
-def _outputs(shown: _Shown, parts: _Parts) -> Iterator[Output]:
+def _outputs(shown: _Shown, listed: list[_Part]) -> Iterator[Output]:
     """Yield the outputs in order; those whose words are left out stand at the marker, which is in the stream there."""
-    placed = {part.ordinal for part, _ in shown}
-    left_out = [output for ordinal, (output, _) in parts.rich.items() if ordinal not in placed]
-    told: set[int] = set()
+    placed = {part for part, _ in shown}
+    left_out = [part for part in listed if part not in placed]
+    told: set[_Part] = set()
     streamed: list[tuple[str, str]] = []
     for part, data in shown:
         text = data.decode("utf-8", "replace")
         if part.stream:
             streamed.append((part.stream, text))
             continue
-        if part is _MARKER and "artifact" in text:
+        is_marker = part.output is None
+        if is_marker and "artifact" in text:
             stream, before = streamed[-1] if streamed else ("stdout", "\n")
             streamed.append((stream, text if before.endswith("\n") else f"\n{text}"))
-        due = left_out if part is _MARKER else [parts.rich[part.ordinal][0]] if part.ordinal not in told else []
-        told.add(part.ordinal)
+        due = left_out if is_marker else [part] if part not in told else []
         if due:
             yield from _streams(streamed)
             streamed.clear()
-            yield from due
+            yield from (each.output for each in due if each.output is not None)
+            told.add(part)
     yield from _streams(streamed)
 
 
@@ -376,42 +348,7 @@ def traceback_text(error: CellError) -> str:
     return _ESCAPES.sub("", text).rstrip("\n") + "\n"
 
 
-# -- the result --------------------------------------------------------------------------------------------------------
-
-
 def what_was_raised(*told: CellError | None) -> CellError | None:
     """Return the first error that has a name; a kernel replies `NoneType` where a value's own `__repr__` raised."""
     errors = [error for error in told if error is not None]
     return next((error for error in errors if error.name != "NoneType"), errors[0] if errors else None)
-
-
-def cell_result(
-    cell_id: str,
-    title: str | None,
-    output: CellOutput,
-    *,
-    status: CellStatus | None = None,
-    error: CellError | None = None,
-    duration_seconds: float | None = None,
-    execution_count: int | None = None,
-    notices: Sequence[str] = (),
-    **members: Any,
-) -> CellResult:
-    """Put what a cell gave and how it ended together; what is None here is taken from its end record."""
-    if (end := output.end) is not None:
-        status = status or end.status
-        duration_seconds = end.duration if duration_seconds is None else duration_seconds
-        execution_count = end.execution_count if execution_count is None else execution_count
-    shown = ("text", "outputs", "truncated", "artifact", "total_bytes", "total_lines", "shown_bytes")
-    members |= {name: getattr(output, name) for name in shown}
-    members["lossy"] = members.get("lossy", False) or output.unkept is not None
-    return CellResult(
-        cell_id,
-        title,
-        status or CellStatus.ERROR,
-        error=what_was_raised(error, output.error),
-        duration_seconds=duration_seconds,
-        execution_count=execution_count,
-        notices=(*filter(None, [output.unkept]), *output.notices, *notices),
-        **members,
-    )

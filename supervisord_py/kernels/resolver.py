@@ -22,7 +22,6 @@ from supervisord_py.kernels.environment import Activation, Filtered, deactivated
 from supervisord_py.kernels.exposure import Offer, report
 from supervisord_py.kernels.installs import (
     INSTALLER_SETTINGS,
-    PROGRAMS,
     InstallFailedError,
     Installs,
     find_installers,
@@ -33,7 +32,6 @@ from supervisord_py.kernels.installs import (
 from supervisord_py.kernels.interpreters import MANAGED, Candidate, InterpreterProbe, Trouble, candidates, refused
 from supervisord_py.kernels.kernelspecs import find_kernelspec
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 
 if TYPE_CHECKING:
@@ -65,10 +63,6 @@ class InterpreterResolver:
         self.own = Environment(own or {})
         self.probe = InterpreterProbe(client)
         self.installs = Installs(client)
-
-    async def open(self) -> None:
-        """Stop what an earlier control plane was asking or installing."""
-        await program.stop_left_over(self.client, PROGRAMS)
 
     async def close(self) -> None:
         """End what is being installed."""

@@ -6,26 +6,26 @@ import asyncio
 import os
 import secrets
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
-from supervisord_py.kernels import call_rules, kernelspecs, spares
+from supervisord_py.kernels import call_rules, spares
 from supervisord_py.kernels.adoption import KernelAdoption
 from supervisord_py.kernels.backend import Backends
 from supervisord_py.kernels.call import Call
 from supervisord_py.kernels.cell import CellStatus, Notice, Step
 from supervisord_py.kernels.cell_store import CellStore
-from supervisord_py.kernels.choice import BASH, ChooseRequest
+from supervisord_py.kernels.choice import BASH, PROGRAMS, ChooseRequest
 from supervisord_py.kernels.environment import NOTHING
 from supervisord_py.kernels.kernel_driver import check_folder
 from supervisord_py.kernels.kernel_pool import KernelPool
-from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, StartRequest
 from supervisord_py.kernels.session_register import SessionRegister
 from supervisord_py.kernels.session_set import Ask, SessionSet, Want
-from supervisord_py.process import clock
+from supervisord_py.process import clock, program
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor, stop_report
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.exposure import CapabilityReport
+    from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session_register import LiveSession, SessionView
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
@@ -75,13 +76,12 @@ class Kernels:
         own: Mapping[str, str] | None = None,
         make_backend: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,
     ) -> None:
-        environ = os.environ if environ is None else environ
-        self.resolver = InterpreterResolver(placement, environ=environ, own=own)
+        self._placement, self._environ, self._own = placement, os.environ if environ is None else environ, own
         self.register = SessionRegister(ledger, SessionSet(config.sessions))
         self.supervisor = Supervisor(placement, ledger, events)
         """Of what backends run for themselves: it ends behind the kernels."""
         backends = Backends(self.supervisor, config, make_backend)
-        self.pool = KernelPool(placement, ledger, events, backends, self.register, config, self.resolver)
+        self.pool = KernelPool(placement, ledger, events, backends, self.register, config, lambda: self.resolver)
         self.cell_store = CellStore(ledger, lambda: self.config)
         self._calls: set[Call] = set()
         self._ending: PxError | None = None
@@ -92,6 +92,13 @@ class Kernels:
         """Settings in force."""
         return self.pool.config
 
+    @cached_property
+    def resolver(self) -> InterpreterResolver:
+        """What chooses interpreters; made when one is first wanted."""
+        from supervisord_py.kernels.resolver import InterpreterResolver
+
+        return InterpreterResolver(self._placement, environ=self._environ, own=self._own)
+
     # -- beginning and end -------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
@@ -99,13 +106,13 @@ class Kernels:
         await self.supervisor.open()
         await self.pool.supervisor.open()
         await self.register.open()
-        await self.resolver.open()
+        await program.stop_left_over(self._placement, PROGRAMS)  # what an earlier control plane asked or installed
         await KernelAdoption(self).adopt_all()
         await spares.end_left_over(self.pool)
         self.register.settle_the_rest()
         self.pool.supervisor.task(self.pool.keep_watch())
         self.pool.supervisor.task(self.cell_store.sweep(self._running, self.register.ids))
-        self.pool.supervisor.task(spares.begin(self.pool, self.resolver))
+        self.pool.supervisor.task(spares.begin(self.pool, lambda: self.resolver))
 
     def _running(self) -> list[tuple[str, str]]:
         found = ((it.id, it.run) for it in self.register.everything())
@@ -141,7 +148,8 @@ class Kernels:
         await asyncio.gather(*(it.close() for it in handles), return_exceptions=True)
         await self.pool.driver.backends.close(stop=stop)
         await self.supervisor.close()
-        await self.resolver.close()
+        if "resolver" in self.__dict__:
+            await self.resolver.close()
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: limits of the set at once, the rest for what starts from now on."""
@@ -194,6 +202,8 @@ class Kernels:
         if self.config.backend is BackendName.GATEWAY_EXTERNAL:
             gateway: Any = await self.pool.driver.backends.get(BackendName.GATEWAY_EXTERNAL)
             return dict(await gateway.specs())
+        from supervisord_py.kernels import kernelspecs
+
         return await kernelspecs.documents()
 
     async def capabilities(self, cwd: str | None = None, environ: Mapping[str, str] | None = None) -> CapabilityReport:

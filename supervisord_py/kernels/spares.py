@@ -15,6 +15,8 @@ from supervisord_py.kernels.session_register import LiveSession
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from supervisord_py.kernels.backend import Backends, Launch, SpareView
     from supervisord_py.kernels.kernel_pool import KernelPool
     from supervisord_py.kernels.resolver import InterpreterResolver
@@ -43,14 +45,14 @@ async def _end(pool: KernelPool, key: str) -> None:
         await pool.placement.release(key)
 
 
-async def begin(pool: KernelPool, resolver: InterpreterResolver) -> None:
+async def begin(pool: KernelPool, resolver: Callable[[], InterpreterResolver]) -> None:
     """Have a spare for the interpreter that was used last, if that was not long ago."""
     await asyncio.sleep(FIRST_SECONDS)
     session = _last_used(pool)
     if session is None or not pool.config.spares:
         return
     try:
-        launch = await _launch(pool, resolver, session)
+        launch = await _launch(pool, resolver(), session)
         backend: Any = await pool.driver.backends.get(BackendName.DIRECT)
         backend.expect(launch)
         await backend.preload()

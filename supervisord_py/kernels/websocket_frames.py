@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 V1 = "v1.kernel.websocket.jupyter.org"
 PROTOCOL = "5.3"
-_PARTS = 4  # header, parent header, metadata, content
+_PARTS = ("header", "parent_header", "metadata", "content")
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -44,60 +45,42 @@ class Message(msgspec.Struct, frozen=True):
         return str(self.parent.get("msg_id", ""))
 
 
-def request(
-    kind: str, content: Mapping[str, Any], *, msg_id: str, session: str, date: str, channel: str = "shell"
-) -> Message:
-    """Return a new request. `date` is RFC 3339 in UTC; `session` is the one that the websocket was opened with."""
+def request(kind: str, content: Mapping[str, Any], msg_id: str, session: str, channel: str = "shell") -> Message:
+    """Return a new request; `session` is the one that the websocket was opened with."""
+    date = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     about = {"msg_id": msg_id, "msg_type": kind, "session": session, "date": date}
     return Message(channel, {**about, "username": "pxd", "version": PROTOCOL}, content=content)
 
 
 def pack(message: Message, protocol: str | None) -> str | bytes:
     """Return the frame of a message for a websocket that agreed on this subprotocol, V1 or none."""
-    return pack_v1(message) if protocol == V1 else pack_json(message)
+    objects = (message.header, message.parent, message.metadata, message.content)
+    if protocol == V1:
+        parts = [message.channel.encode(), *map(_json, objects), *message.buffers]
+        offsets = list(accumulate(map(len, parts), initial=8 * (len(parts) + 2)))
+        return struct.pack(f"<{len(offsets) + 1}Q", len(offsets), *offsets) + b"".join(parts)
+    about = {"channel": message.channel, "msg_id": message.header.get("msg_id"), "msg_type": message.type}
+    return _json({**dict(zip(_PARTS, objects, strict=True)), **about, "buffers": []}).decode()
 
 
 def unpack(frame: str | bytes, protocol: str | None, channel: str = "iopub") -> Message:
     """Read a frame from such a websocket; `channel` is that of a message that names none. Raises ValueError."""
-    if protocol == V1:
-        return unpack_v1(frame.encode() if isinstance(frame, str) else frame)
-    return unpack_json(frame, channel)
-
-
-def pack_v1(message: Message) -> bytes:
-    """Return the frame of the v1 subprotocol."""
-    objects = (message.header, message.parent, message.metadata, message.content)
-    parts = [message.channel.encode(), *map(_json, objects), *message.buffers]
-    offsets = list(accumulate(map(len, parts), initial=8 * (len(parts) + 2)))
-    return struct.pack(f"<{len(offsets) + 1}Q", len(offsets), *offsets) + b"".join(parts)
-
-
-def unpack_v1(frame: bytes) -> Message:
-    """Read a frame of the v1 subprotocol; raises ValueError."""
+    if protocol != V1:
+        members = _object(frame)
+        header, parent, metadata, content = found = [members.get(name) or {} for name in _PARTS]
+        if not all(isinstance(part, dict) for part in found):
+            raise ValueError("a part that is no JSON object")
+        return Message(str(members.get("channel") or channel), header, parent, metadata, content)
+    frame = frame.encode() if isinstance(frame, str) else frame
     count = int(struct.unpack_from("<Q", frame)[0]) if len(frame) >= 8 else 0
-    if not _PARTS + 2 <= count < len(frame) // 8:
+    if not len(_PARTS) + 2 <= count < len(frame) // 8:
         raise ValueError(f"a frame of {len(frame)} bytes with {count} offsets")
     offsets = struct.unpack_from(f"<{count}Q", frame, 8)
     if offsets[0] != 8 * (count + 1) or offsets[-1] != len(frame) or list(offsets) != sorted(offsets):
         raise ValueError("a frame whose offsets lie outside of it")
     parts = [frame[start:end] for start, end in pairwise(offsets)]
-    header, parent, metadata, content = (_object(part) for part in parts[1 : _PARTS + 1])
-    return Message(parts[0].decode("utf-8"), header, parent, metadata, content, tuple(parts[_PARTS + 1 :]))
-
-
-def pack_json(message: Message) -> str:
-    """Return the text of the older framing, which has no place for buffers here."""
-    about = {"channel": message.channel, "msg_id": message.header.get("msg_id"), "msg_type": message.type}
-    parts = {"header": message.header, "parent_header": message.parent, "metadata": message.metadata}
-    return _json({**parts, "content": message.content, **about, "buffers": []}).decode()
-
-
-def unpack_json(frame: str | bytes, channel: str = "iopub") -> Message:
-    """Read a text of the older framing; `channel` is that of a message that names none. Raises ValueError."""
-    members = _object(frame)
-    names = ("header", "parent_header", "metadata", "content")
-    header, parent, metadata, content = (_checked(members.get(name) or {}) for name in names)
-    return Message(str(members.get("channel") or channel), header, parent, metadata, content)
+    header, parent, metadata, content = map(_object, parts[1:5])
+    return Message(parts[0].decode("utf-8"), header, parent, metadata, content, tuple(parts[5:]))
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
@@ -108,14 +91,11 @@ def _json(value: Mapping[str, Any]) -> bytes:
         return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None)).encode()
 
 
-def _object(text: str | bytes) -> Mapping[str, Any]:
+def _object(text: str | bytes) -> dict[str, Any]:
     try:
-        return _checked(json.loads(text))
+        value = json.loads(text)
     except RecursionError as error:
         raise ValueError(f"a part that is no JSON: {error}") from None
-
-
-def _checked(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("a part that is no JSON object")
     return value

@@ -106,20 +106,21 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Preset(msgspec.Struct, frozen=True):
-    """A model to run with, resolved and frozen. The key is a reference, never a key.
+    """A model to run with, resolved and frozen; see presets.toml(5). The key is a reference, never a key.
 
     Attributes:
+        url, api: Base address of a custom or local provider, and the wire protocol there.
         input_cost, output_cost: US dollars for a million tokens, for agents that cannot know them; None = unknown.
     """
 
     id: str | None = None  # its name in presets.toml; None for what the pipe itself or the adapter says
-    provider: str | None = None  # as the agent calls it; a custom one has `url` and `api`
+    provider: str | None = None
     model: str | None = None  # as the provider calls it; None lets the agent choose
-    url: str | None = None  # base address of a custom or local provider
-    api: str | None = None  # wire protocol at that address (`openai-completions`, `anthropic-messages`, …)
-    api_key: str | None = None  # `$ENV`, `file:PATH`, `cmd:ARGV`, or None
+    url: str | None = None
+    api: str | None = None
+    api_key: str | None = None
     prompt: str | None = None  # stands before the pipe's own body
-    effort: str | None = None  # `low`, `medium`, `high`, or None
+    effort: str | None = None
     input_cost: float | None = None
     output_cost: float | None = None
     context_window: int | None = None
@@ -127,15 +128,14 @@ class Preset(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is frozen at the queueing, beside the preset: how this execution is to be run.
+    """What is frozen at the queueing, beside the preset: how this execution is to be run. None is no ceiling.
 
     Attributes:
-        max_turns, max_tokens, max_cost: Ceilings that end the run; None for none.
         context: Facts of the trigger (`{event, key, data}`) or of the caller, shown to the agent; JSON values.
         wanted_seconds: The timeout that was asked for, where it was more than `pipes.timeout_max_seconds`; else None.
     """
 
-    agent: str = "pi"  # name of the adapter
+    agent: str = "pi"
     command: tuple[str, ...] = ()  # argv of the `command` adapter; empty for all others
     timeout_seconds: float = 300.0  # wall clock of the run, from the spawn
     max_turns: int | None = None
@@ -145,7 +145,7 @@ class Plan(msgspec.Struct, frozen=True):
     fallbacks: tuple[Preset, ...] = ()  # presets that are tried, in order, after this one failed
     allow_empty: bool = False  # no text is no failure
     history: bool = False  # keep the agent's session between executions
-    memory_bytes: int | None = None  # resident limit of the tree; None for none
+    memory_bytes: int | None = None  # resident limit of the tree
     context: Mapping[str, Any] | None = None
     wanted_seconds: float | None = None
 
@@ -167,9 +167,8 @@ class Execution(
 
     Attributes:
         pid, start_time, boot_id, instance: Who runs it: identity and the placement's key.
-        trigger_event, trigger_key: The event that led to it, and its key.
         context_start, context_end: The time window that the prompt names.
-        plan, preset: In lists they say what a whole row would, as far as it has columns of its own.
+        output_dir, session_path: Where the agent was told to write, and where it left its session, if it keeps one.
         stdout, stderr: Text up to the cap (head and tail around a marker).
     """
 
@@ -177,7 +176,7 @@ class Execution(
     pipe_name: str
     status: Status = Status.FAILED
     trigger: Trigger = Trigger.MANUAL
-    group: Group = Group.MANUAL  # whose slots it waits for
+    group: Group = Group.MANUAL
     queued_at: float = 0.0
     agent: str = "pi"
     model: str | None = None
@@ -212,8 +211,8 @@ class Execution(
     total_tokens: int = 0
     cost: float = 0.0
     turns: int = 0
-    output_dir: str | None = None  # the folder that the agent was told to write to
-    session_path: str | None = None  # where the agent left its session, if it keeps one
+    output_dir: str | None = None
+    session_path: str | None = None
     agent_version: str | None = None
     incomplete: bool = False  # it was cut off: what it wrote may be half-done
     stdout_bytes: int = 0
@@ -268,10 +267,7 @@ async def add(
     """Record an execution, and what its pipe's state becomes by it, in one transaction.
 
     With a claim the id is taken inside of it, once that is granted, so that one that is refused leaves no hole in the
-    numbers: `build` is called in the writer's thread then.
-
-    Returns:
-        None where the pipe has claimed this event before; nothing is written then.
+    numbers: `build` is called in the writer's thread then. None where the pipe has claimed this event before.
 
     Raises LedgerDegradedError: there is a claim, and the disk takes nothing: nobody can know whether it is taken.
     """
@@ -294,44 +290,32 @@ def mark_running(number: int, **facts: Any) -> Operation:
     """Take an execution out of the queue, before its process is spawned.
 
     The operation raises ConflictError where another one of its pipe runs (`execution` and `pid` name it), or where it
-    is not queued any more (`state` says what it is).
+    is not queued any more.
     """
     update = EXECUTIONS.update(number, "status = 'queued'", status=Status.RUNNING, **facts)
 
     def run(connection: sqlite3.Connection) -> None:
         try:
-            if not update(connection):
-                raise _not_queued(connection, number)
+            if update(connection):
+                return
         except sqlite3.IntegrityError:
-            raise _held(connection, number) from None
+            sql = """SELECT holder.pipe_name, holder.id, holder.pid FROM pipe_executions AS holder JOIN pipe_executions
+                     AS mine ON mine.pipe_name = holder.pipe_name WHERE mine.id = ? AND holder.status = 'running'"""
+            pipe, holder, pid = connection.execute(sql, (number,)).fetchone()
+            process = "its process is not there yet" if pid is None else f"pid {pid}"
+            raise ConflictError(
+                f"pipe:{pipe} is already running: execution {holder}, {process}",
+                hint=f"`pxctl pipe tail {holder}` follows it, `pxctl pipe cancel {holder}` ends it",
+                unit=f"pipe:{pipe}",
+                execution=holder,
+                pid=pid,
+            ) from None
+        found = connection.execute("SELECT status FROM pipe_executions WHERE id = ?", (number,)).fetchone()
+        state = found[0] if found else "not in the ledger"
+        message = f"execution {number} is not queued any more: it is {state}"
+        raise ConflictError(message, hint="see `pxctl pipe runs`", execution=number, state=state)
 
     return run
-
-
-def _held(connection: sqlite3.Connection, number: int) -> ConflictError:
-    sql = """SELECT holder.pipe_name, holder.id, holder.pid FROM pipe_executions AS holder JOIN pipe_executions AS mine
-             ON mine.pipe_name = holder.pipe_name WHERE mine.id = ? AND holder.status = 'running'"""
-    pipe, holder, pid = connection.execute(sql, (number,)).fetchone()
-    process = "its process is not there yet" if pid is None else f"pid {pid}"
-    return ConflictError(
-        f"pipe:{pipe} is already running: execution {holder}, {process}",
-        hint=f"`pxctl pipe tail {holder}` follows it, `pxctl pipe cancel {holder}` ends it",
-        unit=f"pipe:{pipe}",
-        execution=holder,
-        pid=pid,
-    )
-
-
-def _not_queued(connection: sqlite3.Connection, number: int) -> ConflictError:
-    found = connection.execute("SELECT pipe_name, status FROM pipe_executions WHERE id = ?", (number,)).fetchone()
-    pipe, state = found or (None, "not in the ledger")
-    return ConflictError(
-        f"execution {number} is not queued any more: it is {state}",
-        hint="see `pxctl pipe runs`",
-        unit=None if pipe is None else f"pipe:{pipe}",
-        execution=number,
-        state=state,
-    )
 
 
 def change_open(number: int, **facts: Any) -> Operation:

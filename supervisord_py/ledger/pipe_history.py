@@ -8,9 +8,9 @@ id is where numbering goes on.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from supervisord_py.ledger.instants import to_text
+from supervisord_py.ledger.instants import optional_text, to_text
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, Execution, Status
 
 if TYPE_CHECKING:
@@ -24,18 +24,14 @@ MOST_PAGE = 500
 
 
 class ExecutionFilter(NamedTuple):
-    """Which executions, newest first.
+    """Which executions: queued at or after `since` and before `until`; `before_id` is a `next_cursor`. None for all."""
 
-    Attributes:
-        since, until: Queued at or after, and before: Unix seconds.
-    """
-
-    pipe: str | None = None  # of this pipe alone; None for all
-    statuses: tuple[Status, ...] = ()  # only these; empty for all
+    pipe: str | None = None
+    statuses: tuple[Status, ...] = ()
     since: float | None = None
     until: float | None = None
-    before_id: int | None = None  # the `next_cursor` of the page before
-    limit: int = DEFAULT_PAGE  # 1..500
+    before_id: int | None = None
+    limit: int = DEFAULT_PAGE
 
 
 class ExecutionPage(NamedTuple):
@@ -49,19 +45,16 @@ async def page(ledger: Ledger, wanted: ExecutionFilter) -> ExecutionPage:
     """Return a page of the history; a limit that is out of bounds is brought to the nearest one."""
     limit = min(max(wanted.limit, 1), MOST_PAGE)
     index = "pipe_executions_history" if wanted.pipe is None else "pipe_executions_of_pipe"
-    conditions = [
-        (part, value)
-        for part, value in (
-            ("pipe_name = ?", wanted.pipe),
-            ("queued_at >= ?", None if wanted.since is None else to_text(wanted.since)),
-            ("queued_at < ?", None if wanted.until is None else to_text(wanted.until)),
-            ("id < ?", wanted.before_id),
-        )
-        if value is not None
-    ]
-    parts = [f"status IN ({', '.join('?' * len(wanted.statuses))})"] if wanted.statuses else []
-    where = " AND ".join([*parts, *(part for part, _ in conditions)]) or "1"
-    values = [*(each.value for each in wanted.statuses), *(value for _, value in conditions), limit + 1]
+    asked: dict[str, Any] = {
+        "pipe_name = ?": wanted.pipe,
+        "queued_at >= ?": optional_text(wanted.since),
+        "queued_at < ?": optional_text(wanted.until),
+        "id < ?": wanted.before_id,
+    }
+    asked = {part: value for part, value in asked.items() if value is not None}
+    statuses = [each.value for each in wanted.statuses]
+    parts = [f"status IN ({', '.join('?' * len(statuses))})"] if statuses else []
+    where, values = " AND ".join([*parts, *asked]) or "1", [*statuses, *asked.values(), limit + 1]
     # The index holds all that is asked for, so what does not fit is left out without a look at the rows.
     inner = f"SELECT id FROM pipe_executions INDEXED BY {index} WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # our own words
     found = await EXECUTIONS.listed(ledger, f"WHERE id IN ({inner}) ORDER BY id DESC", *values)
@@ -107,12 +100,8 @@ async def average_seconds(ledger: Ledger, runs: int = 20) -> dict[str, float]:
 
 async def existing(ledger: Ledger, ids: Collection[int]) -> set[int]:
     """Return those of the ids that have a row."""
-
-    def run(connection: sqlite3.Connection) -> set[int]:
-        query = "SELECT 1 FROM pipe_executions WHERE id = ?"
-        return {number for number in ids if connection.execute(query, (number,)).fetchone() is not None}
-
-    return await ledger.read(run)
+    sql = "SELECT 1 FROM pipe_executions WHERE id = ?"
+    return await ledger.read(lambda it: {number for number in ids if it.execute(sql, (number,)).fetchone()})
 
 
 _FINAL = "status NOT IN ('queued', 'running')"
@@ -132,23 +121,20 @@ async def prune(
 ) -> tuple[int, ...]:
     """Remove one batch of what ended before a moment (Unix seconds), or is more than so many rows or bytes.
 
-    Returns:
-        The ids that went; their folders are the caller's to remove. Empty: nothing is beyond the limits.
+    Returns the ids that went, () when nothing is beyond the limits; their folders are the caller's to remove.
 
     Raises LedgerDegradedError: the disk takes nothing.
     """
+
+    def beyond(connection: sqlite3.Connection, sql: str, bound: str | int) -> tuple[int, ...]:
+        return tuple(number for (number,) in connection.execute(sql, (bound, batch)))
+
+    def delete(connection: sqlite3.Connection, ids: tuple[int, ...]) -> tuple[int, ...]:
+        sql = f"DELETE FROM pipe_executions WHERE id = ? AND {_FINAL}"  # noqa: S608  # our own words
+        return tuple(number for number in ids if connection.execute(sql, (number,)).rowcount == 1)
+
     for sql, bound in ((_OLD, to_text(before)), (_MANY, max(1, rows_of_each)), (_LARGE, max(0, bytes_of_all))):
         # Looked for among the readers: the writer is not to be held up by a long look.
-        found = await ledger.read(partial(_ids, sql, bound, batch))
-        if found:
-            return await ledger.call(partial(_delete, found))
+        if found := await ledger.read(partial(beyond, sql=sql, bound=bound)):
+            return await ledger.call(partial(delete, ids=found))
     return ()
-
-
-def _ids(sql: str, bound: str | int, batch: int, connection: sqlite3.Connection) -> tuple[int, ...]:
-    return tuple(number for (number,) in connection.execute(sql, (bound, batch)))
-
-
-def _delete(ids: tuple[int, ...], connection: sqlite3.Connection) -> tuple[int, ...]:
-    sql = f"DELETE FROM pipe_executions WHERE id = ? AND {_FINAL}"  # noqa: S608  # our own words
-    return tuple(number for number in ids if connection.execute(sql, (number,)).rowcount == 1)

@@ -21,15 +21,11 @@ if TYPE_CHECKING:
 
 
 class PipeStateRow(msgspec.Struct, frozen=True):
-    """One pipe. Times are Unix seconds.
-
-    Attributes:
-        last_decision, last_decision_at: What the scheduler said last, and when.
-    """
+    """One pipe. Times are Unix seconds."""
 
     pipe_name: str
-    last_run_at: float | None = None  # when its last execution began; None before the first
-    last_success_at: float | None = None  # when its last successful one ended
+    last_run_at: float | None = None
+    last_success_at: float | None = None
     consecutive_failures: int = 0  # failures in a row
     enabled: bool | None = None  # what was wished on this machine; None = its file decides
     enabled_file: bool | None = None  # what its file said when that was wished
@@ -38,7 +34,7 @@ class PipeStateRow(msgspec.Struct, frozen=True):
     last_due: float | None = None  # the due time that was decided last, run or skipped
     occurrences: int = 0  # runs of this schedule
     last_context_end: float | None = None  # up to where the last success had looked
-    last_decision: str | None = None
+    last_decision: str | None = None  # what the scheduler said last
     last_decision_at: float | None = None
 
 

@@ -27,15 +27,9 @@ Operation = Callable[["sqlite3.Connection"], Any]
 
 
 class Table(Generic[Row]):
-    """One table.
+    """One table; the fields of the Struct are columns, but for the `computed` ones, and there may be more columns.
 
-    Args:
-        name: Of the table.
-        row: The Struct; its fields are columns, the table may have more.
-        key: The column that names a row.
-        moments: Columns that hold Unix seconds as ISO text.
-        blobs: Columns that lists leave out.
-        computed: Fields that are no columns.
+    `key` is the column that names a row; `moments` hold Unix seconds as ISO text; `blobs` are left out of lists.
     """
 
     def __init__(
@@ -55,13 +49,11 @@ class Table(Generic[Row]):
         pairs = zip(row.__struct_encode_fields__, row.__struct_fields__, strict=True)
         self._fields = {column: field for column, field in pairs if field not in computed}
         self.columns = tuple(self._fields)
-        self._kinds = {column: _base(hints[field]) for column, field in self._fields.items()}
-        self._moments = frozenset(moments)
+        codecs = {column: _codec(hints[field], column in moments) for column, field in self._fields.items()}
+        self._codecs = {column: codec for column, codec in codecs.items() if codec is not None}
         self._required = {each.name: None for each in msgspec.structs.fields(row) if each.required}
         self._list = ", ".join(f'"{each}"' for each in self.columns)
         self._listed = tuple(each for each in self.columns if each not in blobs)
-        self._odd = [(at, each) for at, each in enumerate(self.columns) if self._is_odd(each)]
-        """Columns whose value is not what SQLite takes."""
 
     # -- operations ------------------------------------------------------------------------------------------------
 
@@ -77,9 +69,7 @@ class Table(Generic[Row]):
     def _insert(self, row: Row, conflict: str) -> Operation:
         marks = ", ".join(["?"] * len(self.columns))
         sql = f"INSERT INTO {self.name} ({self._list}) VALUES ({marks}) ON CONFLICT ({self.key}) DO {conflict}"  # noqa: S608  # our own words
-        values: list[Any] = [getattr(row, field) for field in self._fields.values()]
-        for at, name in self._odd:
-            values[at] = self._cell(name, values[at])
+        values = self._cells({column: getattr(row, field) for column, field in self._fields.items()})
         return lambda connection: connection.execute(sql, values).rowcount
 
     def update(self, key: object, where: str = "", **changes: Any) -> Operation:
@@ -87,10 +77,7 @@ class Table(Generic[Row]):
         news = '"' + '" = ?, "'.join(changes) + '" = ?'
         condition = f" AND {where}" if where else ""
         sql = f"UPDATE {self.name} SET {news} WHERE {self.key} = ?{condition}"  # noqa: S608  # our own words
-        for _, name in self._odd:
-            if name in changes:
-                changes[name] = self._cell(name, changes[name])
-        values = [*changes.values(), key]
+        values = [*self._cells(changes), key]
         return lambda connection: connection.execute(sql, values).rowcount
 
     def merge(self, key: object, **changes: Any) -> Operation:
@@ -99,7 +86,7 @@ class Table(Generic[Row]):
         news = ", ".join(f'"{each}" = excluded."{each}"' for each in changes)
         sql = f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608  # our own words
         sql += f" ON CONFLICT ({self.key}) DO {'UPDATE SET ' + news if news else 'NOTHING'}"
-        values = [key, *(self._cell(name, value) for name, value in changes.items())]
+        values = [key, *self._cells(changes)]
         return lambda connection: connection.execute(sql, values).rowcount
 
     def delete(self, key: object) -> Operation:
@@ -128,64 +115,49 @@ class Table(Generic[Row]):
 
     # -- cells -----------------------------------------------------------------------------------------------------
 
-    def _is_odd(self, name: str) -> bool:
-        kind = self._kinds[name]
-        is_word = isinstance(kind, type) and issubclass(kind, Enum)
-        return name in self._moments or kind is bool or is_word or _is_json(kind)
-
-    def _cell(self, name: str, value: Any) -> Any:
-        if value is None:
-            return None
-        if name in self._moments:
-            return optional_text(value)
-        kind = self._kinds[name]
-        if _is_json(kind):
-            return msgspec.json.encode(value, enc_hook=str).decode()
-        return int(value) if kind is bool else value.value if isinstance(value, Enum) else value
+    def _cells(self, values: dict[str, Any]) -> list[Any]:
+        for column, (encode, _) in self._codecs.items():
+            if values.get(column) is not None:
+                values[column] = encode(values[column])
+        return list(values.values())
 
     def _row(self, columns: Sequence[str], cells: Sequence[Any]) -> Row:
         found: dict[str, Any] = dict(self._required)
         for column, cell in zip(columns, cells, strict=True):
-            value = None if cell is None else self._value(column, cell)
+            codec = self._codecs.get(column)
+            value = cell if cell is None or codec is None else codec[1](cell)
             if value is not None:
                 found[self._fields[column]] = value
         return self.row(**found)
 
-    def _value(self, column: str, cell: Any) -> Any:
-        """Return the value of a cell; None where it is damaged and nothing stands for it."""
-        kind = self._kinds[column]
-        if column in self._moments:
-            return to_seconds(cell)
-        if kind is bool:
-            return bool(cell)
-        if isinstance(kind, type) and issubclass(kind, Enum):
-            return kind(cell) if cell in kind._value2member_map_ else None
-        return _from_json(cell, kind) if _is_json(kind) else cell
 
-
-def _base(kind: Any) -> Any:
-    """Return a type without its None and its parameters."""
+def _codec(kind: Any, is_moment: bool) -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
+    """Return how a value becomes a cell and back (None: damaged, nothing stands for it); None for what SQLite takes."""
     if typing.get_origin(kind) in {typing.Union, types.UnionType}:
         (kind,) = [each for each in typing.get_args(kind) if each is not type(None)]
-    return typing.get_origin(kind) or kind
+    kind = typing.get_origin(kind) or kind
+    if is_moment:
+        return optional_text, to_seconds
+    if kind is bool:
+        return int, bool
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return (lambda word: getattr(word, "value", word)), kind._value2member_map_.get
+    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    if not is_struct and kind not in {dict, Mapping, list, tuple}:
+        return None
 
-
-def _is_json(kind: Any) -> bool:
-    return kind in {dict, Mapping, list, tuple} or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
-
-
-def _from_json(text: str, kind: Any) -> Any:
-    try:
-        if kind not in {dict, Mapping, list, tuple}:
-            return msgspec.json.decode(text, type=kind)
-        value = msgspec.json.decode(text)
-    except msgspec.DecodeError:  # of which a ValidationError is one
-        value = None
-    if kind in {list, tuple}:
-        return tuple(value) if isinstance(value, list) else ()
-    if kind in {dict, Mapping}:
+    def decode(text: str) -> Any:
+        try:
+            value = msgspec.json.decode(text, type=kind if is_struct else Any)
+        except msgspec.DecodeError:  # of which a ValidationError is one
+            value = None
+        if is_struct:
+            return value
+        if kind in {list, tuple}:
+            return tuple(value) if isinstance(value, list) else ()
         return value if isinstance(value, dict) else {}
-    return None
+
+    return lambda value: msgspec.json.encode(value, enc_hook=str).decode(), decode
 
 
 def together(*operations: Operation | None) -> Operation:

@@ -110,12 +110,10 @@ def fill_json(value: Any, values: Values) -> Any:
 
 
 def missing(text: str, values: Values) -> tuple[str, ...]:
-    """Return the placeholders that have neither a value nor a default."""
     return tuple(found[1] for found in _PLACEHOLDER.finditer(text) if found[3] is None and values.get(found[1]) is None)
 
 
 def placeholders_of(value: Any) -> Iterator[str]:
-    """Yield the names of all placeholders in the texts and keys of a value."""
     if isinstance(value, str):
         yield from (found[1] for found in _PLACEHOLDER.finditer(value))
     elif isinstance(value, dict):
@@ -214,7 +212,6 @@ class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def number(self) -> int | None:
-        """The signal's number, None where there is no such signal."""
         found = getattr(signals, f"SIG{self.signal.upper().removeprefix('SIG')}", None)
         return int(found) if isinstance(found, signals.Signals) else None
 
@@ -263,7 +260,6 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def supports_history(self) -> bool:
-        """Whether it can go on with an earlier session."""
         return bool(self.session_argv)
 
     def keys_of(self, provider: str | None) -> tuple[str, ...]:
@@ -296,7 +292,6 @@ def fill_arguments(spec: AgentSpec, pieces: Arguments, values: Values) -> tuple[
 
 
 def needs(spec: AgentSpec, name: str) -> CannotRunError:
-    """Return the error of an agent that cannot do without a value."""
     detail = f"the agent {spec.name!r} needs a {name}, and neither the preset nor the pipe names one"
     hint = f'write {name} = "…" into the preset, or {name}: … into pipe.md'
     return CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
@@ -311,28 +306,36 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
     """Yield what no type can say is wrong with an adapter: path, message, hint."""
     if not spec.argv and spec.name != COMMAND:
         yield (), "the key 'argv' is missing", 'write the command line: argv = ["my-agent", "--json"]'
-    for key in ("argv", "fresh_argv", "session_argv", "extra_argv", "prompt_argv"):
-        yield from _bad_placeholders((key,), getattr(spec, key), also="prompt" if key == "prompt_argv" else "")
     wanted = {PromptBy.FILE: "prompt_file", PromptBy.ARG: "prompt"}.get(spec.prompt)
     if wanted and wanted not in placeholders_of((spec.argv, spec.extra_argv, spec.prompt_argv)):
         hint = f'prompt_argv = ["--", "{{{wanted}}}"]'
         yield ("prompt",), f'"{spec.prompt}" needs {{{wanted}}} in prompt_argv', hint
+    texts: list[tuple[Pointer, Any, str]] = [(("prompt_argv",), spec.prompt_argv, "prompt")]
+    texts += [((key,), getattr(spec, key), "") for key in ("argv", "fresh_argv", "session_argv", "extra_argv")]
+    names: list[tuple[Pointer, Iterable[str]]] = [(("pass_env",), [each.removesuffix("*") for each in spec.pass_env])]
+    names += [(("key_variable",), [spec.key_variable] if spec.key_variable else [])]
+    names += [(("provider_keys", provider), spec.keys_of(provider)) for provider in spec.provider_keys]
     for name, variable in spec.env.items():
         value, when = (variable, ()) if isinstance(variable, str) else (variable.value, variable.when)
-        yield from _bad_names(("env", name), [name])
-        yield from _bad_placeholders(("env", name), [value, *map("{{{}}}".format, when)], also="key")
-    yield from _bad_names(("pass_env",), [each.removesuffix("*") for each in spec.pass_env])
-    yield from _bad_names(("key_variable",), filter(None, [spec.key_variable]))
-    for provider in spec.provider_keys:
-        yield from _bad_names(("provider_keys", provider), spec.keys_of(provider))
+        names.append((("env", name), [name]))
+        texts.append((("env", name), [value, *map("{{{}}}".format, when)], "key"))
     for path, file in spec.files.items():
         at: Pointer = ("files", path)
         if not all(part.strip() and part not in {".", ".."} for part in path.split("/")):
             yield at, f"{path!r} is no path below the agent's directory", 'write for example "conf/settings.json"'
         if (file.json is None) == (file.text is None):
             yield at, "a file needs either json or text", 'json = {…} or text = "…"'
-        yield from _bad_placeholders(at, [file.json, file.text])
-        yield from _bad_placeholders(at, [f"{{{each}}}" for each in (*file.when, *file.needs)], also="key")
+        texts += [(at, [file.json, file.text], ""), (at, list(map("{{{}}}".format, (*file.when, *file.needs))), "key")]
+    for where, value, also in texts:
+        for name in placeholders_of(value):
+            if name not in PLACEHOLDERS:
+                yield where, f"{{{name}}} is no placeholder{did_you_mean(name, PLACEHOLDERS)}", _SEE
+            elif name not in _ANYWHERE and name != also:
+                yield where, f"{{{name}}} cannot stand here", f"{_SEE} for what may stand where"
+    for where, found in names:
+        for name in found:
+            if not ENV_NAME.fullmatch(name) or name in MARKS:
+                yield where, f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
     ranges = [(("version",), spec.version.want), (("version",), spec.version.tested)]
     ranges += [(("key_reference",), row.agent) for row in spec.key_reference]
     ranges += [(("auth_check",), spec.auth_check.since)] if spec.auth_check else []
@@ -349,20 +352,6 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
         yield ("stop", "signal"), f"{spec.stop.signal!r} is no signal", 'write signal = "TERM", "INT" or "HUP"'
 
 
-def _bad_placeholders(where: Pointer, value: Any, also: str = "") -> Iterator[tuple[Pointer, str, str | None]]:
-    for name in placeholders_of(value):
-        if name in PLACEHOLDERS and name not in _ANYWHERE and name != also:
-            yield where, f"{{{name}}} cannot stand here", f"{_SEE} for what may stand where"
-        elif name not in PLACEHOLDERS:
-            yield where, f"{{{name}}} is no placeholder{did_you_mean(name, PLACEHOLDERS)}", _SEE
-
-
-def _bad_names(where: Pointer, names: Iterable[str]) -> Iterator[tuple[Pointer, str, str | None]]:
-    for name in names:
-        if not ENV_NAME.fullmatch(name) or name in MARKS:
-            yield where, f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
-
-
 class Adapters(msgspec.Struct, frozen=True):
     """Adapters by name."""
 
@@ -372,7 +361,6 @@ class Adapters(msgspec.Struct, frozen=True):
 
     @property
     def problems(self) -> list[Problem]:
-        """Everything that is wrong with the user's file."""
         whole = [] if self.file_problem is None else [self.file_problem]
         return whole + [each for found in self.broken.values() for each in found]
 
@@ -395,12 +383,12 @@ class Adapters(msgspec.Struct, frozen=True):
 
 def load_adapters(user_file: Path | None) -> Adapters:
     """Read all adapters; a user's file that is not there is no problem. Never raises for what users wrote. Blocking."""
-    tables, document, _ = read_tables(BUILTIN, "agents")
+    tables, document, file_problem = read_tables(BUILTIN, "agents")
     agents = {name: _read_spec(name, tables[name], document)[0] for name in tables}
     broken: dict[str, list[Problem]] = {}
-    if user_file is None:
-        return Adapters(agents)
-    own, document, file_problem = read_tables(user_file, "agents")
+    own: dict[str, Any] = {}
+    if user_file is not None:
+        own, document, file_problem = read_tables(user_file, "agents")
     for name, table in own.items():
         merged = _merged(tables.get(name, {}), table) if isinstance(table, dict) else table
         agents[name], problems = _read_spec(name, merged, document)
@@ -411,7 +399,6 @@ def load_adapters(user_file: Path | None) -> Adapters:
 
 
 def _read_spec(name: str, table: Any, document: Document) -> tuple[AgentSpec, list[Problem]]:
-    """Return an adapter, and all that is wrong with it: it is not to be used then."""
     at = ("agents", name)
     spec, problems = convert(document, AgentSpec, at, value=table)
     if isinstance(table, dict) and "name" in table:

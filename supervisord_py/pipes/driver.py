@@ -40,8 +40,6 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
 
 class RunDriver:
-    """Has the supervisor run executions."""
-
     kind = "pipe"
 
     def __init__(self, room: Pipes) -> None:
@@ -118,7 +116,6 @@ class RunDriver:
         return run
 
     async def adopt(self, run: Run, _note: Note) -> bool:
-        """Say whether it is to go on: its row says that it runs."""
         return run.execution.status is Status.RUNNING
 
     def interrupt(self, run: Run) -> None:
@@ -187,7 +184,6 @@ class RunDriver:
                 await self._interrupted(row)
 
     async def _interrupted(self, row: Execution) -> None:
-        """Close a row whose process nobody holds any more."""
         room = self._room
         run = room.run_of(row)
         run.want_end(Cause.INTERRUPTED, INTERRUPTED)
@@ -203,7 +199,6 @@ class RunDriver:
 
 
 def _stdin_name(run: Run) -> str:
-    """Return under which name the keeper holds its stdin until it has it."""
     return f"stdin:{run.key}"
 
 

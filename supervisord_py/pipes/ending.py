@@ -62,7 +62,6 @@ def close(run: Run, copier: Copier | None, *, began: bool) -> tuple[Outcome, dic
 
 
 def _judged(run: Run, copier: Copier) -> tuple[Outcome, dict[str, Any]]:
-    """Take the rest of the output, judge it by all that it has left, and say what of it goes into the row."""
     is_full = not _finished(copier) or run.is_short or output.disk_is_full(run.folder)
     record = run.record
     verdict = record.verdict.reason if record and record.verdict else None
@@ -93,7 +92,6 @@ def _judged(run: Run, copier: Copier) -> tuple[Outcome, dict[str, Any]]:
 
 
 def _finished(copier: Copier) -> bool:
-    """Take the rest of the output; say whether the disk took it."""
     for _ in range(DISK_TRIES):
         with suppress(OSError):
             copier.finish()
@@ -103,7 +101,6 @@ def _finished(copier: Copier) -> bool:
 
 
 def _unstarted(run: Run) -> Outcome:
-    """Say why it never came to run."""
     if run.outcome is not None:
         return run.outcome
     if run.cause is not Cause.NOBODY:
@@ -125,7 +122,6 @@ def is_incomplete(outcome: Outcome) -> bool:
 
 
 def _leave_output(folder: Path, outcome: Outcome, *, incomplete: bool) -> None:
-    """Remove an empty output folder; mark that of an execution that was cut off."""
     with suppress(OSError):
         if incomplete:
             folder.mkdir(exist_ok=True)  # it goes just before the row becomes final

@@ -20,6 +20,7 @@ from msgspec import structs
 from supervisord_py.errors import ConfigError, ConflictError, InvalidInputError, OverloadedError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import (
+    EXECUTIONS,
     ErrorType,
     Execution,
     Group,
@@ -33,7 +34,7 @@ from supervisord_py.ledger.pipe_executions import (
 from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.pipes import outcome as outcomes
-from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.adapters import AgentLimits, CannotRunError
 from supervisord_py.pipes.presets import PresetProblem, resolve
 from supervisord_py.pipes.prompt import api_address, render_prompt
 from supervisord_py.pipes.run import Run
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.ledger.pipe_state import Claim
-    from supervisord_py.pipes.adapters import AgentLimits
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.outcome import NextTry
@@ -85,8 +85,6 @@ class Chosen(NamedTuple):
 
 
 class Intake:
-    """Takes executions in."""
-
     def __init__(self, room: Pipes) -> None:
         self._room = room
         self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -128,29 +126,23 @@ class Intake:
         return await self._asked(definition, _again(before), queue=False)
 
     async def _asked(self, definition: PipeDefinition, order: Order, *, queue: bool) -> Execution:
-        async with self._one_at_a_time[definition.name]:
-            if not queue:
-                self._refuse_beside(definition.name)
-            run = await self.take(definition, order)
-        assert run is not None
-        return self._room.view(run)
-
-    def _refuse_beside(self, name: str) -> None:
-        """Refuse a run beside one that is at work, or that somebody asked for by hand."""
-        for run in self._room.of_pipe(name):
-            waits = self._room.line.position(run.id) is not None
-            if waits and run.execution.trigger is not Trigger.MANUAL:
-                continue
-            raise ConflictError(
-                f"pipe {name} {'is in line already' if waits else 'runs already'}: execution {run.id}",
-                hint=f"follow it: `pxctl pipe tail {run.id}`; or wait in line with --queue",
-                unit=f"pipe:{name}",
-                execution=run.id,
-                pid=run.execution.pid,
-            )
+        room, name = self._room, definition.name
+        async with self._one_at_a_time[name]:
+            for run in () if queue else room.of_pipe(name):  # refuse one beside what is at work, or was asked for
+                waits = room.line.position(run.id) is not None
+                if not waits or run.execution.trigger is Trigger.MANUAL:
+                    raise ConflictError(
+                        f"pipe {name} {'is in line already' if waits else 'runs already'}: execution {run.id}",
+                        hint=f"follow it: `pxctl pipe tail {run.id}`; or wait in line with --queue",
+                        unit=f"pipe:{name}",
+                        execution=run.id,
+                        pid=run.execution.pid,
+                    )
+            taken = await self.take(definition, order)
+        assert taken is not None
+        return room.view(taken)
 
     async def rendered(self, definition: PipeDefinition) -> str:
-        """Return the prompt that a run would have now; nothing is queued."""
         newest = (await pipe_history.page(self._room.ledger, ExecutionFilter(limit=1))).executions
         number = newest[0].id + 1 if newest else 1
         return self.example(definition, await self.choose(definition, BY_HAND), number).rendered_prompt or ""
@@ -158,7 +150,6 @@ class Intake:
     # -- again ---------------------------------------------------------------------------------------------------
 
     def next_try(self, run: Run, outcome: Outcome) -> NextTry | None:
-        """Return what follows an end; None for nothing."""
         if outcome.status in {Status.COMPLETED, Status.CANCELLED} or run.definition is None:
             return None
         it = run.execution
@@ -167,7 +158,6 @@ class Intake:
         return outcomes.next_try(outcome, it.plan, it.preset, it.retry_count, limits=limits, rules=rules, chance=chance)
 
     async def try_again(self, run: Run, found: NextTry) -> None:
-        """Take the next try in."""
         if run.definition is None:
             return
         now, delay = self._room.clocks.moment(), found.delay_seconds
@@ -181,35 +171,30 @@ class Intake:
         """Prepare what follows from an end that was recorded by a control plane that ended before it came to that."""
         it = run.execution
         run.outcome = Outcome(it.status, it.error_type, it.error_message)
-        since = ExecutionFilter(pipe=it.pipe_name, since=it.queued_at, limit=pipe_history.MOST_PAGE)
-        later = (await pipe_history.page(self._room.ledger, since)).executions
-        if not any(each.retry_of == it.id for each in later):
+        again = "WHERE pipe_name = ? AND retry_of = ?"
+        if not await EXECUTIONS.listed(self._room.ledger, again, it.pipe_name, it.id):
             run.following = self.next_try(run, run.outcome)
 
     async def check_budget(self, run: Run) -> None:
         """Refuse a run for which the day's budget is used up. Raises CannotRunError: `budget_exceeded`."""
         config, definition = self._room.config, run.definition
-        both: list[tuple[int | None, float | None, str, str | None]] = [
-            (config.daily_tokens, config.daily_cost, "the daily budget of all pipes is", None)
-        ]
+        both: list[tuple[Any, str, str | None]] = [(config, "the daily budget of all pipes is", None)]
         if definition is not None:
-            rules = definition.budget
-            both.append((rules.daily_tokens, rules.daily_cost, "the pipe's daily budget is", run.name))
+            both.append((definition.budget, "the pipe's daily budget is", run.name))
         zone = ZoneInfo((definition and definition.timezone) or config.default_timezone or self._room.shelf.zone)
-        today = datetime.fromtimestamp(self._room.clocks.wall(), zone).replace(
-            hour=0, minute=0, second=0, microsecond=0
-        )
-        for most_tokens, most_cost, whose, pipe in both:
-            if most_tokens is None and most_cost is None:
+        now = datetime.fromtimestamp(self._room.clocks.wall(), zone)
+        today = now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+        for most, whose, pipe in both:
+            if most.daily_tokens is None and most.daily_cost is None:
                 continue
-            tokens, cost = await pipe_history.usage_since(self._room.ledger, today.timestamp(), pipe)
-            if most_tokens is not None and tokens >= most_tokens:
-                why = f"{whose} used up: {tokens} tokens today of {most_tokens}"
-            elif most_cost is not None and cost >= most_cost:
-                why = f"{whose} used up: {cost:.4f} USD today of {most_cost:g}"
-            else:
-                continue
-            raise CannotRunError(ErrorType.BUDGET_EXCEEDED, why)
+            tokens, cost = await pipe_history.usage_since(self._room.ledger, today, pipe)
+            why = None
+            if most.daily_tokens is not None and tokens >= most.daily_tokens:
+                why = f"{tokens} tokens today of {most.daily_tokens}"
+            elif most.daily_cost is not None and cost >= most.daily_cost:
+                why = f"{cost:.4f} USD today of {most.daily_cost:g}"
+            if why is not None:
+                raise CannotRunError(ErrorType.BUDGET_EXCEEDED, f"{whose} used up: {why}")
 
     # -- taking in -----------------------------------------------------------------------------------------------
 
@@ -222,17 +207,13 @@ class Intake:
         claim: Claim | None = None,
         **change: Any,
     ) -> Run | None:
-        """Record an execution, and put it in line.
+        """Record an execution, and put it in line; None where the pipe has claimed that event before.
 
         Args:
-            definition: Of which pipe.
-            order: Why.
+            definition, order: Of which pipe, and why.
             chosen: With what, where that is decided already (a retry).
             claim: On the event that leads to it.
             change: Of what is remembered of the pipe, in the same transaction.
-
-        Returns:
-            None where the pipe has claimed that event before.
 
         Raises LedgerDegradedError: the disk takes nothing, and there is a claim to be made.
         """
@@ -272,20 +253,19 @@ class Intake:
         return run
 
     async def choose(self, definition: PipeDefinition, order: Order) -> Chosen:
-        """Decide with what a pipe is to be run now."""
         adapters, presets = await self._room.shelf.look()
+        found, config = resolve(definition, presets), self._room.config
         refusal: Outcome | None = None
         limits: AgentLimits | None = None
         try:
             limits = adapters.get(definition.agent).limits
         except ConfigError as error:
             refusal = Outcome(Status.FAILED, ErrorType.CONFIG_ERROR, f"{error.detail}; {error.hint}")
-        found = resolve(definition, presets)
         if isinstance(found, PresetProblem):
             refusal = refusal or Outcome(Status.FAILED, found.error_type, f"{found.message}; {found.hint}")
-            plan = _plan(definition, (), limits, order, self._room.config)
-            return Chosen(plan, Preset(id=next(iter(definition.presets), None)), refusal)
-        plan = _plan(definition, found.fallbacks, limits, order, self._room.config)
+            preset = Preset(id=next(iter(definition.presets), None))
+            return Chosen(_plan(definition, (), limits, order, config), preset, refusal)
+        plan = _plan(definition, found.fallbacks, limits, order, config)
         return Chosen(plan, found.preset, refusal, found.warnings)
 
     def example(self, definition: PipeDefinition, chosen: Chosen, number: int = 0) -> Execution:
@@ -358,7 +338,7 @@ def _plan(
     order: Order,
     config: PipesConfig,
 ) -> Plan:
-    """Return how an execution of a pipe is to be run."""
+    agent = agent or AgentLimits()
     limits, retries, most = definition.limits, definition.retries.max_retries, config.timeout_max_seconds
     wanted = order.timeout_seconds or definition.timeout_seconds or config.timeout_seconds
     return Plan(
@@ -366,9 +346,9 @@ def _plan(
         command=definition.command,
         timeout_seconds=min(wanted, most),
         wanted_seconds=wanted if wanted > most else None,
-        max_turns=_first(limits.turns, agent.turns if agent else None, config.max_turns),
-        max_tokens=_first(limits.tokens, agent.tokens if agent else None, config.max_tokens),
-        max_cost=_first(limits.cost, agent.cost if agent else None, config.max_cost),
+        max_turns=_first(limits.turns, agent.turns, config.max_turns),
+        max_tokens=_first(limits.tokens, agent.tokens, config.max_tokens),
+        max_cost=_first(limits.cost, agent.cost, config.max_cost),
         retries=config.retries.max_retries if retries is None else retries,
         fallbacks=fallbacks,
         allow_empty=definition.allow_empty,

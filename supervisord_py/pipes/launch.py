@@ -30,8 +30,8 @@ from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from supervisord_py.ledger.pipe_executions import Execution, Plan
-    from supervisord_py.pipes.adapters import Adapters, AgentSpec, Values, Version
+    from supervisord_py.ledger.pipe_executions import Execution
+    from supervisord_py.pipes.adapters import AgentSpec, Values, Version
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.shelf import AgentShelf
 
@@ -85,9 +85,14 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
     Raises CannotRunError: it could not.
     """
     plan, config = it.plan, shelf.config
-    spec, (dotenv, doubts) = await asyncio.to_thread(
-        lambda: (_adapter(plan, shelf.adapters_now()), read_dotenv(folder / DOTENV))
-    )
+    adapters, (dotenv, doubts) = await asyncio.to_thread(lambda: (shelf.adapters_now(), read_dotenv(folder / DOTENV)))
+    try:
+        spec = adapters.get(plan.agent)
+    except ConfigError as error:
+        raise CannotRunError(ErrorType.CONFIG_ERROR, error.detail, hint=error.hint) from error
+    if not spec.argv and not plan.command:
+        detail = f"the agent {plan.agent!r} runs the pipe's own command, and the pipe has none"
+        raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint='write command: "./agent.sh" into pipe.md')
     key: Secret | None = None
     if it.preset.api_key is not None:
         environ = {**shelf.environ, **dotenv}
@@ -120,17 +125,6 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
         session_path=str(values["session_dir"]) if keeps_session else None,
         warnings=(*version.warnings, *doubts),
     )
-
-
-def _adapter(plan: Plan, adapters: Adapters) -> AgentSpec:
-    try:
-        spec = adapters.get(plan.agent)
-    except ConfigError as error:
-        raise CannotRunError(ErrorType.CONFIG_ERROR, error.detail, hint=error.hint) from error
-    if not spec.argv and not plan.command:
-        detail = f"the agent {plan.agent!r} runs the pipe's own command, and the pipe has none"
-        raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint='write command: "./agent.sh" into pipe.md')
-    return spec
 
 
 def provider_doubt(spec: AgentSpec, provider: str | None) -> str | None:
@@ -198,26 +192,21 @@ def command_line(spec: AgentSpec, values: Values, prompt: str, *, history: bool)
     Raises CannotRunError: `config_error`: a placeholder has no value, or the prompt does not fit into an argument.
     """
     if spec.prompt is PromptBy.ARG:
-        _check_argument(spec, prompt)
+        guarded = any("--" in ([each] if isinstance(each, str) else each) for each in spec.prompt_argv)
+        size, why = len(prompt.encode("utf-8", "surrogatepass")), None
+        if size > ARGUMENT_BYTES:
+            why = f"is {size} bytes long, and an argument may have {ARGUMENT_BYTES}"
+        elif not guarded and prompt.startswith(("-", "@")):
+            why = f"begins with {prompt[0]!r} and would be read as an option or a file"
+        elif "\0" in prompt:
+            why = "holds a NUL"
+        if why is not None:
+            detail = f"the prompt {why}, and the agent {spec.name!r} takes it as an argument"
+            hint = 'write prompt = "stdin" or prompt = "file" for the agent in agents.toml'
+            raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
         values = {**values, "prompt": prompt}
     session = spec.session_argv if history and spec.supports_history else spec.fresh_argv
     return fill_arguments(spec, (*spec.argv, *session, *spec.extra_argv, *spec.prompt_argv), values)
-
-
-def _check_argument(spec: AgentSpec, prompt: str) -> None:
-    guarded = any("--" in ([each] if isinstance(each, str) else each) for each in spec.prompt_argv)
-    size = len(prompt.encode("utf-8", "surrogatepass"))
-    if size > ARGUMENT_BYTES:
-        why = f"is {size} bytes long, and an argument may have {ARGUMENT_BYTES}"
-    elif not guarded and prompt.startswith(("-", "@")):
-        why = f"begins with {prompt[0]!r} and would be read as an option or a file"
-    elif "\0" in prompt:
-        why = "holds a NUL"
-    else:
-        return
-    detail = f"the prompt {why}, and the agent {spec.name!r} takes it as an argument"
-    hint = 'write prompt = "stdin" or prompt = "file" for the agent in agents.toml'
-    raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
 
 
 def build_environment(
@@ -245,21 +234,17 @@ def build_environment(
         value = fill(text, known)
         if value is not None and all(known.get(each) is not None for each in when):
             env[name] = value
-    key_name = key_variable(spec, None if provider is None else str(provider), has_url=has_url)
+    # It looks for the key in its provider's own variable, but not at a url of one's own.
+    only = next(iter(spec.provider_keys)) if len(spec.provider_keys) == 1 else None
+    named = str(provider) if provider in spec.provider_keys else only or provider
+    names = spec.keys_of(str(named)) if named is not None else ()
+    key_name = spec.key_variable if has_url or not names else names[0]
     if key_name and key:
         env[key_name] = key.reveal()
     elif key_name and has_url and spec.no_key:
         env[key_name] = spec.no_key
     secrets |= {key.reveal()} if key else set()
     return env, tuple(sorted(filter(None, secrets)))
-
-
-def key_variable(spec: AgentSpec, provider: str | None, *, has_url: bool) -> str | None:
-    """Return the variable in which an agent looks for the key: its provider's own, but not at a url of one's own."""
-    if provider not in spec.provider_keys and len(spec.provider_keys) == 1:
-        provider = next(iter(spec.provider_keys))
-    names = spec.keys_of(provider) if provider is not None else ()
-    return spec.key_variable if has_url or not names else names[0]
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
@@ -275,11 +260,7 @@ USUAL_PLACES = (
 def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home: str) -> str:
     """Return the absolute path of a program: on the PATH that it would run with, then where installers put it.
 
-    Blocking.
-
-    Args:
-        name: A name, or a path: absolute, `~/…`, or relative to `folder`.
-        folder: The pipe's.
+    `name` is a name, or a path: absolute, `~/…`, or relative to the pipe's `folder`.
 
     Raises:
         CannotRunError: `agent_not_found`; what was tried is named, and how the agent is installed.
@@ -300,7 +281,6 @@ def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home
 
 
 def _search_path(path: str, home: str) -> tuple[str, ...]:
-    """Return the absolute folders of a PATH and the usual places, each once. What is relative in it is left out."""
     usual = (place.replace("~", home, 1) if place.startswith("~") else place for place in USUAL_PLACES)
     places = [*(path or DEFAULT_PATH).split(os.pathsep), *usual]
     return tuple(dict.fromkeys(place for place in places if os.path.isabs(place)))

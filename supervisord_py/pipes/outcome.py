@@ -287,7 +287,6 @@ def _hidden_failure(ended: ExitInfo, errors: Sequence[ErrorPattern]) -> Outcome 
 
 
 def _missing_output(summary: Summary, rule: SuccessRule, *, allow_empty: bool) -> str | None:
-    """Say what is missing of the answer, None where nothing is."""
     wants_final = rule.require is Requirement.FINAL_TEXT
     if wants_final and summary.stop_reason in _UNFINISHED:
         return _UNFINISHED[summary.stop_reason]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.streams import Parsed, Summary
+    from supervisord_py.pipes.streams import Summary
 
 PAGE_MAX = 4 * 1024 * 1024  # bytes of the largest page
 PIECE_BYTES = 64 * 1024
@@ -92,7 +92,6 @@ def _open(folder: Path, name: str, flags: int) -> int:
 
 
 def child_file(stream: OutputStream, *, copied: bool) -> str:
-    """Return the name of the file that the agent itself writes."""
     return f"raw.{FILES[stream]}" if copied else FILES[stream]
 
 
@@ -106,11 +105,6 @@ def remove_raw(folder: Path) -> None:
 def read(folder: Path, stream: OutputStream, offset: int, limit: int) -> bytes:
     """Return bytes of a stream; empty at its end, or where there is no file. Blocking."""
     return _read(folder / FILES[stream], offset, limit)
-
-
-def read_page(folder: Path, stream: OutputStream, offset: int, limit: int) -> tuple[int | None, bytes]:
-    """Return the size of a stream and a piece of it. Blocking."""
-    return size(folder, stream), read(folder, stream, offset, limit)
 
 
 def _read(file: Path, offset: int, limit: int) -> bytes:
@@ -130,7 +124,6 @@ def size(folder: Path, stream: OutputStream) -> int | None:
 
 
 def tail(folder: Path, stream: OutputStream, limit: int) -> str:
-    """Return the last bytes of a stream as text. Blocking."""
     whole = size(folder, stream) or 0
     return decode_tail(read(folder, stream, max(0, whole - limit - 4), limit + 4), limit)
 
@@ -146,7 +139,6 @@ def row_text(folder: Path, stream: OutputStream, limit: int) -> str:
 
 
 def disk_is_full(folder: Path) -> bool:
-    """Say whether the disk takes no more output. Blocking."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -161,12 +153,7 @@ class Copier:
     """Reads what an agent wrote, and makes of it what is kept. One thread at a time; everything blocks.
 
     Where the agent writes the kept files itself (not `copied`), they are only read: what the agent meant by them is
-    known all the same.
-
-    Args:
-        folder: Of the execution.
-        parser: Name of the output format.
-        secrets, patterns: What must not be stored: values, and expressions.
+    known all the same. `secrets` and `patterns` are what must not be stored: values, and expressions.
     """
 
     def __init__(
@@ -186,11 +173,9 @@ class Copier:
 
     @property
     def summary(self) -> Summary:
-        """What the agent's stream came to so far."""
         return self._parser.summary
 
     def redact(self, text: str | None) -> str | None:
-        """Return a text that can be stored."""
         return None if text is None else redact(text, *self._hidden)
 
     def step(self) -> bool:
@@ -208,9 +193,9 @@ class Copier:
                 self._read[stream] += len(data)
                 self._check(stream, data)
                 if stream is OutputStream.STDOUT:
-                    self._meant(self._parser.feed(data))
+                    self._put(*self._parser.feed(data))
                 else:
-                    self._put(stream, data)
+                    self._put(errors=data)
         self._write()
         return moved
 
@@ -224,7 +209,7 @@ class Copier:
             pass
         if not self._ended:
             self._ended = True
-            self._meant(self._parser.end())
+            self._put(*self._parser.end())
             for stream, redactor in self._redactors.items():
                 self._waiting[stream] += redactor.end()
             for stream in BOTH:
@@ -241,13 +226,10 @@ class Copier:
             except UnicodeDecodeError:
                 self.is_utf8 = False
 
-    def _meant(self, parsed: Parsed) -> None:
-        self._put(OutputStream.STDOUT, parsed.text)
-        self._put(OutputStream.EVENTS, parsed.records)
-
-    def _put(self, stream: OutputStream, data: bytes) -> None:
-        if self._copied and data:
-            self._waiting[stream] += self._redactors[stream].feed(data)
+    def _put(self, text: bytes = b"", records: bytes = b"", errors: bytes = b"") -> None:
+        for stream, data in zip(OutputStream, (text, errors, records), strict=True):
+            if data and self._copied:
+                self._waiting[stream] += self._redactors[stream].feed(data)
 
     def _write(self) -> None:
         for stream, data in self._waiting.items() if self._copied else ():
@@ -265,15 +247,15 @@ class Copier:
 
 
 class OutputPage(NamedTuple):
-    """A piece of an execution's output.
+    """A piece of an execution's output, from `offset` on; `total_bytes` are there so far.
 
     Attributes:
         truncated: Of an execution that is over: not all of the stream was kept. An empty page is the end then.
     """
 
     data: bytes
-    offset: int  # where `data` begins; not before what was asked for
-    total_bytes: int  # of the stream so far
+    offset: int
+    total_bytes: int
     complete: bool  # `data` reaches the end, no more will come, and nothing of the stream is missing
     truncated: bool = False
 

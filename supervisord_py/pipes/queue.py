@@ -40,7 +40,6 @@ class Queue:
         self.resize(limits)
 
     def push(self, entry: Execution) -> None:
-        """Put an execution in line."""
         insort(self._line, entry, key=_place)
         self._in_line[entry.id] = entry
 
@@ -87,7 +86,6 @@ class Queue:
         return 1 + sum(1 for other in before if other.group is entry.group)
 
     def waiting(self, group: Group | None = None) -> tuple[Execution, ...]:
-        """Return the line of one group, or all, in order."""
         return tuple(entry for entry in self._line if group in (None, entry.group))
 
     def next_deadline(self) -> float | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
@@ -18,7 +17,7 @@ from supervisord_py.ledger import pipe_history
 from supervisord_py.pipes.driver import remove_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from supervisord_py.pipes.room import Pipes
@@ -27,7 +26,6 @@ _DAY = 86400.0
 FIRST_SECONDS = 30.0
 EVERY_SECONDS = 3600.0
 _BATCH = 200
-_remove = partial(shutil.rmtree, ignore_errors=True)
 _log = structlog.get_logger(__name__)
 
 
@@ -49,15 +47,14 @@ async def prune(room: Pipes) -> int:
     while gone := await pipe_history.prune(
         room.ledger, before=before, rows_of_each=limits.keep_executions, bytes_of_all=limits.keep_bytes, batch=_BATCH
     ):
-        await asyncio.to_thread(_each, _remove, [room.folder(number) for number in gone])
+        await asyncio.to_thread(_remove, [room.folder(number) for number in gone], ())
         total += len(gone)
     found = await asyncio.to_thread(_numbered, room.config.executions_dir)
-    for start in range(0, len(found), _BATCH):
-        batch = found[start : start + _BATCH]
+    for batch in (found[start : start + _BATCH] for start in range(0, len(found), _BATCH)):
         there = await pipe_history.existing(room.ledger, batch)
         over = [number for number in batch if number not in room.runs]
-        await asyncio.to_thread(_each, _remove, [room.folder(it) for it in over if it not in there])
-        await asyncio.to_thread(_each, remove_private, [room.folder(it) for it in over if it in there])
+        orphans, known = ([room.folder(it) for it in over if (it in there) is has_row] for has_row in (False, True))
+        await asyncio.to_thread(_remove, orphans, known)
     return total
 
 
@@ -68,6 +65,8 @@ def _numbered(root: Path) -> list[int]:
         return []
 
 
-def _each(act: Callable[[Path], None], folders: Iterable[Path]) -> None:
-    for folder in folders:
-        act(folder)
+def _remove(whole: Iterable[Path], private: Iterable[Path]) -> None:
+    for folder in whole:
+        shutil.rmtree(folder, ignore_errors=True)
+    for folder in private:
+        remove_private(folder)

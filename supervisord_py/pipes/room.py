@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.front_matter import Value
-    from supervisord_py.pipes.models import Declared, EventClaims, GroupView, NextReport, PipeView, PublishedEvent
+    from supervisord_py.pipes.models import EventClaims, NextReport, PipeView, PublishedEvent
     from supervisord_py.pipes.output import FollowItem
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
@@ -81,6 +81,11 @@ class Pipes:
     Attributes:
         runs: Every execution that is not final, and those of which an end has still to be told, by id.
         is_ending: Nothing new is taken in.
+        task: Does something in the background until the room ends; what it raises is logged.
+        snapshot: Returns every pipe, by name; broken ones with their `config_error`.
+        queue: Returns all lines.
+        definition: Returns what a pipe's file says; UnknownUnitError where there is none of that name.
+        refresh: Looks at the folders now.
     """
 
     def __init__(
@@ -117,8 +122,11 @@ class Pipes:
         self.sources = EventSources(self)
         self.upkeep = Upkeep(self)
         self._files = PipeFiles(self)
+        self.task, self.snapshot, self.queue = self.supervisor.task, self.status.all, self.status.queue
+        self.definition, self.refresh = self.catalog.declared, self.upkeep.refresh
         self._is_over = self._is_gate_open = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
+        """When to look at the line again."""
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 
@@ -165,11 +173,7 @@ class Pipes:
     def _begin_to_end(self) -> None:
         self.is_ending = True
         self._is_gate_open = False
-        self._disarm()
-
-    def task(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
-        """Do something in the background until the room ends; what it raises is logged."""
-        return self.supervisor.task(work)
+        self._timer.cancel()
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something to its end, also when whoever asked goes away in the middle; return what it returns."""
@@ -189,7 +193,6 @@ class Pipes:
         return await asyncio.shield(result)
 
     def reconfigure(self, config: PipesConfig) -> None:
-        """Take new settings: slots and schedules at once, the rest for what is queued from now on."""
         self.config = config
         self.catalog.reconfigure(config.file_bytes_max, config.default_agent)
         self.line.resize(config.slots)
@@ -205,7 +208,6 @@ class Pipes:
     # -- who runs ----------------------------------------------------------------------------------------------------
 
     def of_pipe(self, pipe: str) -> tuple[Run, ...]:
-        """Return the executions of a pipe that are not over, oldest first."""
         found = self._of_pipes.get(pipe, {})
         return tuple(found[number] for number in sorted(found))
 
@@ -213,22 +215,19 @@ class Pipes:
         return next((it for it in self.of_pipe(pipe) if it.execution.status is Status.RUNNING), None)
 
     def queued(self, pipe: str) -> tuple[Run, ...]:
-        """Return those of a pipe that wait, oldest first."""
         return tuple(it for it in self.of_pipe(pipe) if it.execution.status is Status.QUEUED)
 
     def add(self, run: Run) -> None:
-        """Know one that is not over."""
         self.runs[run.id] = self._of_pipes.setdefault(run.name, {})[run.id] = run
 
     def push(self, run: Run) -> None:
-        """Put one in line, and admit whoever can be."""
         self.add(run)
         self.line.push(run.execution)
         self.admit()
 
     def admit(self) -> None:
         """Start whoever can be, and come back when somebody else might; the line has moved."""
-        self._disarm()
+        self._timer.cancel()
         if not self._is_gate_open:
             return
         admitted = self.line.admit(self.clocks.wall())
@@ -248,11 +247,6 @@ class Pipes:
         for waiting in self.line.waiting():
             self.runs[waiting.id].tell()
 
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def view(self, run: Run, row: Execution | None = None) -> Execution:
         """Return an execution as it stands, with its place in line; with the texts of a row of it."""
         it = run.execution
@@ -263,16 +257,17 @@ class Pipes:
 
     async def end(self, run: Run, why: str) -> Execution:
         """Cancel one; return it as it became."""
+
+        async def leave_line() -> None:
+            await self.ledger.write(together(await run.final_row()))
+            run.take_final()
+            await self.after(run)
+
         if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
-            await self.finish(self._end_in_line(run))
+            await self.finish(leave_line())
             self._tell_places()
         await _over(run)
         return run.execution
-
-    async def _end_in_line(self, run: Run) -> None:
-        await self.ledger.write(together(await run.final_row()))
-        run.take_final()
-        await self.after(run)
 
     async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:
         """Cancel all of a pipe's: first those that wait, so that none of them starts in between."""
@@ -308,30 +303,24 @@ class Pipes:
     # -- for the parts -----------------------------------------------------------------------------------------------
 
     def folder(self, execution: int) -> Path:
-        """Return where the files of an execution lie."""
         return self.config.executions_dir / str(execution)
 
     def definition_of(self, pipe: str) -> PipeDefinition | None:
-        """Return a pipe that can be used at present."""
         found = self.catalog.get(pipe)
         return found if isinstance(found, PipeDefinition) else None
 
     def usable(self) -> Iterator[PipeDefinition]:
-        """Yield every pipe whose file can be used."""
         return (each for each in self.catalog.all().values() if isinstance(each, PipeDefinition))
 
     def run_of(self, execution: Execution, child: Child | None = None) -> Run:
-        """Return the run of a row that another control plane wrote."""
         return Run(self, execution, self.definition_of(execution.pipe_name), child.key if child else None)
 
     def say_of_pipe(self, event: str, pipe: str, *, cause: int | None = None, **facts: Any) -> None:
-        """Publish an event about a pipe."""
         self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
 
     # -- pipes -------------------------------------------------------------------------------------------------------
 
     def health(self) -> PipesHealth:
-        """Return how the room is."""
         scheduler = self.timetable
         return PipesHealth(
             scheduler_running=scheduler.alive and self.config.enabled,
@@ -353,17 +342,9 @@ class Pipes:
         """Return all that is wrong with agents.toml and presets.toml, in sentences, by `agents` and `presets`."""
         return await asyncio.to_thread(self.shelf.problems)
 
-    def snapshot(self) -> tuple[PipeView, ...]:
-        """Return every pipe, by name; broken ones with their `config_error`."""
-        return self.status.all()
-
     def get(self, name: str) -> PipeView:
         """Return one pipe; UnknownUnitError where there is none of that name."""
         return self.status.view(self.definition(name))
-
-    def definition(self, name: str) -> Declared:
-        """Return what a pipe's file says; UnknownUnitError where there is none of that name."""
-        return self.catalog.declared(name)
 
     def next(self, name: str, count: int = 5) -> NextReport:
         """Return when a pipe is due, and why; UnknownUnitError where there is none of that name."""
@@ -373,12 +354,7 @@ class Pipes:
         """Return what a schedule means: JSON values `{valid, summary, error, hint, warnings, next}`; never raises."""
         return self.status.preview(text, timezone, max(1, min(count, _MOST_NEXT)))
 
-    def queue(self) -> tuple[GroupView, ...]:
-        """Return all lines."""
-        return self.status.queue()
-
     async def rendered(self, name: str) -> str:
-        """Return the prompt that a run would have now; UnknownUnitError or ConfigError where there can be none."""
         return await self.intake.rendered(usable(self.definition(name)))
 
     async def validate(self, name: str) -> tuple[Check, ...]:
@@ -386,7 +362,6 @@ class Pipes:
         return await self._files.validate(await self._files.afresh(name))
 
     async def enable(self, name: str) -> PipeView:
-        """Let a pipe run by itself, on this machine."""
         return await self._wish(name, enabled=True)
 
     async def disable(self, name: str) -> PipeView:
@@ -427,10 +402,6 @@ class Pipes:
         await self.cancel_all(name, "its pipe was removed")
         await self._files.remove(declared)
 
-    async def refresh(self) -> None:
-        """Look at the folders now."""
-        await self.upkeep.refresh()
-
     # -- executions --------------------------------------------------------------------------------------------------
 
     async def run(
@@ -444,33 +415,25 @@ class Pipes:
         """Run a pipe by hand; return its execution: in line, running, or failed at once.
 
         Args:
-            name: Of the pipe.
             context: JSON values that the prompt shows to the agent; None for none.
             queue: Wait in line where the pipe runs already, instead of being refused.
             timeout_seconds: Of this run alone; None for the pipe's own.
 
-        Raises UnknownUnitError: there is no pipe of that name; ConfigError: its file is broken; ConflictError:
-        it runs, or waits for its run, already (unless `queue`).
+        Raises UnknownUnitError, ConfigError: there is no pipe of that name, or its file is broken;
+        ConflictError: it runs, or waits for its run, already (unless `queue`).
         """
         self._refuse_at_the_end()
         order = BY_HAND._replace(context=context, timeout_seconds=timeout_seconds)
         return await self.intake.run(await self._files.usable(name), order, queue=queue)
 
     async def retry(self, number: int) -> Execution:
-        """Run an execution again, as a new row that names it, with what its pipe says now.
-
-        Raises UnknownUnitError: there is no such execution, or its pipe is gone; ConfigError: the pipe's file
-        is broken; ConflictError: it is not over, or the pipe runs already.
-        """
+        """Run an execution again, as a new row that names it, with what its pipe says now; raises as `run`."""
         self._refuse_at_the_end()
         before = await self.execution(number, blobs=True)
         return await self.intake.retry(await self._files.usable(before.pipe_name), before)
 
     async def cancel(self, number: int) -> Execution:
-        """End an execution in whatever state it is; return it as it became.
-
-        Raises UnknownUnitError: there is none of that id; ConflictError: it is over.
-        """
+        """End an execution in whatever state it is; return it as it became. ConflictError where it is over."""
         run = self.runs.get(number)
         if run is None:
             over = await self.execution(number)
@@ -518,7 +481,10 @@ class Pipes:
         offset = max(0, offset)
         limit = max(0, min(self.config.output.page_bytes if limit is None else limit, PAGE_MAX))
         known = await self.execution(number)  # before the file is read: a final one's is whole then
-        total, data = await asyncio.to_thread(output.read_page, self.folder(number), stream, offset, limit)
+        folder = self.folder(number)
+        total, data = await asyncio.to_thread(
+            lambda: (output.size(folder, stream), output.read(folder, stream, offset, limit))
+        )
         if total is None and known.status.is_final:
             known = await self.execution(number, blobs=True)
             return output.page_of_row(known, stream, offset, limit)
@@ -584,7 +550,6 @@ class Pipes:
 
 
 async def _over(run: Run) -> None:
-    """Wait until nothing more follows of an execution here."""
     while not run.done.is_set() and not run.is_left:
         await run.news.wait()
 
@@ -598,7 +563,6 @@ async def _safely(run: Run, work: Awaitable[None]) -> None:
 
 
 def _cut_off(number: int) -> InterruptedRunError:
-    """Return the error of who waits for an execution that goes on under another control plane."""
     return InterruptedRunError(
         f"the control plane is being replaced or stopped; execution {number} is not lost",
         hint=f"follow it again: `pxctl pipe tail {number}`",

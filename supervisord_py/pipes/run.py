@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import signal
 from contextlib import suppress
@@ -141,7 +142,7 @@ class Run(Instance):
         self.fds: tuple[int, ...] = ()
         self._turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._copier: Copier | None = None
-        self._settled_at: float | None = None
+        self._settled_until = math.inf
         self._resumes = Resumes(room.clocks)
         self._stamp: tuple[Any, ...] = ()
         self._row_due = 0.0
@@ -150,12 +151,10 @@ class Run(Instance):
 
     @property
     def id(self) -> int:
-        """Of the execution."""
         return self.execution.id
 
     @property
     def home(self) -> Path:
-        """The pipe's folder, where its agent works."""
         return self.definition.folder if self.definition else self.room.config.pipes_dir / self.name
 
     @property
@@ -170,16 +169,13 @@ class Run(Instance):
 
     @property
     def folder(self) -> Path:
-        """Where its files lie."""
         return self.room.folder(self.id)
 
     def tell(self) -> None:
-        """Wake whoever follows it."""
         self.news.set()
         self.news = asyncio.Event()
 
     def become(self, **changes: Any) -> None:
-        """Change what is known of the execution, and tell followers."""
         self.execution = msgspec.structs.replace(self.execution, **changes)
         self.tell()
 
@@ -192,18 +188,15 @@ class Run(Instance):
         return True
 
     def leave(self) -> None:
-        """Have it go on without this control plane."""
         self.is_left = True
         self.tell()
 
     # -- what the supervisor writes of it --------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
-        """Name the execution in every event."""
         return {"execution": self.id}
 
     def own_note(self) -> dict[str, Any]:
-        """Return what the next control plane has to know, beside the row."""
         return {"execution": self.id, "deadline": self.deadline, "cause": self.cause.value, "detail": self.detail}
 
     def starting(self) -> Operation:
@@ -219,7 +212,6 @@ class Run(Instance):
         return together(claim, state, super().starting())
 
     def spawned(self, child: Child) -> Operation:
-        """Write down who it became."""
         who, found, clocks = child.identity, self.launch, self.room.clocks
         self.room.states.take(self.name, last_run_at=self.execution.started_at)
         self.heard_at = clocks.boot()
@@ -232,7 +224,6 @@ class Run(Instance):
         return together(change_open(self.id, **known), super().spawned(child))
 
     async def ended(self) -> Operation:
-        """Write down how it ended, and that its row is final."""
         if self.id and self.execution.status.is_final and self.outcome is None:
             await self.room.intake.follow_up(self)
         return together(await self.final_row(), await super().ended())
@@ -240,7 +231,6 @@ class Run(Instance):
     # -- its life ---------------------------------------------------------------------------------------------------
 
     async def go(self) -> None:
-        """Run it, from its slot to its end."""
         starting = asyncio.ensure_future(self.room.supervisor.start(self.room.driver, self))
         try:
             await asyncio.wait((starting, self._turn), return_when=asyncio.FIRST_COMPLETED)
@@ -257,7 +247,6 @@ class Run(Instance):
             await self.see_through()
 
     async def see_through(self) -> None:
-        """Follow a running one to its end."""
         try:
             await self._until_over()
         except KeeperLostError:
@@ -271,19 +260,19 @@ class Run(Instance):
 
     async def _until_over(self) -> None:
         """Wait until it has ended by itself, or is to end; take its output and look after it meanwhile."""
-        loop, clocks, settles = asyncio.get_running_loop(), self.room.clocks, self.terms.settle_seconds
+        loop, clocks = asyncio.get_running_loop(), self.room.clocks
         copier = await self._open_output()
         exited = asyncio.ensure_future(self.room.supervisor.wait(self))
         pause, look_at = FIRST_PAUSE_SECONDS, loop.time() + LOOK_SECONDS
         try:
             while not exited.done() and not self._turn.done():
-                left = min(look_at - loop.time(), self.deadline - clocks.boot())
+                left = min(min(look_at, self._settled_until) - loop.time(), self.deadline - clocks.boot())
                 left = min(left, pause) if self.terms.copied else left
                 first = asyncio.FIRST_COMPLETED
                 await asyncio.wait((exited, self._turn), timeout=max(0.0, left), return_when=first)
                 if self.terms.copied and not exited.done():
                     pause = await self._copy(copier, pause)
-                    if self._settled_at is not None and loop.time() >= self._settled_at + settles:
+                    if loop.time() >= self._settled_until:
                         self.want_end(Cause.SETTLED)
                 if not exited.done() and (loop.time() >= look_at or clocks.boot() >= self.deadline):
                     look_at = loop.time() + LOOK_SECONDS
@@ -350,9 +339,9 @@ class Run(Instance):
             if sentence := ceiling_exceeded(summary.usage, self.execution.plan):
                 self.want_end(Cause.BUDGET, sentence)
         if not summary.settled:
-            self._settled_at = None
-        elif self._settled_at is None:
-            self._settled_at = asyncio.get_running_loop().time()
+            self._settled_until = math.inf
+        elif self._settled_until == math.inf:
+            self._settled_until = asyncio.get_running_loop().time() + self.terms.settle_seconds
             self.room.supervisor.say("execution_settled", self)
         self.tell()
         return 0.0
@@ -400,7 +389,6 @@ class Run(Instance):
         return tuple(found)
 
     def texts(self) -> dict[str, Any]:
-        """Return what the row is to say of the output so far. Blocking."""
         facts: dict[str, Any] = {}
         for stream in BOTH:
             facts[stream.value] = output.row_text(self.folder, stream, self.room.config.output.row_bytes)
@@ -426,13 +414,11 @@ class Run(Instance):
         return finish(self.id, also=PIPE_STATES.merge(self.name, **change), **facts)
 
     def take_final(self) -> None:
-        """Be what the row says by now."""
         if self._final and not self.execution.status.is_final:
             self.become(position=None, **self._final)
 
 
 def _too_late(execution: Execution) -> str:
-    """Say that a run was not over in time, and whose time that was."""
     plan = execution.plan
     cut, wanted = f"did not end within {plan.timeout_seconds:g} s", plan.wanted_seconds
     return f"{cut} (timeout)" if wanted is None else f"{cut} (pipes.timeout_max_seconds; {wanted:g} s were asked for)"

@@ -36,7 +36,6 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """Return the key, for the environment of the child that needs it."""
         return self._value
 
     def __repr__(self) -> str:
@@ -190,14 +189,12 @@ class Redactor:
 
 
 def _across(pattern: re.Pattern[bytes], line: bytes, place: int) -> Iterator[int]:
-    """Yield where the matches end that lie across a place."""
     for found in pattern.finditer(line, max(0, place - OVERLAP_BYTES), place + OVERLAP_BYTES):
         if found.start() < place < found.end():
             yield found.end()
 
 
 def redact(text: str, values: Iterable[str], patterns: Iterable[str] = ()) -> str:
-    """Return a whole text without secrets."""
     redactor = Redactor(values, patterns)
     done = redactor.feed(text.encode("utf-8", "surrogatepass")) + redactor.end()
     return done.decode("utf-8", "surrogatepass")

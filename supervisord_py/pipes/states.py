@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.run import Run
     from supervisord_py.pipes.scheduler import Clocks
 
+FEW = 32  # so many pipes are looked at without a thread
 _INSTANTS = ("last_run_at", "last_due", "anchor_at")
 _NOT_ITS_OWN = frozenset((ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED))
 _MEANS = " | "  # between a schedule's text and what it was read as, in what is remembered of a pipe
@@ -153,7 +154,9 @@ class Upkeep:
     async def refresh(self) -> None:
         """Look now, and take in what has changed; what another look finds meanwhile is taken in before this one."""
         async with self._looking:
-            changes = await asyncio.to_thread(self._room.catalog.refresh)
+            catalog = self._room.catalog
+            is_few = len(catalog.all()) <= FEW  # one stat each: a thread would cost more, and wake the loop once more
+            changes = catalog.refresh() if is_few else await asyncio.to_thread(catalog.refresh)
             for change in changes:
                 await self._take(change)
             if changes:

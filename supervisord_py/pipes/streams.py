@@ -55,7 +55,6 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, data: bytes) -> Parsed:
-        """Take the next bytes."""
         summary = self.summary
         summary.has_text = summary.has_text or bool(data.strip(b" \t\r\n\v\f"))
         tail = self._decoder.decode(data[-4 * FINAL_TEXT_CHARS :])
@@ -63,7 +62,6 @@ class TextStream:
         return Parsed(data)
 
     def end(self) -> Parsed:
-        """Take the end of the stream; once."""
         return Parsed()
 
 
@@ -125,7 +123,6 @@ class JsonLines(TextStream):
     # -- for the formats -----------------------------------------------------------------------------------------------
 
     def keep(self, line: bytes) -> None:
-        """Keep a record, without its line's end."""
         self._records.append(line + b"\n")
 
     def say(self, text: str) -> None:
@@ -155,7 +152,6 @@ class JsonLines(TextStream):
         self.summary.error_message, self.summary.stop_reason = None, stop_reason
 
     def spend(self, used: Usage) -> None:
-        """Add to what was used."""
         both = map(operator.add, structs.astuple(self.summary.usage), structs.astuple(used))
         self.summary.usage = Usage(*both)
 
@@ -172,7 +168,6 @@ class JsonLines(TextStream):
 
 
 def member(record: Any, *path: str) -> Any:
-    """Return what lies at a path of member names, None where there is nothing."""
     for name in path:
         if not isinstance(record, dict):
             return None
@@ -181,7 +176,6 @@ def member(record: Any, *path: str) -> Any:
 
 
 def words(record: Any, *path: str) -> str | None:
-    """Return a text."""
     found = member(record, *path)
     return found if isinstance(found, str) else None
 
@@ -423,5 +417,4 @@ PARSERS: dict[str, type[TextStream]] = {
 
 
 def parser_for(name: str) -> TextStream:
-    """Return a parser for an output format; an unknown one is text."""
     return PARSERS.get(name, TextStream)()

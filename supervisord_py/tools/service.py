@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.proxy import Run
 
-PERIOD_SECONDS = 2.0
+PERIOD_SECONDS = 5.0
 LONGEST_TIMER_SECONDS = 60.0
 """The loop's clock stands still during suspend, the pool's does not: look at it again after that at the latest."""
 FAILED_SECONDS = 1.0
@@ -540,7 +540,7 @@ class Tools:
                     await self.driver.listeners.drop(tool)
 
     async def _keep_up(self) -> None:
-        """Look around every two seconds while something is warm; measure it where a memory budget is set."""
+        """Look around every few seconds while something is warm; measure it where a memory budget is set."""
         while True:
             await asyncio.sleep(PERIOD_SECONDS)
             if self._instances:

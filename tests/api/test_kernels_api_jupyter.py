@@ -25,7 +25,7 @@ from kernels.room_house import RoomHouse, room_house
 from lean_module import lean_module
 from supervisord_py.api.app import build_app, build_runner
 from supervisord_py.api.context import ApiConfig, ApiContext, TcpAccess
-from supervisord_py.kernels.websocket_frames import V1, Message, pack_json, pack_v1, unpack_json, unpack_v1
+from supervisord_py.kernels.websocket_frames import V1, Message, pack, unpack
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolsConfig
 
@@ -136,7 +136,7 @@ def run(code: str) -> Message:
 
 
 async def say(ws: aiohttp.ClientWebSocketResponse, message: Message) -> None:
-    framed = pack_v1(message) if ws.protocol == V1 else pack_json(message)
+    framed = pack(message, ws.protocol)
     await (ws.send_str(framed) if isinstance(framed, str) else ws.send_bytes(framed))
 
 
@@ -147,7 +147,7 @@ async def hear(ws: aiohttp.ClientWebSocketResponse, stop: Callable[[Message], bo
         while not heard or not stop(heard[-1]):
             item = await ws.receive()
             assert item.type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}, (item, heard)
-            heard.append(unpack_v1(item.data) if ws.protocol == V1 else unpack_json(item.data))
+            heard.append(unpack(item.data, ws.protocol))
     return heard
 
 

@@ -15,7 +15,7 @@ from api.kernel_fakes import FakeHandle
 from supervisord_py.errors import OverloadedError
 from supervisord_py.kernels.session import BackendName, Owner, SessionState
 from supervisord_py.kernels.session_register import SessionView
-from supervisord_py.kernels.websocket_frames import unpack_json
+from supervisord_py.kernels.websocket_frames import unpack
 
 
 class FakeChannels:
@@ -107,7 +107,7 @@ async def hear_end(ws: aiohttp.ClientWebSocketResponse) -> tuple[list[str], int 
             item = await ws.receive()
             if item.type is not aiohttp.WSMsgType.TEXT:
                 return states, ws.close_code
-            states.append(unpack_json(item.data).content["execution_state"])
+            states.append(unpack(item.data, None).content["execution_state"])
 
 
 async def test_a_front_end_that_reads_too_slowly_loses_its_socket(rig: Rig, joined: list[FakeChannels]) -> None:

@@ -140,14 +140,6 @@ def test_a_socket_path_over_the_limit_is_told_before_anything_starts(home: Path)
 
 
 @pytest.mark.deep
-def test_contradicting_places_are_a_usage_error(home: Path) -> None:
-    done = pxd(home, "--system")
-    assert done.returncode == 2
-    assert "PX_HOME" in done.stderr
-    assert pxd(home, "--nonsense").returncode == 2
-
-
-@pytest.mark.deep
 @pytest.mark.parametrize("which", ["run", "state"])
 def test_a_link_in_the_place_of_a_directory_is_refused(home: Path, which: str) -> None:
     (home / "elsewhere").mkdir()

@@ -50,33 +50,6 @@ def test_the_stream_is_the_schedule(interest: RunningTool) -> None:
     assert interest.post("/stream", deposit).lines() == interest.post("/run", deposit).json()["schedule"]
 
 
-def test_all_that_is_wrong_is_named_at_once(interest: RunningTool) -> None:
-    answer = interest.post("/run", {"principal": "much", "years": 2.5, "annual_rate": 9})
-    pointers = {error["pointer"]: error["message"] for error in answer.json()["errors"]}
-    assert pointers == {
-        "/principal": "must be a number",
-        "/years": "must be an integer",
-        "/annual_rate": "must be from -0.99 to 2",
-    }
-
-
-def test_a_missing_value_is_named(interest: RunningTool) -> None:
-    answer = interest.post("/run", {"principal": 1, "years": 2})
-    assert answer.json()["errors"] == [{"pointer": "/annual_rate", "message": "is required"}]
-
-
-def test_a_body_beyond_the_limit_is_refused_unread(interest: RunningTool) -> None:
-    assert interest.post("/run", b"", Content_Length=str(10**9)).status == 413
-
-
-def test_a_body_of_unknown_length_is_refused(interest: RunningTool) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", interest.port, timeout=DEADLINE)
-    connection.putrequest("POST", "/run")
-    connection.endheaders()
-    assert connection.getresponse().status == 411
-    connection.close()
-
-
 def test_a_connection_serves_more_than_one_request(interest: RunningTool) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", interest.port, timeout=DEADLINE)
     for _ in range(3):

@@ -47,17 +47,3 @@ def test_the_stream_has_each_paragraph_and_then_the_whole(text_stats: RunningToo
     *paragraphs, whole = text_stats.post("/stream", body).lines()
     assert [(line["paragraph"], line["of"], line["words"]) for line in paragraphs] == [(1, 2, 10), (2, 2, 2)]
     assert whole == {"done": True} | text_stats.post("/run", body).json()
-
-
-def test_a_prototypes_key_is_no_key_of_ours(text_stats: RunningTool) -> None:
-    answer = text_stats.post("/run", b'{"text": "x", "constructor": 1, "__proto__": 2}')
-    assert sorted(error["pointer"] for error in answer.json()["errors"]) == ["/__proto__", "/constructor"]
-
-
-def test_too_large_a_body_is_refused(text_stats: RunningTool) -> None:
-    body = b'{"text": "' + b"x" * (17 * 1024 * 1024) + b'"}'
-    try:
-        answer = text_stats.post("/run", body)
-    except (BrokenPipeError, ConnectionResetError):
-        return  # it hung up before it had everything: refused as well
-    assert answer.status == 413

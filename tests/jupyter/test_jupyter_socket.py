@@ -118,10 +118,10 @@ def test_the_socket_is_the_daemons_and_not_one_of_jupyters_service(
     monkeypatch.delenv("PX_SOCKET", raising=False)
     monkeypatch.setenv("PX_HOME", str(short_tmp))
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/jupyter")
-    assert ControlSocket.find().path == str(short_tmp / "run" / "pxd.sock")
-    assert ControlSocket.find("/else").path == "/else"
+    assert ControlSocket().path == str(short_tmp / "run" / "pxd.sock")
+    assert ControlSocket("/else").path == "/else"
     monkeypatch.setenv("PX_SOCKET", "/s")
-    assert ControlSocket.find().path == "/s"
+    assert ControlSocket().path == "/s"
 
 
 @pytest.mark.parametrize(("script", "words"), [("echo no room >&2; exit 1", "no room"), (None, "cannot start it")])

@@ -373,3 +373,19 @@ def index(rig: Rig, unit: str) -> Iterator[tuple[int, float, int, int, int, int]
     kind, _, name = unit.partition(":")
     for path in sorted((rig.dir / "logs" / kind / name).glob("*.idx")):
         yield from struct.iter_unpack("<QdIHBB", path.read_bytes())
+
+
+def family(rig: Rig, people: int, *traits: str, **members: Any) -> tuple[dict[str, Any], list[int]]:
+    """Spawn a family and wait until all of it is there; return its SPAWN and the pids."""
+    book = rig.dir / f"family-{len(list(rig.dir.iterdir()))}"
+    spec = rig.spec(probe("family", book, *traits), **members)
+    rig.links[-1].call("spawn", **spec)
+    pids = until(
+        lambda: (
+            [int(line) for line in book.read_text().splitlines()]
+            if book.exists() and len(book.read_text().splitlines()) == people
+            else None
+        ),
+        f"a family of {people}",
+    )
+    return spec, pids

@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import KEEPER_ARGV, PATIENCE, PYTHON, Rig, alive, marked, one_linux_rung, one_rung, probe, until
+from keeper.keeper_rig import (
+    KEEPER_ARGV,
+    PATIENCE,
+    PYTHON,
+    Rig,
+    alive,
+    family,
+    marked,
+    one_linux_rung,
+    one_rung,
+    probe,
+    until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,16 +35,7 @@ if TYPE_CHECKING:
 
 def deaf_family(rig: Rig) -> list[int]:
     """Spawn a deaf leader with a deaf child and a deaf daemon; return their pids."""
-    book = rig.dir / "family"
-    rig.links[-1].call("spawn", **rig.spec(probe("family", book, "child", "daemon", "deaf")))
-    return until(
-        lambda: (
-            [int(line) for line in book.read_text().splitlines()]
-            if book.exists() and len(book.read_text().splitlines()) == 3
-            else None
-        ),
-        "the family",
-    )
+    return family(rig, 3, "child", "daemon", "deaf")[1]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])

@@ -9,28 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, alive, one_linux_rung, one_rung, probe, until
+from keeper.keeper_rig import PYTHON, alive, family, one_linux_rung, one_rung, probe, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from keeper.keeper_rig import Link, Rig
-
-
-def family(rig: Rig, people: int, *traits: str, **members: Any) -> tuple[dict[str, Any], list[int]]:
-    """Spawn a family and wait until all of it is there; return its SPAWN and the pids."""
-    book = rig.dir / f"family-{len(list(rig.dir.iterdir()))}"
-    spec = rig.spec(probe("family", book, *traits), **members)
-    rig.links[-1].call("spawn", **spec)
-    pids = until(
-        lambda: (
-            [int(line) for line in book.read_text().splitlines()]
-            if book.exists() and len(book.read_text().splitlines()) == people
-            else None
-        ),
-        f"a family of {people}",
-    )
-    return spec, pids
 
 
 def stop(link: Link, key: str, grace: float, kill: float = 30, reason: str = "stopped") -> dict[str, Any]:

@@ -20,10 +20,9 @@ from kernels.gateway_house import House, local_of
 from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS
 from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels import gateway, gateway_server
+from supervisord_py.kernels import gateway, gateway_local
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.gateway_local import GatewayLocal
-from supervisord_py.kernels.gateway_server import GatewayRecord
+from supervisord_py.kernels.gateway_local import GatewayLocal, GatewayRecord
 from supervisord_py.process import host
 from supervisord_py.process.model import ChildSpec
 
@@ -105,7 +104,7 @@ async def test_a_gateway_that_does_not_answer_is_replaced_at_the_next_start(
         house.backend._shared.own.stop_seconds = 0.2
         os.kill(pid, signal.SIGSTOP)
         with monkeypatch.context() as patch:
-            patch.setattr(gateway_server, "ANSWER_SECONDS", 0.2)
+            patch.setattr(gateway_local, "ANSWER_SECONDS", 0.2)
             patch.setattr(gateway, "remaining", lambda _: 0.2)
             with pytest.raises(StartFailedError, match="not reachable"):
                 await house.open("t-000000")

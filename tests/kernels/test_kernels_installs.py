@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from kernels.resolver_house import PATIENCE, TAG, ResolverHouse, eventually, fake_python
 from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
+from supervisord_py.kernels.choice import PROGRAMS, ChooseRequest, Source, Verdict
 from supervisord_py.kernels.inside import self_report
 from supervisord_py.kernels.interpreters import MANAGED
+from supervisord_py.process import program
 from supervisord_py.process.model import ChildSpec
 
 if TYPE_CHECKING:
@@ -139,9 +140,9 @@ async def test_what_a_dead_control_plane_left_running_is_stopped(house: Resolver
     key = house.placement.new_key()
     spec = ChildSpec("program:kernel-env-overlay-x", ("/bin/sleep", "600"), "/", dict(house.environ))
     await house.placement.spawn(key, spec)
-    await house.resolver.open()
+    await program.stop_left_over(house.placement, PROGRAMS)
     assert list(await house.placement.list("program:")) == []
-    await house.resolver.open()
+    await program.stop_left_over(house.placement, PROGRAMS)
 
 
 async def test_a_build_sees_the_installers_settings_and_no_secrets(

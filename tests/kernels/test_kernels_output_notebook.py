@@ -17,11 +17,11 @@ from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 from supervisord_py.kernels.notebook import (
     cells_of_notebook,
     cells_of_script,
+    detailed_outputs,
     executed,
     export,
-    notebook_outputs,
 )
-from supervisord_py.kernels.render import cell_result, show
+from supervisord_py.kernels.render import show
 from supervisord_py.ledger.kernels import KernelCellRow
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_an_executed_notebook_has_what_the_cells_gave_and_keeps_the_rest(tmp_pat
     writer.display({STATUS_MIME: {"op": "read"}})
     writer.result({"text/plain": "2", "application/json": {"a": [1]}}, {}, 7)
     finish(writer, count=7)
-    result = cell_result(CELL, None, show(log_of(tmp_path), LIMITS))
+    result = CellResult(CELL, None, OK, outputs=show(log_of(tmp_path), LIMITS).outputs, execution_count=7)
     aborted = CellResult("x", None, CellStatus.ABORTED)
     made = valid(executed(text, [result, aborted]))
     assert [cell.id for cell in made.cells] == ["id-0", "id-1", "id-2"]
@@ -149,12 +149,20 @@ def test_a_reference_is_a_sentence_where_the_schema_knows_none(tmp_path: Path) -
     writer.display({"application/json": {"x": "y" * 4000}, "text/plain": ["a", "b"]})
     writer.display({STATUS_MIME: {"op": "x"}})
     finish(writer)
-    first, second = notebook_outputs(log_of(tmp_path), LIMITS)
+
+    def outputs(*, rich: bool) -> list[Any]:
+        made = executed(
+            notebook(code("1")),
+            [CellResult(CELL, None, OK)],
+            lambda _: detailed_outputs(log_of(tmp_path), LIMITS, rich=rich),
+        )
+        return list(valid(made).cells[0].outputs)
+
+    first, second = outputs(rich=False)
     reference = first["metadata"]["px"]["artifacts"]["image/png"]
     assert first["data"] == {"text/plain": f"[image/png, 3000 bytes: artifact {reference['artifact']}]"}
     assert second["data"] == {"text/plain": "ab"}
-    rich, _ = notebook_outputs(log_of(tmp_path), LIMITS, rich=True)
-    assert rich["data"] == {"image/png": "A" * 4000}
+    assert outputs(rich=True)[0]["data"] == {"image/png": "A" * 4000}
 
 
 def row(number: int, **changes: Any) -> KernelCellRow:

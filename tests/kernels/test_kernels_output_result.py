@@ -191,3 +191,35 @@ def test_whatever_comes_the_account_is_right(history: list[Any], head: int, tail
     if not found.truncated:
         assert found.text.replace("\n", "") == everything.replace("\n", "")
         assert found.shown_bytes == streamed
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        ("out:a clear out:b", "b"),
+        ("out:a wait", "a"),
+        ("out:a wait out:b", "b"),
+        ("out:a md:x wait md:y", "y\n"),
+        ("md:x@d out:a update:y@d", "y\na"),
+        ("md:x@d clear update:y@d out:a", "a"),
+        ("update:y@elsewhere update:z@elsewhere", "z\n"),
+        ("md:x@d md:y@d update:z@d", "z\nz\n"),
+    ],
+)
+def test_what_is_cleared_goes_and_updates_stand_where_they_were_displayed(
+    steps: str, text: str, tmp_path: Path
+) -> None:
+    writer = writer_of(tmp_path)
+    for step in steps.split():
+        what, _, said = step.partition(":")
+        words, _, name = said.partition("@")
+        if what == "out":
+            writer.write("stdout", words.encode())
+        elif what in ("clear", "wait"):
+            writer.clear(what == "wait")
+        else:
+            writer.display({"text/markdown": words}, display_id=name or None, update=what == "update")
+    finish(writer)
+    found = show(log_of(tmp_path), LIMITS)
+    assert found.text == text
+    assert found.truncated is False

@@ -25,6 +25,7 @@ Steps come from a line `FAKE: STEP STEP` in the prompt, else from argv, else fro
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -36,6 +37,11 @@ from typing import Any, NoReturn
 
 MODEL = "fake-model"
 LINE = b"x" * 1023 + b"\n"
+VERBS = (
+    " noread silent say answer echo env stop fail endless usage err flood-err flood-out bad-utf8 stay hang sleep "
+    "waitfile touch ignore-term exit kill child setsid daemon "
+)
+"""What of argv is a step: an adapter adds its own options and their values."""
 FAILURES = {
     "401": "401 Incorrect API key provided: fake****.",
     "403": "403 Your key has no access to this model.",
@@ -82,16 +88,7 @@ class Text:
         pass
 
 
-class Json(Text):
-    """What JSON agents share: a record is a line, a flood is many deltas."""
-
-    def flood(self, size: int) -> None:
-        for _ in range(size // len(LINE)):
-            self.say(LINE.decode())
-        self.answer(self.said)
-
-
-class Pi(Json):
+class Pi(Text):
     """`pi --mode json`. Old ones repeat the whole message with every delta, and never say that they are settled."""
 
     def __init__(self, *, old: bool) -> None:
@@ -139,6 +136,11 @@ class Pi(Json):
         if not self.old:
             record("agent_settled")
 
+    def flood(self, size: int) -> None:
+        for _ in range(size // len(LINE)):
+            self.say(LINE.decode())
+        self.answer(self.said)
+
     def _message(self, reason: str, text: str | None = None) -> dict[str, Any]:
         read, written, cost = self.usage
         said = self.said if text is None else text
@@ -172,110 +174,75 @@ def record(kind: str, **members: Any) -> None:
     out(json.dumps({"type": kind, **members}).encode() + b"\n")
 
 
-class Agent:
-    """Does the steps."""
+def do(step: str, dialect: Text, prompt: str) -> None:
+    verb, _, argument = step.partition(":")
+    match verb:
+        case "noread" | "silent":
+            pass  # see `main`
+        case "say":
+            dialect.say(argument)
+        case "answer":
+            dialect.answer(argument)
+        case "echo":
+            dialect.answer(prompt)
+        case "env":
+            dialect.answer(json.dumps(dict(os.environ), sort_keys=True))
+        case "stop":
+            dialect.answer("", argument)
+        case "fail":
+            dialect.fail(FAILURES[argument])
+        case "endless":
+            for number in itertools.count():
+                dialect.turn(number)
+                time.sleep(0.01)
+        case "usage":
+            read, written, cost = argument.split("/")
+            dialect.usage = (int(read), int(written), float(cost))
+        case "err":
+            os.write(2, argument.encode() + b"\n")
+        case "flood-err":
+            for _ in range(int(argument) // len(LINE)):
+                os.write(2, LINE)
+        case "flood-out":
+            dialect.flood(int(argument))
+        case "bad-utf8":
+            out(b"caf\xe9 \xff\xfe\n")
+        case "stay":
+            dialect.settle()
+            hang()
+        case "hang":
+            hang()
+        case "sleep":
+            time.sleep(float(argument))
+        case "waitfile":
+            while not Path(argument).exists():
+                time.sleep(0.005)
+        case "touch":
+            Path(argument).touch()
+        case "ignore-term":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        case "exit":
+            os._exit(int(argument))
+        case "kill":
+            os.kill(os.getpid(), int(argument))
+            hang()
+        case "child" | "setsid" | "daemon":
+            first = os.fork()
+            if first == 0:
+                if verb != "child":
+                    leave_session()
+                if verb == "daemon" and os.fork():
+                    os._exit(0)
+                linger(verb, argument)
+            if verb == "daemon":
+                os.waitpid(first, 0)
+        case _:
+            raise ValueError(step)
 
-    def __init__(self, dialect: Text) -> None:
-        self.dialect = dialect
-        self.prompt = ""
 
-    def do(self, step: str) -> None:
-        verb, _, argument = step.partition(":")
-        getattr(self, f"do_{verb.replace('-', '_')}")(argument)
-
-    def do_noread(self, _: str) -> None:
-        pass
-
-    def do_silent(self, _: str) -> None:
-        self.prompt = read_stdin()
-
-    def do_say(self, text: str) -> None:
-        self.dialect.say(text)
-
-    def do_answer(self, text: str) -> None:
-        self.dialect.answer(text)
-
-    def do_echo(self, _: str) -> None:
-        self.dialect.answer(self.prompt)
-
-    def do_stop(self, reason: str) -> None:
-        self.dialect.answer("", reason)
-
-    def do_fail(self, kind: str) -> None:
-        self.dialect.fail(FAILURES[kind])
-
-    def do_endless(self, _: str) -> None:
-        number = 0
-        while True:
-            self.dialect.turn(number)
-            number += 1
-            time.sleep(0.01)
-
-    def do_usage(self, numbers: str) -> None:
-        read, written, cost = numbers.split("/")
-        self.dialect.usage = (int(read), int(written), float(cost))
-
-    def do_err(self, text: str) -> None:
-        os.write(2, text.encode() + b"\n")
-
-    def do_flood_err(self, size: str) -> None:
-        for _ in range(int(size) // len(LINE)):
-            os.write(2, LINE)
-
-    def do_flood_out(self, size: str) -> None:
-        self.dialect.flood(int(size))
-
-    def do_bad_utf8(self, _: str) -> None:
-        out(b"caf\xe9 \xff\xfe\n")
-
-    def do_stay(self, _: str) -> None:
-        self.dialect.settle()
-        self.do_hang("")
-
-    def do_hang(self, _: str) -> None:
-        while True:
-            signal.pause()
-
-    def do_env(self, _: str) -> None:
-        self.dialect.answer(json.dumps(dict(os.environ), sort_keys=True))
-
-    def do_sleep(self, seconds: str) -> None:
-        time.sleep(float(seconds))
-
-    def do_waitfile(self, path: str) -> None:
-        while not Path(path).exists():
-            time.sleep(0.005)
-
-    def do_touch(self, path: str) -> None:
-        Path(path).touch()
-
-    def do_ignore_term(self, _: str) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-    def do_exit(self, code: str) -> NoReturn:
-        os._exit(int(code))
-
-    def do_kill(self, number: str) -> None:
-        os.kill(os.getpid(), int(number))
-        self.do_hang("")
-
-    def do_child(self, seconds: str) -> None:
-        if os.fork() == 0:
-            linger("child", seconds)
-
-    def do_setsid(self, seconds: str) -> None:
-        if os.fork() == 0:
-            leave_session()
-            linger("setsid", seconds)
-
-    def do_daemon(self, seconds: str) -> None:
-        first = os.fork()
-        if first == 0:
-            leave_session()
-            if os.fork() == 0:
-                linger("daemon", seconds)
-            os._exit(0)
-        os.waitpid(first, 0)
+def hang() -> NoReturn:
+    while True:
+        signal.pause()
 
 
 def leave_session() -> None:
@@ -314,16 +281,17 @@ def main(argv: list[str]) -> int:
         print("fake-agent 1.2.3")
         return 0
     name = argv[argv.index("--as") + 1] if "--as" in argv else "text"
-    words = [word for word in argv if not word.startswith("-") and word != name]
-    known = [word for word in words if hasattr(Agent, f"do_{word.partition(':')[0].replace('-', '_')}")]
-    agent = Agent(DIALECTS[name]())
-    if not {"noread", "silent"} & {*known, *shlex.split(os.environ.get("FAKE_AGENT", ""))}:
-        agent.prompt = read_stdin()
-    agent.dialect.begin()
-    for step in told(known, agent.prompt):
-        agent.do(step)
-    agent.dialect.settle()
-    return agent.dialect.code
+    words = [word for word in argv if f" {word.partition(':')[0]} " in VERBS]
+    dialect, prompt = DIALECTS[name](), ""
+    if not {"noread", "silent"} & {*words, *shlex.split(os.environ.get("FAKE_AGENT", ""))}:
+        prompt = read_stdin()
+    dialect.begin()
+    for step in told(words, prompt):
+        if step == "silent":
+            prompt = read_stdin()
+        do(step, dialect, prompt)
+    dialect.settle()
+    return dialect.code
 
 
 if __name__ == "__main__":

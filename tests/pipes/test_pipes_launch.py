@@ -220,20 +220,14 @@ async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> N
 
 
 def test_where_programs_are_looked_for(tmp_path: Path) -> None:
-    pi = BUILTIN.get("pi")
-    for name, tried in (("~/x", "/h/x"), ("/x/y", "/x/y"), ("./x", str(tmp_path / "x"))):
+    for name, tried in (("~/x", ["/h/x"]), ("./x", [f"{tmp_path}/x"]), ("x", ["/a/x", "/b/x", "/h/.local/bin/x"])):
         with pytest.raises(CannotRunError) as caught:
-            find_executable(name, pi, tmp_path, path="", home="/h")
-        assert caught.value.extra["tried"] == [tried]
-    with pytest.raises(CannotRunError) as caught:
-        find_executable("x", pi, tmp_path, path="/a:rel::/b:/a", home="/h")
-    assert caught.value.extra["tried"][:3] == ["/a/x", "/b/x", "/h/.local/bin/x"]
-    bin_dir = tmp_path / ".bun" / "bin"
-    bin_dir.mkdir(parents=True)
-    places = path_with("/bin", str(tmp_path / "pi"), str(tmp_path)).split(":")
+            find_executable(name, BUILTIN.get("pi"), tmp_path, path="/a:rel::/b:/a", home="/h")
+        assert caught.value.extra["tried"][:3] == tried
+    (tmp_path / ".bun" / "bin").mkdir(parents=True)
+    places = path_with("/bin", f"{tmp_path}/pi", str(tmp_path)).split(":")
     assert places[0] == "/bin"
-    assert {str(tmp_path), str(bin_dir)} <= set(places), "it finds its runtime beside it, or in a usual place"
-    assert len(places) == len(set(places))
+    assert {str(tmp_path), f"{tmp_path}/.bun/bin"} <= set(places), "it finds its runtime beside it, or in a usual place"
 
 
 # -- what adapters are filled with -------------------------------------------------------------------------------------
@@ -260,20 +254,6 @@ def test_no_adapter_puts_prompt_or_key_into_its_argv_or_files(name: str, preset:
     assert "what to do" not in words
     assert not any(HAS_KEY in word or "{" in word for word in words)
     assert HAS_KEY not in json.dumps(written(name, preset))
-
-
-def test_the_odd_ways_of_command_lines() -> None:
-    head = ("pi", "--mode", "json", "--offline", "--no-extensions")
-    assert argv("pi") == (*head, "--no-session")
-    named = ("--provider", "openai", "--model", "gpt", "--thinking", "low", "--no-session")
-    assert argv("pi", Preset("x", "openai", "gpt", effort="low")) == (*head, *named)
-    assert argv("aider")[-2:] == ("--message-file", "/runs/7/prompt.md")
-    assert [word for word in argv("aider", CUSTOM) if word.endswith("m")][-1] == "openai/m", "the last --model counts"
-    assert argv("gemini")[-2:] == ("-p", "")
-    assert argv("codex", Preset(effort="low"))[-3:] == ("-c", 'model_reasoning_effort="low"', "-")
-    assert (values("pi", CUSTOM)["url_root"], values("pi", CUSTOM)["key"]) == ("http://127.0.0.1:1", HAS_KEY)
-    assert values("pi", Preset(url="http://h"))["provider"] == "custom"
-    assert values("pi", Preset(provider="ollama"))["url"] == "http://127.0.0.1:11434/v1"
 
 
 def test_a_piece_that_is_not_optional_needs_its_value() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 
 import pytest
@@ -113,9 +112,6 @@ EXPECTED: dict[str, dict[str, End]] = {
 ALL = {f"{program}/{case}": it for program in EXPECTED for case, it in recordings(program).items()}
 RUNS = {name: it for name, it in ALL.items() if it.case != VERSION}
 JSON_RUNS = [name for name, it in RUNS.items() if it.spec.parser != "text"]
-SOMEBODYS_FOLDER = re.compile(r"(?<!\$bunfs)/(?:root|home/(?!user\b)\w+|work|tmp/(?!cc-socks|gemini-client)[\w.-]*)/")
-IDENTIFIER = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b|(?<=\bses_)\w+|(?<=\bmsg_)\w+|(?<=\bprt_)\w+")
-NOBODYS = re.compile(r"0{8}-0000-4000-8000-0{10}\d\d|0{24}\d\d|mock\d+")
 
 
 def test_every_recording_has_an_expectation() -> None:
@@ -186,11 +182,3 @@ def test_it_was_recorded_with_the_command_line_of_today(name: str) -> None:
     if recording.program not in {"claude", "codex", "gemini", "qwen"}:
         model, places = recording.case, {**places, "provider": "custom", "url": "http://127.0.0.1:8080/v1"}
     assert argv == list(command_line(recording.spec, {**places, "model": model}, "", history=False))
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_no_recording_tells_whose_machine_it_was(name: str) -> None:
-    recording = ALL[name]
-    text = recording.stdout.decode() + recording.stderr + str(recording.told)
-    assert not SOMEBODYS_FOLDER.findall(text)
-    assert all(NOBODYS.fullmatch(each) for each in IDENTIFIER.findall(text))

@@ -4,7 +4,8 @@
 //     curl --json '{"text": "The sea was calm."}' http://127.0.0.1:8000/run
 //
 // tool.json names it with "command": ["node", "main.js", "--port", "{port}"]. From there on it is a tool like any other:
-// GET /healthz and /schema, POST /run and /stream, exit code 0 on SIGTERM.
+// GET /healthz and /schema, POST /run and /stream, exit code 0 on SIGTERM. The daemon has checked an input by tool.json
+// before it gets here.
 
 "use strict";
 
@@ -14,7 +15,6 @@ const path = require("node:path");
 const { parseArgs } = require("node:util");
 
 const TOOL = JSON.parse(fs.readFileSync(path.join(__dirname, "tool.json"), "utf8"));
-const MAX_BODY = 16 * 1024 * 1024;
 
 // --- the counting ---------------------------------------------------------------------------------------------------
 
@@ -64,46 +64,6 @@ function countsOf(text, { top, shortest_word, words_per_minute }) {
 
 // --- the input ------------------------------------------------------------------------------------------------------
 
-class Refusal extends Error {
-  constructor(status, body) {
-    super(body.detail);
-    this.status = status;
-    this.body = body;
-  }
-}
-
-// What is wrong with one value, or null. The daemon has checked the input before it gets here; whoever talks to the
-// tool directly is told the same. Only the words of JSON Schema that tool.json uses are known.
-function misfit(rule, given) {
-  switch (rule.type) {
-    case "string":
-      if (typeof given !== "string") return "must be a string";
-      return given.length > rule.maxLength ? `may have ${rule.maxLength} characters` : null;
-    case "integer":
-      if (!Number.isInteger(given)) return "must be an integer";
-      break;
-    default:
-      if (typeof given !== "number") return "must be a number";
-  }
-  return given < rule.minimum || given > rule.maximum ? `must be from ${rule.minimum} to ${rule.maximum}` : null;
-}
-
-function problemsOf(value) {
-  const { properties, required } = TOOL.input;
-  if (typeof value !== "object" || value === null || Array.isArray(value)) {
-    return [{ pointer: "", message: "must be an object" }];
-  }
-  const found = required
-    .filter((name) => !Object.hasOwn(value, name))
-    .map((name) => ({ pointer: `/${name}`, message: "is required" }));
-  for (const [name, given] of Object.entries(value)) {
-    const message = Object.hasOwn(properties, name) ? misfit(properties[name], given) : "is not known";
-    const pointer = `/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`;
-    if (message !== null) found.push({ pointer, message });
-  }
-  return found;
-}
-
 function withDefaults(value) {
   const defaults = {};
   for (const [name, rule] of Object.entries(TOOL.input.properties)) {
@@ -114,29 +74,15 @@ function withDefaults(value) {
 
 async function readInput(request) {
   const chunks = [];
-  let size = 0;
-  for await (const chunk of request) {
-    size += chunk.length;
-    if (size > MAX_BODY) throw new Refusal(413, { detail: `the input may have ${MAX_BODY} bytes` });
-    chunks.push(chunk);
-  }
-  let value;
-  try {
-    value = JSON.parse(Buffer.concat(chunks).toString("utf8"));
-  } catch (error) {
-    throw new Refusal(400, { detail: `the body is no JSON: ${error.message}` });
-  }
-  const errors = problemsOf(value);
-  if (errors.length > 0) throw new Refusal(422, { detail: "the input does not fit", errors });
-  return withDefaults(value);
+  for await (const chunk of request) chunks.push(chunk);
+  return withDefaults(JSON.parse(Buffer.concat(chunks).toString("utf8")));
 }
 
 // --- the server -----------------------------------------------------------------------------------------------------
 
 function reply(response, status, body) {
   const content = Buffer.from(`${JSON.stringify(body)}\n`);
-  const headers = { "Content-Type": "application/json", "Content-Length": content.length };
-  response.writeHead(status, status === 413 ? { ...headers, Connection: "close" } : headers);
+  response.writeHead(status, { "Content-Type": "application/json", "Content-Length": content.length });
   response.end(content);
 }
 
@@ -179,7 +125,7 @@ function main() {
   const server = http.createServer((request, response) => {
     answer(request, response).catch((error) => {
       if (response.headersSent) return response.destroy(error);
-      if (error instanceof Refusal) return reply(response, error.status, error.body);
+      if (error instanceof SyntaxError) return reply(response, 400, { detail: `no JSON: ${error.message}` });
       console.error(error);
       return reply(response, 500, { detail: error.message });
     });

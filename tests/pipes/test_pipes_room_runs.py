@@ -1,0 +1,328 @@
+"""Runs of pipes whatever happens to them: settings that change, control planes that die, defects, what follows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from pipe_rig import PATIENCE, eventually, pipe_house
+from process.real_keeper import alive
+from requirement_stage import begun, ended
+from supervisord_py.errors import InterruptedRunError
+from supervisord_py.ledger import pipe_executions
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Plan, Status, Trigger
+from supervisord_py.pipes.config import RetryLimits
+from supervisord_py.pipes.room import Pipes
+from supervisord_py.process.keeper_client import KeeperClient
+
+if TYPE_CHECKING:
+    from pipe_rig import PipeRig
+
+FOR_LONG = "timeout: 80000"
+
+
+"""Of what is to run on while the clocks are turned."""
+
+
+async def test_a_reload_of_the_settings_turns_schedules_off_and_on(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.room.reconfigure(replace(rig.config, enabled=False))
+        rig.shell("digest", "echo x", "schedule: every 1h")
+        await rig.room.refresh()
+        assert not rig.room.health().scheduler_running
+        assert rig.room.next("digest").sentences[0] == "no pipe runs by itself here (pipes.enabled = false)"
+        assert not list(rig.room.timetable._candidates())
+        rig.room.reconfigure(rig.config)
+        await eventually(lambda: rig.room.get("digest").last_run is not None, "a run by schedule")
+        assert rig.room.health().scheduler_running
+        assert [each.trigger for each in await rig.rows()] == [Trigger.SCHEDULED]
+
+
+async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_its_file(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        at_once = replace(rig.config.scheduler, stagger_seconds=0.0)
+        rig.room.reconfigure(replace(rig.config, scheduler=at_once))
+        rig.shell("first", "exec sleep 1000", f"schedule: every 1h\n{FOR_LONG}")
+        await rig.room.refresh()
+        await eventually(lambda: rig.room.get("first").running, "the only slot is taken")
+        # After the start of the room: what was due before it is spread out over a minute.
+        at = f"schedule: at {datetime.now(UTC) + timedelta(minutes=10):%Y-%m-%dT%H:%M:%SZ}"
+        rig.shell("once", "echo x", at)
+        await rig.room.refresh()
+        rig.time.pass_by(601)
+        rig.room.timetable.wake()
+        await eventually(lambda: rig.room.get("once").queued, "it waits")
+        assert not rig.room.get("once").enabled
+        rig.shell("once", "echo x", f"{at}\ntitle: Changed")
+        await rig.room.refresh()
+        await rig.room.cancel_pipe("first")
+        await eventually(lambda: not rig.room.get("once").queued, "its turn")
+        await eventually(lambda: rig.room.get("once").running is None, "its end")
+        assert [each.status for each in await rig.rows("once")] == [Status.COMPLETED]
+
+
+FAST = RetryLimits(initial_seconds=0.01, jitter=0.0)
+
+
+async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp, retries=FAST) as rig:
+        rig.config.presets_file.write_text(
+            '[presets.one]\nprovider = "openai"\nmodel = "bad"\n[presets.two]\nprovider = "openai"\nmodel = "good"\n'
+        )
+        rig.fake("chain", "fail:429", front="preset: [one, two]\nretries: 1")
+        first = await rig.run("chain")
+        assert (first.preset.id, first.plan.fallbacks[0].id) == ("one", "two")
+        rows = await ended(rig, "chain", 3)
+        assert [(it.preset_id, it.model, it.trigger) for it in rows[:2]] == [
+            ("one", "bad", Trigger.MANUAL),
+            ("two", "good", Trigger.RETRY),
+        ]
+
+
+async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
+    noon_here = f"Etc/GMT{datetime.now(UTC).hour - 12:+d}"  # where no day ends meanwhile
+    async with pipe_house(short_tmp, default_timezone=noon_here) as rig:
+        rig.fake("paid", "usage:100/50/0.25", "answer:fine", front="budget: {daily_tokens: 200}\nretries: 0")
+        assert (await rig.run("paid")).usage.total_tokens == 150
+        assert (await rig.run("paid")).status is Status.COMPLETED
+        refused = await rig.run("paid")
+        assert (refused.error_type, refused.pid, refused.started_at) == (ErrorType.BUDGET_EXCEEDED, None, None)
+        assert "300 tokens today of 200" in (refused.error_message or "")
+        rig.time.pass_by(86400)
+        assert (await rig.run("paid")).status is Status.COMPLETED
+
+
+async def test_who_waits_gets_the_output_though_the_ledger_takes_nothing(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        folder = rig.shell("talk", "while [ ! -e gate ]; do sleep 0.01; done; yes words | head -c 200000")
+        queued = await rig.room.run("talk")
+        await eventually(lambda: rig.running(queued.id), "the start")
+        await rig.ledger.flush()
+        connection = rig.ledger._writer._connection
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        (folder / "gate").touch()
+        done = await rig.room.wait(queued.id)
+        assert rig.ledger.degraded is not None
+        assert (done.status, (done.stdout or "")[:6]) == (Status.COMPLETED, "words\n")
+        connection.execute("PRAGMA max_page_count = 1000000")
+        await eventually(lambda: rig.ledger.degraded is None, "the recovery")
+
+
+async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_plane(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        folder = rig.shell("quick", "while [ ! -e gate ]; do sleep 0.01; done; echo done; exit 4", "retries: 0")
+        number = await begun(rig, "quick")
+        waiting = asyncio.ensure_future(rig.room.wait(number))
+        await asyncio.sleep(0)
+        await rig.room.detach()
+        with pytest.raises(InterruptedRunError):
+            await waiting
+        (folder / "gate").touch()
+        await eventually(lambda: any(it.exit for it in rig.placement.children()) or _exited(rig), "the exit")
+        await rig.put_down()
+        rig.time.pass_by(100)
+        await rig.open()
+        done = await rig.room.wait(number)
+        assert (done.status, done.exit_code, done.stdout) == (Status.FAILED, 4, "done\n")
+        assert (done.duration_ms or 0) < 100_000, "it ended when it ended, not when somebody looked"
+        assert done.finished_at == pytest.approx((done.started_at or 0) + (done.duration_ms or 0) / 1000, abs=0.01)
+
+
+def _exited(rig: PipeRig) -> bool:
+    return all(not alive(it.identity.pid) for it in rig.placement.children())
+
+
+async def test_a_row_of_which_nothing_was_spawned_waits_in_line_again(short_tmp: Path) -> None:
+    """The control plane died between the claim and the spawn: nothing of it has happened."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("claimed", "echo fine")
+        await rig.room.refresh()
+        await rig.room.detach()
+        number = rig.ledger.next_number("pipe_executions")
+        row = Execution(id=number, pipe_name="claimed", status=Status.QUEUED, queued_at=1.0, plan=FINE, agent="command")
+        await rig.ledger.write(pipe_executions.EXECUTIONS.insert(row))
+        await rig.ledger.write(pipe_executions.mark_running(number, started_at=2.0, instance="gone.1"))
+        await rig.put_down()
+        await rig.open()
+        done = await rig.room.wait(number)
+        assert (done.status, done.stdout) == (Status.COMPLETED, "fine\n")
+        assert (done.started_at or 0) > 2.0
+
+
+async def test_what_a_run_printed_before_its_keeper_died_is_redacted_by_the_next_start(short_tmp: Path) -> None:
+    """Nobody holds its keys any more: they are looked up again, in its `.env` and behind the preset's reference."""
+    async with pipe_house(short_tmp) as rig:
+        rig.config.presets_file.write_text('[presets.one]\nprovider = "acme"\napi_key = "$ACME_WORD"\n')
+        folder = rig.shell("leak", "echo begun; until [ -e go ]; do sleep 0.01; done; cat go; touch done; sleep 1000",
+                           "preset: one")  # fmt: skip
+        (folder / ".env").write_text("SOME_API_KEY=sk-of-the-env\nACME_WORD=word-of-the-preset\n")
+        number = await begun(rig, "leak")
+        files = rig.room.folder(number)
+        await rig.room.detach()
+        fresh = folder / "fresh"
+        fresh.write_text("keys sk-of-the-env word-of-the-preset end\n")
+        fresh.rename(folder / "go")
+        await eventually((folder / "done").exists, "the print")
+        await _forget_child(rig)
+        await rig.put_down()
+        await rig.open()
+        row = await rig.room.execution(number, blobs=True)
+        assert (row.error_type, row.stdout) == (ErrorType.INTERRUPTED, "begun\nkeys [redacted] [redacted] end\n")
+        assert {it.name: it.read_text() for it in files.iterdir()} == {"stdout": row.stdout, "stderr": ""}
+
+
+FINE = Plan("command", ("/bin/echo", "fine"))
+
+
+async def _forget_child(rig: PipeRig) -> None:
+    """Have the keeper lose what it holds, as one that was killed would."""
+    for child in await rig.placement.list("pipe:"):
+        await rig.placement.stop(child.key, grace_seconds=0, reason="stopped")
+        await rig.placement.release(child.key)
+
+
+async def test_a_refusal_is_counted_whenever_the_control_plane_ends(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it means for its pipe is of one piece with its row: nothing that comes later may be lost with us."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("refused", "echo", "preset: absent")
+        with monkeypatch.context() as dying:
+            dying.setattr(Pipes, "after", _nothing)
+            row = await rig.room.run("refused")
+        assert row.error_type is ErrorType.PRESET_NOT_FOUND
+        await rig.room.detach()
+        await rig.put_down()
+        await rig.open()
+        assert rig.room.get("refused").consecutive_failures == 1
+        await rig.room.wait((await rig.room.run("refused")).id)
+        assert rig.room.get("refused").consecutive_failures == 2
+
+
+async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_was_written(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash between the final row and what follows: the retry and other pipes come all the same, once."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("flaky", "echo 'HTTP 503: server_error' >&2; exit 1", "retries: {max: 1, delay: 1000}")
+        with monkeypatch.context() as crash:
+            crash.setattr(Pipes, "after", _nothing)
+            crash.setattr(KeeperClient, "release", _nothing)
+            number = (await rig.room.run("flaky")).id
+            async with asyncio.timeout(PATIENCE):
+                while not (await rig.room.ledger.flush() and await _is_final(rig, number)):
+                    await asyncio.sleep(0.005)
+            await rig.room.detach()
+        assert len(await rig.rows("flaky")) == 1
+        for _ in range(2):
+            await rig.put_down()
+            await rig.open()
+            await eventually(lambda: not rig.placement.children(), "the clearing away")
+            assert [it.retry_of for it in await rig.rows("flaky")] == [None, number]
+            assert (await rig.words("pipe:flaky")).count("execution_failed") == 1
+            await rig.room.detach()
+        await rig.put_down()
+        await rig.open()
+
+
+async def _nothing(*_: object, **__: object) -> None:
+    """Be a control plane that was killed here."""
+
+
+async def _is_final(rig: PipeRig, number: int) -> bool:
+    row = await EXECUTIONS.get(rig.ledger, number)
+    return row is not None and row.status.is_final
+
+
+async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("p", "echo x; sleep 1000", "retries: 0")
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a defect")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("supervisord_py.pipes.run.Run._look", broken)
+            patch.setattr("supervisord_py.pipes.run.LOOK_SECONDS", 0.02)
+            done = await rig.run("p")
+        assert (done.status, done.error_type, done.error_message) == (
+            Status.FAILED,
+            ErrorType.UNKNOWN,
+            "RuntimeError: a defect",
+        )
+        await eventually(lambda: not rig.placement.children(), "the end of the process")
+        assert rig.room.health().running == 0
+        with monkeypatch.context() as patch:
+            patch.setattr("supervisord_py.pipes.output.make_folder", broken)
+            assert (await rig.run("p")).error_message is not None
+        with monkeypatch.context() as patch:
+            patch.setattr("supervisord_py.pipes.triggers.Triggers.ended", broken)
+            rig.shell("p", "echo fine")
+            assert (await rig.run("p")).status is Status.COMPLETED
+        assert rig.room.health().running == 0
+
+
+async def test_an_agent_over_its_memory_limit_is_told_so(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        script = "python3 -c 'x = bytearray(200_000_000); import time; time.sleep(1000)'"
+        rig.shell("fat", script, "limits: {memory: 60MB}\nretries: 0")
+        done = await rig.run("fat")
+        assert (done.status, done.error_type) == (Status.FAILED, ErrorType.RESOURCE_LIMIT)
+        assert "memory" in (done.error_message or "")
+        assert done.incomplete
+
+
+async def test_what_was_left_in_the_place_of_an_execution_is_put_aside(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("p", "echo", "retries: 0")
+        done = await rig.run("p")
+        leftover = rig.config.executions_dir / str(done.id + 1)
+        leftover.mkdir()
+        (leftover / "stdout").write_text("of an execution that was never recorded")
+        again = await rig.run("p")
+        assert (again.status, again.stdout) == (Status.COMPLETED, "\n")
+        assert (rig.config.executions_dir / f"{again.id}.old0" / "stdout").exists()
+
+
+async def test_many_runs_leave_no_descriptor_open_and_no_task_behind(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.fake("p", "answer:x")
+        await rig.run("p")
+        await eventually(lambda: not rig.placement.children(), "the release")
+        before = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+        for _ in range(5):
+            await rig.run("p")
+        await eventually(lambda: not rig.placement.children(), "the release")
+        await eventually(lambda: len(asyncio.all_tasks()) <= before[1], "the end of all tasks")
+        # Threads that look at folders have some open, now and then.
+        await eventually(lambda: len(os.listdir("/proc/self/fd")) <= before[0], "the close of all descriptors")
+
+
+async def test_who_asks_and_goes_away_leaves_no_row_that_nobody_looks_after(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("p", "echo")
+        await rig.room.refresh()
+        write = rig.ledger.write
+        asking: asyncio.Future[Any]
+
+        async def goes_away(operation: Any) -> Any:
+            asking.cancel()
+            return await write(operation)
+
+        rig.ledger.write = goes_away  # type: ignore[method-assign]
+        asking = asyncio.ensure_future(rig.room.run("p"))
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        rig.ledger.write = write  # type: ignore[method-assign]
+        async with asyncio.timeout(PATIENCE):
+            while [it.status for it in await rig.rows("p")] != [Status.COMPLETED]:
+                await asyncio.sleep(0.005)
