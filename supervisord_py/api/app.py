@@ -100,9 +100,6 @@ def build_runner(app: web.Application, *, shutdown_seconds: float = 5.0) -> web.
     return _Runner(app, shutdown_timeout=shutdown_seconds, access_log=None)
 
 
-# -- connections ------------------------------------------------------------------------------------------------------
-
-
 class _Runner(web.AppRunner):
     """An AppRunner whose connections are ours."""
 
@@ -231,9 +228,6 @@ class _Connection(RequestHandler):
         return response
 
 
-# -- requests ---------------------------------------------------------------------------------------------------------
-
-
 def _answer_every_failure(context: ApiContext, live: Live) -> Any:
     @web.middleware
     async def answer(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -303,9 +297,6 @@ async def _stamp(request: web.Request, response: web.StreamResponse) -> None:
     request[_ANSWER] = response
     response.headers["X-Request-Id"] = request[_REQUEST_ID]
     response.headers["Server"] = "pxd"
-
-
-# -- failures ---------------------------------------------------------------------------------------------------------
 
 
 async def _fail(request: web.Request, error: Exception, config: ApiConfig) -> web.StreamResponse:

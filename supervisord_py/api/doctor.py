@@ -71,9 +71,6 @@ async def doctor(call: Call) -> web.StreamResponse:
     return json_answer({"schema": "px.doctor/1", "checks": found})
 
 
-# -- the daemon -------------------------------------------------------------------------------------------------------
-
-
 def _parts(context: ApiContext) -> list[Finding]:
     """Return what the rooms say of themselves; a part that says nothing is well."""
     bad = {one["part"]: Finding(one["part"], FAIL, one["detail"], one["repair"]) for one in degraded_parts(context)}
@@ -173,12 +170,7 @@ def check_modes(paths: Iterable[Path]) -> Iterator[Finding]:
 
 
 def check_service(
-    home: Path,
-    config_home: Path,
-    *,
-    platform: str = sys.platform,
-    linger: Path = _LINGER,
-    runs: Path = _RUNS,
+    home: Path, config_home: Path, *, platform: str = sys.platform, linger: Path = _LINGER, runs: Path = _RUNS
 ) -> Iterator[Finding]:
     """Will the daemon be there after the next boot, and a user's unit live on after logout?"""
     folders, pattern = (config_home / "systemd/user", Path("/etc/systemd/system")), _SYSTEMD_UNIT
@@ -210,9 +202,6 @@ def check_folder(tool: str, folder: Path) -> Iterator[Finding]:
     if mode & _OPEN_TO_OTHERS:
         detail = f"the {DOTENV} of {tool} has mode {mode:o}: others may read or change its secrets"
         yield Finding(f"dotenv:{tool}", WARN, detail, f"chmod 600 {path}")
-
-
-# -- kernels and pipes ------------------------------------------------------------------------------------------------
 
 
 async def check_kernels(kernels: Kernels) -> list[Finding]:

@@ -166,17 +166,11 @@ async def restart(call: Call) -> web.StreamResponse:
     return json_answer(model(call, await call.context.kernels.restart(session_by_uuid(call).id)))
 
 
-# -- channels ---------------------------------------------------------------------------------------------------------
-
-
 async def channels(call: Call) -> web.StreamResponse:
     """Join a kernel for as long as the client stays and the session lives."""
     view, config = session_by_uuid(call), call.context.config
     socket = web.WebSocketResponse(
-        protocols=(V1,),
-        heartbeat=config.stream_heartbeat_seconds,
-        max_msg_size=config.max_body_bytes,
-        compress=False,
+        protocols=(V1,), heartbeat=config.stream_heartbeat_seconds, max_msg_size=config.max_body_bytes, compress=False
     )
     await socket.prepare(call.request)
     call.live.channels[view.id] += 1

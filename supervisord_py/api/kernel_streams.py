@@ -158,10 +158,7 @@ async def tell(
 
 
 async def resume(call: Call, seen: str) -> web.StreamResponse:
-    """Answer with the rest of the stream whose event `seen` is the last that the client has.
-
-    Raises UnknownUnitError: it is not there any more; BadRequestError: that is no such id.
-    """
+    """Answer with the rest of the stream whose event `seen` is the last that the client has."""
     found = _SEEN.fullmatch(seen)
     if found is None:
         raise refuse_value("Last-Event-ID", seen, "must be the id of the last event")

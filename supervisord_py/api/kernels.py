@@ -34,10 +34,7 @@ _USUAL_SPEC = "python3"
 
 
 def session_of(call: Call, query: s.SessionQuery | s.SessionWorkQuery) -> SessionView:
-    """Return the session that `{k}` and `cwd` mean.
-
-    Raises UnknownUnitError: there is none; AmbiguousNameError: several have that name.
-    """
+    """Return the session that `{k}` and `cwd` mean."""
     return call.context.kernels.find(call.path("k").removeprefix("kernel:"), _cwd(query))
 
 
@@ -86,9 +83,6 @@ async def use(call: Call, query: s.SessionQuery) -> web.StreamResponse:
     return json_answer(session_document(call, call.context.kernels.find(view.id)))
 
 
-# -- starting, stopping -----------------------------------------------------------------------------------------------
-
-
 async def begin(call: Call, body: s.StartKernel) -> web.StreamResponse:
     """Start a session's kernel: 201, or 200 where it ran already; with `explain` only say what would be started.
 
@@ -124,10 +118,7 @@ async def begin(call: Call, body: s.StartKernel) -> web.StreamResponse:
 
 
 def _place(body: s.Place) -> dict[str, Any]:
-    """Return the members that decide where code runs, by the names that both requests have for them.
-
-    Raises InvalidInputError: a Python was named for cells that run in the shell.
-    """
+    """Return the members that decide where code runs, by the names that both requests have for them."""
     place = {name: getattr(body, name) for name in ("cwd", "interpreter", "kernelspec", "backend")}
     if body.language == "bash" or body.backend is BackendName.BASH:
         for name in ("interpreter", "kernelspec"):
@@ -158,9 +149,6 @@ async def interrupt(call: Call, query: s.InterruptQuery) -> web.StreamResponse:
     report = await call.context.kernels.interrupt(view.id, cell=query.cell)
     known = {"running": report.running, "steps": report.steps, "state": view.state}
     return json_answer({"schema": "px.interrupt/1", "kernel": report.session_id, **known})
-
-
-# -- calls ------------------------------------------------------------------------------------------------------------
 
 
 class _Content(NamedTuple):
@@ -266,9 +254,6 @@ async def _finished(call: Call, content: _Content, result: CallResult) -> dict[s
 
     text = await asyncio.to_thread(notebook.executed, content.notebook, result.cells, outputs_of)
     return {**document, "notebook": text}
-
-
-# -- what is kept of cells --------------------------------------------------------------------------------------------
 
 
 async def list_cells(call: Call, query: s.SessionQuery) -> web.StreamResponse:

@@ -66,11 +66,7 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
         },
         "servers": [{"url": "http://px", "description": "curl --unix-socket $SOCK http://px/…"}],
         "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "responses": {"Problem": problem},
-            "securitySchemes": {"token": token},
-        },
+        "components": {"schemas": schemas, "responses": {"Problem": problem}, "securitySchemes": {"token": token}},
         "security": [{}, {"token": []}],
     }
 

@@ -185,9 +185,6 @@ async def preview(call: Call, body: s.PreviewSchedule) -> web.StreamResponse:
     return json_answer({"schema": "px.schedule/1", **document})
 
 
-# -- executions -------------------------------------------------------------------------------------------------------
-
-
 def execution_document(execution: Execution) -> Document:
     """Return one execution as lists show it: no blobs."""
     plan, usage = execution.plan, execution.usage
@@ -248,10 +245,7 @@ async def _page(call: Call, pipe: str | None, query: s.ExecutionsQuery) -> Docum
 
 
 async def _execution_of(call: Call) -> Execution:
-    """Return the execution that the path names, which must be one of its pipe, where it names one.
-
-    Raises UnknownUnitError: there is no such execution.
-    """
+    """Return the execution that the path names, which must be one of its pipe, where it names one."""
     text = call.path("id")
     if not (text.isascii() and text.isdigit() and len(text) < 19):  # what SQLite holds
         raise UnknownUnitError(f"There is no execution {text[:40]!r}.", hint="pxctl pipe runs")
@@ -282,9 +276,6 @@ async def output(call: Call, query: s.OutputQuery) -> web.StreamResponse:
     execution, stream = await _execution_of(call), query.stream or OutputStream.STDOUT
     page = await call.context.pipes.output(execution.id, stream, query.offset, query.limit)
     return raw_answer(page, **{"X-Truncated": page.truncated})
-
-
-# -- live -------------------------------------------------------------------------------------------------------------
 
 
 async def tail(call: Call, query: s.TailQuery) -> web.StreamResponse:

@@ -50,9 +50,6 @@ Moment = Annotated[str, Meta(description="RFC 3339, or an age like 10m")]
 Directory = Annotated[str, Meta(description="absolute; decides between sessions of one name")]
 
 
-# -- queries ----------------------------------------------------------------------------------------------------------
-
-
 class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """No parameters."""
 
@@ -241,9 +238,6 @@ def last_id(headers: Any) -> int | None:
     if seen and not (seen.isascii() and seen.isdigit() and int(seen[:20]) <= LONGEST):
         raise refuse_value("Last-Event-ID", seen, "must be the id of the last item")
     return int(seen) if seen else None
-
-
-# -- bodies -----------------------------------------------------------------------------------------------------------
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

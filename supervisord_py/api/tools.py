@@ -158,9 +158,6 @@ async def launcher_state(call: Call) -> web.StreamResponse:
     return json_answer({state.name: pick(state, *members) for state in warm})
 
 
-# -- its files --------------------------------------------------------------------------------------------------------
-
-
 async def new(call: Call, body: s.NewTool) -> web.StreamResponse:
     """Write a working tool to start from."""
     template = Template(body.template or Template.STDLIB)
@@ -178,12 +175,7 @@ async def add(call: Call, body: s.Add) -> web.StreamResponse:
         )
     config, defaults = call.context.config, call.context.tools.defaults
     added = await asyncio.to_thread(
-        add_tool,
-        body.source,
-        config.tools_dir,
-        examples_dir=config.examples_dir,
-        name=body.name,
-        defaults=defaults,
+        add_tool, body.source, config.tools_dir, examples_dir=config.examples_dir, name=body.name, defaults=defaults
     )
     if added.needs_compile:
         await _builder(call).compile_bytecode(added.spec)
@@ -193,10 +185,7 @@ async def add(call: Call, body: s.Add) -> web.StreamResponse:
 
 
 async def remove(call: Call, query: s.ForceQuery) -> web.StreamResponse:
-    """Delete a tool's folder. One that runs is refused unless `force` stops it first.
-
-    Raises ConflictError: it runs, or its folder lies outside the tools directory.
-    """
+    """Delete a tool's folder. One that runs is refused unless `force` stops it first."""
     name, context = tool_name(call), call.context
     context.catalog.entry(name)
     state = _state(context, name)

@@ -150,9 +150,6 @@ def pipe_unit(view: PipeView) -> PipeUnit:
     )
 
 
-# -- names and measures -----------------------------------------------------------------------------------------------
-
-
 def second_names(units: Collection[UnitView]) -> dict[str, str]:
     """Return the sessions' names by unit: a remembered one gives its name up to a living one, a shell to a Python."""
     sessions = [unit for unit in units if isinstance(unit, KernelUnit)]
@@ -164,10 +161,7 @@ def second_names(units: Collection[UnitView]) -> dict[str, str]:
 
 
 def unit_named(call: Call, name: str | None = None) -> UnitView:
-    """Return the single unit that a name, else `{u}` of the path, means.
-
-    Raises UnknownUnitError: none; AmbiguousNameError: several.
-    """
+    """Return the single unit that a name, else `{u}` of the path, means."""
     units = all_units(call.context)
     return units[resolve_one(call.path("u") if name is None else name, units, second_names(units.values()))]
 

@@ -22,11 +22,7 @@ from multidict import CIMultiDict
 from api.kernel_fakes import FakeKernels
 from api.pipe_fakes import FakePipes
 from supervisord_py.api.app import build_app, build_runner
-from supervisord_py.api.context import (
-    ApiConfig,
-    ApiContext,
-    DaemonFacts,
-)
+from supervisord_py.api.context import ApiConfig, ApiContext, DaemonFacts
 from supervisord_py.errors import PxError
 from supervisord_py.keeper.protocol import INDEX_RECORD
 from supervisord_py.ledger.events import EventJournal

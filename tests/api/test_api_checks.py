@@ -68,10 +68,7 @@ def test_the_files_of_a_tool(tmp_path: Path) -> None:
     path.chmod(0o666)
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    assert found() == [
-        ("bytecode:x", WARN, "pxctl tools sync x"),
-        ("dotenv:x", WARN, f"chmod 600 {path}"),
-    ]
+    assert found() == [("bytecode:x", WARN, "pxctl tools sync x"), ("dotenv:x", WARN, f"chmod 600 {path}")]
     path.chmod(0o600)
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "__init__.cpython-311.pyc").touch()

@@ -93,9 +93,6 @@ async def test_so_many_tcp_connections_at_a_time_and_no_more(short_tmp: Path) ->
         writer.close()
 
 
-# -- one table of routes behind two listeners -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("path", "unix", "tcp"),
     [

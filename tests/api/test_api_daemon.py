@@ -31,9 +31,6 @@ async def test_wishes_are_accepted_and_passed_on(rig: Rig) -> None:
     assert rig.control.wishes == ["restart False", "restart True", "stop"]
 
 
-# -- doctor
-
-
 async def checks(rig: Rig) -> dict[str, dict[str, Any]]:
     status, document, _ = await rig.get("/api/doctor")
     assert (status, document["schema"]) == (200, "px.doctor/1")
@@ -50,9 +47,6 @@ async def test_doctor_checks_everything_and_every_trouble_has_a_repair(rig: Rig)
     assert {check["status"] for check in found.values()} <= {"ok", "warn", "fail"}
     assert all(check["repair"] for check in found.values() if check["status"] != "ok")
     assert found["mode:pxd.sock"]["status"] == "ok"
-
-
-# -- wait
 
 
 @pytest.mark.parametrize(
@@ -109,9 +103,6 @@ async def test_a_wait_ends_when_the_daemon_does(rig: Rig) -> None:
     rig.runner.app[app.LIVE].closing.set()
     status, problem, _ = await waiting
     assert (status, problem["kind"]) == (503, "shutdown")
-
-
-# -- why
 
 
 async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:
@@ -198,9 +189,6 @@ async def test_what_was_cut_off_is_told_by_daemon_and_doctor(rig: Rig, short_tmp
             checks = {check["name"]: check for check in (await answer.json())["checks"]}
     assert checks["interrupted"]["status"] == "warn"
     assert "tool:x" in checks["interrupted"]["detail"]
-
-
-# -- the description
 
 
 async def test_every_route_is_described(rig: Rig) -> None:

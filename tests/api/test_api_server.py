@@ -15,7 +15,6 @@ from api.api_rig import DEADLINE, Rig, api_rig, until
 from supervisord_py import errors
 from supervisord_py.api import tools
 from supervisord_py.api.app import problem_response
-from supervisord_py.api.routes import ROUTES
 from supervisord_py.errors import OverloadedError, PxError, ToolFailedError
 
 REQUIRED = {"type", "title", "status", "kind", "detail", "hint", "unit", "exit_code", "request_id"}
@@ -77,9 +76,6 @@ def test_retry_after_is_a_whole_number_of_seconds() -> None:
     assert told == ["2", "1", "1", None]
 
 
-# -- bodies
-
-
 async def raw_exchange(rig: Rig, sent: bytes) -> bytes:
     """Send bytes, keep the sending side open, and return what comes until the end of the head."""
     reader, writer = await rig.connect()
@@ -131,9 +127,6 @@ async def test_a_body_at_the_limit_passes(short_tmp: Path, monkeypatch: pytest.M
         assert (status, answer) == (200, {"name": "x", "length": 1000})
 
 
-# -- a failure after the answer began
-
-
 async def _broken_stream(request: web.Request, media: str, first: bytes) -> web.StreamResponse:
     response = web.StreamResponse()
     response.content_type = media
@@ -169,9 +162,6 @@ async def test_a_stream_that_breaks_says_why_and_does_not_look_complete(
     assert not complete
 
 
-# -- shutdown
-
-
 async def test_while_stopping_nothing_new_begins_but_reads_go_on(rig: Rig) -> None:
     rig.add_tool("x")
     rig.control.stopping = True
@@ -181,9 +171,6 @@ async def test_while_stopping_nothing_new_begins_but_reads_go_on(rig: Rig) -> No
     assert (await rig.get("/api/status"))[1]["daemon"]["stopping"]
     assert (await rig.ask("POST", "/api/daemon/stop"))[0] == 202
     assert rig.launcher.calls == []
-
-
-# -- clients that go away
 
 
 async def test_a_stop_goes_on_without_its_client(rig: Rig) -> None:
@@ -197,8 +184,3 @@ async def test_a_stop_goes_on_without_its_client(rig: Rig) -> None:
     rig.launcher.gate.set()
     await until(lambda: "x" in rig.launcher.states)
     assert rig.launcher.cancelled == 0
-
-
-def test_every_row_of_the_table_is_unique() -> None:
-    names = [(route.method, route.path) for route in ROUTES]
-    assert len(set(names)) == len(names)

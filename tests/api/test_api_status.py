@@ -27,8 +27,6 @@ async def test_without_the_keeper_status_still_answers(rig: Rig) -> None:
     assert (status, unit_of(document, "tool:x")["rss_bytes"]) == (200, None)
 
 
-# -- metrics
-
 LINE = re.compile(
     r"# (HELP|TYPE) [a-z_]+ .+|"
     r'[a-z_]+(\{([a-z_]+="(\\.|[^"\\\n])*",?)*\})? -?[0-9.e+-]+'

@@ -58,9 +58,6 @@ async def test_run_and_stream_reach_the_proxy_with_the_right_wish(rig: Rig, monk
     assert (status, problem["parameter"]) == (400, "keep_alive")
 
 
-# -- files
-
-
 async def test_a_tool_that_runs_is_removed_only_by_force(rig: Rig) -> None:
     folder = rig.add_tool("x")
     rig.launcher.put("x", pid=7)

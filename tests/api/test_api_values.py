@@ -94,19 +94,13 @@ def test_json_is_never_in_the_way_of_what_it_tells(document: Any, written: bytes
     assert json_bytes(document) == written
 
 
-# -- queries and bodies -----------------------------------------------------------------------------------------------
-
-
 def test_queries_are_read_by_their_shape() -> None:
     pairs = [("follow", "1"), ("lines", "10"), ("stream", "stdout")]
     assert read_query(LogsQuery, pairs) == LogsQuery(follow=True, lines=10, stream="stdout")
     assert read_query(LogsQuery, [("follow", "False")]) == LogsQuery()
     assert [
         each.value for each in read_query(ExecutionsQuery, [("status", "queued"), ("status", "failed")]).status
-    ] == [
-        "queued",
-        "failed",
-    ]
+    ] == ["queued", "failed"]
     assert read_query(RunQuery, [("keep_alive", "-1"), ("timeout", "1.5")]) == RunQuery(keep_alive=-1, timeout=1.5)
     assert read_query(CellPageQuery, [("offset", str(2**63 - 1))]).offset == 2**63 - 1
     assert read_query(Query, [("cache", "off")], lenient=True) == Query()
@@ -211,9 +205,6 @@ def test_no_bytes_break_the_reader(raw: bytes) -> None:
         except (BadRequestError, InvalidInputError):
             continue
         assert isinstance(read, dict | msgspec.Struct)
-
-
-# -- measures ---------------------------------------------------------------------------------------------------------
 
 
 def test_cpu_percent_is_of_one_cpu_between_two_samples() -> None:

@@ -48,9 +48,6 @@ def lines(body: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in body.splitlines() if line]
 
 
-# -- what the room is asked --------------------------------------------------------------------------------------
-
-
 async def test_a_call_says_all_that_the_body_said(rig: Rig) -> None:
     body = {
         "cells": [{"code": "a = 1", "title": "set"}, {"code": "a"}],
@@ -139,9 +136,6 @@ async def test_a_shell_cell_takes_no_python(rig: Rig, named: str, shell: dict[st
     assert rig.kernels.asked == []
 
 
-# -- one document ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -156,9 +150,6 @@ async def test_a_call_that_never_ran_is_a_problem_whatever_was_accepted(rig: Rig
     for accept in ("application/json", "application/x-ndjson", "text/event-stream"):
         got, problem, headers = await rig.ask("POST", PATH, {"code": "1"}, headers={"Accept": accept})
         assert (got, problem["kind"], headers["Content-Type"][:24]) == (status, error.kind, "application/problem+json")
-
-
-# -- streams -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig: Rig) -> None:

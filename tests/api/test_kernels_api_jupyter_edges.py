@@ -68,9 +68,6 @@ def path_of(view: SessionView, rest: str = "") -> str:
     return f"/jupyter/api/kernels/{view.key.jupyter_id}{rest}"
 
 
-# -- documents ---------------------------------------------------------------------------------------------------
-
-
 async def test_only_kernels_that_live_and_have_channels_are_shown(rig: Rig) -> None:
     living(rig)
     rig.kernels.put("old", state=SessionState.STOPPED, pid=None, instance=None)
@@ -100,9 +97,6 @@ async def test_an_interrupt_reaches_whoever_is_at_work(rig: Rig) -> None:
     rig.kernels.put("work", running="c1")
     assert (await rig.ask("POST", path_of(view, "/interrupt")))[0] == 204
     assert rig.kernels.asked == [("interrupt", view.id)]
-
-
-# -- the WebSocket -----------------------------------------------------------------------------------------------
 
 
 async def hear_end(ws: aiohttp.ClientWebSocketResponse) -> tuple[list[str], int | None]:
