@@ -98,42 +98,23 @@ class Intake:
     # -- by hand -------------------------------------------------------------------------------------------------
 
     async def run(self, definition: PipeDefinition, order: Order, *, queue: bool) -> Execution:
-        """Queue a run that somebody asks for.
+        """Queue a run that somebody asks for by hand.
 
         Raises:
             ConflictError: The pipe runs, or waits for a run by hand, already (unless `queue`).
         """
-        seconds, name = order.timeout_seconds, definition.name
+        room, seconds, name = self._room, order.timeout_seconds, definition.name
         if seconds is not None and not seconds > 0:
             message = f"a timeout of {seconds:g} s is no time"
             errors = [{"pointer": "/timeout", "message": message}]
             raise InvalidInputError(message, hint="give seconds greater than 0", unit=f"pipe:{name}", errors=errors)
-        if len(self._room.queued(name)) >= WAITING_MAX:
+        if len(room.queued(name)) >= WAITING_MAX:
             raise OverloadedError(
                 f"{WAITING_MAX} executions of pipe {name} wait already",
                 hint=f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all",
                 unit=f"pipe:{name}",
                 retry_after_seconds=60,
             )
-        return await self._asked(definition, order, queue=queue)
-
-    async def retry(self, definition: PipeDefinition, before: Execution) -> Execution:
-        """Queue an execution again, as a new row that names it, with what its pipe says now.
-
-        Raises:
-            ConflictError: It is not over, or the pipe runs already.
-        """
-        if not before.status.is_final:
-            raise ConflictError(
-                f"execution {before.id} is {before.status}; only one that is over can be retried",
-                hint=f"`pxctl pipe cancel {before.id}` ends it",
-                unit=before.unit,
-                execution=before.id,
-            )
-        return await self._asked(definition, _again(before), queue=False)
-
-    async def _asked(self, definition: PipeDefinition, order: Order, *, queue: bool) -> Execution:
-        room, name = self._room, definition.name
         async with self._one_at_a_time[name]:
             for run in () if queue else room.of_pipe(name):  # refuse one beside what is at work, or was asked for
                 waits = room.line.position(run.id) is not None
@@ -169,7 +150,7 @@ class Intake:
             return
         now, delay = self._room.clocks.moment(), found.delay_seconds
         not_before = None if delay is None else whole_ms(now + delay)
-        order = _again(run.execution)._replace(not_before=not_before, cause=run.event)
+        order = again(run.execution)._replace(not_before=not_before, cause=run.event)
         follower = await self.take(run.definition, order, chosen=Chosen(found.plan, found.preset))
         if follower is not None:
             self._room.supervisor.say("execution_retried", follower, retry_of=run.id)
@@ -178,8 +159,8 @@ class Intake:
         """Prepare what follows from an end that was recorded by a control plane that ended before it came to that."""
         it = run.execution
         run.outcome = Outcome(it.status, it.error_type, it.error_message)
-        again = "WHERE pipe_name = ? AND retry_of = ?"
-        if not await EXECUTIONS.listed(self._room.ledger, again, it.pipe_name, it.id):
+        tries = "WHERE pipe_name = ? AND retry_of = ?"
+        if not await EXECUTIONS.listed(self._room.ledger, tries, it.pipe_name, it.id):
             run.following = self.next_try(run, run.outcome)
 
     async def check_budget(self, run: Run) -> None:
@@ -331,7 +312,8 @@ class Intake:
         return structs.replace(whole, rendered_prompt=render_prompt(whole, definition.body, zone=zone, api=api))
 
 
-def _again(before: Execution) -> Order:
+def again(before: Execution) -> Order:
+    """Return the order of an execution that is run again, as a new row that names it."""
     return Order(
         Trigger.RETRY,
         before.group,
