@@ -49,27 +49,32 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.outcome import NextTry
     from supervisord_py.pipes.room import Pipes
 
-WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
+WAITING_MAX = 10_000
+"""Executions of one pipe in line: somebody asks in a loop."""
 
 
 class Order(NamedTuple):
     """Why an execution is to be, before it has an id.
 
     Attributes:
+        context: JSON values for the prompt, or None.
         event, key: The event that led to it.
         retry_of, retry_count: The execution before it.
+        not_before: Unix seconds; None = at once.
+        timeout_seconds: Of this run alone.
+        cause: Id of the event that led to it.
     """
 
     trigger: Trigger
     group: Group
-    context: Mapping[str, Any] | None = None  # JSON values for the prompt, or None
+    context: Mapping[str, Any] | None = None
     event: str | None = None
     key: str | None = None
     retry_of: int | None = None
     retry_count: int = 0
-    not_before: float | None = None  # Unix seconds; None = at once
-    timeout_seconds: float | None = None  # of this run alone
-    cause: int | None = None  # id of the event that led to it
+    not_before: float | None = None
+    timeout_seconds: float | None = None
+    cause: int | None = None
 
 
 BY_HAND = Order(Trigger.MANUAL, Group.MANUAL)
@@ -93,40 +98,23 @@ class Intake:
     # -- by hand -------------------------------------------------------------------------------------------------
 
     async def run(self, definition: PipeDefinition, order: Order, *, queue: bool) -> Execution:
-        """Queue a run that somebody asks for.
+        """Queue a run that somebody asks for by hand.
 
-        Raises ConflictError: the pipe runs, or waits for a run by hand, already (unless `queue`).
+        Raises:
+            ConflictError: The pipe runs, or waits for a run by hand, already (unless `queue`).
         """
-        seconds, name = order.timeout_seconds, definition.name
+        room, seconds, name = self._room, order.timeout_seconds, definition.name
         if seconds is not None and not seconds > 0:
             message = f"a timeout of {seconds:g} s is no time"
             errors = [{"pointer": "/timeout", "message": message}]
             raise InvalidInputError(message, hint="give seconds greater than 0", unit=f"pipe:{name}", errors=errors)
-        if len(self._room.queued(name)) >= WAITING_MAX:
+        if len(room.queued(name)) >= WAITING_MAX:
             raise OverloadedError(
                 f"{WAITING_MAX} executions of pipe {name} wait already",
                 hint=f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all",
                 unit=f"pipe:{name}",
                 retry_after_seconds=60,
             )
-        return await self._asked(definition, order, queue=queue)
-
-    async def retry(self, definition: PipeDefinition, before: Execution) -> Execution:
-        """Queue an execution again, as a new row that names it, with what its pipe says now.
-
-        Raises ConflictError: it is not over, or the pipe runs already.
-        """
-        if not before.status.is_final:
-            raise ConflictError(
-                f"execution {before.id} is {before.status}; only one that is over can be retried",
-                hint=f"`pxctl pipe cancel {before.id}` ends it",
-                unit=before.unit,
-                execution=before.id,
-            )
-        return await self._asked(definition, _again(before), queue=False)
-
-    async def _asked(self, definition: PipeDefinition, order: Order, *, queue: bool) -> Execution:
-        room, name = self._room, definition.name
         async with self._one_at_a_time[name]:
             for run in () if queue else room.of_pipe(name):  # refuse one beside what is at work, or was asked for
                 waits = room.line.position(run.id) is not None
@@ -162,7 +150,7 @@ class Intake:
             return
         now, delay = self._room.clocks.moment(), found.delay_seconds
         not_before = None if delay is None else whole_ms(now + delay)
-        order = _again(run.execution)._replace(not_before=not_before, cause=run.event)
+        order = again(run.execution)._replace(not_before=not_before, cause=run.event)
         follower = await self.take(run.definition, order, chosen=Chosen(found.plan, found.preset))
         if follower is not None:
             self._room.supervisor.say("execution_retried", follower, retry_of=run.id)
@@ -171,12 +159,16 @@ class Intake:
         """Prepare what follows from an end that was recorded by a control plane that ended before it came to that."""
         it = run.execution
         run.outcome = Outcome(it.status, it.error_type, it.error_message)
-        again = "WHERE pipe_name = ? AND retry_of = ?"
-        if not await EXECUTIONS.listed(self._room.ledger, again, it.pipe_name, it.id):
+        tries = "WHERE pipe_name = ? AND retry_of = ?"
+        if not await EXECUTIONS.listed(self._room.ledger, tries, it.pipe_name, it.id):
             run.following = self.next_try(run, run.outcome)
 
     async def check_budget(self, run: Run) -> None:
-        """Refuse a run for which the day's budget is used up. Raises CannotRunError: `budget_exceeded`."""
+        """Refuse a run for which the day's budget is used up.
+
+        Raises:
+            CannotRunError: `budget_exceeded`.
+        """
         config, definition = self._room.config, run.definition
         both: list[tuple[Any, str, str | None]] = [(config, "the daily budget of all pipes is", None)]
         if definition is not None:
@@ -215,7 +207,8 @@ class Intake:
             claim: On the event that leads to it.
             change: Of what is remembered of the pipe, in the same transaction.
 
-        Raises LedgerDegradedError: the disk takes nothing, and there is a claim to be made.
+        Raises:
+            LedgerDegradedError: The disk takes nothing, and there is a claim to be made.
         """
         chosen = chosen or await self.choose(definition, order)
         # Whoever asked may go away in the middle; a row that nobody put in line would wait for the next start.
@@ -319,7 +312,8 @@ class Intake:
         return structs.replace(whole, rendered_prompt=render_prompt(whole, definition.body, zone=zone, api=api))
 
 
-def _again(before: Execution) -> Order:
+def again(before: Execution) -> Order:
+    """Return the order of an execution that is run again, as a new row that names it."""
     return Order(
         Trigger.RETRY,
         before.group,

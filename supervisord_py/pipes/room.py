@@ -25,7 +25,7 @@ from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.checks import PipeFaults
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.events import EventSources, check_published
-from supervisord_py.pipes.intake import BY_HAND, Intake
+from supervisord_py.pipes.intake import BY_HAND, Intake, again
 from supervisord_py.pipes.models import PipeDefinition, PipesHealth, usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import (
@@ -430,7 +430,15 @@ class Pipes:
         """Run an execution again, as a new row that names it, with what its pipe says now; raises as `run`."""
         self._refuse_at_the_end()
         before = await self.execution(number, blobs=True)
-        return await self.intake.retry(await self._files.usable(before.pipe_name), before)
+        definition = await self._files.usable(before.pipe_name)
+        if not before.status.is_final:
+            raise ConflictError(
+                f"execution {number} is {before.status}; only one that is over can be retried",
+                hint=f"`pxctl pipe cancel {number}` ends it",
+                unit=before.unit,
+                execution=number,
+            )
+        return await self.intake.run(definition, again(before), queue=False)
 
     async def cancel(self, number: int) -> Execution:
         """End an execution in whatever state it is; return it as it became. ConflictError where it is over."""
