@@ -247,13 +247,17 @@ class GatewayKernel:
 
     async def _without_reply(self, request: ExecuteRequest) -> Reply:
         """The kernel is gone, or the reply was lost with a connection; one that writes may have written the end."""
-        if self._recording is not None:
-            await self._recording.end(request.cell_id, {}, status="error")
-        elif (ended := await asyncio.to_thread(CellLog(request.cells_dir, request.cell_id).reply)) is not None:
-            return ended
+        where, recording = self._client.shown, self._recording
+        if recording is None:
+            if (ended := await asyncio.to_thread(CellLog(request.cells_dir, request.cell_id).reply)) is not None:
+                return ended
+        elif self.died.done():
+            await recording.close()  # whoever judges the death writes the end
         self._check()
-        where = self._client.shown
         text = f"The connection to {where} broke, and how the cell ended was not heard; perhaps it never ran."
+        if recording is not None:
+            told = {"status": "error", "ename": "ReplyLost", "evalue": text}
+            await recording.end(request.cell_id, told)
         return Reply(CellStatus.ERROR, error=CellError("ReplyLost", text), lossy=True, notice=BROKEN)
 
     def _with_notice(self, cell: _Cell, reply: Reply) -> Reply:

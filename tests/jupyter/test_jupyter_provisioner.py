@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from jupyter_client.manager import KernelManager
 
 from e2e.house import alive, until
 from jupyter_house import LAUNCHED, PATIENCE, PYTHON, gone, kernel, run, value
@@ -53,26 +52,6 @@ async def test_what_is_shut_down_is_gone_when_the_call_returns(front: Front) -> 
         assert not await km.is_alive()
         assert front.living() == {}
         assert not Path(km.connection_file).exists()
-
-
-@pytest.mark.deep
-def test_the_synchronous_manager_starts_restarts_and_ends_kernels(front: Front) -> None:
-    km = KernelManager(kernel_name="pxd")
-    km.start_kernel()
-    kc = km.client()
-    kc.start_channels()
-    try:
-        kc.wait_for_ready(timeout=PATIENCE)
-        assert kc.execute("x = 1", reply=True, timeout=PATIENCE)["content"]["status"] == "ok"
-        km.restart_kernel(now=True)
-        kc.wait_for_ready(timeout=PATIENCE)
-        assert kc.execute("x", reply=True, timeout=PATIENCE)["content"]["ename"] == "NameError"
-        assert km.is_alive()
-    finally:
-        kc.stop_channels()
-        km.shutdown_kernel()
-        km.context.destroy(linger=0)
-    assert front.living() == {}
 
 
 @pytest.mark.deep

@@ -92,7 +92,7 @@ async def test_a_reply_that_a_break_took_is_told_as_lost(short_tmp: Path) -> Non
         assert (ran.reply.status, ran.reply.lossy) == (CellStatus.ERROR, True)
         assert ran.reply.error is not None
         assert ran.reply.error.name == "ReplyLost"
-        assert ran.records[-1]["kind"] == "end"
+        assert (ran.records[-1]["kind"], ran.records[-1]["error"]["name"]) == ("end", "ReplyLost")
         assert server.executed == ["1"]
         assert not house.handle.died.done(), "the variables are kept"
 
@@ -103,9 +103,11 @@ async def test_d4_a_server_that_restarts_the_kernel_ends_the_cell(state: str, sh
         await server.say("status", {"execution_state": state})
 
     async with talking(short_tmp, on_execute=restart) as (house, server):
+        request, task = house.begin("1")
         with pytest.raises(KernelGoneError, match=state):
-            await house.run("1")
+            await task
         assert house.handle.died.done()
+        assert [each["kind"] for each in house.rig.records(request)] == ["begin"], "who judges it writes its end"
         assert await house.handle.shutdown(1.0, "exit") == ()
         assert server.state is None, "the new process under the old id is deleted"
 
