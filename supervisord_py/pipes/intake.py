@@ -49,32 +49,27 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.outcome import NextTry
     from supervisord_py.pipes.room import Pipes
 
-WAITING_MAX = 10_000
-"""Executions of one pipe in line: somebody asks in a loop."""
+WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
 
 
 class Order(NamedTuple):
     """Why an execution is to be, before it has an id.
 
     Attributes:
-        context: JSON values for the prompt, or None.
         event, key: The event that led to it.
         retry_of, retry_count: The execution before it.
-        not_before: Unix seconds; None = at once.
-        timeout_seconds: Of this run alone.
-        cause: Id of the event that led to it.
     """
 
     trigger: Trigger
     group: Group
-    context: Mapping[str, Any] | None = None
+    context: Mapping[str, Any] | None = None  # JSON values for the prompt, or None
     event: str | None = None
     key: str | None = None
     retry_of: int | None = None
     retry_count: int = 0
-    not_before: float | None = None
-    timeout_seconds: float | None = None
-    cause: int | None = None
+    not_before: float | None = None  # Unix seconds; None = at once
+    timeout_seconds: float | None = None  # of this run alone
+    cause: int | None = None  # id of the event that led to it
 
 
 BY_HAND = Order(Trigger.MANUAL, Group.MANUAL)
@@ -100,8 +95,7 @@ class Intake:
     async def run(self, definition: PipeDefinition, order: Order, *, queue: bool) -> Execution:
         """Queue a run that somebody asks for by hand.
 
-        Raises:
-            ConflictError: The pipe runs, or waits for a run by hand, already (unless `queue`).
+        Raises ConflictError: the pipe runs, or waits for a run by hand, already (unless `queue`).
         """
         room, seconds, name = self._room, order.timeout_seconds, definition.name
         if seconds is not None and not seconds > 0:
@@ -164,11 +158,7 @@ class Intake:
             run.following = self.next_try(run, run.outcome)
 
     async def check_budget(self, run: Run) -> None:
-        """Refuse a run for which the day's budget is used up.
-
-        Raises:
-            CannotRunError: `budget_exceeded`.
-        """
+        """Refuse a run for which the day's budget is used up. Raises CannotRunError: `budget_exceeded`."""
         config, definition = self._room.config, run.definition
         both: list[tuple[Any, str, str | None]] = [(config, "the daily budget of all pipes is", None)]
         if definition is not None:
@@ -207,8 +197,7 @@ class Intake:
             claim: On the event that leads to it.
             change: Of what is remembered of the pipe, in the same transaction.
 
-        Raises:
-            LedgerDegradedError: The disk takes nothing, and there is a claim to be made.
+        Raises LedgerDegradedError: the disk takes nothing, and there is a claim to be made.
         """
         chosen = chosen or await self.choose(definition, order)
         # Whoever asked may go away in the middle; a row that nobody put in line would wait for the next start.
