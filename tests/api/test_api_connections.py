@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -170,3 +171,51 @@ async def test_many_idle_clients_slow_nobody(rig: Rig) -> None:
     server = rig.runner.server
     assert server is not None
     await until(lambda: len(server.connections) <= 1)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"GET /api/hea", b"POST /api/tools/new HTTP/1.1\r\nHost: px\r\nContent-Length: 100\r\n\r\n{"],
+    ids=["half a head", "half a body"],
+)
+async def test_half_a_request_that_ends_is_closed(rig: Rig, head: bytes) -> None:
+    reader, writer = await rig.connect()
+    writer.write(head)
+    writer.write_eof()
+    async with asyncio.timeout(DEADLINE):
+        assert b" 200 " not in await reader.read()
+    writer.close()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_a_body_that_is_not_coded_as_it_says_is_a_bad_request(rig: Rig, coding: str) -> None:
+    headers = {"Content-Encoding": coding}
+    status, problem, _ = await rig.ask("POST", "/api/tools/new", b'{"name": "x"}', headers)
+    assert (status, problem["kind"]) == (400, "bad_request")
+
+
+async def test_random_bytes_never_bring_it_down(rig: Rig) -> None:
+    dice = random.Random(4711)
+    for _ in range(60):
+        noise = dice.randbytes(dice.randrange(1, 400))
+        prefix = dice.choice([b"", b"GET ", HEALTH[:-2], b"POST /api/tools/x/run HTTP/1.1\r\n"])
+        answer = await exchange(rig, prefix + noise, half_close=True)
+        assert b"Traceback" not in answer
+    assert (await rig.get("/api/health"))[0] == 200
+
+
+async def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
+    paths = ["/api/health", "/api/nothing", "/api/units"]
+    raw = b"".join(f"GET {path} HTTP/1.1\r\nHost: px\r\nX-Request-Id: {path}\r\n\r\n".encode() for path in paths)
+    reader, writer = await rig.connect()
+    writer.write(raw)
+    seen = []
+    async with asyncio.timeout(DEADLINE):
+        for _ in paths:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            fields = dict(line.split(": ", 1) for line in head.strip().splitlines()[1:])
+            seen.append(fields["X-Request-Id"])
+            await reader.readexactly(int(fields["Content-Length"]))
+    assert seen == paths
+    writer.close()
+    await writer.wait_closed()

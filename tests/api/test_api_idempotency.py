@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from api.api_rig import Rig, api_rig
+from api.api_rig import Rig, api_rig, until
 from supervisord_py.api import tools
 from supervisord_py.errors import OverloadedError, ToolFailedError
 
@@ -119,3 +119,29 @@ async def test_what_is_no_key_is_refused(rig: Rig, key: str) -> None:
     rig.add_tool("x")
     status, problem, _ = await rig.ask("POST", "/api/tools/x/stop", None, {"Idempotency-Key": key})
     assert (status, problem["kind"]) == (400, "bad_request")
+
+
+async def test_a_bug_under_a_key_does_not_leave_it_under_way_for_ever(rig: Rig, tool: Tool) -> None:
+    tool.failure = RuntimeError("bug")
+    assert (await run(rig))[0] == 500
+    status, problem, _ = await run(rig)
+    assert (status, problem["kind"], tool.runs) == (500, "internal", 1)
+
+
+async def test_a_run_whose_client_went_away_is_told_as_cancelled(rig: Rig, tool: Tool) -> None:
+    tool.gate = asyncio.Event()
+    first = asyncio.create_task(run(rig))
+    await until(lambda: tool.runs)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    kinds: list[str] = []
+
+    async def settled() -> bool:
+        kinds.append((await run(rig))[1]["kind"])
+        return kinds[-1] == "cancelled"
+
+    async with asyncio.timeout(30):
+        while not await settled():
+            assert kinds[-1] == "conflict"
+    assert tool.runs == 1

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from api.api_rig import DEADLINE, Rig, api_rig, until
 from supervisord_py import errors
-from supervisord_py.api import tools
+from supervisord_py.api import app, tools
 from supervisord_py.api.app import problem_response
 from supervisord_py.errors import OverloadedError, PxError, ToolFailedError
 
@@ -184,3 +184,32 @@ async def test_a_stop_goes_on_without_its_client(rig: Rig) -> None:
     rig.launcher.gate.set()
     await until(lambda: "x" in rig.launcher.states)
     assert rig.launcher.cancelled == 0
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+async def test_an_unknown_parameter_is_a_400_that_names_it(rig: Rig) -> None:
+    status, problem, _ = await rig.get("/api/events?folow=1")
+    assert (status, problem["parameter"], problem["hint"]) == (400, "folow", "did you mean 'follow'?")
+
+
+async def test_bad_json_comes_back_with_line_and_column(rig: Rig) -> None:
+    rig.add_tool("x")
+    status, problem, _ = await rig.ask("POST", "/api/tools/x/run", b'{"a": 1,\n "b": }', JSON)
+    assert (status, problem["kind"], problem["line"], problem["column"]) == (400, "bad_request", 2, 7)
+
+
+async def test_a_plain_answer_that_breaks_never_looks_complete(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.add_tool("x")
+    monkeypatch.setattr(tools, "forward", lambda _, request, *__, **___: _broken_stream(request, "image/png", b"PNG"))
+    with pytest.raises(Exception, match=r"payload|closed|disconnect"):
+        await rig.ask("POST", "/api/tools/x/run", b"{}")
+
+
+async def test_requests_are_counted_by_route_and_not_by_path(rig: Rig) -> None:
+    await rig.get("/api/tools/nope")
+    await rig.get("/api/nothing/at/all")
+    counts = rig.runner.app[app.LIVE].requests
+    assert counts["GET /api/tools/{t}", 404] == 1
+    assert counts["unmatched", 404] == 1

@@ -131,3 +131,20 @@ async def test_metrics_count_kernels_apart_from_tools(rig: Rig) -> None:
         "pxd_starts_total 1.0",
     ):
         assert f"\n{line}\n" in page, line
+
+
+async def test_starts_and_endings_are_counted_from_the_events(rig: Rig) -> None:
+    rig.context.events.publish("ready", "tool:x", cold_start_ms=120)
+    rig.context.events.publish("stopped", "tool:x", Reason.EVICTED_LRU)
+    pages: list[str] = []
+
+    async def counted() -> bool:
+        pages.append((await rig.get("/api/metrics"))[1].decode())
+        return 'pxd_evictions_total{reason="evicted_lru"} 1.0' in pages[-1]
+
+    async with asyncio.timeout(30):
+        while not await counted():
+            await asyncio.sleep(0.01)
+    assert "pxd_starts_total 1.0" in pages[-1]
+    assert 'pxd_cold_start_seconds_bucket{le="0.25"} 1.0' in pages[-1]
+    assert 'pxd_cold_start_seconds_bucket{le="0.1"} 0.0' in pages[-1]

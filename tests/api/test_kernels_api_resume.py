@@ -17,7 +17,16 @@ from kernels.cell_folder import Writer
 from supervisord_py.api import kernel_streams
 from supervisord_py.api.app import LIVE
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels.cell import CallRequest, CallResult, CellDone, CellNews, CellStarted, Notice, Queued
+from supervisord_py.kernels.cell import (
+    CallRequest,
+    CallResult,
+    CellDone,
+    CellNews,
+    CellStarted,
+    KernelStarting,
+    Notice,
+    Queued,
+)
 
 PATH = "/api/kernels/default/execute"
 SESSION = key_of("default").id
@@ -231,3 +240,31 @@ async def test_a_failure_while_nobody_was_there_is_told_to_who_comes_back(rig: R
         await asyncio.wait_for(come_back(), DEADLINE)
     assert b"event: problem" in received
     assert b"no python" in received
+
+
+async def test_an_idempotency_key_does_not_keep_anybody_from_coming_back(story: Story) -> None:
+    headers = {**SSE, "Idempotency-Key": "mine"}
+    async with asyncio.timeout(DEADLINE), story.rig.client.post(PATH, json={"code": "1"}, headers=headers) as answer:
+        identifier, _, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
+        answer.close()
+    resumed = {**headers, "Last-Event-ID": identifier}
+    async with asyncio.timeout(DEADLINE), story.rig.client.post(PATH, json={"code": "1"}, headers=resumed) as answer:
+        _, name, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
+        answer.close()
+    assert name == "cell_started"
+    assert story.runs == 1
+
+
+async def test_a_start_is_told_the_rest_as_well(rig: Rig) -> None:
+    rig.kernels.told = (Notice("building"), KernelStarting(SESSION, "/usr/bin/python3"))
+    rig.kernels.gate = asyncio.Event()
+    async with rig.client.post("/api/kernels", json={"name": "default"}, headers=SSE) as answer:
+        identifier, name, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
+        assert name == "notice"
+        answer.close()
+    rig.kernels.gate.set()
+    headers = {**SSE, "Last-Event-ID": identifier}
+    async with asyncio.timeout(DEADLINE), rig.client.post("/api/kernels", json={}, headers=headers) as answer:
+        told = events_of(await answer.content.read())
+    assert [name for _, name, _ in told] == ["starting", "done"]
+    assert [what for what, _ in rig.kernels.asked] == ["start"]
