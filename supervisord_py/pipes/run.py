@@ -289,7 +289,9 @@ class Run(Instance):
             self.wanted = REASONS[self.cause]
         await self._ask_politely()
         stopping = supervisor.task(supervisor.stop(driver, self, self.wanted))
-        await self.stopped.wait()
+        stopped = asyncio.ensure_future(self.stopped.wait())  # a stop that breaks may never set it
+        await asyncio.wait((stopping, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
         if self.report is not None and self.report.survivors and not self._final:
             await self.room.ledger.write(together(await self.final_row()))
             await driver.tidy(self)
