@@ -23,7 +23,6 @@ LONG = (
     "tests/repo/test_readme_tour.py",
     "tests/repo/test_demo.py",
     "tests/daemon/test_daemon_life.py",
-    "tests/pipes/test_pipes_real_pi.py",
     "tests/jupyter/test_jupyter_server.py",
     "tests/cli/test_cli_streams.py",
 )
