@@ -11,6 +11,7 @@ times, then one GAP record tells how many were lost. A child never notices.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import time
@@ -107,10 +108,9 @@ class Segments:
 
     def _put_record(self, when: float, length: int, instance: int, stream: int) -> None:
         record = _record.pack(self.position, when, length, instance, stream, 0)
-        written = os.write(self._idx, record)
-        if written != len(record):
+        if os.write(self._idx, record) != len(record):
             os.ftruncate(self._idx, self._idx_size)
-            os.write(self._idx, record)  # says why
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the disk took a part: nothing else does that
         self._idx_size += len(record)
 
     def _last(self, count: int) -> Record:

@@ -288,7 +288,8 @@ class KernelDriver(Driver[KernelInstance]):
     async def take_over(self, instance: KernelInstance, own: KernelNote) -> bool:
         """Attach to a kernel and give it its session; False when it does not answer or cannot be."""
         session = instance.session = self._register.ensure(own.key, own.language, own.owner)
-        session.created, session.last_used, session.restarts = own.created_at, own.last_used, own.restarts
+        session.created, session.restarts = own.created_at, own.restarts
+        session.last_used = max(session.last_used or 0.0, own.last_used or 0.0, instance.started_at)
         session.kernelspec, session.interrupt_mode = own.kernelspec, own.interrupt_mode
         session.has_cells = session.has_cells or own.cell is not None
         child, instance.is_ours = instance.child, own.backend is BackendName.DIRECT
