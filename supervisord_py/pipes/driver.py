@@ -124,6 +124,8 @@ class RunDriver:
     async def release(self, run: Run) -> None:
         """Remove what it must not leave, and do what follows: while the keeper holds it, a crash can be made good."""
         await self._hand_over(run)
+        if run.phase is Phase.COLD and run.child is not None:
+            return  # cut off, so that its end may not be written: the next start reads its output, and says what it was
         await self.tidy(run)
         if run.id and run.execution.status.is_final and not run.done.is_set():
             await self._room.after(run)
@@ -140,7 +142,7 @@ class RunDriver:
     async def tidy(self, run: Run) -> None:
         """Take over what is in its row now, and remove its private files."""
         run.take_final()
-        if run.execution.status is not Status.RUNNING:  # else the keeper is lost: the next start reads what is there
+        if run.execution.status is not Status.RUNNING:  # else the keeper was lost before its end was decided
             await asyncio.to_thread(remove_private, run.folder)
 
     def gone(self, run: Run) -> None:

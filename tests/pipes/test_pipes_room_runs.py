@@ -17,6 +17,7 @@ from requirement_stage import begun, ended
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Plan, Status, Trigger
+from supervisord_py.ledger.store import LedgerUnavailableError
 from supervisord_py.pipes.config import RetryLimits
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.keeper_client import KeeperClient
@@ -326,3 +327,23 @@ async def test_who_asks_and_goes_away_leaves_no_row_that_nobody_looks_after(shor
         async with asyncio.timeout(PATIENCE):
             while [it.status for it in await rig.rows("p")] != [Status.COMPLETED]:
                 await asyncio.sleep(0.005)
+
+
+async def test_a_run_whose_end_cannot_be_written_keeps_its_output_for_the_next_start(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.fake("p", "answer:kept")
+        await rig.room.refresh()
+        write = rig.ledger.write
+
+        async def goes_away(operation: Any) -> Any:
+            if not any(run.report is not None for run in rig.room.runs.values()):  # its tree is gone
+                return await write(operation)
+            raise LedgerUnavailableError("the ledger is closed")
+
+        rig.ledger.write = goes_away  # type: ignore[method-assign]
+        number = (await rig.room.run("p")).id
+        await eventually(lambda: rig.room.runs[number].is_left, "the run to be left")
+        rig.ledger.write = write  # type: ignore[method-assign]
+        (row,) = await rig.rows("p")
+        assert row.status is Status.RUNNING
+        assert b"kept" in (rig.room.folder(number) / "raw.stdout").read_bytes()
