@@ -279,8 +279,7 @@ class Slot(Struct):
                 return SessionState.FAILED if self.failure else SessionState.STOPPED
             case Phase.STARTING:
                 return SessionState.STARTING
-            case Phase.STOPPING:
-                return SessionState.STOPPING
+        return SessionState.STOPPING
 
 
 class SessionSet:
