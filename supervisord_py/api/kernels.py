@@ -67,8 +67,8 @@ async def list_kernels(call: Call) -> web.StreamResponse:
     documents = await _measured(call, call.context.kernels.snapshot())
     for document in documents:
         del document["schema"]
-    spares = [pick(spare, "interpreter", "pid", "ready") for spare in call.context.kernels.spares()]
-    return json_answer({"schema": "px.kernels/1", "kernels": documents, "spares": spares})
+    zygotes = [msgspec.structs.asdict(zygote) for zygote in call.context.kernels.zygotes()]
+    return json_answer({"schema": "px.kernels/1", "kernels": documents, "zygotes": zygotes})
 
 
 async def show_kernel(call: Call, query: s.SessionQuery) -> web.StreamResponse:

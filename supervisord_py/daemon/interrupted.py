@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from supervisord_py.tools.service import Tools
 
 _log = structlog.get_logger(__name__)
-_SPARES = "kernel-spare:"
 
 
 class Losses(NamedTuple):
@@ -44,8 +43,7 @@ async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collectio
     pids = {key: pid for key, _, pid in caps.interrupted}
     found = {row.key: CutOff(row.key, row.unit, pids.get(row.key, row.pid)) for row in rows.values()}
     for key, unit, pid in caps.interrupted:
-        # A kernel that was started ahead is a loss only if it was given away, and then it has a row.
-        if key not in rows and not unit.startswith(_SPARES):
+        if key not in rows and not unit.startswith("zygote:"):
             found[key] = CutOff(key, unit, pid)
     for row in closed:
         events.publish("interrupted", row.unit, Reason.INTERRUPTED, instance=row.key, pid=row.pid)

@@ -128,7 +128,7 @@ _REMOVED = {
         listen_backlog stderr_tail_bytes validate_timeout_seconds sync_timeout_seconds
     """,
     "kernels": """
-        debug_startup prelude modules_dir stop_seconds spare_idle_seconds restarts start_failures
+        debug_startup prelude modules_dir stop_seconds spares spare_idle_seconds restarts start_failures
         start_failure_seconds env_allow_prefixes ladder_nudge_seconds output_preview_bytes output_head_bytes
         output_inline_bytes output_session_bytes output_total_bytes output_keep_days memory_grace_seconds
         open_files cpu_seconds gateway_token_file gateway_kernel_name gateway_dir gateway_cull_idle_seconds

@@ -10,6 +10,7 @@ it ends the rest is counted again: no polling.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -48,7 +49,6 @@ class HeldChild:
     def __init__(self, message: Mapping[str, Any], boot_id: str) -> None:
         limit = message.get("max_rss_bytes")
         self.key = spawn.text(message, "key")  # the id that the control plane chose
-        self.born = self.key  # which its environment bears; `key` is another one only after a renaming
         self.unit = spawn.text(message, "unit")
         self.tag = str(message.get("tag", ""))
         self.boot_id = boot_id
@@ -176,7 +176,7 @@ class Children:
                     raise SpawnError("fds", error.errno) from None
                 plan = spawn.plan_of(message, (self._null, writers["stdout"], writers["stderr"]), stored)
                 failed.callback(self._drop_group, child)
-                self._launch(child, plan, message)
+                self._launch(child, plan, message, stored)
                 failed.pop_all()
             child.outlets = self._logs.attach(log, readers["stdout"], readers["stderr"])
             if child.outlets:
@@ -192,8 +192,8 @@ class Children:
         except ValueError as error:
             raise Refusal("bad_request", str(error)) from None
 
-    def _launch(self, child: HeldChild, plan: Plan, message: dict[str, Any]) -> None:
-        """Fork, in the child's own group where there are groups, and learn who it is."""
+    def _launch(self, child: HeldChild, plan: Plan, message: dict[str, Any], stored: Mapping[str, int]) -> None:
+        """Fork, in the child's own group where there are groups, or have a zygote fork; and learn who it is."""
         limits = {name: (soft, hard) for name, soft, hard in message.get("rlimits") or ()}
         child.cpu_limit = limits.get("cpu", (-1, -1))
         plan.guarded = self._rungs.subreaper
@@ -208,7 +208,12 @@ class Children:
         except OSError as error:
             raise SpawnError("cgroup", error.errno) from None
         try:
-            child.pid, child.report = spawn.launch(plan)
+            if message.get("zygote") is None:
+                child.pid, child.report = spawn.launch(plan)
+            elif f"zygote:{message['zygote']}" in stored and self._rungs.subreaper:
+                child.pid, child.report = spawn.fork_from(stored[f"zygote:{message['zygote']}"], plan)
+            else:
+                raise SpawnError("zygote", errno.ENOENT)
         finally:
             if plan.cgroup >= 0:
                 os.close(plan.cgroup)
@@ -351,30 +356,6 @@ class Children:
         child.group = None
 
     # -- after -------------------------------------------------------------------------------------------------------
-
-    def rename(self, key: str, new_key: str, unit: str, tag: str) -> HeldChild:
-        """Have a running child go on as another key, unit and log; done already by the same order, nothing changes.
-
-        The process notices nothing. What it printed before is the old unit's.
-        """
-        present = self.held.get(new_key)
-        if present is not None:
-            if present.born == key:
-                return present
-            raise Refusal("exists", f"key {new_key!r} belongs to another child, of {present.unit}")
-        child = self.held.get(key)
-        if child is None:
-            raise Refusal("unknown_key", f"no child has the key {key!r}")
-        if child.exit is not None or child.stopping or child.report >= 0:
-            raise Refusal("dead", f"{child.unit} has ended, is being stopped, or has not begun")
-        log = self.open_log(unit)
-        self._logs.move(child.outlets, log)
-        if child.outlets:
-            child.log, child.log_position = log, log.position
-        child.key, child.unit, child.tag, child.started_at = new_key, unit, tag, time.time()
-        self.held[new_key] = self.held.pop(key)
-        self._changed(child)
-        return child
 
     def release(self, key: str) -> None:
         """Forget an instance that is gone; one that never was is forgotten already."""

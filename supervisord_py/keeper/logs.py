@@ -309,18 +309,6 @@ class Logs:
             self.loop.watch(outlet.fd, outlet.pump)
         return outlets
 
-    def move(self, outlets: list[Outlet], log: UnitLog) -> None:
-        """Have the output from now on end in another unit's log, as its next instance; not what is in the pipes."""
-        instance = log.next_instance()
-        for outlet in outlets:
-            outlet.drain()
-            if outlet.fd >= 0:
-                before, outlet.log, outlet.instance = outlet.log, log, instance
-                log.pipes += 1
-                before.pipes -= 1
-                self.tidy(before)
-        self.tidy(log)
-
     def tidy(self, log: UnitLog) -> None:
         """Forget a log that no pipe ends in, unless it still holds bytes for a full disk."""
         if log.pipes == 0 and not log.degraded and self._open.pop(log.unit, None) is not None:

@@ -69,12 +69,12 @@ class MemoryWatch:
 
     def watch(self, child: HeldChild) -> None:
         """Look after a limited tree until it is gone."""
-        self._watched.setdefault(child.born, Watched(child, self._loop.now() + MIN_SECONDS))
+        self._watched.setdefault(child.key, Watched(child, self._loop.now() + MIN_SECONDS))
         self._arm()
 
     def forget(self, child: HeldChild) -> None:
         """Look no more."""
-        if self._watched.pop(child.born, None) is not None:
+        if self._watched.pop(child.key, None) is not None:
             self._arm()
 
     def _arm(self) -> None:
@@ -104,7 +104,7 @@ class MemoryWatch:
         if used <= limit:
             one.period = interval(used, used - one.used, limit, one.period)
         elif one.asked or not child.memory_grace:
-            del self._watched[child.born]
+            del self._watched[child.key]
             self._over(child, used, 0.0)
         else:
             one.asked = True

@@ -30,9 +30,6 @@ that names one is idempotent by it):
   stat       {keys: [str], shared_once?: bool} -> {stats: {key: {rss_bytes, cpu_seconds, processes}}}
              (whole trees; unknown keys absent; shared_once: pages shared by several processes count once)
   annotate   {key, tag: str} -> {}                  replaces the opaque note that the control plane keeps with the child
-  rename     {key, new_key, unit, tag} -> {child: CHILD}   a child that runs goes on as `new_key` of `unit`: its output
-             from now on and its end are theirs, `started_at` is now. The marks in its environment stay as they were.
-             errors "unknown_key", "dead" (ended, or being stopped), "exists"
   release    {key} -> {}                            acknowledges the exit record; the keeper forgets the instance.
                                                     error "alive" while its tree lives
   put_fd     {name, fds: 1} (+1 descriptor) -> {}   keeps a duplicate by name until dropped (replaces an equal name)
@@ -71,7 +68,10 @@ SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str},
         stdin_name: str | null,          a stored descriptor that becomes 0; else /dev/null (revision 2)
         output_fds: ["stdout", "stderr"]}   the streams (either or both) whose descriptors ride with this frame, in this
                                          order: they become 1 and 2, no pipe and no log is made for them (revision 3)
-        Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "fds", "pdeathsig", "chdir", "exec".
+        zygote: str | null,              key of a child that forks this one, by the descriptor that is stored under
+                                         `zygote:<key>` (zygote/main.py); absent = the keeper forks (revision 4)
+        Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "fds", "pdeathsig", "chdir", "exec", and "zygote"
+        where there is no answer from it: nothing was started.
 
 Output of the streams that have no descriptor: DIR/<kind>/<name>/ for a unit `kind:name`, append only, in segments:
 
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROTOCOL = 1
-REVISION = 3  # grows with each addition that an older peer can do without
+REVISION = 4  # grows with each addition that an older peer can do without
 MAX_FRAME = 4 * 1024 * 1024
 FDS_PER_MESSAGE = 16
 LENGTH_BYTES = 4

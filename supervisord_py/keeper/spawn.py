@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import resource
+import select
 import signal
+import socket
 
 from supervisord_py.keeper import system
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "exec")
+STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "exec", "zygote")
 RLIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
     "nproc": resource.RLIMIT_NPROC,
@@ -30,6 +33,7 @@ RLIMITS = {
     "core": resource.RLIMIT_CORE,
     "fsize": resource.RLIMIT_FSIZE,
 }
+ZYGOTE_SECONDS = 1.0  # in which a zygote forks, some milliseconds: the keeper waits for it
 FIRST_GRANT = 3
 LAST_GRANT = 1023
 CAUGHT = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -110,6 +114,48 @@ def launch(plan: Plan) -> tuple[int, int]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.set_blocking(report, False)
     return pid, report
+
+
+def fork_from(zygote: int, plan: Plan) -> tuple[int, int]:
+    """Have the zygote at the other end of a socket fork the child; return as `launch` does. See zygote/main.py."""
+    try:
+        report, report_in = os.pipe()
+    except OSError as error:
+        raise SpawnError("fds", error.errno) from None
+    order = {
+        "argv": [os.fsdecode(word) for word in plan.argv],
+        "env": {os.fsdecode(name): os.fsdecode(value) for name, value in plan.env.items()},
+        "cwd": os.fsdecode(plan.cwd or b"/"),
+        "keeper": os.getpid(),
+        "numbers": [0, 1, 2, *(number for number, _ in plan.grants)],
+        "rlimits": plan.rlimits,
+        "guarded": plan.guarded,
+        "listen_pid": plan.listen_pid,
+        "joins": plan.cgroup >= 0,
+    }
+    group = [plan.cgroup] if plan.cgroup >= 0 else []
+    fds = [report_in, *plan.stdio, *(fd for _, fd in plan.grants), *group]
+    try:
+        with socket.socket(fileno=os.dup(zygote)) as sock:
+            socket.send_fds(sock, [json.dumps(order).encode()], fds, socket.MSG_DONTWAIT)
+        os.close(report_in)
+        report_in = -1
+        if not select.select([report], [], [], ZYGOTE_SECONDS)[0]:
+            raise OSError(errno.ETIMEDOUT, "it does not fork")
+        pid = int(os.read(report, 11) or b"0")
+        if pid:
+            os.set_blocking(report, False)
+            return pid, report
+        raise read_report(report) or OSError(errno.EPIPE, "it has ended")
+    except OSError as error:
+        os.close(report)
+        raise SpawnError("zygote", error.errno) from None
+    except SpawnError:
+        os.close(report)
+        raise
+    finally:
+        if report_in >= 0:
+            os.close(report_in)
 
 
 def read_report(fd: int) -> SpawnError | None:

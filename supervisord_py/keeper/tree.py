@@ -60,11 +60,11 @@ class Membership:
         self._last_pid = procfs.last_pid()
         self._rows = procfs.table()
         held = [child for child in self._children.values() if child.tree_alive and child.pid]
-        owners = {identity: child.born for child in held for identity in child.members.items()}
-        owners |= {child.identity: child.born for child in held}
+        owners = {identity: child.key for child in held for identity in child.members.items()}
+        owners |= {child.identity: child.key for child in held}
         self._families = assign(self._rows, owners, self._adopter, self._strangers | {self._me}, self._marked)
         for child in held:
-            child.members = {row.pid: row.start_time for row in self._families.get(child.born, [])}
+            child.members = {row.pid: row.start_time for row in self._families.get(child.key, [])}
 
     def catch_up(self) -> None:
         """Take a new snapshot if anything was forked since the last one."""
@@ -78,7 +78,7 @@ class Membership:
             assert child.group is not None
             found = [procfs.look(pid) for pid in child.group.members()]
             return [row for row in found if row is not None and row.alive]
-        return [row for row in self._families.get(child.born, []) if row.alive and child.tree_alive]
+        return [row for row in self._families.get(child.key, []) if row.alive and child.tree_alive]
 
     def empty(self, child: HeldChild) -> bool:
         """Say whether nothing of the tree lives; a list of members may be empty only because its pids keep moving."""
@@ -102,7 +102,7 @@ class Membership:
         held = [child for child in self._children.values() if child.tree_alive and row.alive]
         # In the middle of an exec a process has no environment to read, but its group (a number that is taken as long
         # as the group has members).
-        found = [child.born for child in held if child.born == mark] + [c.born for c in held if c.pid == row.pgid]
+        found = [child.key for child in held if child.key == mark] + [c.key for c in held if c.pid == row.pgid]
         return next(iter(found), None)
 
 
@@ -187,7 +187,7 @@ class KillLadder:
             done([], False)
             return
         until = self._loop.now() + grace
-        stop = self._stops.setdefault(child.born, Stop(child, until, kill_seconds))
+        stop = self._stops.setdefault(child.key, Stop(child, until, kill_seconds))
         child.stopping = True
         stop.term_until = min(stop.term_until, until)
         stop.waiters.append(done)
@@ -262,7 +262,7 @@ class KillLadder:
         return members
 
     def _finish(self, stop: Stop, survivors: list[Process]) -> None:
-        del self._stops[stop.child.born]
+        del self._stops[stop.child.key]
         stop.child.stopping = bool(survivors)
         for done in stop.waiters:
             done(survivors, stop.killed)

@@ -200,11 +200,6 @@ def _annotate(request: Request) -> None:
     request.child().tag = request.text("tag")
 
 
-def _rename(request: Request) -> Members:
-    members = (request.text(name) for name in ("key", "new_key", "unit", "tag"))
-    return {"child": request.keeper.children.rename(*members).document()}
-
-
 # -- descriptors -----------------------------------------------------------------------------------------------------
 
 
@@ -249,7 +244,6 @@ VERBS: dict[str, Callable[[Request], Members | None]] = {
     "list": _list,
     "stat": _stat,
     "annotate": _annotate,
-    "rename": _rename,
     "release": lambda request: request.keeper.children.release(request.text("key")),
     "put_fd": _put_fd,
     "take_fd": _take_fd,

@@ -93,15 +93,7 @@ class StartMethod(StrEnum):
     """How a kernel's process came about."""
 
     SPAWN = "spawn"
-    SPARE = "spare"
-
-
-class SpareView(Struct, frozen=True):
-    """A kernel that was started ahead, as it is shown."""
-
-    interpreter: str
-    pid: int | None
-    ready: bool  # it waits for somebody to be a kernel for
+    ZYGOTE = "zygote"
 
 
 class KernelHandle(Protocol):

@@ -18,12 +18,12 @@ import structlog
 from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
-from supervisord_py.kernels import cell_end, connection_file, messages
+from supervisord_py.kernels import cell_end, connection_file, messages, zygotes
 from supervisord_py.kernels.cell_files import reply_of
 from supervisord_py.kernels.kernelspecs import command
 from supervisord_py.kernels.recording import Recording
-from supervisord_py.kernels.spare_pool import SparePool
 from supervisord_py.process.model import ChildSpec, Reason
+from supervisord_py.process.zygote_pool import ZygotePool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -56,16 +56,16 @@ class DirectBackend:
     def __init__(self, placement: KeeperClient, config: KernelsConfig) -> None:
         self._placement = placement
         self._config = config
-        self.spares = SparePool(placement, config)
+        self.zygotes = ZygotePool(placement, lambda: self._config.zygotes)
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings; kernels that run keep what they were started with."""
         self._config = config
-        self.spares.reconfigure(config)
+        self.zygotes.trim()
 
     def expect(self, launch: Launch) -> None:
-        """Have a spare for such a launch, as if one had just been started."""
-        self.spares.want(launch)
+        """Have a zygote for such launches, as if one had just been started."""
+        self.zygotes.want(zygotes.recipe_of(launch), launch.env.get("PATH", ""))
 
     @staticmethod
     async def preload() -> None:
@@ -93,9 +93,9 @@ class DirectBackend:
             memory_grace_seconds=launch.memory_grace_seconds,
         )
 
-    async def take_spare(self, launch: Launch, argv: tuple[str, ...]) -> Child | None:
-        """Return the child that a spare became under the launch's key; None where a fresh start is needed."""
-        return await self.spares.take(launch, argv)
+    async def fork(self, launch: Launch, spec: ChildSpec) -> Child | None:
+        """Have a zygote fork the kernel; None where a plain spawn is needed. Raises what a spawn raises."""
+        return await self.zygotes.fork(zygotes.recipe_of(launch), launch.instance, spec)
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> DirectKernel:
         """Connect to a kernel that was spawned and return it when it answers; whoever waits sees to its death.
@@ -114,7 +114,7 @@ class DirectBackend:
         except BaseException:
             await client.close()
             raise
-        self.spares.want(launch)
+        self.expect(launch)
         return self._kernel(launch, child, client)
 
     async def attach(self, launch: Launch, child: Child) -> DirectKernel | None:
@@ -149,8 +149,8 @@ class DirectBackend:
         return DirectKernel(self._placement, launch, child, client, times=self._config.ladder)
 
     async def close(self, *, stop: bool) -> None:
-        """End the spares; kernels are their handles' to end."""
-        await self.spares.close()
+        """End the zygotes; kernels are their handles' to end."""
+        await self.zygotes.close()
 
 
 async def open_client(connection: Connection, instance: str, *, trace: bool) -> KernelClient:

@@ -23,10 +23,10 @@ from supervisord_py.errors import InvalidInputError, StartFailedError
 from supervisord_py.kernels.choice import PROGRAMS, Source, Verdict, shortened
 from supervisord_py.kernels.environment import Activation, PrefixKind
 from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.inside.spare import stamped
 from supervisord_py.kernels.installs import how_it_ended, mark_of
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
+from supervisord_py.zygote.main import stamped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

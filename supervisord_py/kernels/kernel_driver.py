@@ -146,11 +146,11 @@ class KernelInstance(Instance):
         return dict(msgspec.to_builtins(note))
 
     async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
-        """Have its process: a spare, where one fits."""
-        child: Child | None = await self.backend.take_spare(self.launch, spec.argv)
+        """Have its process: forked by a zygote, where there is one."""
+        child: Child | None = await self.backend.fork(self.launch, spec)
         if child is None:
             return await super().spawn(placement, spec)
-        self.method = StartMethod.SPARE
+        self.method = StartMethod.ZYGOTE
         return child
 
     async def annotate(self, placement: KeeperClient) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
-from supervisord_py.kernels import call_rules, spares
+from supervisord_py.kernels import call_rules
 from supervisord_py.kernels.adoption import KernelAdoption
 from supervisord_py.kernels.backend import Backends
 from supervisord_py.kernels.call import Call
@@ -32,7 +32,7 @@ from supervisord_py.process.supervisor import Supervisor, stop_report
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from supervisord_py.kernels.backend import KernelBackend, KernelHandle, SpareView
+    from supervisord_py.kernels.backend import KernelBackend, KernelHandle
     from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.config import KernelsConfig
@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.zygote_pool import ZygoteView
 
+ZYGOTE_SECONDS = 3.0  # from the opening to the first zygote: those who waited for the daemon come first
 RUNG_SECONDS = 5.0  # how long an interrupt waits for the rung that it asked for
 LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
 
@@ -108,11 +110,16 @@ class Kernels:
         await self.register.open()
         await program.stop_left_over(self._placement, PROGRAMS)  # what an earlier control plane asked or installed
         await KernelAdoption(self).adopt_all()
-        await spares.end_left_over(self.pool)
         self.register.settle_the_rest()
         self.pool.supervisor.task(self.pool.keep_watch())
         self.pool.supervisor.task(self.cell_store.sweep(self._running, self.register.ids))
-        self.pool.supervisor.task(spares.begin(self.pool, lambda: self.resolver))
+        self.pool.supervisor.task(self._have_zygotes())
+
+    async def _have_zygotes(self) -> None:
+        await asyncio.sleep(ZYGOTE_SECONDS)
+        from supervisord_py.kernels import zygotes
+
+        await zygotes.begin(self.pool, lambda: self.resolver)
 
     def _running(self) -> list[tuple[str, str]]:
         found = ((it.id, it.run) for it in self.register.everything())
@@ -165,9 +172,10 @@ class Kernels:
         chosen = self.register.everything() if session_id is None else (self.register.known(session_id),)
         return tuple(sorted((self.register.view(it) for it in chosen), key=lambda view: view.id))
 
-    def spares(self) -> tuple[SpareView, ...]:
-        """Return the kernels that wait for a session to come; they are nobody's, and no sessions."""
-        return spares.spares_of(self.pool.driver.backends)
+    def zygotes(self) -> tuple[ZygoteView, ...]:
+        """Return what kernels are forked from; zygotes are nobody's, and no sessions."""
+        direct: Any = self.pool.driver.backends.present().get(BackendName.DIRECT)
+        return () if direct is None else direct.zygotes.views()
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
         """Return the session that a user means by an id, a Jupyter id or a name.

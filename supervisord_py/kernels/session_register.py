@@ -48,7 +48,7 @@ class SessionView(KernelSessionRow, frozen=True, kw_only=True):
     started_at: float | None = None
     rss_bytes: int | None = None
     notices: tuple[str, ...] = ()  # what its last start or recycling had to say
-    start_method: str | None = None  # `spawn` or `spare`: how its process came about, if there is one
+    start_method: str | None = None  # `spawn` or `zygote`: how its process came about, if there is one
     cold_start_ms: int | None = None  # how long its start took, None while it lasts
 
     @property

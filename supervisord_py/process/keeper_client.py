@@ -199,6 +199,7 @@ class KeeperClient:
             "tag": spec.tag,
             **({} if spec.stdin_name is None else {"stdin_name": spec.stdin_name}),
             **({"output_fds": list(given)} if given else {}),
+            **({} if spec.zygote is None else {"zygote": spec.zygote}),
         }
         try:
             reply, _ = await self._exchange("spawn", self._timeouts.spawn, tuple(given.values()), members)
@@ -263,18 +264,6 @@ class KeeperClient:
         await self._ask("annotate", key=key, tag=tag)
         if (child := self._children.get(key)) is not None:
             self._children[key] = msgspec.structs.replace(child, tag=tag)
-
-    async def rename(self, key: str, new_key: str, *, unit: str, tag: str) -> Child:
-        """Have a running child go on as `new_key` of another unit; whoever waits for `key` waits in vain.
-
-        Raises ConflictError: it has ended or is being stopped, or the keeper is too old to do it;
-        UnknownUnitError: there is no such child.
-        """
-        reply = await self._ask("rename", key=key, new_key=new_key, unit=unit, tag=tag)
-        self._children.pop(key, None)
-        if (waiter := self._waiters.pop(key, None)) is not None:
-            waiter.cancel()
-        return self._hold(reply.get("child"))
 
     async def release(self, key: str) -> None:
         """Acknowledge the exit record; the key is forgotten. An unknown key is released already.

@@ -91,6 +91,7 @@ class ChildSpec(Struct, frozen=True):
     stdin_name: str | None = None
     stdout_fd: int | None = None
     stderr_fd: int | None = None
+    zygote: str | None = None  # key of the child that forks it; None: the keeper does
 
 
 class Verdict(Struct, frozen=True):

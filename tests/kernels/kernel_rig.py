@@ -63,7 +63,7 @@ class KernelRig:
             data_dir=folder / "data",
             modules_dir=folder / "modules",
             gateway=GatewayConfig(dir=folder / "gateway"),
-            spares=0,  # processes are counted here
+            zygotes=0,  # processes are counted here
         )
         self.started: list[KernelInstance] = []
         self._handles: list[KernelHandle] = []

@@ -1,7 +1,7 @@
 """Starts an ipykernel as the daemon wants it: lean, interruptible, with output captured and the prelude in place.
 
     PYTHON launch.py -f CONNECTION_FILE [--px-overlay DIR] [--px-modules DIR]… [ipykernel's arguments]
-    PYTHON launch.py --px-spare DESCRIPTOR [--px-overlay DIR]        does the same later: see spare.py
+    PYTHON launch.py --px-zygote DESCRIPTOR [--px-overlay DIR]       forks such kernels: see zygote/main.py
 
 Law: whoever speaks Jupyter's protocol with this kernel finds an ordinary ipykernel. `sys.path` and `sys.argv` are what
 `python -m ipykernel_launcher` gives: this folder is on no path; it is the package `px_inside`.
@@ -36,19 +36,19 @@ class Options:
     def __init__(self, arguments: list[str]) -> None:
         self.overlay: str | None = None
         self.modules: list[str] = []
-        self.spare: int | None = None
+        self.zygote: int | None = None
         self.rest: list[str] = []
         words = iter(arguments)
         for word in words:
             name, equals, value = word.partition("=")
-            if name in ("--px-overlay", "--px-modules", "--px-spare"):
+            if name in ("--px-overlay", "--px-modules", "--px-zygote"):
                 value = value if equals else next(words, "")
             if name == "--px-overlay" and value:
                 self.overlay = value
             elif name == "--px-modules" and value:
                 self.modules.append(value)
-            elif name == "--px-spare" and value.isdigit():
-                self.spare = int(value)
+            elif name == "--px-zygote" and value.isdigit():
+                self.zygote = int(value)
             elif word.startswith("--px-"):
                 refuse("usage", word + " is no option, or needs a folder or the number of a descriptor")
             else:
@@ -62,21 +62,19 @@ def refuse(error: str, detail: str, **members: Any) -> NoReturn:
     raise SystemExit(EX_CONFIG)
 
 
-def load_package() -> None:
-    """Make this folder the package `px_inside`; its modules are then imported, and cached as bytecode, as any other."""
+def load_module(name: str, file: str, folders: list[str] | None = None) -> Any:
+    """Import a module, or a package of `folders`, by its file; it is then cached as bytecode, as any other."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    folder = os.path.dirname(os.path.abspath(__file__))
-    spec: Any = spec_from_file_location(
-        PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
-    )
-    sys.modules[PACKAGE] = module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[PACKAGE])
+    spec: Any = spec_from_file_location(name, file, submodule_search_locations=folders)
+    sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
 def import_ipykernel(overlay: str | None) -> Any:
     """Return our module of ipykernel's application; exit where there is no ipykernel that fits."""
-    if overlay is not None:
+    if overlay is not None and overlay not in sys.path:
         if not os.path.isdir(overlay):
             refuse("overlay", "there is no such folder: " + overlay, path=overlay)
         sys.path.append(overlay)
@@ -101,13 +99,14 @@ def main() -> None:
     if sys.version_info[:2] < OLDEST:
         refuse("old_python", "Python 3.8 or later is needed", python=sys.executable, version=sys.version.split()[0])
     options = Options(sys.argv[1:])
-    load_package()
-    if options.spare is None:
-        kernel_app = import_ipykernel(options.overlay)
-    else:
-        spare = importlib.import_module(PACKAGE + ".spare")
-        (_, *sys.argv), kernel_app = spare.wait(options.spare, lambda: import_ipykernel(options.overlay))
+    folder = os.path.dirname(os.path.abspath(__file__))
+    load_module(PACKAGE, os.path.join(folder, "__init__.py"), [folder])
+    if options.zygote is not None:
+        overlay = options.overlay
+        zygote = load_module("px_zygote", os.path.join(folder, "..", "..", "zygote", "main.py"))
+        _, *sys.argv = zygote.serve(options.zygote, lambda: import_ipykernel(overlay))
         options = Options(sys.argv[1:])
+    kernel_app = import_ipykernel(options.overlay)
     sys.argv[1:] = options.rest
 
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell that starts a job with `&` has it inherited

@@ -1,0 +1,237 @@
+"""Zygotes: processes that have imported what many starts need, and fork them (zygote/main.py). Linux only.
+
+Law: nobody waits for a zygote, and no trouble with one reaches a start: it is logged, and the start goes on by a plain
+spawn. What a zygote forks is the keeper's child like any other and outlives it. A zygote is the keeper's child, too,
+under a unit of its own, `zygote:…`; the next control plane ends it and makes its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from supervisord_py.errors import PxError, StartFailedError
+from supervisord_py.process.host import check_room
+from supervisord_py.process.model import ChildSpec, GrantedFd, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child
+
+UNITS = "zygote:"  # how the units of zygotes begin
+FD = 3  # where its end of the socket is
+REVISION = 4  # of the keeper that knows zygotes
+SETTLE_SECONDS = 0.5  # from a start to the making of its zygote: it has done its first work by then, mostly
+START_SECONDS = 60.0  # for importing everything
+IDLE_SECONDS = 600.0  # one that forked nothing for so long is ended
+FORKS_MAX = 1000  # after which it is made anew
+MAX_RSS_BYTES = 1 << 30
+_log = structlog.get_logger(__name__)
+_TROUBLE = (PxError, OSError, TimeoutError, ValueError, KeyError, TypeError)
+"""What may go wrong with another process that may say anything."""
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """What a zygote is started from. Equal ones do for each other."""
+
+    argv: tuple[str, ...]  # program and arguments, which end in an option for the descriptor
+    env: tuple[tuple[str, str], ...]  # sorted: what acts while Python starts and imports; all else comes with the order
+
+
+class ZygoteView(msgspec.Struct, frozen=True):
+    """A zygote as it is shown."""
+
+    interpreter: str
+    pid: int | None
+    ready: bool
+    refused: str | None  # why nothing is forked from it
+
+
+class Zygote:
+    """One process. `path`: PATH for its start."""
+
+    def __init__(self, placement: KeeperClient, recipe: Recipe, path: str) -> None:
+        self.recipe = recipe
+        self.key = placement.new_key()
+        self.pid: int | None = None
+        self.made_from: dict[str, Any] | None = None  # stamps by path, once it is ready
+        self.refused: str | None = None
+        self.forks = 0
+        self.used_at = asyncio.get_running_loop().time()
+        self.life: asyncio.Task[None] | None = None
+        digest = hashlib.sha256(repr(recipe).encode(errors="surrogateescape")).hexdigest()
+        self.unit = f"{UNITS}{digest[:8]}"  # one a recipe: logs do not pile up
+        self.stored = f"{UNITS}{self.key}"  # under which name the keeper has our end of the socket
+        self._placement = placement
+        self._env = {**dict(recipe.env), **({"PATH": path} if path else {})}
+
+    def view(self) -> ZygoteView:
+        """Return it as it is shown."""
+        return ZygoteView(self.recipe.argv[0], self.pid, self.made_from is not None, self.refused)
+
+    async def start(self) -> None:
+        """Start it; returns when it forks, or has refused to. Raises PxError, OSError, ValueError, KeyError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        their_name = f"{self.stored}.own"
+        with ours:
+            ours.setblocking(False)
+            with theirs:
+                await self._placement.put_fd(their_name, theirs.fileno())
+            spec = ChildSpec(
+                unit=self.unit,
+                argv=(*self.recipe.argv, str(FD)),
+                cwd="/",
+                env=self._env,
+                grants=(GrantedFd(FD, their_name),),
+                max_rss_bytes=MAX_RSS_BYTES,
+            )
+            try:
+                self.pid = (await self._placement.spawn(self.key, spec)).identity.pid
+            finally:
+                await self._placement.drop_fd(their_name)
+            text = await asyncio.get_running_loop().sock_recv(ours, 1 << 20)
+            told: dict[str, Any] = json.loads(text) if text else {"refused": "it ended while it imported: see its log"}
+            self.refused = told.get("refused")
+            if self.refused is None:
+                await self._placement.put_fd(self.stored, ours.fileno())
+                self.made_from = told["made_from"]
+
+    async def end(self, reason: Reason) -> None:
+        """Leave nothing of it; what it forked goes on."""
+        if self.life is not None:
+            await asyncio.wait([self.life])  # it may be spawning
+        try:
+            await self._placement.drop_fd(self.stored)
+            await _stop(self._placement, self.key, reason)
+        except PxError as error:
+            _log.warning("zygote_not_ended", instance=self.key, detail=error.detail)
+
+
+async def _stop(placement: KeeperClient, key: str, reason: Reason) -> None:
+    report = await placement.stop(key, grace_seconds=0.0, reason=reason.value)
+    if not report.survivors:
+        await placement.release(key)
+
+
+class ZygotePool:
+    """The zygotes of one control plane, at most `most()`: those used last. End it with `close`."""
+
+    def __init__(self, placement: KeeperClient, most: Callable[[], int]) -> None:
+        self._placement = placement
+        self._most = most
+        self._zygotes: dict[Recipe, Zygote] = {}  # the most recently used last
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def views(self) -> tuple[ZygoteView, ...]:
+        """Return the zygotes there are, and those that refuse."""
+        return tuple(zygote.view() for zygote in self._zygotes.values())
+
+    def want(self, recipe: Recipe | None, path: str = "") -> None:
+        """Something was started, or will be, that could be forked: have a zygote for the next such start."""
+        if recipe is None or not self._most() or sys.platform != "linux":
+            return
+        if self._placement.caps.keeper_revision < REVISION:
+            return
+        zygote = self._zygotes.pop(recipe, None)
+        if zygote is None:
+            zygote = Zygote(self._placement, recipe, path)
+            zygote.life = self._run(self._live(zygote))
+        self._zygotes[recipe] = zygote
+        self.trim()
+
+    def trim(self) -> None:
+        """End those beyond the setting."""
+        while len(self._zygotes) > self._most():
+            self._end(next(iter(self._zygotes.values())), Reason.STOPPED)
+
+    async def fork(self, recipe: Recipe | None, key: str, spec: ChildSpec) -> Child | None:
+        """Return a child that was forked by the order of a spawn; None where a plain spawn is needed.
+
+        Raises what a spawn raises where the order is at fault.
+        """
+        from supervisord_py.zygote.main import stamped  # with what only a zygote needs
+
+        zygote = None if recipe is None else self._zygotes.get(recipe)
+        if zygote is None or zygote.made_from is None:
+            return None
+        if await asyncio.to_thread(stamped, zygote.made_from) != zygote.made_from or zygote.forks >= FORKS_MAX:
+            self._end(zygote, Reason.REPLACED)
+            return None
+        zygote.forks += 1
+        zygote.used_at = asyncio.get_running_loop().time()
+        try:
+            return await self._placement.spawn(key, msgspec.structs.replace(spec, zygote=zygote.key))
+        except StartFailedError as error:
+            if error.extra.get("stage") != "zygote":
+                raise
+            _log.warning("zygote_does_not_fork", unit=spec.unit, zygote=zygote.key, detail=error.detail)
+            self._end(zygote, Reason.REPLACED)
+            return None
+
+    async def end_left_over(self, held: Sequence[Child]) -> None:
+        """End those of an earlier control plane. Raises KeeperLostError."""
+        ours = {zygote.key for zygote in self._zygotes.values()}
+        for child in held:
+            if child.key not in ours:
+                await self._placement.drop_fd(f"{UNITS}{child.key}")
+                await _stop(self._placement, child.key, Reason.REPLACED)
+
+    async def close(self) -> None:
+        """End every zygote, and what is under way."""
+        for zygote in tuple(self._zygotes.values()):
+            self._end(zygote, Reason.STOPPED)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _end(self, zygote: Zygote, reason: Reason) -> None:
+        if self._zygotes.get(zygote.recipe) is zygote:
+            del self._zygotes[zygote.recipe]
+        if zygote.life is not None:
+            zygote.life.cancel()
+        self._run(zygote.end(reason))
+
+    async def _live(self, zygote: Zygote) -> None:
+        """Have a zygote until it ends, or forks nothing for long; cancelled when it is given up."""
+        loop, where = asyncio.get_running_loop(), {"interpreter": zygote.recipe.argv[0], "instance": zygote.key}
+        try:
+            await asyncio.sleep(SETTLE_SECONDS)
+            async with self._one_at_a_time, asyncio.timeout(START_SECONDS):
+                check_room(zygote.unit)
+                await zygote.start()
+            if zygote.refused is not None:
+                _log.warning("zygote_refuses", why=zygote.refused, **where)
+                return  # it is remembered, so that the next start does not try again
+            _log.info("zygote_ready", pid=zygote.pid, **where)
+            ended = asyncio.ensure_future(self._placement.wait(zygote.key))
+            try:
+                while (left := zygote.used_at + IDLE_SECONDS - loop.time()) > 0 and not ended.done():
+                    await asyncio.wait([ended], timeout=left)
+                if ended.done():
+                    _log.warning("zygote_died", **where)
+            finally:
+                ended.cancel()
+        except _TROUBLE as trouble:
+            _log.warning("zygote_not_made", why=str(trouble) or type(trouble).__name__, **where)
+        zygote.life = None
+        self._end(zygote, Reason.STOPPED)
+
+    def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("zygotes_broke", exc_info=error)

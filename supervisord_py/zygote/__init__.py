@@ -1,0 +1,1 @@
+"""The fork server: runs in the interpreter of what it forks, with the standard library alone."""

@@ -1,0 +1,265 @@
+"""A process that has imported what others will need, and forks them: their starts without the imports.
+
+    argv = serve(FD, load)        returns in a forked process only, which goes on as the program of `argv`
+
+Law: what is forked is what the same order to the keeper's own spawn would give, but for the hash seed, which siblings
+share. Whatever cannot be made equal after a fork is found before the first one (`hazard`), or is part of what its owner
+takes two starts for equal by; then they are spawned, which is always right. Whoever holds the other end of FD owns this
+process: when it closes, this process ends; those that it forked are the keeper's, and go on.
+
+FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once: {"made_from": {PATH: STAMP}}, or {"refused":
+WHY} and the end. A stamp is [device, inode, ctime in ns], null where there is nothing. To here, from the keeper:
+{"argv": [str], "env": {str: str}, "cwd": str, "keeper": pid, "numbers": [int], "rlimits": [[resource, soft, hard]],
+"guarded": bool, "listen_pid": bool, "joins": bool}; with it the pipe of the report, a descriptor for each of `numbers`,
+and if it `joins` a cgroup the directory of that. On the report come its pid, eleven bytes with a newline, and what
+comes from any spawn: nothing, or where it failed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any, NoReturn
+
+NICE = 10
+MESSAGE_BYTES = 1 << 20
+FDS = 32
+STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "exec")
+"""As the keeper counts them, where a start can fail."""
+PR_SET_PDEATHSIG = 1
+MARKS = ("PX_INSTANCE", "PX_UNIT")
+ARG_START = 48  # of /proc/PID/stat (proc(5)); arg_end, env_start and env_end follow
+_PAUSE_SECONDS = 0.0002
+_THREAD_SECONDS = 0.5
+
+
+def serve(number: int, load: Callable[[], Any]) -> list[str]:
+    """Import everything by `load`, say so, and fork what is ordered; returns in what was forked: its command line."""
+    os.set_inheritable(number, False)
+    owner = socket.socket(fileno=number)
+    made_from = stamped(places())
+    _out_of_the_way(load)
+    why = hazard(number)
+    _tell(owner, {"made_from": made_from} if why is None else {"refused": why})
+    if why is not None:
+        raise SystemExit(0)
+    gc.collect()
+    gc.freeze()
+    while True:
+        order, fds = _hear(owner)
+        if middle := _fork_twice(fds[0]):
+            owner.detach()
+            return _become(order, fds, middle)
+        for fd in fds:
+            os.close(fd)
+
+
+# -- what two starts have in common ------------------------------------------------------------------------------------
+
+
+def places() -> list[str]:
+    """Return the files and folders that decide what an interpreter is: a change of one makes this process old."""
+    folders = [each for each in sys.path if os.path.isdir(each)]
+    return [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.abspath(__file__), *folders]
+
+
+def stamped(paths: Iterable[str]) -> dict[str, list[int] | None]:
+    """Return of each path what differs when something else lies there, or it was changed: whatever its mtime says."""
+    found: dict[str, list[int] | None] = {}
+    for path in paths:
+        try:
+            status = os.stat(path)
+            found[path] = [status.st_dev, status.st_ino, status.st_ctime_ns]
+        except OSError:
+            found[path] = None
+    return found
+
+
+def hazard(own: int) -> str | None:
+    """Say what importing has left that a fork would break or share; None where there is nothing. `own`: our socket."""
+    until = time.monotonic() + _THREAD_SECONDS
+    while (threads := len(os.listdir("/proc/self/task")) - 1) and time.monotonic() < until:
+        time.sleep(_PAUSE_SECONDS)  # one that has been joined is still there for a moment
+    if threads:
+        return f"importing left {threads} threads running"
+    left = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            kind = os.readlink(f"/proc/self/fd/{fd}").partition(":")[0] if int(fd) not in (0, 1, 2, own) else ""
+        except OSError:
+            continue  # of the listing itself
+        left += [kind] if kind in ("socket", "anon_inode") or kind.startswith("/dev/nvidia") else []
+    return f"importing left open {', '.join(left)}" if left else None
+
+
+def _out_of_the_way(load: Callable[[], Any]) -> None:
+    """Import on a thread of low priority: a process could not get its own back."""
+    failure: list[BaseException] = []
+
+    def low() -> None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+            load()
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=low, name="zygote")  # with a name of its own none is used up
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+
+
+# -- orders ------------------------------------------------------------------------------------------------------------
+
+
+def _tell(owner: socket.socket, members: dict[str, Any]) -> None:
+    try:
+        owner.send(json.dumps(members).encode())
+    except OSError:
+        raise SystemExit(0) from None
+
+
+def _hear(owner: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    space = socket.CMSG_SPACE(FDS * 4)
+    try:
+        text, ancillary, _, _ = owner.recvmsg(MESSAGE_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+    except OSError:
+        text, ancillary = b"", []
+    if not text:
+        raise SystemExit(0)
+    rights = b"".join(
+        data for level, kind, data in ancillary if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+    )
+    order: dict[str, Any] = json.loads(text)
+    return order, list(memoryview(rights).cast("i"))
+
+
+def _fork_twice(report: int) -> int:
+    """Fork, and fork again in between: the keeper, to whom orphans come back, becomes the parent of what is forked.
+
+    Returns in what is forked: the pid of the one in between, which leaves at once; here 0.
+    """
+    here = os.getpid()
+    try:
+        between = os.fork()
+        if between:
+            os.waitpid(between, 0)
+            return 0
+        between = os.getpid()
+        if os.fork():
+            os._exit(0)
+        return between
+    except OSError as error:
+        os.write(report, b"%10d\n%d %d" % (0, STAGES.index("fork"), error.errno or errno.EAGAIN))
+        if os.getpid() != here:
+            os._exit(1)
+        return 0
+
+
+# -- in what was forked ------------------------------------------------------------------------------------------------
+
+
+def _become(order: dict[str, Any], fds: list[int], middle: int) -> list[str]:
+    """Become what was ordered, or report why not, as the keeper's own child does between fork and exec."""
+    argv: list[str] = order["argv"]
+    stage, report = STAGES.index("fds"), fds[0]
+    try:
+        top = max([2, *order["numbers"]]) + 1
+        report, *sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top) for fd in fds]
+        while os.getppid() == middle:  # until then the keeper cannot wait for it
+            time.sleep(_PAUSE_SECONDS)
+        os.write(report, b"%10d\n" % os.getpid())
+        steps: list[Callable[[], object]] = [
+            os.setsid,
+            lambda: _join(sources[-1]) if order["joins"] else None,
+            lambda: _place_fds(dict(zip(order["numbers"], sources)), report),  # noqa: B905  Python 3.8 has no `strict`
+            lambda: _die_with(order["keeper"]) if order["guarded"] else None,
+            lambda: os.chdir(order["cwd"]),
+            lambda: _limit(order["rlimits"]),
+            lambda: _take_environment(argv, order["env"], listens=order["listen_pid"]),
+        ]
+        for stage, step in enumerate(steps, start=1):  # noqa: B007  read below, when a step fails
+            step()
+    except OSError as error:
+        _fail(report, stage, error.errno or errno.EINVAL)
+    except ValueError as error:  # what resource.setrlimit makes of EPERM and EINVAL
+        _fail(report, stage, errno.EPERM if "not allowed" in str(error) else errno.EINVAL)
+    os.close(report)
+    return argv
+
+
+def _fail(report: int, stage: int, number: int) -> NoReturn:
+    try:
+        os.write(report, b"%d %d" % (stage, number))
+    finally:
+        os._exit(127)
+
+
+def _join(group: int) -> None:
+    os.write(os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group), b"0")
+
+
+def _place_fds(targets: dict[int, int], report: int) -> None:
+    """Put stdio and what was granted at their numbers, and close all else."""
+    for number, source in targets.items():
+        os.dup2(source, number, inheritable=True)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in targets and int(name) != report:
+            try:
+                os.close(int(name))
+            except OSError:
+                continue  # of the listing itself
+
+
+def _die_with(keeper: int) -> None:
+    zero = ctypes.c_ulong(0)
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), zero, zero, zero):
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getppid() != keeper:
+        os._exit(127)
+
+
+def _limit(rlimits: list[list[int]]) -> None:
+    for number, soft, hard in sorted(rlimits, key=lambda entry: entry[0] == resource.RLIMIT_AS):
+        resource.setrlimit(number, (soft, hard))
+
+
+def _take_environment(argv: list[str], env: dict[str, str], *, listens: bool) -> None:
+    """Have this environment and no other, also for whoever looks from outside (/proc/PID/environ and cmdline)."""
+    ours = {
+        name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ
+    }  # which Python's start adds (PEP 538)
+    env = {**ours, **env, **({"LISTEN_PID": str(os.getpid())} if listens else {})}
+    os.environ.clear()  # of C's, too: nothing refers to the memory of the old one any more
+    os.environ.update(env)
+    time.tzset()
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = argv
+    marks = {name: env[name] for name in MARKS if name in env}  # first: it may be that not all find room
+    words = [f"{name}={value}" for name, value in {**marks, **env}.items()]
+    try:
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            arg_start, arg_end, env_start, env_end = (int(each) for each in fields[ARG_START - 3 : ARG_START + 1])
+            for start, end, texts in ((arg_start, arg_end, argv), (env_start, env_end, words)):
+                block = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - start - 1]
+                memory.seek(start)
+                memory.write(block.ljust(end - start, b"\0"))
+    except (OSError, ValueError):
+        return  # what may not be told, where memory may not be written: it is found by descent then

@@ -1,0 +1,258 @@
+"""Kernels forked from a zygote, for real: what a session gets is what a spawn would have given it, only sooner."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+from structlog.testing import capture_logs
+
+from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
+from kernels.room_house import room_house
+from supervisord_py.errors import StartFailedError
+from supervisord_py.kernels import room
+from supervisord_py.kernels.backend import StartMethod
+from supervisord_py.kernels.direct import DirectBackend
+from supervisord_py.kernels.zygotes import recipe_of
+from supervisord_py.process import zygote_pool
+from supervisord_py.process.model import ResourceLimit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from supervisord_py.kernels.backend import Launch
+    from supervisord_py.kernels.direct import DirectKernel
+
+pytestmark = pytest.mark.deep
+
+FELT = """
+import ctypes, ctypes.util, gc, json, locale, os, resource, signal, sys, threading, time, warnings
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+os.write(2, b"said to a descriptor\\n")
+print(json.dumps({
+    "environ": dict(os.environ),
+    "of C": {name: os.fsdecode(libc.getenv(name.encode())) for name in os.environ},
+    "path": sys.path,
+    "argv": [sys.argv, getattr(sys, "orig_argv", None)],
+    "cwd": os.getcwd(),
+    "flags": [repr(sys.flags), sys._xoptions, sys.warnoptions, sys.dont_write_bytecode],
+    "locale": [locale.setlocale(locale.LC_ALL), sys.getfilesystemencoding(), time.tzname],
+    "limits": [resource.getrlimit(each) for each in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)],
+    "nice": os.nice(0),
+    "umask": os.umask(0o77),
+    "signals": [str(signal.getsignal(each)) for each in (signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP)],
+    "threads": sorted(each.name for each in threading.enumerate()),
+    "next thread": threading.Thread().name,
+    "descriptors": [os.readlink(f"/proc/self/fd/{each}").partition(":")[0].rpartition(".")[2] for each in range(8)],
+    "modules": sorted(sys.modules),
+    "filters": repr(warnings.filters),
+    "collector": [gc.isenabled(), gc.get_threshold()],
+    "session": os.getsid(0) == os.getpid(),
+    "module": mine,
+    "shadow": __import__("shadow").__file__,
+}))
+"""
+"""What a session can see of its process. A file of its folder hides one of the same name elsewhere."""
+
+
+HASH = "print(hash('zygote'))"
+
+
+@asynccontextmanager
+async def backend_of(rig: KernelRig, **changes: Any) -> AsyncIterator[DirectBackend]:
+    """Give a backend that keeps a zygote."""
+    backend = DirectBackend(rig.placement, replace(rig.config, **{"zygotes": 1, **changes}))
+    try:
+        yield backend
+    finally:
+        await backend.close(stop=True)
+        assert await rig.placement.list("zygote:") == ()
+
+
+async def zygote_of(backend: DirectBackend, launch: Launch | None = None) -> int:
+    """Wait for a zygote; return its pid."""
+    if launch is not None:
+        backend.expect(launch)
+    (view,) = await eventually(lambda: [it for it in backend.zygotes.views() if it.ready], "a zygote")
+    assert view.pid is not None
+    return int(view.pid)
+
+
+async def felt(rig: KernelRig, launch: Launch, handle: DirectKernel, code: str = FELT) -> Any:
+    request = rig.request(launch, code)
+    await handle.execute(request, no_news)
+    return json.loads(rig.out(request).split(b"\n")[-2])
+
+
+def different(rig: KernelRig, session: str) -> Launch:
+    """Return a launch with a folder, a module and a variable of its own."""
+    cwd, modules = rig.folder / session, rig.folder / f"{session}-modules"
+    for folder in (cwd, modules):
+        folder.mkdir()
+    (cwd / "shadow.py").touch()
+    (modules / "m.py").write_text(f"mine = {session!r}\n")
+    env = rig.launch().env
+    return rig.launch(
+        session,
+        cwd=str(cwd),
+        modules=(str(modules),),
+        env={**env, "PX_MINE": f"{session} \udcff", "PATH": f"{cwd}:{env['PATH']}"},
+        limits=(ResourceLimit("core", 0, 0), ResourceLimit("nofile", 500, 500)),
+    )
+
+
+async def test_what_is_forked_is_what_a_spawn_gives(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
+        found, pids = [], []
+        for name, method in (("a-000000", StartMethod.SPAWN), ("b-000000", StartMethod.ZYGOTE)):
+            launch = different(rig, name)
+            handle = await rig.start(backend, launch)
+            assert rig.started[-1].method is method
+            assert handle.child.unit == f"kernel:{name}"
+            said = await felt(rig, launch, handle)
+            seen = Path("/proc", str(handle.child.identity.pid))
+            pids.append(handle.child.identity.pid)
+            marks = set(seen.joinpath("environ").read_bytes().split(b"\0"))
+            assert {f"PX_INSTANCE={launch.instance}".encode(), f"PX_UNIT={launch.unit}".encode()} <= marks
+            assert seen.joinpath("cmdline").read_bytes().startswith(launch.interpreter.encode() + b"\0")
+            assert seen.joinpath("stat").read_text().rpartition(")")[2].split()[1] == str(rig.placement.caps.keeper_pid)
+            zygote = await zygote_of(backend)
+            text = json.dumps(said)
+            places = {launch.cwd: "CWD", str(handle.connection_file): "FILE", launch.instance: "KEY", name: "NAME"}
+            for each, word in places.items():
+                text = text.replace(each, word)
+            found.append(json.loads(text))
+        found[1]["modules"].remove("px_zygote")
+        assert found[1] == found[0]
+        os.kill(zygote, signal.SIGKILL)
+        await eventually(lambda: not backend.zygotes.views(), "the end of the zygote")
+        assert all(Path(f"/proc/{pid}").exists() for pid in pids), "what was forked lives on"
+
+
+async def test_siblings_differ_where_processes_do(short_tmp: Path) -> None:
+    code = "import json, random, tempfile, uuid, secrets; print(json.dumps([random.random(), str(uuid.uuid1()), "
+    code += "str(uuid.uuid4()), secrets.token_hex(), next(tempfile._get_candidate_names())]))"
+    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
+        await zygote_of(backend, rig.launch("a-000000"))
+        said = []
+        for name in ("a-000000", "b-000000"):
+            launch = rig.launch(name)
+            said.append(await felt(rig, launch, await rig.start(backend, launch), code))
+            assert rig.started[-1].method is StartMethod.ZYGOTE, "every start in a row"
+        assert not set(map(str, said[0])) & set(map(str, said[1]))
+
+
+async def test_what_acts_at_the_start_of_python_gets_a_start(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
+        await zygote_of(backend, rig.launch())
+        env = {**rig.launch().env, "PYTHONHASHSEED": "7"}
+        launch = rig.launch(env=env)
+        handle = await rig.start(backend, launch)
+        assert rig.started[-1].method is StartMethod.SPAWN
+        asked = (sys.executable, "-c", HASH)
+        told = await asyncio.to_thread(subprocess.run, asked, capture_output=True, check=True, env=env)
+        assert await felt(rig, launch, handle, HASH) == int(told.stdout)
+
+
+@pytest.mark.parametrize("trouble", ["deaf", "dead", "old", "changed"])
+async def test_one_that_will_not_do_is_replaced_by_a_spawn(trouble: str, short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
+        library = rig.folder / "library"
+        library.mkdir()
+        launch = rig.launch(env={**rig.launch().env, "PYTHONPATH": str(library)})
+        pid = await zygote_of(backend, launch)
+        match trouble:
+            case "deaf":
+                os.kill(pid, signal.SIGSTOP)
+            case "dead":
+                os.kill(pid, signal.SIGSTOP)  # so that its death is not known before it gets the order
+                await rig.placement.drop_fd(f"zygote:{backend.zygotes._zygotes[recipe_of(launch)].key}")
+            case "old":
+                (library / "sitecustomize.py").touch()
+            case "changed":
+                library.rename(rig.folder / "before")
+                library.mkdir()
+        with capture_logs() as logs:
+            await rig.start(backend, launch)
+        assert rig.started[-1].method is StartMethod.SPAWN
+        told = [it["log_level"] for it in logs if it["event"] == "zygote_does_not_fork"]
+        assert told == (["warning"] if trouble in {"deaf", "dead"} else [])
+        await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of the unfit one")
+
+
+async def test_an_import_that_leaves_a_thread_is_refused_and_said(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
+        library = rig.folder / "library"
+        library.mkdir()
+        (library / "sitecustomize.py").write_text(
+            "import sys, threading\n"
+            "if '--px-zygote' in sys.orig_argv: threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        )
+        launch = rig.launch(env={**rig.launch().env, "PYTHONPATH": str(library)})
+        backend.expect(launch)
+        (view,) = await eventually(lambda: [it for it in backend.zygotes.views() if it.refused], "the refusal")
+        assert (view.refused, view.ready) == ("importing left 1 threads running", False)
+        await rig.start(backend, launch)
+        assert rig.started[-1].method is StartMethod.SPAWN
+        assert backend.zygotes.views() == (view,), "nobody tries again"
+
+
+async def test_one_that_forks_nothing_is_ended_and_settings_end_it_too(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
+        with monkeypatch.context() as patch:
+            patch.setattr(zygote_pool, "IDLE_SECONDS", 0.01)
+            backend.expect(rig.launch())
+            pid = (await eventually(lambda: [it.pid for it in backend.zygotes.views() if it.pid], "a zygote"))[0]
+            await eventually(lambda: not backend.zygotes.views(), "its end")
+            await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the end of its process")
+        await zygote_of(backend, rig.launch())
+        backend.reconfigure(replace(rig.config, zygotes=0))
+        await eventually(lambda: not backend.zygotes.views(), "its end")
+        backend.expect(rig.launch())
+        assert backend.zygotes.views() == ()
+
+
+async def test_a_start_that_cannot_be_says_why_as_a_spawn_does(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
+        await zygote_of(backend, rig.launch())
+        spec = replace(await backend.spec(rig.launch()), cwd="/nowhere")
+        with pytest.raises(StartFailedError, match="working directory /nowhere, stage chdir: No such file") as caught:
+            await backend.zygotes.fork(recipe_of(rig.launch()), rig.placement.new_key(), spec)
+        assert caught.value.extra["errno"] == 2
+        assert await rig.placement.list("kernel:") == ()
+
+
+async def test_a_session_says_how_it_began_and_a_zygote_is_no_session(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "ZYGOTE_SECONDS", 0.0)
+    async with room_house(short_tmp, zygotes=1) as house:
+        first = await house.run("1 + 1")
+        assert [(it.start_method, it.key.name) for it in house.room.snapshot()] == [("spawn", "default")]
+        await eventually(lambda: [it for it in house.room.zygotes() if it.ready], "a zygote")
+        second = await house.run("1 + 1", session="other")
+        assert second.cold_start_ms is not None
+        seen = house.room.snapshot(second.session_id)[0]
+        assert (seen.start_method, seen.cold_start_ms) == ("zygote", second.cold_start_ms)
+        await house.replace()
+        assert house.room.snapshot(second.session_id)[0].start_method == "zygote"
+        assert house.room.snapshot(first.session_id)[0].start_method == "spawn"
+        (view,) = await eventually(lambda: [it for it in house.room.zygotes() if it.ready], "one for the last one used")
+        assert view.interpreter == house.config.python
+        async with asyncio.timeout(60):
+            while [it.identity.pid for it in await house.rig.placement.list("zygote:")] != [view.pid]:
+                await asyncio.sleep(0.01)  # the one of the earlier control plane is released
+        third = await house.run("1 + 1", session="third")
+        assert house.room.snapshot(third.session_id)[0].start_method == "zygote"
