@@ -57,7 +57,7 @@ async def begin(pool: KernelPool, resolver: Callable[[], InterpreterResolver]) -
         return
     backend: Any = await pool.driver.backends.get(BackendName.DIRECT)
     await backend.zygotes.end_left_over(left)
-    if session is not None:
+    if session is not None and not backend.zygotes.views():  # else somebody has started one meanwhile
         try:
             backend.expect(await _launch(pool, resolver(), session))
             await backend.preload()

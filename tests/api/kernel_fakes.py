@@ -12,7 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from supervisord_py.errors import AmbiguousNameError, PxError, UnknownUnitError
-from supervisord_py.kernels.backend import SpareView
 from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult, CellResult, CellStatus, Variables
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.exposure import Expose, Offer, report
@@ -20,6 +19,7 @@ from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, 
 from supervisord_py.kernels.session_register import SessionView
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.process.model import Reason
+from supervisord_py.process.zygote_pool import ZygoteView
 
 Tell = Callable[[CallEvent], None]
 Script = Callable[[CallRequest, Tell], Awaitable[CallResult]]
@@ -94,7 +94,7 @@ class FakeKernels:
     gate: asyncio.Event | None = None
     told: tuple[CallEvent, ...] = ()
     cancelled: int = 0
-    ahead: tuple[SpareView, ...] = ()
+    ahead: tuple[ZygoteView, ...] = ()
 
     @property
     def config(self) -> KernelsConfig:
@@ -109,7 +109,7 @@ class FakeKernels:
     def snapshot(self, session_id: str | None = None) -> tuple[SessionView, ...]:
         return tuple(view for view in self.views.values() if session_id in {None, view.id})
 
-    def spares(self) -> tuple[SpareView, ...]:
+    def zygotes(self) -> tuple[ZygoteView, ...]:
         return self.ahead
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:

@@ -39,7 +39,7 @@ async def test_the_list_has_every_session_with_what_its_tree_uses(rig: Rig) -> N
     assert [kernel["id"] for kernel in document["kernels"]] == [first.id, key_of("old").id]
     assert document["kernels"][0]["rss_bytes"] == 123_456
     assert set(document["kernels"][0]) >= MEMBERS
-    assert document["spares"] == []
+    assert document["zygotes"] == []
 
 
 async def test_a_start_is_201_and_the_second_time_200(rig: Rig) -> None:

@@ -170,23 +170,21 @@ def execute(held: Daemon, code: str, **more: Any) -> dict[str, Any]:
     return answer
 
 
-def first_cell_of_ours(held: Daemon, *, spare: bool) -> float:
-    """Return what the first cell of a kernel takes; leaves when the next spare is there, so that nothing else pays."""
+def first_cell_of_ours(held: Daemon, *, forked: bool) -> float:
+    """Return what the first cell of a kernel takes."""
     begin = time.perf_counter()
     kernel = execute(held, "1+1")["kernel"]
     seconds = time.perf_counter() - begin
     method = held.ask("GET", f"/api/kernels/{kernel}")["start_method"]
-    if method != ("spare" if spare else "spawn"):
+    if method != ("zygote" if forked else "spawn"):
         raise RuntimeError(f"the kernel was started by {method}")
     held.ask("POST", f"/api/kernels/{kernel}/stop")
-    if spare:
-        until(lambda: has_spare(held), "a spare kernel")
     return seconds
 
 
-def has_spare(held: Daemon) -> bool:
-    """Say whether a kernel waits for a session to come."""
-    return any(each["ready"] for each in held.ask("GET", "/api/kernels")["spares"])
+def has_zygote(held: Daemon) -> bool:
+    """Say whether kernels can be forked."""
+    return any(each["ready"] for each in held.ask("GET", "/api/kernels")["zygotes"])
 
 
 def round_trip_of_ours(held: Daemon) -> float:
@@ -198,20 +196,20 @@ def round_trip_of_ours(held: Daemon) -> float:
 
 
 def first_cells(other: Other, rounds: int) -> list[Row]:
-    """Compare the first cell of a new session: with a kernel that was started ahead, and without."""
-    with daemon([]) as held, daemon([], PX_KERNELS__SPARES="0") as plain:
+    """Compare the first cell of a new session: forked from a zygote, and spawned."""
+    with daemon([]) as held, daemon([], PX_KERNELS__ZYGOTES="0") as plain:
         execute(held, "1+1", reset=True)  # what the daemon imports once it has imported
-        until(lambda: has_spare(held), "a spare kernel")
+        until(lambda: has_zygote(held), "a zygote")
         held.ask("POST", f"/api/kernels/{held.ask('GET', '/api/kernels')['kernels'][0]['id']}/stop")
-        first_cell_of_ours(plain, spare=False)
+        first_cell_of_ours(plain, forked=False)
         acts: dict[str, Callable[[], float]] = {
-            "spare": lambda: first_cell_of_ours(held, spare=True),
-            "fresh": lambda: first_cell_of_ours(plain, spare=False),
+            "zygote": lambda: first_cell_of_ours(held, forked=True),
+            "spawn": lambda: first_cell_of_ours(plain, forked=False),
             "theirs": lambda: float(other.run(first_cell_of_theirs())),
         }
         found = interleaved(acts, rounds)
     theirs = found["theirs"]
-    names = {"spare": "first cell, new session", "fresh": "first cell, no spare yet"}
+    names = {"zygote": "first cell, forked", "spawn": "first cell, spawned"}
     return [
         Row(words, milliseconds(found[name]), f"jupyter_client {milliseconds(theirs)}", ratio(found[name], theirs))
         for name, words in names.items()

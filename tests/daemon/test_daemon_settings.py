@@ -253,14 +253,14 @@ def test_the_variables_of_the_original_stand_between_files_and_our_own(load: Cal
 
 
 def test_settings_that_are_gone_are_told_and_harm_nothing(load: Callable[..., Loaded]) -> None:
-    kernels = "[kernels]\nspare_idle_seconds = 3\nladder_nudge_seconds = 9\n"
+    kernels = "[kernels]\nspares = 3\nladder_nudge_seconds = 9\n"
     text = f"{kernels}[pipes]\nretry_growth = 'x'\n[ledger]\nkeep_days = 9\n"
     loaded = load(text, flags=("tools.listen_backlog=3",), PX_LOGS__SPILL_BYTES="1")
     assert loaded.settings == DEFAULTS
     assert [
         warning.split(" no longer exists and is ignored: ")[0].split("the setting ")[1] for warning in loaded.warnings
     ] == [
-        "kernels.spare_idle_seconds",
+        "kernels.spares",
         "kernels.ladder_nudge_seconds",
         "pipes.retry_growth",
         "ledger.keep_days",

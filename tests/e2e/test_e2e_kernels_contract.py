@@ -388,7 +388,7 @@ def test_the_names_of_the_original_are_accepted(tmp_path: Path) -> None:
 
 
 def traced(log: Path) -> str:
-    """Return the whole log once it tells of a cell's request: there is more behind it, the start of a spare say."""
+    """Return the whole log once it tells of a cell's request: there is more behind it, the start of a zygote say."""
     text = log.read_text(errors="replace")
     return text if "execute_request" in text else ""
 

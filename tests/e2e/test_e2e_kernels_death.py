@@ -76,7 +76,7 @@ def strays(home: House) -> list[int]:
     known = {home.pids()[1]}
     gateway = home.home / "state" / "gateway" / "gateway.json"
     listed = home.get("/api/kernels")
-    rows = [*listed["kernels"], *listed["spares"], *([json.loads(gateway.read_text())] if gateway.exists() else [])]
+    rows = [*listed["kernels"], *listed["zygotes"], *([json.loads(gateway.read_text())] if gateway.exists() else [])]
     for pid in [each["pid"] for each in rows if each["pid"] is not None]:
         known |= {pid, *descendants(pid)} if alive(pid) else set()
     return [pid for pid in marked(home.daemon_id) if pid not in known]
@@ -326,7 +326,7 @@ def test_kill_of_the_keeper_leaves_nothing_and_the_next_start_says_what_was_cut_
     home.start()
     for each in (pid, *left):
         assert not alive(each), "the next start sweeps what nobody guarded"
-    until(lambda: not strays(home), "all that bears its mark has a row")  # its own first spare may be on its way
+    until(lambda: not strays(home), "all that bears its mark has a row")  # its own first zygote may be on its way
     found = row(home, "k")
     assert (found["state"], found["pid"], found["running"]) == ("stopped", None, None)
     assert found["reason"] in ({"interrupted"} if "kernel" not in order else {"interrupted", "signal"})

@@ -92,7 +92,7 @@ def test_an_overlay_that_is_not_there_or_does_not_fit_is_told_of(bare_python: st
     assert "not_there" in told["detail"]
 
 
-@pytest.mark.parametrize("words", [["--px-modules"], ["--px-overlay="], ["--px-modlues", "/tmp"], ["--px-spare=x"]])
+@pytest.mark.parametrize("words", [["--px-modules"], ["--px-overlay="], ["--px-modlues", "/tmp"], ["--px-zygote=x"]])
 def test_what_is_wrong_with_the_command_line_is_one_line(words: list[str]) -> None:
     done = subprocess.run([sys.executable, LAUNCHER, *words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 78

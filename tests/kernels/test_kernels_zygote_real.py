@@ -246,6 +246,7 @@ async def test_a_session_says_how_it_began_and_a_zygote_is_no_session(
         assert second.cold_start_ms is not None
         seen = house.room.snapshot(second.session_id)[0]
         assert (seen.start_method, seen.cold_start_ms) == ("zygote", second.cold_start_ms)
+        assert [(cell.status, cell.text, cell.lossy) for cell in second.cells] == [("ok", "2\n", False)]
         await house.replace()
         assert house.room.snapshot(second.session_id)[0].start_method == "zygote"
         assert house.room.snapshot(first.session_id)[0].start_method == "spawn"

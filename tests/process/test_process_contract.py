@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from process.real_keeper import RealKeeper
-from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
+from supervisord_py.errors import ConflictError, PxError
 from supervisord_py.process import host
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.lifecycle import describe, outcome
@@ -124,26 +124,6 @@ async def test_release_frees_the_key_and_a_stop_of_what_is_gone_is_done(house: H
     assert await placement.list("tool:") == ()
     assert (await placement.stop(key, grace_seconds=0, reason="stopped")).survivors == ()
     assert gone == [key]
-
-
-async def test_a_renamed_child_ends_under_its_new_key_and_nobody_waits_for_the_old_one(house: House) -> None:
-    placement, (key, new) = house.placement, (house.placement.new_key(), house.placement.new_key())
-    await placement.spawn(key, house.shell("exec sleep 600"))
-    waiting = asyncio.ensure_future(placement.wait(key))
-    await asyncio.sleep(0)
-    child = await placement.rename(key, new, unit="tool:y", tag="note")
-    assert (child.key, child.unit, child.tag) == (new, "tool:y", "note")
-    assert [it.key for it in placement.children()] == [new]
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    with pytest.raises(UnknownUnitError):
-        await placement.rename(key, placement.new_key(), unit="tool:y", tag="")
-    await placement.stop(new, grace_seconds=0, reason="stopped")
-    assert (await ended(placement, new)).unit == "tool:y"
-    with pytest.raises(ConflictError):
-        await placement.rename(new, placement.new_key(), unit="tool:z", tag="")
-    await placement.release(new)
-    assert await placement.list() == ()
 
 
 async def test_descriptors_outlive_the_control_plane_and_reach_the_child(house: House) -> None:

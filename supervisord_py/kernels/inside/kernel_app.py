@@ -302,6 +302,7 @@ class IPKernelApp(kernelapp.IPKernelApp):
 
 def run(arguments: Any, offered: Modules) -> None:
     """Be the kernel until it is told to end; `arguments` are for ipykernel, `offered` are names for user code."""
+    CELLS.begin()
     ZMQInteractiveShell.offered = offered
     app = IPKernelApp.instance(kernel_class=IPythonKernel, outstream_class=__package__ + ".streams.OutStream")
     app.config.HistoryManager.hist_file = ":memory:"  # nobody asks for yesterday's, and the disk takes time

@@ -54,13 +54,17 @@ class Cells:
 
     def __init__(self) -> None:
         self.folder: str | None = None
-        self.pid = os.getpid()
-        self.is_forked = False
+        self.begin()
         self.streams: dict[str, OutStream] = {}
         self._known: OrderedDict[str, Cell] = OrderedDict()
         self._holders: list[Cell] = []
         self._own: dict[int, int] = {}
         os.register_at_fork(after_in_child=self._note_fork)
+
+    def begin(self) -> None:
+        """Be the cells of this process, which may have been forked since this was imported."""
+        self.pid = os.getpid()
+        self.is_forked = False
 
     def get(self, header: Mapping[str, Any]) -> Cell | None:
         return self._known.get(header.get("msg_id", ""))
