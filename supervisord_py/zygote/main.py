@@ -241,10 +241,9 @@ def _limit(rlimits: list[list[int]]) -> None:
 
 def _take_environment(argv: list[str], env: dict[str, str], *, listens: bool) -> None:
     """Have this environment and no other, also for whoever looks from outside (/proc/PID/environ and cmdline)."""
-    ours = {
-        name: os.environ[name] for name in ("LC_CTYPE",) if name in os.environ
-    }  # which Python's start adds (PEP 538)
-    env = {**ours, **env, **({"LISTEN_PID": str(os.getpid())} if listens else {})}
+    env = {**env, **({"LISTEN_PID": str(os.getpid())} if listens else {})}
+    if "LC_CTYPE" in os.environ:
+        env.setdefault("LC_CTYPE", os.environ["LC_CTYPE"])  # Python's start adds it where there is no locale (PEP 538)
     os.environ.clear()  # of C's, too: nothing refers to the memory of the old one any more
     os.environ.update(env)
     time.tzset()

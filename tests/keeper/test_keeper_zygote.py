@@ -1,92 +1,160 @@
-"""A child that was started for nobody becomes somebody's: it notices nothing, and all that is said of it changes."""
+"""A child that a zygote forks is held, limited, found, told and swept as one that the keeper forks."""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import re
 import signal
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import alive, one_rung, probe, until
+from keeper.keeper_rig import PYTHON, alive, marked, one_linux_rung, probe, until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from keeper.keeper_rig import Rig
 
-SPEAKER = "trap 'echo after; echo woe >&2; exit 7' USR1; echo before; while :; do sleep 0.02; done"
+SLEEP = "import time; time.sleep(600)"
 
 
-def spawned(rig: Rig, argv: list[str], **members: Any) -> str:
-    spec = rig.spec(argv, unit="kernel-spare:one", **members)
-    rig.links[0].call("spawn", **spec)
-    return str(spec["key"])
-
-
-def renamed(rig: Rig, key: str, unit: str = "kernel:mine") -> dict[str, Any]:
-    members = {"key": key, "new_key": rig.key(), "unit": unit, "tag": "note"}
-    child: dict[str, Any] = rig.links[0].call("rename", **members)["child"]
-    assert rig.links[0].call("rename", **members)["child"] == child, "the same order again changes nothing"
+def begun(rig: Rig) -> dict[str, Any]:
+    """Start a zygote; return its child document once it forks."""
+    link, (ours, theirs) = rig.links[-1], socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        link.call("put_fd", (theirs.fileno(),), name="theirs")
+        spec = rig.spec(probe("forks", 3), unit="zygote:one", grant_fds=[[3, "theirs"]])
+        child: dict[str, Any] = link.call("spawn", **spec)["child"]
+        link.call("drop_fd", name="theirs")
+        theirs.close()
+        assert "made_from" in json.loads(ours.recv(1 << 20))
+        link.call("put_fd", (ours.fileno(),), name=f"zygote:{child['key']}")
     return child
 
 
-@one_rung
-def test_output_and_end_are_the_new_ones_from_then_on(rung: Rig) -> None:
-    link = rung.links[0]
-    key = spawned(rung, ["/bin/sh", "-c", SPEAKER])
-    until(lambda: rung.output("kernel-spare:one") == b"before\n", "the first line")
-    before = link.call("list", prefix="")["children"][0]
-    child = renamed(rung, key)
-    assert [one["key"] for one in link.call("list", prefix="")["children"]] == [child["key"]] != [key]
-    assert (child["unit"], child["tag"], child["pid"]) == ("kernel:mine", "note", before["pid"])
-    assert child["started_at"] > before["started_at"]
-    link.call("signal", key=child["key"], signum=signal.SIGUSR1, tree=False)
-    record = link.exit(child["key"])
-    assert (record["unit"], record["code"], record["start_time"]) == ("kernel:mine", 7, before["start_time"])
-    link.event("gone", key=child["key"])
-    assert rung.output("kernel-spare:one") == b"before\n"
-    assert sorted(rung.output("kernel:mine").splitlines()) == [b"after", b"woe"]
-    assert record["log_end"] - record["log_position"] == len(b"after\nwoe\n")
-    assert not [event for event in link.events if key in str(event)], "of the old key nothing is told"
-    link.call("release", key=child["key"])
-    assert link.call("list", prefix="")["children"] == []
+def script(rig: Rig, text: str) -> list[str]:
+    """Return the command line of a Python script."""
+    (rig.dir / "script.py").write_text(text)
+    return [*PYTHON, str(rig.dir / "script.py")]
 
 
-def test_a_daemon_that_bears_the_old_mark_is_stopped_with_it(linux_rung: Rig) -> None:
-    """A double-forked process is found by the mark that it has inherited, and that is the one of the first key."""
-    book = linux_rung.dir / "family"
-    key = spawned(linux_rung, probe("family", book, "daemon", "deaf"))
-    pids = until(
-        lambda: (words := book.read_text().split() if book.exists() else []) and len(words) == 2 and words, "a family"
-    )
-    other = linux_rung.spec(["/bin/sleep", "600"])
-    linux_rung.links[0].call("spawn", **other)
-    child = renamed(linux_rung, key)
-    report = linux_rung.links[0].call("stop", key=child["key"], grace_seconds=0, kill_seconds=30, reason="stopped")
+@one_linux_rung
+def test_what_is_forked_is_what_is_spawned(linux_rung: Rig) -> None:
+    rig, link = linux_rung, linux_rung.links[0]
+    zygote = begun(rig)
+    (rig.dir / "folder").mkdir()
+    read, write = os.pipe()
+    link.call("put_fd", (read,), name="granted")
+    felt = []
+    for forked in ({}, {"zygote": zygote["key"]}):
+        more = {
+            "cwd": str(rig.dir / "folder"),
+            "env": {"PX_X": "ä \udcff"},
+            "rlimits": [["nofile", 99, 100], ["core", 0, 0]],
+            "grant_fds": [[5, "granted"]],
+            "set_listen_pid": True,
+        }
+        spec = rig.spec(probe("felt"), unit=f"tool:probe-{len(felt)}", **more, **forked)
+        child = link.call("spawn", **spec)["child"]
+        record = link.exit(spec["key"])
+        link.event("gone", key=spec["key"])
+        assert (record["code"], record["pid"], record["start_time"]) == (0, child["pid"], child["start_time"])
+        said = json.loads(rig.output(spec["unit"]).replace(spec["key"].encode(), b"KEY"))
+        assert [said.pop(name) for name in ("pid", "sid", "pgid", "ppid")] == [*[child["pid"]] * 3, rig.pid]
+        assert said["env"].pop("LISTEN_PID") == str(child["pid"])
+        assert said["env"].pop("PX_UNIT") == spec["unit"]
+        said["fds"] = {number: re.sub(r"^pipe:.*", "pipe", place) for number, place in said["fds"].items()}
+        felt.append(said)
+    assert felt[0] == felt[1]
+    assert said["pdeathsig"] == signal.SIGKILL
+    assert link.call("spawn", **spec)["child"]["pid"] == child["pid"], "the same order again starts nothing"
+    os.close(read)
+    os.close(write)
+
+
+@one_linux_rung
+def test_its_tree_is_found_and_ended(linux_rung: Rig) -> None:
+    """A double-forked process is found by the mark that it has inherited, which /proc must show."""
+    rig, link = linux_rung, linux_rung.links[0]
+    zygote, book = begun(rig), linux_rung.dir / "family"
+    family = rig.spec(probe("family", book, "daemon", "deaf"), zygote=zygote["key"])
+    other = rig.spec(script(rig, SLEEP), zygote=zygote["key"])
+    for spec in (family, other):
+        link.call("spawn", **spec)
+    pids = until(lambda: (words := book.read_text().split() if book.exists() else []) and len(words) == 2 and words)
+    report = link.call("stop", key=family["key"], grace_seconds=0, kill_seconds=30, reason="stopped")
     assert report["survivors"] == []
     assert not any(alive(int(pid)) for pid in pids)
-    linux_rung.links[0].call("stop", key=other["key"], grace_seconds=0, kill_seconds=30, reason="stopped")
+    states = {child["key"]: child["state"] for child in link.call("list", prefix="")["children"]}
+    assert states == {zygote["key"]: "running", family["key"]: "exited", other["key"]: "running"}
 
 
-@one_rung
-def test_its_memory_is_still_watched(rung: Rig) -> None:
-    if rung.links[0].hello["memory_rung"] == "cgroup":
-        pytest.skip("the kernel enforces memory here, in the group that the child stays in")
-    go = rung.dir / "go"
-    eat = f"while [ ! -e {go} ]; do sleep 0.02; done; exec {' '.join(probe('eater', 1e9, 4e9))}"
-    child = renamed(rung, spawned(rung, ["/bin/sh", "-c", eat], max_rss_bytes=100 << 20))
-    go.touch()
-    record = rung.links[0].exit(child["key"])
-    assert record["verdict"]["reason"] == "memory_limit"
+@one_linux_rung
+def test_it_outlives_its_zygote_and_not_the_keeper(linux_rung: Rig) -> None:
+    rig, link = linux_rung, linux_rung.links[0]
+    zygote = begun(rig)
+    sleeper = rig.spec(script(rig, SLEEP), zygote=zygote["key"])
+    child = link.call("spawn", **sleeper)["child"]
+    os.kill(zygote["pid"], signal.SIGKILL)
+    link.event("gone", key=zygote["key"])
+    assert alive(child["pid"])
+    assert child["pid"] in marked(rig.daemon_id)
+    order = rig.spec(script(rig, "pass"), zygote=zygote["key"])
+    error = link.refused("spawn", **order)
+    assert (error["kind"], error["stage"]) == ("spawn_failed", "zygote")
+    assert link.call("spawn", **{**order, "zygote": None})["child"]["key"] == order["key"], "nothing is left of the try"
+    os.kill(rig.pid, signal.SIGKILL)
+    rig.wait()
+    until(lambda: not alive(child["pid"]), "the end of what it held")
 
 
-def test_what_has_ended_or_is_not_there_cannot_be_renamed(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("members", "stage", "number"),
+    [
+        ({"cwd": "/nowhere"}, "chdir", errno.ENOENT),
+        ({"rlimits": [["nofile", 10, 5]]}, "rlimit", errno.EINVAL),
+        ({"zygote": "nobody"}, "zygote", errno.ENOENT),
+    ],
+)
+def test_what_cannot_be_is_told_as_of_a_spawn(
+    members: dict[str, Any], stage: str, number: int, rigs: Callable[..., Rig]
+) -> None:
+    rig = rigs()
     link = rig.up()
-    members = {"new_key": rig.key(), "unit": "kernel:mine", "tag": ""}
-    ended, lives = spawned(rig, ["/bin/true"]), spawned(rig, ["/bin/sleep", "600"])
-    link.exit(ended)
-    assert link.refused("rename", key=ended, **members)["kind"] == "dead"
-    assert link.refused("rename", key="nobody", **members)["kind"] == "unknown_key"
-    assert link.refused("rename", key=lives, **{**members, "new_key": ended})["kind"] == "exists"
-    assert link.refused("rename", key=lives, **{**members, "unit": "../.."})["kind"] == "bad_request"
-    assert link.refused("rename", key=lives, unit="kernel:mine", tag="")["kind"] == "bad_request"
-    link.call("stop", key=lives, grace_seconds=0, kill_seconds=30, reason="stopped")
-    assert link.refused("rename", key=lives, **members)["kind"] == "dead"
+    order = rig.spec(script(rig, "pass"), **{"zygote": begun(rig)["key"], **members})
+    error = link.refused("spawn", **order)
+    assert (error["kind"], error["stage"], error["errno"]) == ("spawn_failed", stage, number)
+    assert [child["unit"] for child in link.call("list", prefix="")["children"]] == ["zygote:one"]
+
+
+def test_a_zygote_that_does_not_answer_delays_nobody_for_long(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    link = rig.up()
+    zygote = begun(rig)
+    os.kill(zygote["pid"], signal.SIGSTOP)
+    order = rig.spec(script(rig, f"open({str(rig.dir / 'ran')!r}, 'w')"), zygote=zygote["key"])
+    assert link.refused("spawn", **order)["errno"] == errno.ETIMEDOUT
+    os.kill(zygote["pid"], signal.SIGCONT)
+    later = rig.spec(probe("felt"), zygote=zygote["key"])
+    link.call("spawn", **later)
+    link.exit(later["key"])
+    assert not (rig.dir / "ran").exists(), "an order that nobody waits for any more is not carried out"
+
+
+def test_a_zygote_ends_with_who_holds_its_socket(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    link = rig.up()
+    zygote = begun(rig)
+    link.call("drop_fd", name=f"zygote:{zygote['key']}")
+    assert link.exit(zygote["key"])["code"] == 0
+
+
+def test_without_a_subreaper_nothing_is_forked(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(platform="portable")
+    link = rig.up()
+    order = rig.spec(script(rig, "pass"), zygote=begun(rig)["key"])
+    assert link.refused("spawn", **order)["stage"] == "zygote"
