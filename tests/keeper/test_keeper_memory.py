@@ -132,7 +132,7 @@ def test_a_share_that_cannot_be_read_counts_in_full(monkeypatch: pytest.MonkeyPa
     over: list[int] = []
     loop: Any = SimpleNamespace(now=lambda: 0.0, later=lambda _seconds, look: looks.append(look))
     members: Any = SimpleNamespace(catch_up=lambda: None, member_pids=lambda _child: [1, 2])
-    child: Any = SimpleNamespace(born="k", group=None, max_rss_bytes=250 * MB, memory_grace=0.0)
+    child: Any = SimpleNamespace(key="k", group=None, max_rss_bytes=250 * MB, memory_grace=0.0)
     looks: list[Any] = []
     watch = memory.MemoryWatch(loop, members, lambda _, used, _grace: over.append(used))
     watch.watch(child)
