@@ -65,7 +65,7 @@ class DirectBackend:
 
     def expect(self, launch: Launch) -> None:
         """Have a zygote for such launches, as if one had just been started."""
-        self.zygotes.want(zygotes.recipe_of(launch), launch.env.get("PATH", ""))
+        self.zygotes.want(zygotes.recipe_of(launch), PATH=launch.env.get("PATH", ""))
 
     @staticmethod
     async def preload() -> None:

@@ -131,6 +131,9 @@ class KernelInstance(Instance):
         """Note what is known of its end so far, for whoever is refused because of it."""
         self.problem.update(end.facts(), detail=f"The kernel {how_it_ended(end)}.")
 
+    def facts(self) -> dict[str, Any]:
+        return {"start_method": self.method.value} if self.is_ours else {}
+
     def own_note(self) -> dict[str, Any]:
         """Return what is kept with it."""
         session = self.session

@@ -22,13 +22,14 @@ from supervisord_py.process.host import check_room
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child
 
 UNITS = "zygote:"  # how the units of zygotes begin
 FD = 3  # where its end of the socket is
+PRELOAD = "PX_PRELOAD"  # the variable that names the modules to import
 REVISION = 4  # of the keeper that knows zygotes
 SETTLE_SECONDS = 0.5  # from a start to the making of its zygote: it has done its first work by then, mostly
 START_SECONDS = 60.0  # for importing everything
@@ -41,10 +42,13 @@ _TROUBLE = (PxError, OSError, TimeoutError, ValueError, KeyError, TypeError)
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """What a zygote is started from. Equal ones do for each other."""
+    """What a zygote is started from. Equal ones do for each other. `env` may hold secrets: not in repr."""
 
     argv: tuple[str, ...]  # program and arguments, which end in an option for the descriptor
     env: tuple[tuple[str, str], ...]  # sorted: what acts while Python starts and imports; all else comes with the order
+
+    def __repr__(self) -> str:
+        return f"Recipe({self.argv})"
 
 
 class ZygoteView(msgspec.Struct, frozen=True):
@@ -57,9 +61,9 @@ class ZygoteView(msgspec.Struct, frozen=True):
 
 
 class Zygote:
-    """One process. `path`: PATH for its start."""
+    """One process. `env`: beyond that of its recipe."""
 
-    def __init__(self, placement: KeeperClient, recipe: Recipe, path: str) -> None:
+    def __init__(self, placement: KeeperClient, recipe: Recipe, env: Mapping[str, str]) -> None:
         self.recipe = recipe
         self.key = placement.new_key()
         self.pid: int | None = None
@@ -68,11 +72,11 @@ class Zygote:
         self.forks = 0
         self.used_at = asyncio.get_running_loop().time()
         self.life: asyncio.Task[None] | None = None
-        digest = hashlib.sha256(repr(recipe).encode(errors="surrogateescape")).hexdigest()
+        digest = hashlib.sha256(repr((recipe.argv, recipe.env)).encode(errors="surrogateescape")).hexdigest()
         self.unit = f"{UNITS}{digest[:8]}"  # one a recipe: logs do not pile up
         self.stored = f"{UNITS}{self.key}"  # under which name the keeper has our end of the socket
         self._placement = placement
-        self._env = {**dict(recipe.env), **({"PATH": path} if path else {})}
+        self._env = {**dict(recipe.env), **env}
 
     def view(self) -> ZygoteView:
         """Return it as it is shown."""
@@ -129,6 +133,7 @@ class ZygotePool:
         self._placement = placement
         self._most = most
         self._zygotes: dict[Recipe, Zygote] = {}  # the most recently used last
+        self._learnt: dict[Recipe, dict[str, None]] = {}  # modules to import, in that order
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -136,15 +141,26 @@ class ZygotePool:
         """Return the zygotes there are, and those that refuse."""
         return tuple(zygote.view() for zygote in self._zygotes.values())
 
-    def want(self, recipe: Recipe | None, path: str = "") -> None:
-        """Something was started, or will be, that could be forked: have a zygote for the next such start."""
+    def want(self, recipe: Recipe | None, modules: Iterable[str] = (), **env: str) -> None:
+        """Something was started, or will be, that could be forked: have a zygote for the next such start.
+
+        Args:
+            recipe: What it is started from, None where nothing can be forked.
+            modules: What it imports, in the order in which to; all that was named for a recipe is imported.
+            env: For the start, beyond the recipe's.
+        """
         if recipe is None or not self._most() or sys.platform != "linux":
             return
         if self._placement.caps.keeper_revision < REVISION:
             return
+        learnt = self._learnt.setdefault(recipe, {})
+        before = len(learnt)
+        learnt.update(dict.fromkeys(modules))
+        if len(learnt) > before and recipe in self._zygotes:
+            self._end(self._zygotes[recipe], Reason.REPLACED)
         zygote = self._zygotes.pop(recipe, None)
         if zygote is None:
-            zygote = Zygote(self._placement, recipe, path)
+            zygote = Zygote(self._placement, recipe, {**env, **({PRELOAD: ",".join(learnt)} if learnt else {})})
             zygote.life = self._run(self._live(zygote))
         self._zygotes[recipe] = zygote
         self.trim()

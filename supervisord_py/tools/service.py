@@ -31,6 +31,7 @@ from supervisord_py.process.instance import Phase, reason_of
 from supervisord_py.process.model import Reason, StopReport
 from supervisord_py.process.pool import Bounds, Fail, Grant, Pin, Pool, Refuse, Request, Rules, Start, Stop
 from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.process.zygote_pool import ZygotePool
 from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolDriver, ToolInstance
 from supervisord_py.tools.manifest import MEBIBYTE
@@ -134,7 +135,8 @@ class Tools:
         self.supervisor = Supervisor(placement, ledger, events)
         self.pool = Pool(bounds_of(config.pool))
         self._environ = os.environ if environ is None else environ
-        self.driver = ToolDriver(self.supervisor, catalog, config, self._environ, self._gone)
+        self.zygotes = ZygotePool(placement, lambda: self.config.zygotes)
+        self.driver = ToolDriver(self.supervisor, catalog, config, self._environ, self._gone, zygotes=self.zygotes)
         self._placement = placement
         self._ledger = ledger
         self._events = events
@@ -216,6 +218,7 @@ class Tools:
             self._timer.cancel()
         for tool in tuple(self._states):
             self.remember(tool)
+        await self.zygotes.close()
         await self.supervisor.close()
         for instance in self._instances.values():
             await self.driver.let_go(instance)
@@ -554,6 +557,7 @@ class Tools:
     def reconfigure(self, config: ToolsConfig) -> None:
         """Take new settings: bounds of the pool at once, the rest for what starts from now on."""
         self.config = self.driver.config = config
+        self.zygotes.trim()
         self._perform(self.pool.bound(bounds_of(config.pool), clock.now()))
 
     def trial_driver(self, method: str) -> ToolDriver:

@@ -53,6 +53,7 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
     owner = socket.socket(fileno=number)
     made_from = stamped(places())
     _out_of_the_way(load)
+    _fork_once()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
     why = hazard(number)
     _tell(owner, {"made_from": made_from} if why is None else {"refused": why})
     if why is not None:
@@ -104,6 +105,13 @@ def hazard(own: int) -> str | None:
             continue  # of the listing itself
         left += [kind] if kind in ("socket", "anon_inode") or kind.startswith("/dev/nvidia") else []
     return f"importing left open {', '.join(left)}" if left else None
+
+
+def _fork_once() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def _out_of_the_way(load: Callable[[], Any]) -> None:
@@ -200,6 +208,8 @@ def _become(order: dict[str, Any], fds: list[int], middle: int) -> list[str]:
     except ValueError as error:  # what resource.setrlimit makes of EPERM and EINVAL
         _fail(report, stage, errno.EPERM if "not allowed" in str(error) else errno.EINVAL)
     os.close(report)
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # random and ssl do that by themselves
     return argv
 
 
