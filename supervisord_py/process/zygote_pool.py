@@ -22,12 +22,12 @@ from supervisord_py.process.host import check_room
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child
 
-UNITS = "zygote:"  # how the units of zygotes begin
+UNITS = "zygote:"  # how the units of zygotes begin, and the names under which the keeper has the ends of their sockets
 FD = 3  # where its end of the socket is
 PRELOAD = "PX_PRELOAD"  # the variable that names the modules to import
 REVISION = 4  # of the keeper that knows zygotes
@@ -63,7 +63,7 @@ class ZygoteView(msgspec.Struct, frozen=True):
 class Zygote:
     """One process. `env`: beyond that of its recipe."""
 
-    def __init__(self, placement: KeeperClient, recipe: Recipe, env: Mapping[str, str]) -> None:
+    def __init__(self, placement: KeeperClient, units: str, recipe: Recipe, env: Mapping[str, str]) -> None:
         self.recipe = recipe
         self.key = placement.new_key()
         self.pid: int | None = None
@@ -73,7 +73,7 @@ class Zygote:
         self.used_at = asyncio.get_running_loop().time()
         self.life: asyncio.Task[None] | None = None
         digest = hashlib.sha256(repr((recipe.argv, recipe.env)).encode(errors="surrogateescape")).hexdigest()
-        self.unit = f"{UNITS}{digest[:8]}"  # one a recipe: logs do not pile up
+        self.unit = f"{units}{digest[:8]}"  # one a recipe: logs do not pile up
         self.stored = f"{UNITS}{self.key}"  # under which name the keeper has our end of the socket
         self._placement = placement
         self._env = {**dict(recipe.env), **env}
@@ -127,10 +127,11 @@ async def _stop(placement: KeeperClient, key: str, reason: Reason) -> None:
 
 
 class ZygotePool:
-    """The zygotes of one control plane, at most `most()`: those used last. End it with `close`."""
+    """The zygotes for units of one kind, at most `most()`: those used last. End it with `close`."""
 
-    def __init__(self, placement: KeeperClient, most: Callable[[], int]) -> None:
+    def __init__(self, placement: KeeperClient, kind: str, most: Callable[[], int]) -> None:
         self._placement = placement
+        self._units = f"{UNITS}{kind}-"
         self._most = most
         self._zygotes: dict[Recipe, Zygote] = {}  # the most recently used last
         self._learnt: dict[Recipe, dict[str, None]] = {}  # modules to import, in that order
@@ -160,7 +161,8 @@ class ZygotePool:
             self._end(self._zygotes[recipe], Reason.REPLACED)
         zygote = self._zygotes.pop(recipe, None)
         if zygote is None:
-            zygote = Zygote(self._placement, recipe, {**env, **({PRELOAD: ",".join(learnt)} if learnt else {})})
+            named = {PRELOAD: ",".join(learnt)} if learnt else {}
+            zygote = Zygote(self._placement, self._units, recipe, {**env, **named})
             zygote.life = self._run(self._live(zygote))
         self._zygotes[recipe] = zygote
         self.trim()
@@ -183,6 +185,7 @@ class ZygotePool:
         if await asyncio.to_thread(stamped, zygote.made_from) != zygote.made_from or zygote.forks >= FORKS_MAX:
             self._end(zygote, Reason.REPLACED)
             return None
+        self._zygotes[zygote.recipe] = self._zygotes.pop(zygote.recipe)
         zygote.forks += 1
         zygote.used_at = asyncio.get_running_loop().time()
         try:
@@ -194,13 +197,18 @@ class ZygotePool:
             self._end(zygote, Reason.REPLACED)
             return None
 
-    async def end_left_over(self, held: Sequence[Child]) -> None:
+    async def end_left_over(self) -> None:
         """End those of an earlier control plane. Raises KeeperLostError."""
         ours = {zygote.key for zygote in self._zygotes.values()}
-        for child in held:
+        for child in await self._placement.list(self._units):
             if child.key not in ours:
                 await self._placement.drop_fd(f"{UNITS}{child.key}")
                 await _stop(self._placement, child.key, Reason.REPLACED)
+
+    def refusal(self, recipe: Recipe | None) -> str | None:
+        """Return why nothing is forked from the zygote of a recipe; None where it is, or will be."""
+        zygote = None if recipe is None else self._zygotes.get(recipe)
+        return None if zygote is None else zygote.refused
 
     async def close(self) -> None:
         """End every zygote, and what is under way."""

@@ -130,6 +130,7 @@ class ToolDriver:
         self._environ = environ
         self._on_gone = on_gone
         self._zygotes = zygotes
+        self.recipes: dict[str, Recipe] = {}  # by tool: what its last instance was, or could have been, forked from
 
     # -- up ----------------------------------------------------------------------------------------------------
 
@@ -152,6 +153,7 @@ class ToolDriver:
         recipe = recipe_of(spec, child)
         zygotes, named = self._zygotes, spec.preload if isinstance(spec.preload, tuple) else ()
         if zygotes is not None and recipe is not None:
+            self.recipes[spec.name] = recipe
             instance.fork = partial(zygotes.fork, recipe, instance.key)
             instance.notify.on_modules = lambda found: zygotes.want(recipe, named or found)
         return child

@@ -32,6 +32,7 @@ if MYPY:  # typing is not imported in a tool's process
 
 _PROGRAM = 5
 _MESSAGE_BYTES = 100_000
+_known: set[str] = set()  # names of modules that were told, or come from a zygote
 
 
 def _substitute(fd: int, port: int) -> None:
@@ -76,10 +77,14 @@ def _tell_modules() -> None:
     """Tell the daemon what the tool has imported of installed packages; the next start can then be forked."""
     installed = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
     library, names = os.path.dirname(os.__file__) + os.sep, []
-    for name, module in list(sys.modules.items()):
-        origin = str(getattr(getattr(module, "__spec__", None), "origin", None))
-        if origin.startswith(library) or any(each in origin for each in installed):
+    for name, module in list(sys.modules.items()):  # at one stroke: other threads may import
+        spec = getattr(module, "__dict__", {}).get("__spec__")
+        origin = str(getattr(spec, "origin", None))
+        if name not in _known and (origin.startswith(library) or any(each in origin for each in installed)):
             names.append(name)
+    _known.update(names)
+    if not names:
+        return
     message = ("X_PX_MODULES=" + ",".join(names)).encode()[:_MESSAGE_BYTES]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
@@ -131,6 +136,7 @@ def _serve(number: str) -> None:
     spec.loader.exec_module(zygote)
     argv = zygote.serve(int(number), lambda: _preload(os.environ.pop("PX_PRELOAD", "").split(",")))
     sys.argv = argv[1:]
+    _known.update(sys.modules)
     folder = os.path.dirname(os.path.realpath(_take(sys.argv[1:])[2]))
     own = {entry.partition(".")[0] for entry in os.listdir(folder)}
     if own.intersection(name for name in sys.modules if "." not in name) - {"__main__", "__pycache__"}:
