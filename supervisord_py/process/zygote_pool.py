@@ -22,7 +22,7 @@ from supervisord_py.process.host import check_room
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child
@@ -61,10 +61,13 @@ class ZygoteView(msgspec.Struct, frozen=True):
 
 
 class Zygote:
-    """One process. `env`: beyond that of its recipe."""
+    """One process, which imports `modules`, by name in their order; `env`: beyond that of its recipe."""
 
-    def __init__(self, placement: KeeperClient, units: str, recipe: Recipe, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, placement: KeeperClient, units: str, recipe: Recipe, modules: Collection[str], env: Mapping[str, str]
+    ) -> None:
         self.recipe = recipe
+        self.modules = modules
         self.key = placement.new_key()
         self.pid: int | None = None
         self.made_from: dict[str, Any] | None = None  # stamps by path, once it is ready
@@ -76,7 +79,7 @@ class Zygote:
         self.unit = f"{units}{digest[:8]}"  # one a recipe: logs do not pile up
         self.stored = f"{UNITS}{self.key}"  # under which name the keeper has our end of the socket
         self._placement = placement
-        self._env = {**dict(recipe.env), **env}
+        self._env = {**dict(recipe.env), **env, **({PRELOAD: ",".join(modules)} if modules else {})}
 
     def view(self) -> ZygoteView:
         """Return it as it is shown."""
@@ -134,7 +137,6 @@ class ZygotePool:
         self._units = f"{UNITS}{kind}-"
         self._most = most
         self._zygotes: dict[Recipe, Zygote] = {}  # the most recently used last
-        self._learnt: dict[Recipe, dict[str, None]] = {}  # modules to import, in that order
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -147,22 +149,20 @@ class ZygotePool:
 
         Args:
             recipe: What it is started from, None where nothing can be forked.
-            modules: What it imports, in the order in which to; all that was named for a recipe is imported.
+            modules: What it imports, in the order in which to, beside what it has imported so far.
             env: For the start, beyond the recipe's.
         """
         if recipe is None or not self._most() or sys.platform != "linux":
             return
         if self._placement.caps.keeper_revision < REVISION:
             return
-        learnt = self._learnt.setdefault(recipe, {})
-        before = len(learnt)
-        learnt.update(dict.fromkeys(modules))
-        if len(learnt) > before and recipe in self._zygotes:
-            self._end(self._zygotes[recipe], Reason.REPLACED)
         zygote = self._zygotes.pop(recipe, None)
+        named = dict.fromkeys((*(zygote.modules if zygote is not None else ()), *modules))
+        if zygote is not None and len(named) > len(zygote.modules):
+            self._end(zygote, Reason.REPLACED)
+            zygote = None
         if zygote is None:
-            named = {PRELOAD: ",".join(learnt)} if learnt else {}
-            zygote = Zygote(self._placement, self._units, recipe, {**env, **named})
+            zygote = Zygote(self._placement, self._units, recipe, named, env)
             zygote.life = self._run(self._live(zygote))
         self._zygotes[recipe] = zygote
         self.trim()
