@@ -68,7 +68,7 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
         reader, writer = os.pipe()
         if _fork_twice():  # it waits for the next order, so that none waits for a fork
             os.close(life)
-            if alive in select.select([owner, alive], [], [])[0]:
+            if alive in select.select((owner.fileno(), alive), (), ())[0]:
                 os._exit(0)
             order, fds = _hear(owner)
             os.write(writer, b"taken")
