@@ -39,7 +39,7 @@ class SessionLimits(Struct, frozen=True):
 
 
 class LadderTimes(Struct, frozen=True):
-    """When the rungs of an interrupt come, in seconds after the first (notes: kernels §4.4)."""
+    """When the rungs of an interrupt come, in seconds after the first."""
 
     again_seconds: float = 1.0
     terminate_seconds: float = 3.0

@@ -1,4 +1,4 @@
-"""When a starting tool may take work: whatever says so first; an early exit ends the wait at once.
+"""Readiness, when a starting tool may take work: whatever says so first; an early exit ends the wait at once.
 
 - READY=1 on the instance's NOTIFY_SOCKET, said by the tool itself (sd_notify(3)).
 - An answer to `GET /healthz`: 200. A 5xx means not yet, and it is asked again. Any other answer is that of a tool
