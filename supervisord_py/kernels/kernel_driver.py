@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError, ReadinessTimeoutError
-from supervisord_py.kernels import connection_file, messages
+from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import Launch, StartMethod
 from supervisord_py.kernels.choice import SPEC_PREFIX
 from supervisord_py.kernels.messages import how_it_ended
@@ -327,6 +327,8 @@ class KernelDriver(Driver[KernelInstance]):
         if instance.handle is not None:
             await instance.handle.close()
         if instance.is_ours:
+            from supervisord_py.kernels import connection_file
+
             folder = connection_file.folder_of(self._config().run_dir, instance.name)
             await asyncio.to_thread(connection_file.give_back, folder, instance.key)
 
