@@ -165,7 +165,8 @@ _AGES = re.compile(r"(\d+(?:\.\d+)?) *(s|m|h|d)[a-z]*(?: +ago)?")
 def since_when(text: str | None) -> str | None:
     """Return the time of `--since` and `--until` as the daemon reads it: RFC 3339, or an age ("10m").
 
-    Understands "today", "yesterday", "16:00" (the last one that was) and "2 hours ago"; anything else is passed on.
+    Understands "today", "yesterday", "16:00" (the last one that was), "2 hours ago", and a date and time without a
+    zone, which are those of the clock here; anything else is passed on.
     """
     if text is None:
         return None
@@ -174,7 +175,7 @@ def since_when(text: str | None) -> str | None:
         return found[1] + found[2]
     clock = re.fullmatch(r"(?:(today|yesterday) *)?(\d{1,2}):(\d{2})", words)
     if clock is None and words not in {"now", "today", "yesterday"}:
-        return text
+        return _with_zone(text)
     now = time.localtime()
     hour, minute = (int(clock[2]), int(clock[3])) if clock else (0, 0)
     if hour > 23 or minute > 59:
@@ -183,6 +184,16 @@ def since_when(text: str | None) -> str | None:
     midnight = (now.tm_year, now.tm_mon, now.tm_mday - back, hour, minute, 0, 0, 0, -1)
     moment = time.time() if words == "now" else time.mktime(midnight)
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
+
+
+def _with_zone(text: str) -> str:
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        return text if moment.tzinfo else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):
+        return text
 
 
 # -- kept output ------------------------------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ class DaemonSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     backoff_initial_seconds: PositiveSeconds = 0.1  # before a control plane that died is restarted
     backoff_max_seconds: PositiveSeconds = 30.0  # the longest such delay
+    zygotes: Count = 3  # processes, for tools and for kernels each, that keep imports ready to fork; 0 is none
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # least level of the own log
 
 
@@ -96,7 +97,6 @@ class KernelsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     timeout_min_seconds: PositiveSeconds = 1.0  # a call's timeout is not below it
     timeout_max_seconds: PositiveSeconds = 600.0  # nor above it
     start_seconds: PositiveSeconds = 60.0  # bound of one start
-    zygotes: Count = 2  # interpreters used last whose imports are kept ready to fork kernels from; 0 is none
     max_sessions: PositiveCount = 4  # kernels beyond which the oldest idle one goes
     idle_seconds: Seconds = 300.0  # idle time after which a kernel is stopped
     queue_max: Count = 64  # calls that may wait for one session

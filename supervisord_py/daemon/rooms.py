@@ -56,6 +56,7 @@ def tools_config(settings: Settings, paths: Paths) -> ToolsConfig:
         tools,
         data_dir=paths.state_dir / "artefacts",
         run_dir=paths.run_dir,
+        zygotes=settings.daemon.zygotes,
         defaults=_of(ToolDefaults, tools),
         pool=_of(PoolLimits, tools),
     )
@@ -80,6 +81,7 @@ def kernels_config(loaded: Loaded, paths: Paths) -> KernelsConfig:
         data_dir=paths.kernels_dir,
         modules_dir=paths.modules_dir,
         gateway=gateway,
+        zygotes=loaded.settings.daemon.zygotes,
         backend=BackendName(kernels.backend),
         expose=Expose(kernels.expose),
         env=_of(EnvRules, kernels, "env_"),

@@ -149,7 +149,7 @@ def _removed(section: str, name: str) -> str | None:
     if name not in _REMOVED.get(section, "").split():
         return None
     instead = "a constant, or a key of the unit's own file, took its place; see CHANGELOG"
-    instead = "kernels.zygotes took its place" if name == "spares" else instead
+    instead = "daemon.zygotes took its place" if name == "spares" else instead
     return f"the setting {section}.{name} no longer exists and is ignored: {instead}"
 
 

@@ -39,7 +39,7 @@ class SessionLimits(Struct, frozen=True):
 
 
 class LadderTimes(Struct, frozen=True):
-    """When the rungs of an interrupt come, in seconds after the first (notes: kernels §4.4)."""
+    """When the rungs of an interrupt come, in seconds after the first."""
 
     again_seconds: float = 1.0
     terminate_seconds: float = 3.0
@@ -108,7 +108,7 @@ class KernelsConfig(Struct, frozen=True):
     timeout_max_seconds: float = 600.0
     start_seconds: float = 60.0  # bound of one start where the call leaves more
     stop_seconds: float = 5.0  # from TERM to KILL in an orderly stop
-    zygotes: int = 2  # interpreters whose imports are kept ready to fork kernels from; 0 is none
+    zygotes: int = 3  # interpreters whose imports are kept ready to fork kernels from; 0 is none
     env: EnvRules = EnvRules()
     sessions: SessionLimits = SessionLimits()
     ladder: LadderTimes = LadderTimes()

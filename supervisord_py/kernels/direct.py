@@ -56,7 +56,7 @@ class DirectBackend:
     def __init__(self, placement: KeeperClient, config: KernelsConfig) -> None:
         self._placement = placement
         self._config = config
-        self.zygotes = ZygotePool(placement, lambda: self._config.zygotes)
+        self.zygotes = ZygotePool(placement, "kernel", lambda: self._config.zygotes)
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings; kernels that run keep what they were started with."""
@@ -65,7 +65,7 @@ class DirectBackend:
 
     def expect(self, launch: Launch) -> None:
         """Have a zygote for such launches, as if one had just been started."""
-        self.zygotes.want(zygotes.recipe_of(launch), launch.env.get("PATH", ""))
+        self.zygotes.want(zygotes.recipe_of(launch), PATH=launch.env.get("PATH", ""))
 
     @staticmethod
     async def preload() -> None:

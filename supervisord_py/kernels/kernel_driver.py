@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError, ReadinessTimeoutError
-from supervisord_py.kernels import connection_file, messages
+from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import Launch, StartMethod
 from supervisord_py.kernels.choice import SPEC_PREFIX
 from supervisord_py.kernels.messages import how_it_ended
@@ -130,6 +130,9 @@ class KernelInstance(Instance):
     def explain(self, end: End) -> None:
         """Note what is known of its end so far, for whoever is refused because of it."""
         self.problem.update(end.facts(), detail=f"The kernel {how_it_ended(end)}.")
+
+    def facts(self) -> dict[str, Any]:
+        return {"start_method": self.method.value} if self.is_ours else {}
 
     def own_note(self) -> dict[str, Any]:
         """Return what is kept with it."""
@@ -324,6 +327,8 @@ class KernelDriver(Driver[KernelInstance]):
         if instance.handle is not None:
             await instance.handle.close()
         if instance.is_ours:
+            from supervisord_py.kernels import connection_file
+
             folder = connection_file.folder_of(self._config().run_dir, instance.name)
             await asyncio.to_thread(connection_file.give_back, folder, instance.key)
 

@@ -52,11 +52,10 @@ def recipe_of(launch: Launch) -> Recipe | None:
 async def begin(pool: KernelPool, resolver: Callable[[], InterpreterResolver]) -> None:
     """End what an earlier control plane left; have a zygote for the interpreter used last, if that was not long ago."""
     session = _last_used(pool) if pool.config.zygotes else None
-    left = await pool.placement.list(UNITS)
-    if not left and session is None:
+    if session is None and not await pool.placement.list(UNITS):
         return
     backend: Any = await pool.driver.backends.get(BackendName.DIRECT)
-    await backend.zygotes.end_left_over(left)
+    await backend.zygotes.end_left_over()
     if session is not None and not backend.zygotes.views():  # else somebody has started one meanwhile
         try:
             backend.expect(await _launch(pool, resolver(), session))

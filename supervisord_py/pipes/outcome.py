@@ -364,7 +364,7 @@ def next_try(
     rules: RetryRules,
     chance: float,
 ) -> NextTry | None:
-    """Decide what follows an execution: the next preset at once, the same again later, or nothing.
+    """Decide on the retry of an execution: the next preset at once, the same again later, or nothing.
 
     Args:
         plan, preset: What it was run with: how many retries and which presets are left.

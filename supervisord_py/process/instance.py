@@ -188,7 +188,7 @@ class Instance:
 
     def spawned(self, child: Child) -> Operation:
         """Return what writes down which process it is."""
-        return spawned_row(child)
+        return spawned_row(child, self.start_method)
 
     async def ended(self) -> Operation:
         """Return what writes down how it ended: nothing of it is left, and the keeper has not forgotten it yet."""
@@ -245,7 +245,7 @@ def starting_row(key: str, unit: str, started_at: float, **facts: Any) -> Operat
     return INSTANCES.insert(InstanceRow(key, unit, started_at, **facts))
 
 
-def spawned_row(child: Child) -> Operation:
+def spawned_row(child: Child, start_method: str) -> Operation:
     """Return what writes down which process it is."""
     who = child.identity
     return INSTANCES.update(
@@ -255,6 +255,7 @@ def spawned_row(child: Child) -> Operation:
         boot_id=who.boot_id,
         started_at=child.started_at,
         log_position=child.log_position,
+        start_method=start_method,
     )
 
 

@@ -22,13 +22,14 @@ from supervisord_py.process.host import check_room
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child
 
-UNITS = "zygote:"  # how the units of zygotes begin
+UNITS = "zygote:"  # how the units of zygotes begin, and the names under which the keeper has the ends of their sockets
 FD = 3  # where its end of the socket is
+PRELOAD = "PX_PRELOAD"  # the variable that names the modules to import
 REVISION = 4  # of the keeper that knows zygotes
 SETTLE_SECONDS = 0.5  # from a start to the making of its zygote: it has done its first work by then, mostly
 START_SECONDS = 60.0  # for importing everything
@@ -41,10 +42,13 @@ _TROUBLE = (PxError, OSError, TimeoutError, ValueError, KeyError, TypeError)
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """What a zygote is started from. Equal ones do for each other."""
+    """What a zygote is started from. Equal ones do for each other. `env` may hold secrets: not in repr."""
 
     argv: tuple[str, ...]  # program and arguments, which end in an option for the descriptor
     env: tuple[tuple[str, str], ...]  # sorted: what acts while Python starts and imports; all else comes with the order
+
+    def __repr__(self) -> str:
+        return f"Recipe({self.argv})"
 
 
 class ZygoteView(msgspec.Struct, frozen=True):
@@ -57,10 +61,13 @@ class ZygoteView(msgspec.Struct, frozen=True):
 
 
 class Zygote:
-    """One process. `path`: PATH for its start."""
+    """One process, which imports `modules`, by name in their order; `env`: beyond that of its recipe."""
 
-    def __init__(self, placement: KeeperClient, recipe: Recipe, path: str) -> None:
+    def __init__(
+        self, placement: KeeperClient, units: str, recipe: Recipe, modules: Collection[str], env: Mapping[str, str]
+    ) -> None:
         self.recipe = recipe
+        self.modules = modules
         self.key = placement.new_key()
         self.pid: int | None = None
         self.made_from: dict[str, Any] | None = None  # stamps by path, once it is ready
@@ -68,11 +75,11 @@ class Zygote:
         self.forks = 0
         self.used_at = asyncio.get_running_loop().time()
         self.life: asyncio.Task[None] | None = None
-        digest = hashlib.sha256(repr(recipe).encode(errors="surrogateescape")).hexdigest()
-        self.unit = f"{UNITS}{digest[:8]}"  # one a recipe: logs do not pile up
+        digest = hashlib.sha256(repr((recipe.argv, recipe.env)).encode(errors="surrogateescape")).hexdigest()
+        self.unit = f"{units}{digest[:8]}"  # one a recipe: logs do not pile up
         self.stored = f"{UNITS}{self.key}"  # under which name the keeper has our end of the socket
         self._placement = placement
-        self._env = {**dict(recipe.env), **({"PATH": path} if path else {})}
+        self._env = {**dict(recipe.env), **env, **({PRELOAD: ",".join(modules)} if modules else {})}
 
     def view(self) -> ZygoteView:
         """Return it as it is shown."""
@@ -123,10 +130,11 @@ async def _stop(placement: KeeperClient, key: str, reason: Reason) -> None:
 
 
 class ZygotePool:
-    """The zygotes of one control plane, at most `most()`: those used last. End it with `close`."""
+    """The zygotes for units of one kind, at most `most()`: those used last. End it with `close`."""
 
-    def __init__(self, placement: KeeperClient, most: Callable[[], int]) -> None:
+    def __init__(self, placement: KeeperClient, kind: str, most: Callable[[], int]) -> None:
         self._placement = placement
+        self._units = f"{UNITS}{kind}-"
         self._most = most
         self._zygotes: dict[Recipe, Zygote] = {}  # the most recently used last
         self._one_at_a_time = asyncio.Lock()
@@ -136,15 +144,25 @@ class ZygotePool:
         """Return the zygotes there are, and those that refuse."""
         return tuple(zygote.view() for zygote in self._zygotes.values())
 
-    def want(self, recipe: Recipe | None, path: str = "") -> None:
-        """Something was started, or will be, that could be forked: have a zygote for the next such start."""
+    def want(self, recipe: Recipe | None, modules: Iterable[str] = (), **env: str) -> None:
+        """Something was started, or will be, that could be forked: have a zygote for the next such start.
+
+        Args:
+            recipe: What it is started from, None where nothing can be forked.
+            modules: What it imports, in the order in which to, beside what it has imported so far.
+            env: For the start, beyond the recipe's.
+        """
         if recipe is None or not self._most() or sys.platform != "linux":
             return
         if self._placement.caps.keeper_revision < REVISION:
             return
         zygote = self._zygotes.pop(recipe, None)
+        named = dict.fromkeys((*(zygote.modules if zygote is not None else ()), *modules))
+        if zygote is not None and len(named) > len(zygote.modules):
+            self._end(zygote, Reason.REPLACED)
+            zygote = None
         if zygote is None:
-            zygote = Zygote(self._placement, recipe, path)
+            zygote = Zygote(self._placement, self._units, recipe, named, env)
             zygote.life = self._run(self._live(zygote))
         self._zygotes[recipe] = zygote
         self.trim()
@@ -167,6 +185,7 @@ class ZygotePool:
         if await asyncio.to_thread(stamped, zygote.made_from) != zygote.made_from or zygote.forks >= FORKS_MAX:
             self._end(zygote, Reason.REPLACED)
             return None
+        self._zygotes[zygote.recipe] = self._zygotes.pop(zygote.recipe)
         zygote.forks += 1
         zygote.used_at = asyncio.get_running_loop().time()
         try:
@@ -178,13 +197,18 @@ class ZygotePool:
             self._end(zygote, Reason.REPLACED)
             return None
 
-    async def end_left_over(self, held: Sequence[Child]) -> None:
+    async def end_left_over(self) -> None:
         """End those of an earlier control plane. Raises KeeperLostError."""
         ours = {zygote.key for zygote in self._zygotes.values()}
-        for child in held:
+        for child in await self._placement.list(self._units):
             if child.key not in ours:
                 await self._placement.drop_fd(f"{UNITS}{child.key}")
                 await _stop(self._placement, child.key, Reason.REPLACED)
+
+    def refusal(self, recipe: Recipe | None) -> str | None:
+        """Return why nothing is forked from the zygote of a recipe; None where it is, or will be."""
+        zygote = None if recipe is None else self._zygotes.get(recipe)
+        return None if zygote is None else zygote.refused
 
     async def close(self) -> None:
         """End every zygote, and what is under way."""

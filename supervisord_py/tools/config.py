@@ -51,4 +51,5 @@ class ToolsConfig(msgspec.Struct, frozen=True):
     listen_backlog: int = 128  # backlog of a tool's listening socket
     stderr_tail_bytes: int = 64 * 1024  # how much of stderr rides with a failure
     validate_timeout_seconds: float = 30.0
+    zygotes: int = 3  # interpreters and environments whose imports are kept ready to fork tools from; 0 is none
     sync_timeout_seconds: float = 1800.0  # bound of one build of a `.venv`

@@ -16,6 +16,7 @@ import re
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from supervisord_py.errors import PxError, StartFailedError
 from supervisord_py.process.instance import End, Instance
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason, ResourceLimit
+from supervisord_py.process.zygote_pool import Recipe
 from supervisord_py.tools import failures
 from supervisord_py.tools.environment import argv_for, build_environment, find_interpreter
 from supervisord_py.tools.manifest import ListenMode, ToolSpec
@@ -30,12 +32,13 @@ from supervisord_py.tools.readiness import ExitedEarly, NotifySocket, NotInTime,
 from supervisord_py.tools.upstream import Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from supervisord_py.process.instance import Note
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child
     from supervisord_py.process.supervisor import Supervisor
+    from supervisord_py.process.zygote_pool import ZygotePool
     from supervisord_py.tools.catalog import Catalog
     from supervisord_py.tools.config import ToolsConfig
     from supervisord_py.tools.proxy import Run
@@ -71,6 +74,7 @@ class ToolInstance(Instance):
         self.runs: set[Run] = set()
         self.notify: NotifySocket | None = None
         self.upstream: Upstream | None = None
+        self.fork: Callable[[ChildSpec], Awaitable[Child | None]] | None = None  # has a zygote fork it, if there is one
         self.is_asked = False  # we ask it for its schema: that connection may still wait in the backlog when it ends
 
     def note(self) -> str:
@@ -79,7 +83,19 @@ class ToolInstance(Instance):
 
     def own_note(self) -> dict[str, Any]:
         """Return where and how it listens."""
-        return {"port": self.port, "listen": self.spec.listen.value, "cold_start_ms": self.cold_start_ms}
+        facts = {"port": self.port, "listen": self.spec.listen.value, "cold_start_ms": self.cold_start_ms}
+        return {**facts, "start_method": self.start_method}
+
+    def facts(self) -> dict[str, Any]:
+        return {"start_method": self.start_method}
+
+    async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
+        """Have its process: forked by a zygote, where there is one."""
+        child = await self.fork(spec) if self.fork is not None else None
+        if child is None:
+            return await super().spawn(placement, spec)
+        self.start_method = "zygote"
+        return child
 
 
 class _UndeclaredInstance(ToolInstance):
@@ -104,6 +120,7 @@ class ToolDriver:
         environ: Mapping[str, str],
         on_gone: Callable[[ToolInstance], None],
         stored_prefix: str = "listen:tool:",
+        zygotes: ZygotePool | None = None,
     ) -> None:
         self.config = config
         self.listeners = Listeners(supervisor.placement, config.listen_backlog, stored_prefix)
@@ -112,6 +129,8 @@ class ToolDriver:
         self._catalog = catalog
         self._environ = environ
         self._on_gone = on_gone
+        self._zygotes = zygotes
+        self.recipes: dict[str, Recipe] = {}  # by tool: what its last instance was, or could have been, forked from
 
     # -- up ----------------------------------------------------------------------------------------------------
 
@@ -130,7 +149,14 @@ class ToolDriver:
         except OSError as error:
             raise _no_socket(spec.unit, error, "notify") from error
         await self._placement.put_fd(_notify_name(instance.key), instance.notify.fileno())
-        return await asyncio.to_thread(self._child_spec, instance, instance.notify.path)
+        child = await asyncio.to_thread(self._child_spec, instance, instance.notify.path)
+        recipe = recipe_of(spec, child)
+        zygotes, named = self._zygotes, spec.preload if isinstance(spec.preload, tuple) else ()
+        if zygotes is not None and recipe is not None:
+            self.recipes[spec.name] = recipe
+            instance.fork = partial(zygotes.fork, recipe, instance.key)
+            instance.notify.on_modules = lambda found: zygotes.want(recipe, named or found)
+        return child
 
     def _child_spec(self, instance: ToolInstance, notify: Path) -> ChildSpec:
         spec = instance.spec
@@ -202,6 +228,7 @@ class ToolDriver:
             instance.digest = note.digest
             instance.port = int(note.own.get("port") or 0)
             instance.cold_start_ms = int(note.own.get("cold_start_ms") or 0)
+            instance.start_method = str(note.own.get("start_method") or instance.start_method)
         return instance
 
     async def adopt(self, instance: ToolInstance, note: Note) -> bool:
@@ -253,6 +280,17 @@ class ToolDriver:
             instance.notify.close()
         if instance.upstream is not None:
             await instance.upstream.close()
+
+
+def recipe_of(spec: ToolSpec, child: ChildSpec) -> Recipe | None:
+    """Return what a zygote for an instance is started from; None where nothing may be forked.
+
+    Any package may look at any variable while it is imported, so that all but those of one instance are part of it.
+    """
+    if child.argv[1:2] != (str(SHIM),) or spec.preload is False or "PYTHONHASHSEED" in child.env:
+        return None
+    env = (each for each in child.env.items() if each[0] != "NOTIFY_SOCKET")
+    return Recipe((child.argv[0], str(SHIM), "--px-zygote"), tuple(sorted(env)))
 
 
 def resource_limits(spec: ToolSpec) -> tuple[ResourceLimit, ...]:

@@ -155,7 +155,7 @@ def add_tool(
         _copy(origin, draft)
         if name is not None and isinstance(declared.get(key), str) and declared[key] != name:
             _declare(draft, declared | {key: name})
-        _check(draft, folder, defaults)
+        _check(draft, origin, defaults)
     spec = load_tool(folder, defaults)
     needs_sync = spec.python is None and not os.path.lexists(folder / VENV)
     if needs_sync:
@@ -200,12 +200,12 @@ def _copy(origin: Path, draft: Path) -> None:
     draft.chmod(0o700)
 
 
-def _check(draft: Path, folder: Path, defaults: ToolDefaults | None) -> None:
-    """Load the copy; its errors name the place where it would have been."""
+def _check(draft: Path, origin: Path, defaults: ToolDefaults | None) -> None:
+    """Load the copy; its errors name the place that it was copied from."""
     try:
         load_tool(draft, defaults)
     except ConfigError as error:
-        moved = msgspec.json.encode([error.detail, error.extra]).replace(str(draft).encode(), str(folder).encode())
+        moved = msgspec.json.encode([error.detail, error.extra]).replace(str(draft).encode(), str(origin).encode())
         detail, extra = msgspec.json.decode(moved)
         raise ConfigError(
             detail, hint="mend the tool where it is, then add it again", unit=error.unit, **extra

@@ -177,6 +177,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     stop_timeout_seconds: float
     concurrency: int  # 1 for a Pixie tool with `concurrent: false`
     env: Mapping[str, str]
+    preload: tuple[str, ...] | bool  # modules for a zygote to import, () for those that it learns, False for none
     pinned: bool
     limits: ToolLimits
     pixie: PixieTraits | None  # what only Pixie's dialect has; None for plain tools
@@ -343,7 +344,7 @@ def _read_pixie(
 
 def _fields(read: PlainManifest | PixieManifest, own: Settings) -> dict[str, Any]:
     """Return what both dialects say in the same words."""
-    fields = {key: getattr(own, key) for key in OWN_KEYS if key != "preload"}
+    fields = {key: getattr(own, key) for key in OWN_KEYS}
     fields |= {key: getattr(read, key) for key in (*COMMON_KEYS, "version", "description")}
     return fields | {"command": own.command or None, "python": own.python or None}
 

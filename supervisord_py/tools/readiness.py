@@ -1,4 +1,4 @@
-"""When a starting tool may take work: whatever says so first; an early exit ends the wait at once.
+"""Readiness, when a starting tool may take work: whatever says so first; an early exit ends the wait at once.
 
 - READY=1 on the instance's NOTIFY_SOCKET, said by the tool itself (sd_notify(3)).
 - An answer to `GET /healthz`: 200. A 5xx means not yet, and it is asked again. Any other answer is that of a tool
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,7 +31,8 @@ HEARING_SECONDS = 5.0
 _QUESTION_SECONDS = 5.0
 _ANSWER_SECONDS = 1.0
 _ANSWER_BYTES = 65536
-_MESSAGE_BYTES = 4096
+_MESSAGE_BYTES = 128 * 1024
+_MODULE = re.compile(r"[\w.]+")
 _LOCAL = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104  # recognised, not bound
 
 
@@ -46,6 +48,7 @@ class NotifySocket:
         self.path = path
         self.status = ""
         self.is_ready = asyncio.Event()
+        self.on_modules: Callable[[list[str]], None] = lambda _names: None  # told what the tool has imported
         self._socket = receiving
         asyncio.get_running_loop().add_reader(receiving.fileno(), self._receive)
 
@@ -80,6 +83,8 @@ class NotifySocket:
                     self.is_ready.set()
                 elif name == "STATUS":
                     self.status = value
+                elif name == "X_PX_MODULES":
+                    self.on_modules([each for each in value.split(",") if _MODULE.fullmatch(each)])
 
     def close(self) -> None:
         """Stop listening and close our end; the file stays for a later control plane."""

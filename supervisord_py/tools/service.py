@@ -31,6 +31,7 @@ from supervisord_py.process.instance import Phase, reason_of
 from supervisord_py.process.model import Reason, StopReport
 from supervisord_py.process.pool import Bounds, Fail, Grant, Pin, Pool, Refuse, Request, Rules, Start, Stop
 from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.process.zygote_pool import ZygotePool
 from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolDriver, ToolInstance
 from supervisord_py.tools.manifest import MEBIBYTE
@@ -134,7 +135,8 @@ class Tools:
         self.supervisor = Supervisor(placement, ledger, events)
         self.pool = Pool(bounds_of(config.pool))
         self._environ = os.environ if environ is None else environ
-        self.driver = ToolDriver(self.supervisor, catalog, config, self._environ, self._gone)
+        self.zygotes = ZygotePool(placement, "tool", lambda: self.config.zygotes)
+        self.driver = ToolDriver(self.supervisor, catalog, config, self._environ, self._gone, zygotes=self.zygotes)
         self._placement = placement
         self._ledger = ledger
         self._events = events
@@ -154,6 +156,7 @@ class Tools:
     async def open(self) -> None:
         """Take over what the keeper holds; returns when every adopted ready tool serves again."""
         await self.supervisor.open()
+        self.supervisor.task(self.zygotes.end_left_over())
         await self.read_last_states()
         for row in await PINS.find(self._ledger):
             if row.unit.startswith("tool:"):
@@ -216,6 +219,7 @@ class Tools:
             self._timer.cancel()
         for tool in tuple(self._states):
             self.remember(tool)
+        await self.zygotes.close()
         await self.supervisor.close()
         for instance in self._instances.values():
             await self.driver.let_go(instance)
@@ -554,6 +558,7 @@ class Tools:
     def reconfigure(self, config: ToolsConfig) -> None:
         """Take new settings: bounds of the pool at once, the rest for what starts from now on."""
         self.config = self.driver.config = config
+        self.zygotes.trim()
         self._perform(self.pool.bound(bounds_of(config.pool), clock.now()))
 
     def trial_driver(self, method: str) -> ToolDriver:
@@ -607,6 +612,8 @@ class Tools:
         word = ("failed" if last.failure else "cold") if slot is None or cold else slot.phase.value
         if slot is not None and slot.phase is Phase.READY and slot.in_flight:
             word = "busy"
+        refused = self.zygotes.refusal(self.driver.recipes.get(name))
+        spawned = () if refused is None else (f"its starts are not forked: {refused}",)
         drift = tuple(f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift)
         port = self.driver.listeners.port_of(name)
         return ToolState(
@@ -628,7 +635,7 @@ class Tools:
             cold_start_ms=live.cold_start_ms if live and live.ready_at else None,
             config_error=entry.error if entry else None,
             failure=last.failure,
-            warnings=(entry.warnings if entry else ()) + drift,
+            warnings=(entry.warnings if entry else ()) + drift + spawned,
             survivors=tuple(each.pid for each in live.report.survivors) if live and live.report else (),
             rss_bytes=slot.rss_bytes or None if slot else None,
         )

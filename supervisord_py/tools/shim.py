@@ -4,6 +4,7 @@ Law: the tool's code is not changed and cannot tell the difference. Standard lib
 of this package is imported, because the interpreter is the tool's.
 
     python shim.py --px-fd N --px-port P -- main.py [arguments of the tool]
+    python shim.py --px-zygote N        imports PX_PRELOAD and forks such tools: see zygote/main.py
 
 An AF_INET `bind` to port P does not bind: descriptor N, a socket that listens on that port since the tool is known,
 takes the place of the new one (dup2(2)). The tool's own `listen` and `accept` go on as they would.
@@ -30,11 +31,13 @@ if MYPY:  # typing is not imported in a tool's process
     from typing import Any
 
 _PROGRAM = 5
+_MESSAGE_BYTES = 100_000
+_known: set[str] = set()  # names of modules that were told, or come from a zygote
 
 
 def _substitute(fd: int, port: int) -> None:
     """Patch `socket.socket`. Every pure-Python server goes through it; natively binding ones see EADDRINUSE."""
-    real_bind, real_listen = socket.socket.bind, socket.socket.listen
+    real_bind, real_listen, real_accept = socket.socket.bind, socket.socket.listen, socket.socket.accept
     with socket.socket(fileno=os.dup(fd)) as listening:
         ours = listening.getsockname()
 
@@ -43,6 +46,7 @@ def _substitute(fd: int, port: int) -> None:
         if not (told and self.family == socket.AF_INET and self.type == socket.SOCK_STREAM):
             real_bind(self, address)
             return
+        _tell_modules()
         timeout = self.gettimeout()
         os.dup2(fd, self.fileno(), inheritable=os.get_inheritable(self.fileno()))
         self.settimeout(timeout)
@@ -56,8 +60,38 @@ def _substitute(fd: int, port: int) -> None:
         if not handed_over:
             real_listen(self, *backlog)
 
-    for name, patched in (("bind", bind), ("listen", listen)):
+    told = 0
+
+    def accept(self: socket.socket) -> Any:
+        nonlocal told
+        if len(sys.modules) != told:  # also what a handler has imported, by the next connection
+            told = len(sys.modules)
+            _tell_modules()
+        return real_accept(self)
+
+    for name, patched in (("bind", bind), ("listen", listen), ("accept", accept)):
         setattr(socket.socket, name, patched)
+
+
+def _tell_modules() -> None:
+    """Tell the daemon what the tool has imported of installed packages; the next start can then be forked."""
+    installed = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+    library, names = os.path.dirname(os.__file__) + os.sep, []
+    for name, module in list(sys.modules.items()):  # at one stroke: other threads may import
+        spec = getattr(module, "__dict__", {}).get("__spec__")
+        origin = str(getattr(spec, "origin", None))
+        if name not in _known and (origin.startswith(library) or any(each in origin for each in installed)):
+            names.append(name)
+    _known.update(names)
+    if not names:
+        return
+    message = ("X_PX_MODULES=" + ",".join(names)).encode()[:_MESSAGE_BYTES]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
+            telling.setblocking(False)
+            telling.sendto(message, os.environ["NOTIFY_SOCKET"])
+    except (OSError, KeyError):
+        return  # nobody wants to know
 
 
 def _run(path: str, arguments: list[str]) -> None:
@@ -92,8 +126,35 @@ def _excepthook(kind: Any, error: Any, trace: Any) -> None:
     sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
 
+def _serve(number: str) -> None:
+    """Be a zygote; return in what it forks, with the command line of that."""
+    import importlib.util
+
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "zygote", "main.py")
+    spec: Any = importlib.util.spec_from_file_location("px_zygote", file)
+    zygote = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(zygote)
+    argv = zygote.serve(int(number), lambda: _preload(os.environ.pop("PX_PRELOAD", "").split(",")))
+    sys.argv = argv[1:]
+    _known.update(sys.modules)
+    folder = os.path.dirname(os.path.realpath(_take(sys.argv[1:])[2]))
+    own = {entry.partition(".")[0] for entry in os.listdir(folder)}
+    if own.intersection(name for name in sys.modules if "." not in name) - {"__main__", "__pycache__"}:
+        os.execve(argv[0], argv, os.environ)  # noqa: S606  a module of its own would not be found: start afresh
+
+
+def _preload(names: list[str]) -> None:
+    for name in names:
+        try:
+            __import__(name)
+        except Exception:  # noqa: S112  the tool will say what it misses
+            continue
+
+
 def _main() -> None:
     """Hand over, then become the tool."""
+    if sys.argv[1:2] == ["--px-zygote"]:
+        _serve(sys.argv[2])
     sys.excepthook = _excepthook
     fd, port, program, arguments = _take(sys.argv[1:])
     os.set_inheritable(fd, False)

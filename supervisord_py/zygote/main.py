@@ -5,7 +5,8 @@
 Law: what is forked is what the same order to the keeper's own spawn would give, but for the hash seed, which siblings
 share. Whatever cannot be made equal after a fork is found before the first one (`hazard`), or is part of what its owner
 takes two starts for equal by; then they are spawned, which is always right. Whoever holds the other end of FD owns this
-process: when it closes, this process ends; those that it forked are the keeper's, and go on.
+process: when it closes, this process ends, and so does the one fork that waits for the next order; those that have had
+theirs are the keeper's, and go on.
 
 FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once: {"made_from": {PATH: STAMP}}, or {"refused":
 WHY} and the end. A stamp is [device, inode, ctime in ns], null where there is nothing. To here, from the keeper:
@@ -24,6 +25,7 @@ import gc
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -44,28 +46,38 @@ PR_SET_PDEATHSIG = 1
 MARKS = ("PX_INSTANCE", "PX_UNIT")
 ARG_START = 48  # of /proc/PID/stat (proc(5)); arg_end, env_start and env_end follow
 _PAUSE_SECONDS = 0.0002
+_AGAIN_SECONDS = 0.1
 _THREAD_SECONDS = 0.5
 
 
 def serve(number: int, load: Callable[[], Any]) -> list[str]:
-    """Import everything by `load`, say so, and fork what is ordered; returns in what was forked: its command line."""
+    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked: its argv."""
     os.set_inheritable(number, False)
     owner = socket.socket(fileno=number)
     made_from = stamped(places())
     _out_of_the_way(load)
+    _fork_once()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
     why = hazard(number)
     _tell(owner, {"made_from": made_from} if why is None else {"refused": why})
     if why is not None:
         raise SystemExit(0)
     gc.collect()
     gc.freeze()
+    alive, life = os.pipe()  # at its end when this process is
     while True:
-        order, fds = _hear(owner)
-        if middle := _fork_twice(fds[0]):
+        reader, writer = os.pipe()
+        if _fork_twice():  # it waits for the next order, so that none waits for a fork
+            os.close(life)
+            if alive in select.select((owner.fileno(), alive), (), ())[0]:
+                os._exit(0)
+            order, fds = _hear(owner)
+            os.write(writer, b"taken")
             owner.detach()
-            return _become(order, fds, middle)
-        for fd in fds:
-            os.close(fd)
+            return _become(order, fds)
+        os.close(writer)
+        if not os.read(reader, 1) and _is_over(owner):
+            raise SystemExit(0)
+        os.close(reader)
 
 
 # -- what two starts have in common ------------------------------------------------------------------------------------
@@ -106,6 +118,13 @@ def hazard(own: int) -> str | None:
     return f"importing left open {', '.join(left)}" if left else None
 
 
+def _fork_once() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
 def _out_of_the_way(load: Callable[[], Any]) -> None:
     """Import on a thread of low priority: a process could not get its own back."""
     failure: list[BaseException] = []
@@ -134,6 +153,13 @@ def _tell(owner: socket.socket, members: dict[str, Any]) -> None:
         raise SystemExit(0) from None
 
 
+def _is_over(owner: socket.socket) -> bool:
+    try:
+        return not owner.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return False
+
+
 def _hear(owner: socket.socket) -> tuple[dict[str, Any], list[int]]:
     space = socket.CMSG_SPACE(FDS * 4)
     try:
@@ -141,7 +167,7 @@ def _hear(owner: socket.socket) -> tuple[dict[str, Any], list[int]]:
     except OSError:
         text, ancillary = b"", []
     if not text:
-        raise SystemExit(0)
+        os._exit(0)
     rights = b"".join(
         data for level, kind, data in ancillary if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
     )
@@ -149,40 +175,40 @@ def _hear(owner: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return order, list(memoryview(rights).cast("i"))
 
 
-def _fork_twice(report: int) -> int:
-    """Fork, and fork again in between: the keeper, to whom orphans come back, becomes the parent of what is forked.
+def _fork_twice() -> bool:
+    """Fork, and fork again in between: the keeper, to whom orphans come back, is the parent of what is forked.
 
-    Returns in what is forked: the pid of the one in between, which leaves at once; here 0.
+    Returns True in what is forked, once the keeper is its parent, False here.
     """
-    here = os.getpid()
     try:
         between = os.fork()
         if between:
             os.waitpid(between, 0)
-            return 0
-        between = os.getpid()
+            return False
+    except OSError:
+        time.sleep(_AGAIN_SECONDS)  # no room for a process: orders wait, and are carried out by a spawn
+        return False
+    between = os.getpid()
+    try:
         if os.fork():
             os._exit(0)
-        return between
-    except OSError as error:
-        os.write(report, b"%10d\n%d %d" % (0, STAGES.index("fork"), error.errno or errno.EAGAIN))
-        if os.getpid() != here:
-            os._exit(1)
-        return 0
+    except OSError:
+        os._exit(1)
+    while os.getppid() == between:
+        time.sleep(_PAUSE_SECONDS)
+    return True
 
 
 # -- in what was forked ------------------------------------------------------------------------------------------------
 
 
-def _become(order: dict[str, Any], fds: list[int], middle: int) -> list[str]:
+def _become(order: dict[str, Any], fds: list[int]) -> list[str]:
     """Become what was ordered, or report why not, as the keeper's own child does between fork and exec."""
     argv: list[str] = order["argv"]
     stage, report = STAGES.index("fds"), fds[0]
     try:
         top = max([2, *order["numbers"]]) + 1
         report, *sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top) for fd in fds]
-        while os.getppid() == middle:  # until then the keeper cannot wait for it
-            time.sleep(_PAUSE_SECONDS)
         os.write(report, b"%10d\n" % os.getpid())
         steps: list[Callable[[], object]] = [
             os.setsid,
@@ -200,6 +226,8 @@ def _become(order: dict[str, Any], fds: list[int], middle: int) -> list[str]:
     except ValueError as error:  # what resource.setrlimit makes of EPERM and EINVAL
         _fail(report, stage, errno.EPERM if "not allowed" in str(error) else errno.EINVAL)
     os.close(report)
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # random and ssl do that by themselves
     return argv
 
 

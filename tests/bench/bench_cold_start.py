@@ -1,4 +1,4 @@
-"""From nothing to the first answer: through the daemon, against 'start it and ask /healthz every 100 ms'."""
+"""From nothing to the first answer: forked and spawned by the daemon, against 'start it, ask /healthz each 100 ms'."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bench_stage import (
     DEADLINE,
@@ -30,62 +34,140 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 POLL_SECONDS = 0.1
+TEN = 10
+IMPORTS = {"fastapi": "", "fastapi-numpy-scipy": "import numpy\nimport scipy.integrate\n"}
+APP = """
+import sys
+
+import uvicorn
+from fastapi import FastAPI
+
+app = FastAPI()
 
 
-def by_polling(name: str) -> Callable[[], float]:
-    """Return what measures the usual way: pick a port, start the program, poll, send the request."""
-    folder = EXAMPLES / name
-    body = json.loads((folder / "test-request.json").read_text())
-    command = json.loads((folder / "tool.json").read_text()).get(
-        "command", [sys.executable, "main.py", "--port", "{port}"]
-    )
+@app.get("/healthz")
+def healthz():
+    return {"ok": True}
+
+
+@app.post("/run")
+def run(asked: dict):
+    return asked
+
+
+uvicorn.run(app, port=int(sys.argv[-1]), log_level="warning")
+"""
+
+
+def made(place: Path) -> dict[str, Path]:
+    """Return the folders of the tools that are measured, by name: the examples, and what many tools are made of."""
+    names = ["compound-interest", "lorenz-ode-solver"] + (["text-stats"] if shutil.which("node") else [])
+    folders = {name: EXAMPLES / name for name in names}
+    for name in (*IMPORTS, *(f"ten-{number}" for number in range(TEN))):
+        folder = folders[name] = place / name
+        folder.mkdir()
+        (folder / "main.py").write_text(IMPORTS.get(name, "") + APP)
+        about = {"name": name, "version": "1", "description": "Answers.", "input": {"type": "object"}, "output": {}}
+        (folder / "tool.json").write_text(json.dumps(about))
+        (folder / "test-request.json").write_text("{}")
+    return folders
+
+
+def started(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a tool the usual way: pick a port, start the program."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    usual = [sys.executable, "main.py", "--port", "{port}"]
+    command = json.loads((folder / "tool.json").read_text()).get("command", usual)
+    return subprocess.Popen([part.replace("{port}", str(port)) for part in command], cwd=folder), port
+
+
+def polled(port: int, body: Any) -> None:
+    """Ask for health every POLL_SECONDS until it is told, then send the request."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as connection:
+        while True:
+            try:
+                ask(connection, "GET", "/healthz")
+                break
+            except OSError:
+                connection.close()
+                time.sleep(POLL_SECONDS)
+        ask(connection, "POST", "/run", body)
+
+
+def by_polling(*folders: Path) -> Callable[[], float]:
+    """Return what measures the usual way, with all these tools at once."""
+    bodies = [json.loads((folder / "test-request.json").read_text()) for folder in folders]
 
     def once() -> float:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
         begin = time.perf_counter()
-        process = subprocess.Popen([part.replace("{port}", str(port)) for part in command], cwd=folder)
+        children = [started(folder) for folder in folders]
         try:
-            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as connection:
-                while True:
-                    try:
-                        ask(connection, "GET", "/healthz")
-                        break
-                    except OSError:
-                        connection.close()
-                        time.sleep(POLL_SECONDS)
-                ask(connection, "POST", "/run", body)
+            together([partial(polled, port, body) for (_, port), body in zip(children, bodies, strict=True)])
             return time.perf_counter() - begin
         finally:
-            process.kill()
-            process.wait()
+            for process, _ in children:
+                process.kill()
+                process.wait()
 
     return once
 
 
-def through(held: Daemon, name: str) -> Callable[[], float]:
-    """Return what measures the daemon's way: the tool is stopped, then asked."""
-    body = json.loads((EXAMPLES / name / "test-request.json").read_text())
+def together(acts: list[Callable[[], object]]) -> None:
+    """Do all at once, each in a thread."""
+    threads = [threading.Thread(target=act) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def through(held: Daemon, method: str, *folders: Path) -> Callable[[], float]:
+    """Return what measures the daemon's way: the tools are stopped, then asked; all starts must be by that method."""
+    bodies = {folder.name: json.loads((folder / "test-request.json").read_text()) for folder in folders}
+
+    def ask_for(name: str) -> None:
+        with contextlib.closing(held.connect()) as connection:
+            ask(connection, "POST", f"/api/tools/{name}/run", bodies[name])
 
     def once() -> float:
-        held.ask("POST", f"/api/tools/{name}/stop")
-        return timed(lambda: held.ask("POST", f"/api/tools/{name}/run", body))
+        while True:  # what a tool imports is known after its first start
+            for name in bodies:
+                held.ask("POST", f"/api/tools/{name}/stop")
+            seconds = timed(lambda: together([partial(ask_for, name) for name in bodies]))
+            state = held.ask("GET", "/api/launcher/state")
+            if all(state[name]["start_method"] == method for name in bodies):
+                return seconds
+            time.sleep(1.0)
 
     return once
 
 
 def measure(rounds: int = 15) -> list[Row]:
-    """Return a row for each example tool."""
-    names = ["compound-interest", "lorenz-ode-solver"] + (["text-stats"] if shutil.which("node") else [])
+    """Return rows for each tool, and for ten at once."""
     rows = []
-    with daemon([EXAMPLES / name for name in names]) as held:
-        for name in names:
-            figures = interleaved({"daemon": through(held, name), "polling": by_polling(name)}, rounds)
-            ours, theirs = figures["daemon"], figures["polling"]
-            rows.append(Row(name, milliseconds(ours), milliseconds(theirs), ratio(theirs, ours)))
+    with tempfile.TemporaryDirectory() as place:
+        folders = made(Path(place))
+        tens = [folder for name, folder in folders.items() if name.startswith("ten-")]
+        groups = {name: [folder] for name, folder in folders.items() if folder not in tens} | {"ten at once": tens}
+        settings = {"PX_TOOLS__WARM_KEEP_MAX": "20"}
+        every = list(folders.values())
+        with daemon(every, **settings) as held, daemon(every, **settings, PX_DAEMON__ZYGOTES="0") as plain:
+            for name, group in groups.items():
+                acts = {"spawn": through(plain, "spawn", *group), "polling": by_polling(*group)}
+                if name != "text-stats":  # it is no Python
+                    acts["zygote"] = through(held, "zygote", *group)
+                    acts["zygote"]()
+                found = interleaved(acts, rounds if len(group) == 1 else rounds // 3)
+                theirs = found.pop("polling")
+                for method, ours in found.items():
+                    rows.append(Row(f"{name}, {method}", milliseconds(ours), milliseconds(theirs), ratio(ours, theirs)))
+                for folder in group:
+                    for each in (held, plain):
+                        each.ask("POST", f"/api/tools/{folder.name}/stop")
     return rows
 
 
 if __name__ == "__main__":
-    print_table("cold start to first answer: daemon, polling every 100 ms, times faster", measure())
+    print_table("cold start to first answer: daemon, polling every 100 ms, times as long", measure())

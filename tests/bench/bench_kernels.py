@@ -197,7 +197,7 @@ def round_trip_of_ours(held: Daemon) -> float:
 
 def first_cells(other: Other, rounds: int) -> list[Row]:
     """Compare the first cell of a new session: forked from a zygote, and spawned."""
-    with daemon([]) as held, daemon([], PX_KERNELS__ZYGOTES="0") as plain:
+    with daemon([]) as held, daemon([], PX_DAEMON__ZYGOTES="0") as plain:
         execute(held, "1+1", reset=True)  # what the daemon imports once it has imported
         until(lambda: has_zygote(held), "a zygote")
         held.ask("POST", f"/api/kernels/{held.ask('GET', '/api/kernels')['kernels'][0]['id']}/stop")

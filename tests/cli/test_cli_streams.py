@@ -76,6 +76,8 @@ def test_today_began_at_midnight_here_and_yesterday_a_day_before(px: Px, daemon:
     today, yesterday = (dt.datetime.fromisoformat(one.arguments["since"]) for one in daemon.seen)
     assert (today.hour, today - yesterday) == (15, dt.timedelta(days=1))
     assert dt.timedelta() <= dt.datetime.now(dt.UTC) - today < dt.timedelta(days=1)
+    px("logs", "a", "--since", "2026-01-31 12:00", TZ="Asia/Tokyo")
+    assert daemon.seen[-1].arguments["since"] == "2026-01-31T03:00:00Z"
     assert px("logs", "a", "--since", "25:00").code == 2
 
 

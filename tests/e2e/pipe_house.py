@@ -25,6 +25,7 @@ DIALECTS = {"fake": "pi-new", "fake-old": "pi-old", "fake-text": "text"}
 QUICK = {
     "PX_DAEMON__BACKOFF_INITIAL_SECONDS": "0.05",
     "PX_DAEMON__BACKOFF_MAX_SECONDS": "0.1",
+    "PX_DAEMON__ZYGOTES": "0",  # processes are counted here
     "PX_API__DRAIN_SECONDS": "1",
     "PX_PIPES__STOP_SECONDS": "0.3",
     "PX_PIPES__SETTLE_SECONDS": "0.1",

@@ -241,3 +241,27 @@ def kill_the_keeper(home: House, load: Load, dice: random.Random) -> bool:
         load.ended.set()
         load.join(60)
     return both
+
+
+def test_forked_tools_outlive_zygote_and_brain_and_nothing_outlives_the_keeper() -> None:
+    with house(QUICK) as home:
+        home.tool("one", server("return {'pid': os.getpid()}"))
+        home.start()
+
+        def forked() -> int:
+            """Stop the tool and run it anew; return its pid if it was forked, else 0."""
+            home.pxctl("stop", "one")
+            pid: int = home.run("one").json()["pid"]
+            return pid if home.status("one")["start_method"] == "zygote" else 0
+
+        pid = until(forked, "a forked start")
+        keeper, brain = home.pids()
+        for each in marked(home.daemon_id):
+            if each not in {pid, brain}:
+                os.kill(each, signal.SIGKILL)  # the zygote, and what waits for the next order
+        os.kill(brain, signal.SIGKILL)
+        until(lambda: home.pids()[1] != brain and home.answers(), "the next brain")
+        assert home.run("one").json()["pid"] == pid
+        assert json.loads(home.pxctl("why", "one", "--json").stdout)["instance"]["start_method"] == "zygote"
+        os.kill(keeper, signal.SIGKILL)
+        until(lambda: not marked(home.daemon_id), "the end of all that it held")

@@ -126,7 +126,7 @@ def test_what_cannot_be_added(tmp_path: Path) -> None:
     for manifest in ("{", "[]", {"name": 5}, {"name": "bad", "concurrency": 0}):
         with pytest.raises(ConfigError) as broken:
             add(tmp_path, write_tool(tmp_path / "src", "bad", manifest))
-        assert broken.value.extra["file"] == str(tmp_path / "tools" / "bad" / "tool.json")
+        assert broken.value.extra["file"] == str(tmp_path / "src" / "bad" / "tool.json"), "the user's own"
         assert ".adding-" not in json.dumps(broken.value.problem())
     with pytest.raises(BadRequestError, match="contains the tools directory"):
         add_tool(str(good), good / "tools", examples_dir=EXAMPLES)

@@ -208,8 +208,9 @@ def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
 @declare(tools, "sync", "sync {tool}")
 @_tool
 def sync_tool(invocation: Invocation, tool: str) -> None:
-    """Build a tool's .venv out of requirements.txt, pyproject.toml or the metadata in main.py.
+    """Build a tool's virtual environment.
 
+    It becomes .venv of its folder, out of requirements.txt, pyproject.toml or the metadata in main.py.
     Progress goes to stderr; with --json every step is a line of NDJSON. Ctrl-C ends the build and clears it away.
 
     Effect: modifying: builds or renews the tool's .venv

@@ -1,0 +1,116 @@
+"""Tools that a zygote forks: what the second start is, when it is none, and what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisord_py.ledger import instances
+from supervisord_py.process import zygote_pool
+from tools.tool_house import alive, eventually
+
+if TYPE_CHECKING:
+    from tools.tool_house import ToolHouse
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zygote_pool, "SETTLE_SECONDS", 0.0)
+
+
+async def again(house: ToolHouse, name: str, value: Any = None, *, method: str) -> Any:
+    """Stop a tool and run it anew; its start must have been by that method."""
+    await house.launcher.stop(name)
+    answer = await house.ask(name, value)
+    assert house.state(name).start_method == method
+    return answer
+
+
+async def forks(house: ToolHouse, *modules: str) -> Any:
+    """Wait for a zygote that has learnt those modules; return it."""
+
+    def found() -> list[Any]:
+        held = house.launcher.zygotes._zygotes.values()
+        return [zygote for zygote in held if zygote.made_from is not None and {*modules} <= {*zygote.modules}]
+
+    return (await eventually(found, "a zygote"))[0]
+
+
+async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse) -> None:
+    house.add("packages")
+    first = await house.ask("packages")
+    assert house.state("packages").start_method == "spawn"
+    zygote = await forks(house, "numpy", "plistlib")
+    second = await again(house, "packages", method="zygote")
+    assert first.keys() == second.keys()
+    assert (second["solved"], second["main"], second["file"]) == ([1.0, 1.0], "__main__", "main.py")
+    assert second["pid"] == house.state("packages").pid
+    third = await again(house, "packages", method="zygote")
+    said = [set(map(str, each["random"])) for each in (first, second, third)]
+    assert len(set.union(*said)) == sum(map(len, said)), "siblings are not each other's copies"
+    assert await forks(house, "numpy") is zygote, "what it has learnt is enough"
+    (row,) = await instances.latest(house.ledger, "tool:packages")
+    assert row.start_method == "zygote"
+    assert [event.facts["start_method"] for event in await house.said("ready")] == ["spawn", "zygote", "zygote"]
+    await house.noted("packages")
+    await house.new_control_plane()
+    assert (await house.ask("packages"))["pid"] == third["pid"]
+    assert house.state("packages").start_method == "zygote"
+    await eventually(lambda: not alive(zygote.pid), "the end of the earlier control plane's zygote")
+
+
+async def test_an_edit_needs_nothing_and_another_environment_another_zygote(house: ToolHouse) -> None:
+    house.add("packages", env={"SAID": "before"})
+    await house.ask("packages")
+    await forks(house, "numpy", "plistlib")
+    main = house.tools / "packages" / "main.py"
+    main.write_text(main.read_text().replace("VERSION = 1", "VERSION = 2"))
+    assert (await again(house, "packages", method="zygote"))["version"] == 2
+    (house.tools / "packages" / ".env").write_text("TOLD=after\n")
+    assert (await again(house, "packages", {"variable": "TOLD"}, method="spawn"))["variable"] == "after"
+    await eventually(lambda: len(house.launcher.zygotes.views()) == 2, "a second one")
+
+
+async def test_a_file_of_the_tools_that_hides_a_package_is_found(house: ToolHouse) -> None:
+    house.add("packages")
+    await house.ask("packages")
+    await forks(house, "numpy", "plistlib")
+    (house.tools / "packages" / "plistlib.py").write_text("__name__ = ''\n")
+    assert (await again(house, "packages", method="zygote"))["file"] == "", "it was started afresh, in its own place"
+
+
+async def test_preload_false_is_never_forked_and_preload_names_what_is_imported(house: ToolHouse) -> None:
+    house.add("packages", "never", preload=False)
+    house.add("packages", "named", preload=["plistlib"], env={"A": "1"})
+    for name in ("never", "named"):
+        await house.ask(name)
+    assert [*(await forks(house, "plistlib")).modules] == ["plistlib"]
+    await again(house, "never", method="spawn")
+    await again(house, "named", method="zygote")
+
+
+async def test_a_zygote_that_is_gone_costs_nothing_but_time(house: ToolHouse) -> None:
+    house.add("packages")
+    await house.ask("packages")
+    zygote = await forks(house, "numpy", "plistlib")
+    os.kill(zygote.pid, signal.SIGSTOP)
+    asked = asyncio.ensure_future(again(house, "packages", method="spawn"))
+    assert (await asked)["solved"] == [1.0, 1.0]
+    await eventually(lambda: not alive(zygote.pid), "its end")
+
+
+async def test_why_nothing_is_forked_is_said(house: ToolHouse) -> None:
+    library = house.rig.dir / "site-packages"
+    library.mkdir()
+    (library / "restless.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    house.add("packages", preload=["restless"], env={"PYTHONPATH": str(library)})
+    await house.ask("packages")
+    said = "its starts are not forked: importing left 1 threads running"
+    await eventually(lambda: said in house.state("packages").warnings, "the warning")
+    await again(house, "packages", method="spawn")
