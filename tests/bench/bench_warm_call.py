@@ -1,4 +1,7 @@
-"""A warm call through the daemon against the same call made to the tool itself; both on a kept connection."""
+"""A warm call through the daemon, and through a bare relay, against the same call made to the tool itself.
+
+All on a kept connection.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,31 @@ import contextlib
 import http.client
 import json
 import statistics
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench_stage import DEADLINE, EXAMPLES, Daemon, Row, ask, daemon, interleaved, milliseconds, print_table, ratio
+from bench_stage import (
+    DEADLINE,
+    EXAMPLES,
+    Daemon,
+    Row,
+    UnixConnection,
+    ask,
+    daemon,
+    interleaved,
+    milliseconds,
+    print_table,
+    ratio,
+    until,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 NAME = "compound-interest"
 BODY = json.loads((EXAMPLES / NAME / "test-request.json").read_text())
@@ -49,6 +69,20 @@ def port_of(held: Daemon) -> int:
     return int(held.ask("GET", "/api/launcher/state")[NAME]["port"])
 
 
+@contextlib.contextmanager
+def relayed(port: int) -> Iterator[Callable[[], http.client.HTTPConnection]]:
+    """Run the bare relay; give what connects to it."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "relay"
+        process = subprocess.Popen([sys.executable, Path(__file__).with_name("relay.py"), path, str(port)])
+        try:
+            until(path.exists, "the relay")
+            yield lambda: UnixConnection(path)
+        finally:
+            process.kill()
+            process.wait()
+
+
 def measure(rounds: int = 20) -> list[Row]:
     """Return the rows for one client, and for many."""
     with daemon([EXAMPLES / NAME]) as held:
@@ -58,9 +92,15 @@ def measure(rounds: int = 20) -> list[Row]:
             return http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
 
         ours, theirs = f"/api/tools/{NAME}/run", "/run"
-        one = interleaved(
-            {"daemon": lambda: calls(held.connect, ours, CALLS), "direct": lambda: calls(direct, theirs, CALLS)}, rounds
-        )
+        with relayed(port) as relay:
+            one = interleaved(
+                {
+                    "daemon": lambda: calls(held.connect, ours, CALLS),
+                    "relay": lambda: calls(relay, ours, CALLS),
+                    "direct": lambda: calls(direct, theirs, CALLS),
+                },
+                rounds,
+            )
         many = interleaved(
             {"daemon": lambda: crowd(held.connect, ours), "direct": lambda: crowd(direct, theirs)}, rounds // 2
         )
@@ -70,6 +110,12 @@ def measure(rounds: int = 20) -> list[Row]:
             "one client", milliseconds(one["daemon"]), milliseconds(one["direct"]), ratio(one["daemon"], one["direct"])
         ),
         Row("added by the daemon", f"{added:.2f} ms"),
+        Row(
+            "one client, a bare aiohttp relay",
+            milliseconds(one["relay"]),
+            milliseconds(one["direct"]),
+            ratio(one["relay"], one["direct"]),
+        ),
         Row(
             f"per call, {CLIENTS} clients",
             milliseconds(many["daemon"]),
