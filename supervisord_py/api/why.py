@@ -182,6 +182,7 @@ def _of_process(
         number = ends[-1].facts.get("signal")
         by = "" if number is None else f" (signal {number})"
         summary += f" The life before this one ended: {meaning_of(ends[-1].reason, view.unit)[0]}{by}."
+    summary += "".join(f" Beside that: {warning}." for warning in view.warnings)
     return summary, hint if isinstance(hint, str) and hint else step
 
 

@@ -165,6 +165,12 @@ async def test_why_a_tool_that_never_ran(rig: Rig) -> None:
     assert document["next_step"] == "pxctl start tool:x"
 
 
+async def test_why_tells_what_is_not_as_it_could_be(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.launcher.put("x", warnings=("it is slow",))
+    assert (await rig.get("/api/units/x/why"))[1]["summary"].endswith(" Beside that: it is slow.")
+
+
 async def test_why_a_kernel_that_was_started_anew_tells_how_the_one_before_ended(rig: Rig) -> None:
     rig.add_tool("x")
     publish = rig.context.events.publish
