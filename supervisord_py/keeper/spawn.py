@@ -33,7 +33,7 @@ RLIMITS = {
     "core": resource.RLIMIT_CORE,
     "fsize": resource.RLIMIT_FSIZE,
 }
-ZYGOTE_SECONDS = 1.0  # in which a zygote forks, some milliseconds: the keeper waits for it
+ZYGOTE_SECONDS = 3.0  # in which what waits for an order takes it, some milliseconds: the keeper waits for it
 FIRST_GRANT = 3
 LAST_GRANT = 1023
 CAUGHT = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
