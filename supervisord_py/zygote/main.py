@@ -72,8 +72,7 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
                 os._exit(0)
             order, fds = _hear(owner)
             os.write(writer, b"taken")
-            owner.detach()
-            return _become(order, fds)
+            return _become(order, fds, [owner.detach(), alive, reader, writer])
         os.close(writer)
         if not os.read(reader, 1) and _is_over(owner):
             raise SystemExit(0)
@@ -202,8 +201,11 @@ def _fork_twice() -> bool:
 # -- in what was forked ------------------------------------------------------------------------------------------------
 
 
-def _become(order: dict[str, Any], fds: list[int]) -> list[str]:
-    """Become what was ordered, or report why not, as the keeper's own child does between fork and exec."""
+def _become(order: dict[str, Any], fds: list[int], own: list[int]) -> list[str]:
+    """Become what was ordered, or report why not, as the keeper's own child does between fork and exec.
+
+    `own`: descriptors of the zygote's that are to be closed; what else is open, what was imported has opened.
+    """
     argv: list[str] = order["argv"]
     stage, report = STAGES.index("fds"), fds[0]
     try:
@@ -213,7 +215,7 @@ def _become(order: dict[str, Any], fds: list[int]) -> list[str]:
         steps: list[Callable[[], object]] = [
             os.setsid,
             lambda: _join(sources[-1]) if order["joins"] else None,
-            lambda: _place_fds(dict(zip(order["numbers"], sources)), report),  # noqa: B905  Python 3.8 has no `strict`
+            lambda: _place_fds(dict(zip(order["numbers"], sources)), [*own, *fds, *sources]),  # noqa: B905  Python 3.8
             lambda: _die_with(order["keeper"]) if order["guarded"] else None,
             lambda: os.chdir(order["cwd"]),
             lambda: _limit(order["rlimits"]),
@@ -239,19 +241,17 @@ def _fail(report: int, stage: int, number: int) -> NoReturn:
 
 
 def _join(group: int) -> None:
-    os.write(os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group), b"0")
+    procs = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
+    os.write(procs, b"0")
+    os.close(procs)
 
 
-def _place_fds(targets: dict[int, int], report: int) -> None:
-    """Put stdio and what was granted at their numbers, and close all else."""
+def _place_fds(targets: dict[int, int], others: list[int]) -> None:
+    """Put stdio and what was granted at their numbers, and close the others."""
     for number, source in targets.items():
         os.dup2(source, number, inheritable=True)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in targets and int(name) != report:
-            try:
-                os.close(int(name))
-            except OSError:
-                continue  # of the listing itself
+    for fd in {*targets.values(), *others}.difference(targets):
+        os.close(fd)
 
 
 def _die_with(keeper: int) -> None:

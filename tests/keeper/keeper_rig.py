@@ -89,6 +89,24 @@ def marked(daemon_id: str) -> list[int]:
     return found
 
 
+def deafen(zygote: int, key: str) -> None:
+    """Stop a zygote by a signal, and its fork that waits for the next order, once that is there."""
+
+    def waiting() -> list[int]:
+        found = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+                parent = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+                is_its = f"PX_INSTANCE={key}".encode() in words and int(entry) != zygote
+                found += [int(entry)] if is_its and parent == keeper else []
+        return found
+
+    keeper = int(Path(f"/proc/{zygote}/stat").read_text().rpartition(")")[2].split()[1])
+    for pid in (*until(waiting, "a fork that waits"), zygote):
+        os.kill(pid, signal.SIGSTOP)
+
+
 class Link:
     """One control plane's channel, lent to the test."""
 

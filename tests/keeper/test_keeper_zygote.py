@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, alive, marked, one_linux_rung, probe, until
+from keeper.keeper_rig import PYTHON, alive, deafen, marked, one_linux_rung, probe, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,10 +136,10 @@ def test_a_zygote_that_does_not_answer_delays_nobody_for_long(rigs: Callable[...
     rig = rigs()
     link = rig.up()
     zygote = begun(rig)
-    os.kill(zygote["pid"], signal.SIGSTOP)
+    deafen(zygote["pid"], zygote["key"])
     order = rig.spec(script(rig, f"open({str(rig.dir / 'ran')!r}, 'w')"), zygote=zygote["key"])
     assert link.refused("spawn", **order)["errno"] == errno.ETIMEDOUT
-    os.kill(zygote["pid"], signal.SIGCONT)
+    link.call("signal", key=zygote["key"], signum=signal.SIGCONT, tree=True)
     later = rig.spec(probe("felt"), zygote=zygote["key"])
     link.call("spawn", **later)
     link.exit(later["key"])

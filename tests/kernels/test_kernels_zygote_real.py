@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from keeper.keeper_rig import deafen
 from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
 from kernels.room_house import room_house
 from supervisord_py.errors import StartFailedError
@@ -173,7 +174,7 @@ async def test_one_that_will_not_do_is_replaced_by_a_spawn(trouble: str, short_t
         pid = await zygote_of(backend, launch)
         match trouble:
             case "deaf":
-                os.kill(pid, signal.SIGSTOP)
+                await asyncio.to_thread(deafen, pid, backend.zygotes._zygotes[recipe_of(launch)].key)
             case "dead":
                 os.kill(pid, signal.SIGSTOP)  # so that its death is not known before it gets the order
                 await rig.placement.drop_fd(f"zygote:{backend.zygotes._zygotes[recipe_of(launch)].key}")

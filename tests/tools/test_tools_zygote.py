@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keeper.keeper_rig import deafen
 from supervisord_py.ledger import instances
 from supervisord_py.process import zygote_pool
 from tools.tool_house import alive, eventually
@@ -97,10 +96,22 @@ async def test_a_zygote_that_is_gone_costs_nothing_but_time(house: ToolHouse) ->
     house.add("packages")
     await house.ask("packages")
     zygote = await forks(house, "numpy", "plistlib")
-    os.kill(zygote.pid, signal.SIGSTOP)
+    await asyncio.to_thread(deafen, zygote.pid, zygote.key)
     asked = asyncio.ensure_future(again(house, "packages", method="spawn"))
     assert (await asked)["solved"] == [1.0, 1.0]
     await eventually(lambda: not alive(zygote.pid), "its end")
+
+
+async def test_a_file_that_a_package_has_opened_stays_open(house: ToolHouse) -> None:
+    library = house.rig.dir / "site-packages"
+    library.mkdir()
+    (library / "opens.py").write_text("FILE = open(__file__)\n")
+    house.add("packages", preload=["opens"], env={"PYTHONPATH": str(library)})
+    main = house.tools / "packages" / "main.py"
+    main.write_text(main.read_text().replace("VERSION = 1", "import opens\n\nVERSION = opens.FILE.read()"))
+    first = await house.ask("packages")
+    await forks(house, "opens")
+    assert (await again(house, "packages", method="zygote"))["version"] == first["version"] != ""
 
 
 async def test_why_nothing_is_forked_is_said(house: ToolHouse) -> None:
