@@ -152,11 +152,9 @@ def explain(invocation: Invocation, unit: str) -> None:
         return
     reason = f" ({document['reason']})" if document.get("reason") else ""
     number = f" execution {document['execution']}" if document.get("execution") is not None else ""
-    head, summary = f"{document.get('unit')}{number} is {document.get('state')}{reason}", document.get("summary") or ""
-    if not summary.startswith(head):  # it says the same, and more
-        invocation.print(invocation.paint(head, "bold"))
-    if summary:
-        invocation.print(summary)
+    invocation.print(invocation.paint(f"{document.get('unit')}{number} is {document.get('state')}{reason}", "bold"))
+    if document.get("summary"):
+        invocation.print(document["summary"])
     if chain := [event for event in document.get("chain") or [] if isinstance(event, dict)]:
         invocation.print("", "What happened, oldest first:")
         invocation.print(*(f"  {event_line(invocation, event)}" for event in chain))
