@@ -28,9 +28,9 @@ from aiohttp.web_request import BaseRequest
 from yarl import URL
 
 from supervisord_py.api.auth import LocalPeer, admit_bearer, admit_local, peer_credentials
-from supervisord_py.api.context import ApiConfig, ApiContext, Call, Live, cancel_and_wait
+from supervisord_py.api.context import ApiConfig, ApiContext, Call, Live
 from supervisord_py.api.idempotency import InternalError, answer_once
-from supervisord_py.api.metrics import Counts, watch_events
+from supervisord_py.api.metrics import Counts
 from supervisord_py.api.routes import ROUTES, Access, Route, handler_of
 from supervisord_py.api.schemas import Body, Query, read_body, read_query
 from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_bytes
@@ -78,9 +78,9 @@ def build_app(context: ApiContext) -> web.Application:
         app.router.add_route(route.method, route.path, _endpoint(route, context, live))
 
     async def watching(_: web.Application) -> AsyncIterator[None]:
-        task = asyncio.create_task(watch_events(context.events, live.counts))
+        context.events.listeners.add(live.counts.count)
         yield
-        await cancel_and_wait(task)
+        context.events.listeners.discard(live.counts.count)
         await live.finish()
 
     async def end_streams(_: web.Application) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,6 @@ from supervisord_py.api.units import all_units, resident_bytes
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.pipe_executions import Status
-from supervisord_py.process.events import EventGap, EventStream
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # of the histograms' buckets, seconds
@@ -92,15 +90,6 @@ class Counts:
                 self.counters[f"{prefix}endings"][event.reason,] += 1
             case "start_failed" if prefix is not None:
                 self.counters[f"{prefix}start_failures"][event.reason or "unknown",] += 1
-
-
-async def watch_events(events: EventStream, counts: Counts) -> None:
-    """Count what happens, until cancelled."""
-    item: Event | EventGap
-    with closing(events.subscribe()) as subscription:
-        async for item in subscription:
-            if isinstance(item, Event):
-                counts.count(item)
 
 
 async def metrics(call: Call) -> web.StreamResponse:

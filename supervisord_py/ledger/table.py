@@ -52,7 +52,8 @@ class Table(Generic[Row]):
         codecs = {column: _codec(hints[field], column in moments) for column, field in self._fields.items()}
         self._codecs = {column: codec for column, codec in codecs.items() if codec is not None}
         self._required = {each.name: None for each in msgspec.structs.fields(row) if each.required}
-        self._list = ", ".join(f'"{each}"' for each in self.columns)
+        names, marks = ", ".join(f'"{each}"' for each in self.columns), ", ".join(["?"] * len(self.columns))
+        self._into = f"INSERT INTO {name} ({names}) VALUES ({marks}) ON CONFLICT ({key}) DO "  # noqa: S608  # our own words
         self._listed = tuple(each for each in self.columns if each not in blobs)
 
     # -- operations ------------------------------------------------------------------------------------------------
@@ -67,8 +68,7 @@ class Table(Generic[Row]):
         return self._insert(row, "UPDATE SET " + ", ".join(f'"{each}" = excluded."{each}"' for each in news))
 
     def _insert(self, row: Row, conflict: str) -> Operation:
-        marks = ", ".join(["?"] * len(self.columns))
-        sql = f"INSERT INTO {self.name} ({self._list}) VALUES ({marks}) ON CONFLICT ({self.key}) DO {conflict}"  # noqa: S608  # our own words
+        sql = self._into + conflict
         values = self._cells({column: getattr(row, field) for column, field in self._fields.items()})
         return lambda connection: connection.execute(sql, values).rowcount
 

@@ -158,7 +158,8 @@ class Writer:
     def _write(self, batch: list[Job]) -> bool:
         defect: BaseException | None = None
         try:
-            self._commit(batch)
+            while not self._commit(batch):
+                pass  # anew without what failed: that is rare, and a savepoint for each job is not free
         except BaseException as error:
             try:
                 if self._connection.in_transaction:
@@ -180,26 +181,26 @@ class Writer:
             self._on_change(None)
         return True
 
-    def _commit(self, batch: list[Job]) -> None:
+    def _commit(self, batch: list[Job]) -> bool:
+        """Commit what has not failed by itself; False, and nothing is written, where one more did."""
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         if not batch:
             # Write one page that says what it said before: nothing else is waiting to show whether the disk is back.
             execute(f"PRAGMA user_version = {int(execute('PRAGMA user_version').fetchone()[0])}")
         for job in batch:
-            job.result = job.error = None
-            if job.dropped:
+            if job.dropped or job.error is not None:
                 continue
-            execute("SAVEPOINT job")
             try:
                 job.result = job.operation(self._connection)
             except Exception as error:
                 if of_the_disk(error):
                     raise
                 job.error = error
-                execute("ROLLBACK TO job")
-            execute("RELEASE job")
+                execute("ROLLBACK")
+                return False
         execute("COMMIT")
+        return True
 
     def _degrade(self, why: str) -> None:
         """Tell all that wait, and keep what may be kept."""

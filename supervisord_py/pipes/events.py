@@ -158,25 +158,23 @@ class EventSources:
 
     def __init__(self, room: Pipes) -> None:
         self._room = room
-        self._heard = room.events.subscribe()
         self._wake = asyncio.Event()
 
     def close(self) -> None:
         """Hear no more."""
-        self._heard.close()
+        self._room.events.listeners.discard(self.hear)
 
     def look(self) -> None:
         """Look now which files pipes wait for."""
         self._wake.set()
 
-    async def hear_tools(self) -> None:
-        """Turn tools' failures into events, until the stream ends."""
-        async for item in self._heard:
-            if isinstance(item, Event) and item.event in TOOL_FAILURES and (item.unit or "").startswith(_TOOL):
-                name = (item.unit or "").removeprefix(_TOOL)
-                facts = {"reason": item.reason, "instance": item.instance, **item.facts}
-                event = PublishedEvent("tool_failed", name, _occurrence(item), facts)
-                await self._room.triggers.publish(event, item.id)
+    def hear(self, item: Event) -> None:
+        """Turn a tool's failure into an event of pipes."""
+        if item.event in TOOL_FAILURES and (item.unit or "").startswith(_TOOL):
+            name = (item.unit or "").removeprefix(_TOOL)
+            facts = {"reason": item.reason, "instance": item.instance, **item.facts}
+            event = PublishedEvent("tool_failed", name, _occurrence(item), facts)
+            self._room.task(self._room.triggers.publish(event, item.id))
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""

@@ -140,7 +140,7 @@ class Pipes:
         await self.driver.adopt_all()
         await self.upkeep.settle_all()
         self.task(self.upkeep.look_for_ever())
-        self.task(self.sources.hear_tools())
+        self.events.listeners.add(self.sources.hear)
         self.task(self.sources.hear_files())
         self.task(retention.prune_for_ever(self))
 

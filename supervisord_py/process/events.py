@@ -135,6 +135,8 @@ class EventStream:
         self._last_id = last_id
         self._recent: deque[Event] = deque(maxlen=RECENT_MAX)
         self._subscriptions: set[Subscription] = set()
+        self.listeners: set[Callable[[Event], None]] = set()
+        """Called with each event as it is published; they never wait and never fail."""
         self.queue_max = queue_max
 
     @classmethod
@@ -176,6 +178,8 @@ class EventStream:
         published = Event(self._last_id, self._clock(), unit, event, word, instance, cause, facts)
         self._recent.append(published)
         self._journal.append(published)
+        for listener in self.listeners:
+            listener(published)
         for subscription in tuple(self._subscriptions):
             subscription.offer(published)
         return published.id

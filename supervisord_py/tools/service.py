@@ -56,6 +56,8 @@ FAILED_SECONDS = 1.0
 """Failed runs of a tool are an event at most that often: a tool that fails every request must not flood the stream."""
 REMEMBER_SECONDS = 1.0
 """The time of last use is written at most that often; a lost second only makes an instance a second older."""
+WRITE_SECONDS = 0.05
+"""A run that takes longer has a row while it goes on; that of a shorter one is written once, when it is over."""
 _log = structlog.get_logger(__name__)
 
 
@@ -150,6 +152,9 @@ class Tools:
         self._failed: dict[str, float] = {}
         self._tickets = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._begun: dict[int, Run] = {}
+        """Runs under way whose rows are not there yet, by the ids of these."""
+        self._writes: asyncio.TimerHandle | None = None
 
     # -- beginning and end -----------------------------------------------------------------------------------
 
@@ -452,10 +457,19 @@ class Tools:
             self.release(granted)
 
     def run_begun(self, run: Run) -> int:
-        """Open the row of a run and return its id."""
+        """Return the id of the row of a run; the row follows."""
         number = self._ledger.next_number(RUNS.name)
-        self._ledger.post(RUNS.insert(RunRow(number, run.spec.unit, run.begun_at, request_id=run.request.request_id)))
+        self._begun[number] = run
+        if self._writes is None:
+            self._writes = asyncio.get_running_loop().call_later(WRITE_SECONDS, self._write_begun)
         return number
+
+    def _write_begun(self) -> None:
+        self._writes = None
+        for number, run in self._begun.items():
+            row = RunRow(number, run.spec.unit, run.begun_at, request_id=run.request.request_id)
+            self._ledger.post(RUNS.insert(row))
+        self._begun.clear()
 
     def run_ended(self, run: Run, error: BaseException | None) -> None:
         """Close the row of a run and publish its end; that it failed by its tool's fault is an event of its own."""
@@ -469,7 +483,11 @@ class Tools:
         key, unit = run.instance.key if run.instance else None, run.spec.unit
         facts: dict[str, Any] = {"outcome": outcome, "error_kind": kind, "cold_start_ms": run.cold_start_ms}
         kept = {**facts, "ended_at": time.time(), "status": status, "duration_seconds": seconds, "instance": key}
-        self._ledger.post(RUNS.update(run.row, "ended_at IS NULL", **kept))
+        if self._begun.pop(run.row, None) is None:
+            self._ledger.post(RUNS.update(run.row, "ended_at IS NULL", **kept))
+        else:
+            whole = RunRow(run.row, unit, run.begun_at, request_id=run.request.request_id, **kept)
+            self._ledger.post(RUNS.insert(whole))
         self._events.publish("run", unit, instance=key, run=run.row, duration_seconds=round(seconds, 6), **facts)
         now = time.monotonic()
         lately = now - self._failed.get(unit, -math.inf) < FAILED_SECONDS

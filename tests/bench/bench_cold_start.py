@@ -28,6 +28,7 @@ from bench_stage import (
     print_table,
     ratio,
     timed,
+    write_tool,
 )
 
 if TYPE_CHECKING:
@@ -64,12 +65,7 @@ def made(place: Path) -> dict[str, Path]:
     names = ["compound-interest", "lorenz-ode-solver"] + (["text-stats"] if shutil.which("node") else [])
     folders = {name: EXAMPLES / name for name in names}
     for name in (*IMPORTS, *(f"ten-{number}" for number in range(TEN))):
-        folder = folders[name] = place / name
-        folder.mkdir()
-        (folder / "main.py").write_text(IMPORTS.get(name, "") + APP)
-        about = {"name": name, "version": "1", "description": "Answers.", "input": {"type": "object"}, "output": {}}
-        (folder / "tool.json").write_text(json.dumps(about))
-        (folder / "test-request.json").write_text("{}")
+        folders[name] = write_tool(place / name, IMPORTS.get(name, "") + APP)
     return folders
 
 
@@ -144,6 +140,13 @@ def through(held: Daemon, method: str, *folders: Path) -> Callable[[], float]:
     return once
 
 
+def share(held: Daemon, group: list[Path]) -> float:
+    """Return the MiB of one of these tools, pages that several processes have shared among them (PSS)."""
+    state = held.ask("GET", "/api/launcher/state")
+    pages = [Path(f"/proc/{state[folder.name]['pid']}/smaps_rollup").read_text() for folder in group]
+    return sum(int(page.split("Pss:")[1].split()[0]) for page in pages) / 1024 / len(group)
+
+
 def measure(rounds: int = 15) -> list[Row]:
     """Return rows for each tool, and for ten at once."""
     rows = []
@@ -154,6 +157,7 @@ def measure(rounds: int = 15) -> list[Row]:
         settings = {"PX_TOOLS__WARM_KEEP_MAX": "20"}
         every = list(folders.values())
         with daemon(every, **settings) as held, daemon(every, **settings, PX_DAEMON__ZYGOTES="0") as plain:
+            both = {"zygote": held, "spawn": plain}
             for name, group in groups.items():
                 acts = {"spawn": through(plain, "spawn", *group), "polling": by_polling(*group)}
                 if name != "text-stats":  # it is no Python
@@ -163,8 +167,12 @@ def measure(rounds: int = 15) -> list[Row]:
                 theirs = found.pop("polling")
                 for method, ours in found.items():
                     rows.append(Row(f"{name}, {method}", milliseconds(ours), milliseconds(theirs), ratio(ours, theirs)))
+                if name != "text-stats":
+                    mine, theirs = (share(each, group) for each in both.values())
+                    figures = f"{mine:.0f} MiB", f"{theirs:.0f} MiB spawned"
+                    rows.append(Row(f"{name}, memory of one (PSS)", *figures, f"{mine / theirs:.2f}x"))
                 for folder in group:
-                    for each in (held, plain):
+                    for each in both.values():
                         each.ask("POST", f"/api/tools/{folder.name}/stop")
     return rows
 

@@ -1,20 +1,35 @@
-"""What it costs to hold 200 idle children: memory, processor time and wake-ups of keeper and control plane."""
+"""What it costs to hold 200 idle children, for keeper and control plane, and for Supervisor."""
 
 from __future__ import annotations
 
-import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bench_stage import Daemon, Row, daemon, print_table, resident_mib
+from bench_peers import PEERS, install
+from bench_stage import Daemon, Row, daemon, print_table, resident_mib, until, write_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CHILDREN = 200
 WATCH_SECONDS = 20.0
 STARTERS = 8
+SUPERVISORD = """[supervisord]
+nodaemon=true
+[program:idle]
+command={python} {program} --port %(process_num)d
+process_name=%(process_num)d
+numprocs={children}
+numprocs_start=20000
+"""
 SERVER = '''"""The smallest tool there is: it answers everything with {"ok": true}."""
 import socket, sys
 listener = socket.socket()
@@ -75,20 +90,31 @@ def watch(pid: int) -> str:
     return f"{share:.2f} % CPU, {wakes:.1f} wake-ups/s"
 
 
+@contextmanager
+def supervised(place: Path, program: Path) -> Iterator[int]:
+    """Run Supervisor with as many of the same program; give its pid."""
+    install()
+    (place / "supervisord.conf").write_text(
+        SUPERVISORD.format(children=CHILDREN, python=sys.executable, program=program)
+    )
+    with (place / "supervisord.log").open("wb") as log:
+        words = [PEERS / "bin" / "supervisord", "-c", place / "supervisord.conf"]
+        process = subprocess.Popen(words, cwd=place, stdout=log, stderr=log)
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        until(lambda: len(children.read_text().split()) == CHILDREN, "Supervisor has started them all")
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
 def measure() -> list[Row]:
     """Return rows for both processes, before and with the children."""
     with tempfile.TemporaryDirectory() as folder:
-        tools = []
-        for number in range(CHILDREN):
-            tool = Path(folder) / f"idle-{number:03}"
-            tool.mkdir()
-            (tool / "main.py").write_text(SERVER)
-            (tool / "tool.json").write_text(
-                json.dumps({"name": tool.name, "version": "1", "input": {"type": "object"}})
-            )
-            tools.append(tool)
+        tools = [write_tool(Path(folder) / f"idle-{number:03}", SERVER) for number in range(CHILDREN)]
         settings = {"PX_TOOLS__WARM_KEEP_MAX": "1000", "PX_TOOLS__WARM_KEEP_SECONDS": "100000"}
-        with daemon(tools, **settings) as held:
+        with daemon(tools, **settings) as held, supervised(Path(folder), tools[0] / "main.py") as supervisor:
             keeper, control = held.pids()
             empty = (resident_mib(keeper), resident_mib(control))
             taken = start_all(held, [tool.name for tool in tools])
@@ -105,6 +131,9 @@ def measure() -> list[Row]:
                     Row(f"{name}, resident", f"{resident_mib(pid):.1f} MiB", f"{before:.1f} MiB without children")
                 )
                 rows.append(Row(f"{name}, idle", watch(pid)))
+            ours, theirs = resident_mib(keeper) + resident_mib(control), resident_mib(supervisor)
+            figures = f"{ours:.1f} MiB", f"Supervisor {theirs:.1f} MiB", f"{ours / theirs:.2f}x"
+            rows += [Row("both, resident", *figures), Row("Supervisor, idle", watch(supervisor))]
     return rows
 
 

@@ -83,12 +83,11 @@ class Spooler:
 
 
 @contextmanager
-def spooler() -> Iterator[Spooler | None]:
-    """Start task-spooler, if it is there."""
+def spooler() -> Iterator[Spooler]:
+    """Start task-spooler; where it is not there, it is installed, or said how."""
     if shutil.which("tsp") is None:
-        print("tsp is not installed: nothing to compare with (apt-get install task-spooler)", file=sys.stderr)
-        yield None
-        return
+        print("tsp is not there: apt-get install task-spooler", file=sys.stderr)
+        subprocess.run(["apt-get", "install", "--yes", "task-spooler"], stdout=subprocess.DEVNULL, check=True)
     with tempfile.TemporaryDirectory(prefix="pxt", dir="/tmp") as folder:
         held = Spooler(os.environ | {"TS_SOCKET": f"{folder}/tsp", "TMPDIR": folder})
         try:
@@ -136,7 +135,7 @@ def _x(figures: dict[str, list[float]], ours: str, theirs: str = "plain") -> str
     return ratio(figures[ours], figures[theirs])
 
 
-def throughput(held: Daemon, other: Spooler | None) -> list[Row]:
+def throughput(held: Daemon, other: Spooler) -> list[Row]:
     """Return the rows of many executions: one after the other, and side by side."""
     names = [f"nothing{at}" for at in range(SLOTS)]
     brain = held.pids()[1]
@@ -151,18 +150,14 @@ def throughput(held: Daemon, other: Spooler | None) -> list[Row]:
     acts = {
         "one": lambda: ours("one", RUNS, names[0]),
         "many": lambda: ours("many", RUNS // SLOTS, *names),
+        "tsp one": lambda: timed(lambda: other.run(1, RUNS)),
+        "tsp many": lambda: timed(lambda: other.run(SLOTS, RUNS)),
     }
-    if other is not None:
-        acts |= {
-            "tsp one": lambda: timed(lambda: other.run(1, RUNS)),
-            "tsp many": lambda: timed(lambda: other.run(SLOTS, RUNS)),
-        }
     figures = interleaved(acts, ROUNDS)
     rows = []
     for name, what in (("one", "of one pipe"), ("many", f"of {SLOTS} pipes, {SLOTS} slots")):
-        rate, theirs = _rate(figures[name]), _rate(figures.get(f"tsp {name}", ()))
-        against = ("", "") if not theirs else (f"tsp {theirs:.0f}/s", f"{rate / theirs:.2f}x")
-        rows.append(Row(f"executions {what}", f"{rate:.0f}/s", *against))
+        rate, theirs = (RUNS / statistics.median(figures[side]) for side in (name, f"tsp {name}"))
+        rows.append(Row(f"executions {what}", f"{rate:.0f}/s", f"tsp {theirs:.0f}/s", f"{rate / theirs:.2f}x"))
         rows.append(Row("CPU of the control plane for each", milliseconds(spent[name][1:])))
     return rows
 
@@ -171,10 +166,6 @@ def cpu_seconds(pid: int) -> float:
     """Return what a process has used so far (proc_pid_stat(5): utime, stime), in ticks of the system's clock."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _rate(seconds: list[float] | tuple[()]) -> float:
-    return RUNS / statistics.median(seconds) if seconds else 0.0
 
 
 def measure() -> tuple[list[Row], list[Row]]:

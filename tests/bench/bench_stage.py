@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,17 @@ class Daemon:
         """Return the pids of keeper and control plane."""
         facts = self.ask("GET", "/api/daemon")
         return facts["keeper"]["pid"], facts["control"]["pid"]
+
+
+def write_tool(folder: Path, program: str) -> Path:
+    """Write a tool that takes and answers anything; return its folder."""
+    folder.mkdir()
+    (folder / "main.py").write_text(program)
+    (folder / "tool.json").write_text(
+        json.dumps({"name": folder.name, "version": "1", "description": "Answers.", "input": {"type": "object"}})
+    )
+    (folder / "test-request.json").write_text("{}")
+    return folder
 
 
 @contextmanager
@@ -170,8 +181,11 @@ def resident_mib(pid: int) -> float:
 
 
 def print_table(title: str, rows: Sequence[Row]) -> None:
-    """Print the rows under a title."""
-    print(f"\n{title}")
+    """Print the rows under a title; where `make bench` collects, write them down for its report as well."""
+    print(f"\n{title}", flush=True)
+    if collected := os.environ.get("BENCH_ROWS"):
+        with Path(collected).open("a") as file:
+            file.write(json.dumps({"title": title, "rows": [asdict(row) for row in rows]}) + "\n")
     widths = [max(len(getattr(row, name)) for row in rows) for name in ("what", "figure", "against")]
     for row in rows:
         print(
