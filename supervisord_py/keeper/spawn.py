@@ -140,7 +140,9 @@ def fork_from(zygote: int, plan: Plan) -> tuple[int, int]:
             socket.send_fds(sock, [json.dumps(order).encode()], fds, socket.MSG_DONTWAIT)
         os.close(report_in)
         report_in = -1
-        if not select.select([report], [], [], ZYGOTE_SECONDS)[0]:
+        forked = select.poll()  # select(2) takes no descriptor over 1023
+        forked.register(report, select.POLLIN)
+        if not forked.poll(1000 * ZYGOTE_SECONDS):
             raise OSError(errno.ETIMEDOUT, "it does not fork")
         pid = int(os.read(report, 11) or b"0")
         if pid:

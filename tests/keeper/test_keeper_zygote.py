@@ -78,6 +78,19 @@ def test_what_is_forked_is_what_is_spawned(linux_rung: Rig) -> None:
 
 
 @one_linux_rung
+def test_a_keeper_with_many_descriptors_forks_as_well(linux_rung: Rig) -> None:
+    """select(2) takes no descriptor over 1023, and a keeper of some hundred children has more."""
+    rig, link = linux_rung, linux_rung.links[0]
+    zygote = begun(rig)
+    with open(os.devnull) as nothing:
+        for number in range(1024):
+            link.call("put_fd", (nothing.fileno(),), name=f"more:{number}")
+    order = rig.spec(script(rig, "pass"), zygote=zygote["key"])
+    assert link.call("spawn", **order)["child"]["key"] == order["key"]
+    assert link.exit(order["key"])["code"] == 0
+
+
+@one_linux_rung
 def test_its_tree_is_found_and_ended(linux_rung: Rig) -> None:
     """A double-forked process is found by the mark that it has inherited, which /proc must show."""
     rig, link = linux_rung, linux_rung.links[0]
