@@ -160,21 +160,21 @@ class Children:
             present.answers.append(answer)
 
     def _start(self, child: HeldChild, message: dict[str, Any], fds: list[int], stored: Mapping[str, int]) -> None:
-        names = message.get("output_fds") or []
-        if len(names) != len(fds) or not set(names) <= set(STREAMS) or len(set(names)) != len(names):
+        names = message.get("stdio_fds") or []
+        if len(names) != len(fds) or not set(names) <= {"stdin", *STREAMS} or len(set(names)) != len(names):
             raise Refusal("bad_request", f"{len(fds)} descriptors came for the streams {names!r}")
-        writers, readers = dict(zip(names, fds, strict=True)), dict.fromkeys(STREAMS, -1)
+        given, readers = {"stdin": self._null, **dict(zip(names, fds, strict=True))}, dict.fromkeys(STREAMS, -1)
         log = self.open_log(child.unit)
         try:
             with contextlib.ExitStack() as ours, contextlib.ExitStack() as failed:
                 try:
-                    for name in (name for name in STREAMS if name not in writers):
-                        readers[name], writers[name] = os.pipe()
+                    for name in (name for name in STREAMS if name not in given):
+                        readers[name], given[name] = os.pipe()
                         failed.callback(os.close, readers[name])
-                        ours.callback(os.close, writers[name])
+                        ours.callback(os.close, given[name])
                 except OSError as error:
                     raise SpawnError("fds", error.errno) from None
-                plan = spawn.plan_of(message, (self._null, writers["stdout"], writers["stderr"]), stored)
+                plan = spawn.plan_of(message, (given["stdin"], given["stdout"], given["stderr"]), stored)
                 failed.callback(self._drop_group, child)
                 self._launch(child, plan, message, stored)
                 failed.pop_all()

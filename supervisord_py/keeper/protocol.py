@@ -65,11 +65,11 @@ SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str},
         max_rss_bytes: int | null, tag: str,
         memory_grace_seconds: number,    between TERM and KILL of a tree over max_rss_bytes, where the keeper enforces
                                          it; absent = 0, KILL at once. A quarter more ends the grace.
-        stdin_name: str | null,          a stored descriptor that becomes 0; else /dev/null (revision 2)
-        output_fds: ["stdout", "stderr"]}   the streams (either or both) whose descriptors ride with this frame, in this
-                                         order: they become 1 and 2, no pipe and no log is made for them (revision 3)
+        stdio_fds: ["stdin", "stdout", "stderr"],   the streams (any of them) whose descriptors ride with this frame, in
+                                         this order: they become 0, 1, 2. Absent: /dev/null for 0, and a pipe into the
+                                         unit's log for 1 and 2 (revision 5)
         zygote: str | null,              key of a child that forks this one, by the descriptor that is stored under
-                                         `zygote:<key>` (zygote/main.py); absent = the keeper forks (revision 4)
+                                         `zygote:<key>` (zygote/main.py); absent = the keeper forks (revision 4)}
         Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "fds", "pdeathsig", "chdir", "exec", and "zygote"
         where there is no answer from it: nothing was started.
 
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROTOCOL = 1
-REVISION = 4  # grows with each addition that an older peer can do without
+REVISION = 5  # grows with each addition that an older peer can do without
 MAX_FRAME = 4 * 1024 * 1024
 FDS_PER_MESSAGE = 16
 LENGTH_BYTES = 4

@@ -261,13 +261,13 @@ def number(message: Mapping[str, Any], name: str, default: float | None = None) 
 
 
 def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> Plan:
-    """Return the plan of a SPAWN message; `stdio`: the keeper's descriptors for 0 (if it names none), 1, 2."""
-    argv, env, stdin = message.get("argv"), message.get("env"), message.get("stdin_name")
+    """Return the plan of a SPAWN message; `stdio`: the keeper's descriptors for 0, 1, 2."""
+    argv, env = message.get("argv"), message.get("env")
     if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
         raise Refusal("bad_request", "member 'argv' must be a list of strings, the program first")
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
         raise Refusal("bad_request", "member 'env' must be a map of strings")
-    made = Plan(argv, env, (stdio[0] if stdin is None else _stored(stdin, stored), *stdio[1:]))
+    made = Plan(argv, env, stdio)
     made.cwd = _word(text(message, "cwd"), "chdir")
     made.listen_pid = message.get("set_listen_pid") is True
     for entry in message.get("grant_fds") or ():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,7 @@ from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.launch import cleanup, prepare
 from supervisord_py.pipes.outcome import Cause
-from supervisord_py.pipes.output import BOTH
-from supervisord_py.pipes.run import Run, RunTerms
+from supervisord_py.pipes.run import Run
 from supervisord_py.process.instance import Phase, read_note
 from supervisord_py.process.model import ChildSpec, Reason, ResourceLimit
 
@@ -54,31 +52,12 @@ class RunDriver:
         room, plan = self._room, run.execution.plan
         await room.intake.check_budget(run)
         try:
-            await asyncio.to_thread(output.make_folder, run.folder)
-            found = run.launch = await prepare(run.execution, run.home, room.shelf)
-            adapter, stop, config = found.adapter, found.adapter.stop, room.config
-            patterns = (*config.output.redact, *(run.definition.redact if run.definition else ()))
-            run.terms = RunTerms(
-                parser=adapter.parser,
-                success=adapter.success,
-                errors=adapter.errors,
-                settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
-                stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
-                stop_signal=stop.number,
-                patterns=patterns,
-                copied=adapter.parser != "text" or bool(found.secrets or patterns),
-            )
-            run.stop_seconds = run.terms.stop_seconds
-            run.fds = await asyncio.to_thread(output.open_for_child, run.folder, copied=run.terms.copied)
-            if found.stdin_file is not None:
-                run.fds += (os.open(found.stdin_file, os.O_RDONLY | os.O_CLOEXEC),)
+            found = run.launch = await prepare(run.execution, run.home, room.shelf, run.open_files)
         except OSError as error:
             kind = ErrorType.DISK_FULL if error.errno in _FULL else ErrorType.CONFIG_ERROR
             message = f"cannot write {error.filename or run.folder}: {error.strerror or error}"
             raise CannotRunError(kind, message) from error
         run.deadline = room.clocks.boot() + plan.timeout_seconds
-        if len(run.fds) > len(BOTH):
-            await room.placement.put_fd(_stdin_name(run), run.fds[-1])
         return ChildSpec(
             unit=run.unit,
             argv=found.argv,
@@ -86,7 +65,7 @@ class RunDriver:
             env={**found.env, **room.own},
             limits=(ResourceLimit("core", 0, 0),),
             max_rss_bytes=plan.memory_bytes,
-            stdin_name=_stdin_name(run) if len(run.fds) > len(BOTH) else None,
+            stdin_fd=run.fds[2] if found.stdin_file is not None else None,
             stdout_fd=run.fds[0],
             stderr_fd=run.fds[1],
         )
@@ -98,7 +77,7 @@ class RunDriver:
         self._room.supervisor.say(
             "execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=warnings
         )
-        await self._hand_over(run)
+        run.close_fds()
 
     def revive(self, child: Child, note: Note | None) -> Run:
         """Return the run of a held child; one that nobody knows is only stopped."""
@@ -123,21 +102,12 @@ class RunDriver:
 
     async def release(self, run: Run) -> None:
         """Remove what it must not leave, and do what follows: while the keeper holds it, a crash can be made good."""
-        await self._hand_over(run)
+        run.close_fds()
         if run.phase is Phase.COLD and run.child is not None:
             return  # cut off, so that its end may not be written: the next start reads its output, and says what it was
         await self.tidy(run)
         if run.id and run.execution.status.is_final and not run.done.is_set():
             await self._room.after(run)
-
-    async def _hand_over(self, run: Run) -> None:
-        """Close what was opened for it: it has it, or will never have it."""
-        fds, run.fds = run.fds, ()
-        for fd in fds:
-            os.close(fd)
-        if len(fds) > len(BOTH):
-            with suppress(PxError):
-                await self._room.placement.drop_fd(_stdin_name(run))
 
     async def tidy(self, run: Run) -> None:
         """Take over what is in its row now, and remove its private files."""
@@ -198,10 +168,6 @@ class RunDriver:
             await room.after(run)
         except PxError as error:
             _log.error("pipe_interruption_not_recorded", execution=row.id, detail=error.detail)
-
-
-def _stdin_name(run: Run) -> str:
-    return f"stdin:{run.key}"
 
 
 def remove_private(folder: Path) -> None:

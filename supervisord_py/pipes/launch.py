@@ -17,21 +17,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from supervisord_py.config.documents import did_you_mean
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
+from supervisord_py.pipes.output import make_folder
 from supervisord_py.pipes.preflight import AgentVersion, check_credentials, check_provider
 from supervisord_py.pipes.prompt import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.secrets import Secret, resolve_key
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.adapters import AgentSpec, Values, Version
+    from supervisord_py.pipes.adapters import AgentSpec, Values
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.shelf import AgentShelf
 
@@ -60,16 +62,23 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-async def prepare(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
-    """Make everything ready for the spawn, in the pipe's folder.
+async def prepare(
+    it: Execution, folder: Path, shelf: AgentShelf, also: Callable[[LaunchSpec], object] = lambda _: None
+) -> LaunchSpec:
+    """Make everything ready for the spawn, in the pipe's folder; `also` opens more files, in the same thread.
 
     Raises:
         CannotRunError: With the error type of the row; nothing of ours is left then.
     """
+
+    def write() -> None:
+        _write(found, run_dir, it.rendered_prompt or "")
+        also(found)
+
     found, config = await check(it, folder, shelf), shelf.config
     run_dir = Path(str(found.values["run_dir"]))
     try:
-        await asyncio.to_thread(_write, found, run_dir, it.rendered_prompt or "")
+        await asyncio.to_thread(write)
         if config.preflight:
             await check_provider(found.values, seconds=config.preflight_seconds)
             await check_credentials(found, run=shelf.run, seconds=config.preflight_seconds)
@@ -84,7 +93,7 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
 
     Raises CannotRunError: it could not.
     """
-    plan, config = it.plan, shelf.config
+    plan = it.plan
     adapters, (dotenv, doubts) = await asyncio.to_thread(lambda: (shelf.adapters_now(), read_dotenv(folder / DOTENV)))
     try:
         spec = adapters.get(plan.agent)
@@ -96,7 +105,22 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
     key: Secret | None = None
     if it.preset.api_key is not None:
         environ = {**shelf.environ, **dotenv}
-        key = await resolve_key(it.preset.api_key, environ, cwd=config.presets_file.parent, run=shelf.run)
+        key = await resolve_key(it.preset.api_key, environ, cwd=shelf.config.presets_file.parent, run=shelf.run)
+    found = await asyncio.to_thread(_without_version, it, spec, folder, shelf, dotenv, key)
+    version = await shelf.versions.find(spec, found.argv[0], folder, found.env, shelf.run)
+    if plan.history and found.session_path is None:
+        doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
+    if (doubt := provider_doubt(spec, it.preset.provider)) is not None:
+        doubts += (doubt,)
+    values = {**found.values, "key_reference": spec.reference(version.version)}
+    return replace(found, values=values, version=version, warnings=(*version.warnings, *doubts))
+
+
+def _without_version(
+    it: Execution, spec: AgentSpec, folder: Path, shelf: AgentShelf, dotenv: Mapping[str, str], key: Secret | None
+) -> LaunchSpec:
+    """Return what would be spawned, but for what its version says of it. Blocking."""
+    plan, config = it.plan, shelf.config
     values = placeholder_values(spec, it, folder, config, has_key=key is not None)
     argv = command_line(spec, values, it.rendered_prompt or "", history=plan.history) if spec.argv else plan.command
     plain, secrets = build_environment(spec, values, shelf.environ, config.env_allow, dotenv, key)
@@ -106,24 +130,16 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
     if config.api_token_file is not None:
         plain[TOKEN_FILE_VARIABLE] = config.api_token_file
     home = plain.get("HOME", "/")
-    program = await asyncio.to_thread(find_executable, argv[0], spec, folder, path=plain["PATH"], home=home)
-    env = Environment({**plain, "PATH": path_with(plain["PATH"], program, home)})
-    version = await shelf.versions.find(spec, program, folder, env, shelf.run)
-    keeps_session = plan.history and spec.supports_history
-    if plan.history and not keeps_session:
-        doubts = (*doubts, f"the agent {spec.name!r} keeps no sessions here; history is left out")
-    doubts = (*doubts, *filter(None, [provider_doubt(spec, it.preset.provider)]))
+    program = find_executable(argv[0], spec, folder, path=plain["PATH"], home=home)
     return LaunchSpec(
         adapter=spec,
         argv=(program, *argv[1:]),
-        env=env,
+        env=Environment({**plain, "PATH": path_with(plain["PATH"], program, home)}),
         cwd=str(folder),
         stdin_file=Path(str(values["prompt_file"])) if spec.prompt is PromptBy.STDIN else None,
-        values=placeholder_values(spec, it, folder, config, version=version.version, has_key=key is not None),
+        values=values,
         secrets=tuple(map(Secret, secrets)),
-        version=version,
-        session_path=str(values["session_dir"]) if keeps_session else None,
-        warnings=(*version.warnings, *doubts),
+        session_path=str(values["session_dir"]) if plan.history and spec.supports_history else None,
     )
 
 
@@ -160,10 +176,9 @@ def placeholder_values(
     folder: Path,
     config: PipesConfig,
     *,
-    version: Version | None = None,
     has_key: bool = False,
 ) -> Values:
-    """Return the value of every placeholder; None for one that has none. Pure."""
+    """Return the value of every placeholder, as far as no version is known; None for one that has none. Pure."""
     preset, run_dir = it.preset, config.executions_dir / str(it.id)
     url = preset.url or spec.provider_urls.get(preset.provider or "")
     same = ("model", "effort", "api", "context_window", "max_tokens", "input_cost", "output_cost")
@@ -173,7 +188,7 @@ def placeholder_values(
         "url": url,
         "url_root": None if url is None else url.rstrip("/").removesuffix("/v1"),
         "key": HAS_KEY if has_key else None,
-        "key_reference": spec.reference(version),
+        "key_reference": spec.reference(None),
         "run_dir": str(run_dir),
         "agent_dir": str(run_dir / AGENT_DIR),
         "prompt_file": str(run_dir / PROMPT_FILE),
@@ -333,8 +348,7 @@ def _write(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
             if not os.access(where, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(where))
         where = run_dir
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        cleanup(run_dir)
+        make_folder(run_dir)
         write_private(run_dir / PROMPT_FILE, prompt)
         if spec.files or spec.argv or spec.env:  # else nobody is told of the folder
             (run_dir / AGENT_DIR).mkdir(mode=0o700)

@@ -134,7 +134,7 @@ class Run(Instance):
         self.is_short = False
         self.outcome: Outcome | None = None
         self.following: NextTry | None = None
-        self.news = asyncio.Event()
+        self._news: asyncio.Event | None = None  # there while somebody waits
         self.done = asyncio.Event()
         self.is_left = False
         self.is_claimed = False
@@ -171,9 +171,15 @@ class Run(Instance):
     def folder(self) -> Path:
         return self.room.folder(self.id)
 
+    @property
+    def news(self) -> asyncio.Event:
+        self._news = self._news or asyncio.Event()
+        return self._news
+
     def tell(self) -> None:
-        self.news.set()
-        self.news = asyncio.Event()
+        if self._news is not None:
+            self._news.set()
+            self._news = None
 
     def become(self, **changes: Any) -> None:
         self.execution = msgspec.structs.replace(self.execution, **changes)
@@ -186,6 +192,31 @@ class Run(Instance):
         self.cause, self.detail = cause, detail
         self._turn.set_result(None)
         return True
+
+    def open_files(self, found: LaunchSpec) -> None:
+        """Take the terms of an agent, and open what its process is to have. Blocking."""
+        adapter, stop, config = found.adapter, found.adapter.stop, self.room.config
+        patterns = (*config.output.redact, *(self.definition.redact if self.definition else ()))
+        self.terms = RunTerms(
+            parser=adapter.parser,
+            success=adapter.success,
+            errors=adapter.errors,
+            settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
+            stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
+            stop_signal=stop.number,
+            patterns=patterns,
+            copied=adapter.parser != "text" or bool(found.secrets or patterns),
+        )
+        self.stop_seconds = self.terms.stop_seconds
+        self.fds = output.open_for_child(self.folder, copied=self.terms.copied)
+        if found.stdin_file is not None:
+            self.fds += (os.open(found.stdin_file, os.O_RDONLY | os.O_CLOEXEC),)
+
+    def close_fds(self) -> None:
+        """Close what was opened for its process: that has it, or will never have it."""
+        fds, self.fds = self.fds, ()
+        for fd in fds:
+            os.close(fd)
 
     def leave(self) -> None:
         self.is_left = True

@@ -45,6 +45,7 @@ T = TypeVar("T")
 EARLY_MAX = 4096
 READS_A_TURN = 8  # reads before the loop gets its turn again: a flood of events must not starve everything else
 _REASONS = frozenset(Reason)
+STDIO_REVISION = 5  # of the first keeper that takes the descriptors of all streams with the order
 _BOTH_HINT = "run `pxctl daemon restart --all` to replace both"
 _GONE_HINT = "the daemon ends now and its children with it; see `pxctl why UNIT` after the next start"
 _MUTE_HINT = "see `pxctl doctor`; `pxctl daemon restart --all` replaces keeper and control plane"
@@ -180,9 +181,9 @@ class KeeperClient:
         Raises StartFailedError: `extra` holds reason, stage and errno; ConflictError: the key is known with
         another spec.
         """
-        fds = {"stdout": spec.stdout_fd, "stderr": spec.stderr_fd}
+        fds = {"stdin": spec.stdin_fd, "stdout": spec.stdout_fd, "stderr": spec.stderr_fd}
         given = {name: fd for name, fd in fds.items() if fd is not None}
-        if self.caps.keeper_revision < (3 if given else 2 if spec.stdin_name is not None else 1):
+        if given and self.caps.keeper_revision < STDIO_REVISION:
             said = f"cannot start {spec.unit}: the keeper is older than this control plane and cannot feed a child"
             raise _not_started(spec, said, "keeper", None, _BOTH_HINT)
         members = {
@@ -197,8 +198,7 @@ class KeeperClient:
             "max_rss_bytes": spec.max_rss_bytes,
             "memory_grace_seconds": spec.memory_grace_seconds,
             "tag": spec.tag,
-            **({} if spec.stdin_name is None else {"stdin_name": spec.stdin_name}),
-            **({"output_fds": list(given)} if given else {}),
+            **({"stdio_fds": list(given)} if given else {}),
             **({} if spec.zygote is None else {"zygote": spec.zygote}),
         }
         try:

@@ -72,10 +72,9 @@ class ChildSpec(Struct, frozen=True):
     Attributes:
         memory_grace_seconds: Between SIGTERM and SIGKILL of a tree over that limit; 0 kills at once, and so does growth
             by a further quarter. Where the kernel enforces the limit (cgroup), it kills at once.
-        stdin_name: A descriptor that was deposited with `put_fd` becomes its standard input; None: there is nothing to
-            read (/dev/null). It may be dropped after the spawn.
-        stdout_fd, stderr_fd: A descriptor of this process, opened O_APPEND, that becomes the child's stream: the keeper
-            then makes no pipe and no log for that stream. It may be closed after the spawn. None: the unit's log.
+        stdin_fd, stdout_fd, stderr_fd: Descriptors of this process that become the child's streams, those of output
+            opened O_APPEND; they may be closed after the spawn. None: there is nothing to read (/dev/null), and output
+            goes into the unit's log.
     """
 
     unit: str  # `kind:name`
@@ -88,7 +87,7 @@ class ChildSpec(Struct, frozen=True):
     max_rss_bytes: int | None = None  # resident limit of the whole tree, enforced by the keeper; None for none
     memory_grace_seconds: float = 0.0
     tag: str = ""  # opaque text that the keeper keeps with the child for a later control plane
-    stdin_name: str | None = None
+    stdin_fd: int | None = None
     stdout_fd: int | None = None
     stderr_fd: int | None = None
     zygote: str | None = None  # key of the child that forks it; None: the keeper does

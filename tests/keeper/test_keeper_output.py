@@ -118,7 +118,7 @@ def test_a_stream_with_a_descriptor_goes_into_the_file_and_not_into_the_log(rung
         path.write_bytes(b"before\n")
         fds.append(os.open(path, os.O_WRONLY | os.O_APPEND))
     spec = rung.spec(["/bin/sh", "-c", f"echo out; echo err >&2; read x < {gate}; echo more; echo woe >&2; exit 3"])
-    number = link.send("spawn", tuple(fds), output_fds=streams, **spec)
+    number = link.send("spawn", tuple(fds), stdio_fds=streams, **spec)
     child = link.reply(number)["child"]
     for fd in fds:
         os.close(fd)
@@ -138,11 +138,11 @@ def test_a_stream_with_a_descriptor_goes_into_the_file_and_not_into_the_log(rung
     assert logged or not (rung.dir / "logs" / "tool").exists()
 
 
-@pytest.mark.parametrize("streams", [["stdout", "stderr"], ["stdin"], ["stdout", "stdout"], []])
+@pytest.mark.parametrize("streams", [["stdout", "stderr"], ["input"], ["stdout", "stdout"], []])
 def test_descriptors_that_are_not_those_of_the_order_are_refused(rig: Rig, streams: list[str]) -> None:
     link = rig.up()
     fd = os.open(os.devnull, os.O_WRONLY)
-    order = rig.spec(["/bin/true"], output_fds=streams)
+    order = rig.spec(["/bin/true"], stdio_fds=streams)
     assert link.refused("spawn", (fd,), **order)["kind"] == "bad_request"
     os.close(fd)
     assert link.call("list", prefix="")["children"] == []

@@ -253,20 +253,17 @@ def test_the_same_signal_from_elsewhere_is_no_verdict(rung: Rig) -> None:
     assert (record["signal"], record["code"], record["verdict"]) == (signal.SIGXCPU, None, None)
 
 
-def test_standard_input_is_a_stored_file_whole_and_then_closed(rig: Rig, tmp_path: Path) -> None:
+def test_standard_input_is_a_file_whole_and_then_closed(rig: Rig, tmp_path: Path) -> None:
     link = rig.up()
     text = os.urandom(3 << 16)
     (tmp_path / "prompt").write_bytes(text)
     fd = os.open(tmp_path / "prompt", os.O_RDONLY)
-    link.call("put_fd", (fd,), name="prompt")
+    spec = rig.spec(["/bin/cat"], stdio_fds=["stdin"])
+    link.call("spawn", (fd,), **spec)
     os.close(fd)
-    spec = rig.spec(["/bin/cat"], stdin_name="prompt")
-    link.call("spawn", **spec)
-    link.call("drop_fd", name="prompt")
     record = link.exit(spec["key"])
     assert (record["code"], record["log_end"]) == (0, len(text))
     assert rig.output("tool:probe") == text
-    assert link.refused("spawn", **rig.spec(["/bin/cat"], stdin_name="prompt"))["kind"] == "unknown_fd"
     empty = rig.spec(["/bin/cat"])
     link.call("spawn", **empty)
     assert link.exit(empty["key"])["log_end"] == len(text), "nothing to read is the end of the file, not a wait"

@@ -236,7 +236,9 @@ def test_where_programs_are_looked_for(tmp_path: Path) -> None:
 def values(name: str, preset: Preset, version: tuple[int, ...] | None = None) -> Any:
     it = Execution(id=7, pipe_name="p", output_dir="/p/output/7", plan=Plan(name), preset=preset)
     has_key = preset.api_key is not None
-    return placeholder_values(BUILTIN.get(name), it, Path("/p"), settings(Path("/")), version=version, has_key=has_key)
+    spec = BUILTIN.get(name)
+    values = placeholder_values(spec, it, Path("/p"), settings(Path("/")), has_key=has_key)
+    return {**values, "key_reference": spec.reference(version)}
 
 
 def argv(name: str, preset: Preset = NO_PRESET) -> tuple[str, ...]:

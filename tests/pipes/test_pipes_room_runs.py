@@ -263,7 +263,7 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
         await eventually(lambda: not rig.placement.children(), "the end of the process")
         assert rig.room.health().running == 0
         with monkeypatch.context() as patch:
-            patch.setattr("supervisord_py.pipes.output.make_folder", broken)
+            patch.setattr("supervisord_py.pipes.launch.make_folder", broken)
             assert (await rig.run("p")).error_message is not None
         with monkeypatch.context() as patch:
             patch.setattr("supervisord_py.pipes.triggers.Triggers.ended", broken)

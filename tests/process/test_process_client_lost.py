@@ -130,7 +130,7 @@ async def test_who_gives_up_in_the_moment_of_the_answer_leaks_no_descriptor(
     os.close(read)
 
 
-@pytest.mark.parametrize("needed", [{"stdin_name": "prompt"}, {"stdout_fd": 1}])
+@pytest.mark.parametrize("needed", [{"stdin_fd": 0}, {"stdout_fd": 1}])
 async def test_what_an_older_keeper_cannot_do_is_refused_and_not_done_by_halves(
     keeper: FakeKeeper, connect: Connect, needed: dict[str, Any]
 ) -> None:
@@ -141,4 +141,4 @@ async def test_what_an_older_keeper_cannot_do_is_refused_and_not_done_by_halves(
     assert caught.value.hint == "run `pxctl daemon restart --all` to replace both"
     assert "spawn" not in keeper.verbs_asked()
     await placement.spawn(KEY, SPEC)
-    assert "stdin_name" not in keeper.asked[-1]
+    assert "stdio_fds" not in keeper.asked[-1]

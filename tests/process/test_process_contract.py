@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from process.real_keeper import RealKeeper
-from supervisord_py.errors import ConflictError, PxError
+from supervisord_py.errors import ConflictError
 from supervisord_py.process import host
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.lifecycle import describe, outcome
@@ -159,18 +159,12 @@ async def test_a_prompt_that_lies_in_a_file_is_read_whole_and_ends(house: House)
     placement, text = house.placement, b"do it\n" * 50_000
     (house.keeper.folder / "prompt").write_bytes(text)
     fd = os.open(house.keeper.folder / "prompt", os.O_RDONLY)
-    await placement.put_fd("prompt", fd)
-    os.close(fd)
-    fed = ChildSpec("pipe:x", ("/bin/cat",), "/", ENV, stdin_name="prompt")
     key = placement.new_key()
-    await placement.spawn(key, fed)
-    await placement.drop_fd("prompt")
+    await placement.spawn(key, ChildSpec("pipe:x", ("/bin/cat",), "/", ENV, stdin_fd=fd))
+    os.close(fd)
     assert (await ended(placement, key)).code == 0
     reader = LogReader.of(placement.log_dir, "pipe:x")
     assert await asyncio.to_thread(reader.tail_bytes, 0, limit=1 << 20) == text
-    with pytest.raises(PxError, match=r"no descriptor is stored under the name .prompt") as caught:
-        await placement.spawn(placement.new_key(), fed)
-    assert caught.value.unit == "pipe:x"
 
 
 async def test_output_by_descriptor_goes_into_the_file_and_not_into_the_log(house: House) -> None:
