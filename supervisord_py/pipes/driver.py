@@ -112,8 +112,9 @@ class RunDriver:
     async def tidy(self, run: Run) -> None:
         """Take over what is in its row now, and remove its private files."""
         run.take_final()
-        if run.execution.status is not Status.RUNNING:  # else the keeper was lost before its end was decided
-            await asyncio.to_thread(remove_private, run.folder)
+        if run.execution.status is Status.RUNNING or (run.is_closed and not run.terms.copied):
+            return  # the keeper was lost before its end was decided; or nothing private is left
+        await asyncio.to_thread(remove_private, run.folder)
 
     def gone(self, run: Run) -> None:
         """Leave one whose end is not recorded: the keeper is lost."""

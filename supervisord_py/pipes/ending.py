@@ -15,6 +15,7 @@ from supervisord_py.errors import ConflictError
 from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Status
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.launch import cleanup
 from supervisord_py.pipes.outcome import Cause, ExitInfo, SuccessRule, judge
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS
 from supervisord_py.pipes.scheduler import whole_ms
@@ -40,6 +41,7 @@ _log = structlog.get_logger(__name__)
 def close(run: Run, copier: Copier | None, *, began: bool) -> tuple[Outcome, dict[str, Any], float]:
     """Judge it; return the outcome, what its row says of it and of the output, and when it ended."""
     outcome, facts = (_unstarted(run), {}) if copier is None else _judged(run, copier)
+    cleanup(run.folder)
     incomplete = began and is_incomplete(outcome)
     if began and run.execution.output_dir is not None:
         _leave_output(Path(run.execution.output_dir), outcome, incomplete=incomplete)

@@ -94,9 +94,8 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
     Raises CannotRunError: it could not.
     """
     plan = it.plan
-    adapters, (dotenv, doubts) = await asyncio.to_thread(lambda: (shelf.adapters_now(), read_dotenv(folder / DOTENV)))
     try:
-        spec = adapters.get(plan.agent)
+        spec = shelf.adapters_now().get(plan.agent)
     except ConfigError as error:
         raise CannotRunError(ErrorType.CONFIG_ERROR, error.detail, hint=error.hint) from error
     if not spec.argv and not plan.command:
@@ -104,10 +103,11 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
         raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint='write command: "./agent.sh" into pipe.md')
     key: Secret | None = None
     if it.preset.api_key is not None:
-        environ = {**shelf.environ, **dotenv}
+        environ = {**shelf.environ, **(await asyncio.to_thread(read_dotenv, folder / DOTENV))[0]}
         key = await resolve_key(it.preset.api_key, environ, cwd=shelf.config.presets_file.parent, run=shelf.run)
-    found = await asyncio.to_thread(_without_version, it, spec, folder, shelf, dotenv, key)
+    found = await asyncio.to_thread(_without_version, it, spec, folder, shelf, key)
     version = await shelf.versions.find(spec, found.argv[0], folder, found.env, shelf.run)
+    doubts = found.warnings
     if plan.history and found.session_path is None:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
     if (doubt := provider_doubt(spec, it.preset.provider)) is not None:
@@ -116,11 +116,10 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
     return replace(found, values=values, version=version, warnings=(*version.warnings, *doubts))
 
 
-def _without_version(
-    it: Execution, spec: AgentSpec, folder: Path, shelf: AgentShelf, dotenv: Mapping[str, str], key: Secret | None
-) -> LaunchSpec:
+def _without_version(it: Execution, spec: AgentSpec, folder: Path, shelf: AgentShelf, key: Secret | None) -> LaunchSpec:
     """Return what would be spawned, but for what its version says of it. Blocking."""
     plan, config = it.plan, shelf.config
+    dotenv, doubts = read_dotenv(folder / DOTENV)
     values = placeholder_values(spec, it, folder, config, has_key=key is not None)
     argv = command_line(spec, values, it.rendered_prompt or "", history=plan.history) if spec.argv else plan.command
     plain, secrets = build_environment(spec, values, shelf.environ, config.env_allow, dotenv, key)
@@ -140,6 +139,7 @@ def _without_version(
         values=values,
         secrets=tuple(map(Secret, secrets)),
         session_path=str(values["session_dir"]) if plan.history and spec.supports_history else None,
+        warnings=doubts,
     )
 
 
@@ -282,7 +282,7 @@ def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home
     """
     is_path = os.sep in name
     places = [home if name.startswith("~/") else str(folder)] if is_path else _search_path(path, home)
-    tried = [str(Path(place, name.removeprefix("~/"))) for place in places]
+    tried = [os.path.normpath(os.path.join(place, name.removeprefix("~/"))) for place in places]
     if found := next(filter(shutil.which, tried), None):
         return found
     where = f"; tried {tried[0]}" if is_path else " on its PATH, nor where installers put programs"

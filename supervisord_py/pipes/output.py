@@ -56,12 +56,13 @@ def make_folder(folder: Path) -> None:
 
     Raises OSError: it cannot be made.
     """
+    if folder.exists():
+        if any(size(folder, stream) for stream in BOTH):
+            aside = (folder.with_name(f"{folder.name}.old{n}") for n in itertools.count())
+            folder.rename(next(each for each in aside if not each.exists()))
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if any(size(folder, stream) for stream in BOTH):
-        aside = (folder.with_name(f"{folder.name}.old{n}") for n in itertools.count())
-        folder.rename(next(each for each in aside if not each.exists()))
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     folder.chmod(0o700)  # also under a umask that takes more away
 

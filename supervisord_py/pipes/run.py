@@ -446,6 +446,11 @@ class Run(Instance):
         self._final = facts
         return finish(self.id, also=PIPE_STATES.merge(self.name, **change), **facts)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether its end was decided here."""
+        return bool(self._final)
+
     def take_final(self) -> None:
         if self._final and not self.execution.status.is_final:
             self.become(position=None, **self._final)
