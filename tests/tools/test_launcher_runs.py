@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -83,6 +83,33 @@ async def test_runs_are_rows_with_their_figures(house: ToolHouse) -> None:
     assert row.cold_start_ms is not None
     assert row.duration_seconds is not None
     assert row.instance == house.state("shapes").instance
+
+
+async def test_a_run_that_goes_on_has_a_row_and_a_short_one_gets_it_once(house: ToolHouse) -> None:
+    house.add("shapes")
+    await house.ask("shapes")
+    asked = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
+    await said(house, "sleeping")
+    written: list[Any] = []
+
+    async def opened() -> bool:
+        written[:] = [it for it in await instances.RUNS.find(house.ledger) if it.ended_at is None]
+        return bool(written)
+
+    async with asyncio.timeout(PATIENCE):
+        while not await opened():
+            await asyncio.sleep(0.02)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    ended = [(it.id, it.outcome) for it in await house.runs("shapes") if it.id == written[0].id]
+    assert ended == [(written[0].id, "cancelled")]
+    statements: list[str] = []
+    house.ledger._writer._connection.set_trace_callback(statements.append)
+    await house.ask("shapes")
+    await house.runs("shapes")
+    house.ledger._writer._connection.set_trace_callback(None)
+    assert [it.split()[0] for it in statements if " runs " in it] == ["INSERT"]
 
 
 async def test_runs_that_fail_through_their_tool_are_events_but_no_flood(
