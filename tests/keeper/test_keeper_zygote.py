@@ -90,6 +90,25 @@ def test_a_keeper_with_many_descriptors_forks_as_well(linux_rung: Rig) -> None:
     assert link.exit(order["key"])["code"] == 0
 
 
+@pytest.mark.deep
+@one_linux_rung
+def test_a_thousand_forks_leave_nothing_behind(linux_rung: Rig) -> None:
+    rig, link = linux_rung, linux_rung.links[0]
+    zygote = begun(rig)
+    seen = []
+    for number in range(1000):
+        order = rig.spec(script(rig, "pass"), zygote=zygote["key"])
+        link.call("spawn", **order)
+        assert link.exit(order["key"])["code"] == 0
+        link.event("gone", key=order["key"])
+        link.call("release", key=order["key"])
+        if number in {100, 999}:
+            until(lambda: len(marked(rig.daemon_id)) == 3, "the control plane, the zygote, and what waits for an order")
+            seen.append([len(os.listdir(f"/proc/{pid}/fd")) for pid in (rig.pid, zygote["pid"])])
+    assert seen[0] == seen[1]
+    assert [one["key"] for one in link.call("list", prefix="")["children"]] == [zygote["key"]]
+
+
 @one_linux_rung
 def test_its_tree_is_found_and_ended(linux_rung: Rig) -> None:
     """A double-forked process is found by the mark that it has inherited, which /proc must show."""
