@@ -44,6 +44,7 @@ STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "ex
 """As the keeper counts them, where a start can fail."""
 PR_SET_PDEATHSIG = 1
 MARKS = ("PX_INSTANCE", "PX_UNIT")
+FIRST = "1000"  # oom_score_adj of what the kernel ends before all else where memory is short: it is only time saved
 ARG_START = 48  # of /proc/PID/stat (proc(5)); arg_end, env_start and env_end follow
 _PAUSE_SECONDS = 0.0002
 _AGAIN_SECONDS = 0.1
@@ -63,6 +64,7 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
         raise SystemExit(0)
     gc.collect()
     gc.freeze()
+    score = _end_first(FIRST)
     alive, life = os.pipe()  # at its end when this process is
     while True:
         reader, writer = os.pipe()
@@ -72,6 +74,7 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
                 os._exit(0)
             order, fds = _hear(owner)
             os.write(writer, b"taken")
+            _end_first(score)
             return _become(order, fds, [owner.detach(), alive, reader, writer])
         os.close(writer)
         if not os.read(reader, 1) and _is_over(owner):
@@ -150,6 +153,18 @@ def _tell(owner: socket.socket, members: dict[str, Any]) -> None:
         owner.send(json.dumps(members).encode())
     except OSError:
         raise SystemExit(0) from None
+
+
+def _end_first(score: str) -> str:
+    """Set how early the kernel ends this process where memory is short (proc(5)); return what was set before."""
+    try:
+        with open("/proc/self/oom_score_adj") as file:
+            before = file.read()
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(score)
+    except OSError:
+        return ""
+    return before
 
 
 def _is_over(owner: socket.socket) -> bool:

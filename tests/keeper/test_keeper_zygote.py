@@ -90,6 +90,19 @@ def test_a_keeper_with_many_descriptors_forks_as_well(linux_rung: Rig) -> None:
     assert link.exit(order["key"])["code"] == 0
 
 
+@one_linux_rung
+def test_where_memory_is_short_the_kernel_ends_zygotes_first(linux_rung: Rig) -> None:
+    def score(pid: int) -> str:
+        with open(f"/proc/{pid}/oom_score_adj") as file:
+            return file.read()
+
+    rig, link = linux_rung, linux_rung.links[0]
+    zygote = begun(rig)
+    sleeper = link.call("spawn", **rig.spec(script(rig, SLEEP), zygote=zygote["key"]))["child"]
+    until(lambda: score(zygote["pid"]) == "1000\n", "the zygote's score")
+    assert score(sleeper["pid"]) == score(rig.pid)
+
+
 @pytest.mark.deep
 @one_linux_rung
 def test_a_thousand_forks_leave_nothing_behind(linux_rung: Rig) -> None:
