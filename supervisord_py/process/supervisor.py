@@ -107,7 +107,12 @@ class Supervisor:
 
     def task(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
         """Run something until `close`; what it raises is logged and harms nothing else."""
-        task = self._group.create_task(_guarded(work))
+        guarded = _guarded(work)
+        try:
+            task = self._group.create_task(guarded)
+        except RuntimeError:  # `close` is under way
+            task = asyncio.create_task(guarded)
+            task.cancel()
         task.add_done_callback(lambda _: work.close())  # cancelled before its first step, nobody else would
         return task
 

@@ -263,3 +263,23 @@ async def test_a_lost_keeper_is_told_to_all_and_nobody_waits_for_ever(house: Hou
     with pytest.raises(PxError):
         await house.supervisor.start(house.driver, house.made())
     await until(lambda: not alive(instance.pid or 0))
+
+
+@pytest.mark.filterwarnings("error")
+async def test_what_is_asked_for_while_it_closes_is_cancelled_like_all_that_it_does(house: House) -> None:
+    late: list[asyncio.Task[None]] = []
+
+    async def ends() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            late.append(house.supervisor.task(never()))
+
+    async def never() -> None:
+        pytest.fail("it ran")
+
+    house.supervisor.task(ends())
+    await asyncio.sleep(0)
+    await house.supervisor.close()
+    with pytest.raises(asyncio.CancelledError):
+        await late[0]

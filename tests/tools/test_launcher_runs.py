@@ -93,7 +93,7 @@ async def test_a_run_that_goes_on_has_a_row_and_a_short_one_gets_it_once(house: 
     written: list[Any] = []
 
     async def opened() -> bool:
-        written[:] = [it for it in await instances.RUNS.find(house.ledger) if it.ended_at is None]
+        written[:] = [it for it in await house.runs("shapes") if it.ended_at is None]
         return bool(written)
 
     async with asyncio.timeout(PATIENCE):
