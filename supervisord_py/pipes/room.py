@@ -40,7 +40,7 @@ from supervisord_py.pipes.output import (
 )
 from supervisord_py.pipes.pipe_files import PipeFiles
 from supervisord_py.pipes.queue import Queue
-from supervisord_py.pipes.run import REASONS, Run
+from supervisord_py.pipes.run import REASONS, Run, look_at_runs
 from supervisord_py.pipes.scheduler import Clocks, Timetable
 from supervisord_py.pipes.shelf import AgentShelf
 from supervisord_py.pipes.states import PipeStates, Upkeep
@@ -140,6 +140,7 @@ class Pipes:
         await self.driver.adopt_all()
         await self.upkeep.settle_all()
         self.task(self.upkeep.look_for_ever())
+        self.task(look_at_runs(self))
         self.events.listeners.add(self.sources.hear)
         self.task(self.sources.hear_files())
         self.task(retention.prune_for_ever(self))

@@ -143,7 +143,8 @@ class Run(Instance):
         self._turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._copier: Copier | None = None
         self._settled_until = math.inf
-        self._resumes = Resumes(room.clocks)
+        self.is_at_work = False  # to be looked at
+        self._grown: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stamp: tuple[Any, ...] = ()
         self._row_due = 0.0
         self._is_stale = False
@@ -294,23 +295,28 @@ class Run(Instance):
         loop, clocks = asyncio.get_running_loop(), self.room.clocks
         copier = await self._open_output()
         exited = asyncio.ensure_future(self.room.supervisor.wait(self))
-        pause, look_at = FIRST_PAUSE_SECONDS, loop.time() + LOOK_SECONDS
+        pause, self.is_at_work = FIRST_PAUSE_SECONDS, True
         try:
             while not exited.done() and not self._turn.done():
-                left = min(min(look_at, self._settled_until) - loop.time(), self.deadline - clocks.boot())
-                left = min(left, pause) if self.terms.copied else left
+                left = min(self._settled_until - loop.time(), self.deadline - clocks.boot())
+                if self.terms.copied and (pause < LONGEST_PAUSE_SECONDS or self._news is not None):
+                    left = min(left, pause)  # else the next look says whether there is more
                 first = asyncio.FIRST_COMPLETED
-                await asyncio.wait((exited, self._turn), timeout=max(0.0, left), return_when=first)
+                await asyncio.wait((exited, self._turn, self._grown), timeout=max(0.0, left), return_when=first)
+                if self._grown.done():
+                    self._grown.result()
                 if self.terms.copied and not exited.done():
+                    if self._grown.done():
+                        self._grown, pause = loop.create_future(), FIRST_PAUSE_SECONDS
                     pause = await self._copy(copier, pause)
                     if loop.time() >= self._settled_until:
                         self.want_end(Cause.SETTLED)
-                if not exited.done() and (loop.time() >= look_at or clocks.boot() >= self.deadline):
-                    look_at = loop.time() + LOOK_SECONDS
-                    await self._look()
+                if clocks.boot() >= self.deadline and not exited.done():
+                    self.want_end(Cause.TIMEOUT, _too_late(self.execution))
             if exited.done():
                 exited.result()
         finally:
+            self.is_at_work = False
             exited.cancel()
 
     async def _stop(self) -> None:
@@ -379,32 +385,43 @@ class Run(Instance):
         self.tell()
         return 0.0
 
-    async def _look(self) -> None:
-        """Look at its time, at the size of its output and at the disk, and bring its row up to date."""
+    def look(self, stamp: tuple[tuple[int, int], ...], resumed_at: float | None) -> None:
+        """Take in how much it has written (`measured`), and end it where that is too much, or its time is over."""
         clocks, limits = self.room.clocks, self.room.config.output
-        self._resumes.look()
         now = clocks.boot()
         if now >= self.deadline:
             self.want_end(Cause.TIMEOUT, _too_late(self.execution))
-        stamp = await asyncio.to_thread(self.measured)
         if stamp != self._stamp:
-            self._stamp, self.heard_at, self._is_stale = stamp, clocks.boot(), True
+            self._stamp, self.heard_at, self._is_stale = stamp, now, True
             self.tell()
+            if self.terms.copied and not self._grown.done():
+                self._grown.set_result(None)
         if any(written > limits.file_bytes for written, _ in stamp):
             self.want_end(
                 Cause.OUTPUT, f"wrote more than {limits.file_bytes} bytes of output (pipes.output_file_bytes)"
             )
-        resumed_at, patience = self._resumes.resumed_at, self.room.config.scheduler.wake_silence_seconds
+        patience = self.room.config.scheduler.wake_silence_seconds
         if resumed_at is not None and self.heard_at <= resumed_at and now - resumed_at >= patience:
             self.want_end(Cause.SILENT, f"said nothing for {patience:g} s after the machine woke up")
-        if self._is_stale and clocks.awake() >= self._row_due:  # the more there is to write, the more seldom
-            facts = await asyncio.to_thread(self.texts)
-            self._is_stale = False
-            self._row_due = clocks.awake() + len(facts["stdout"] + facts["stderr"]) / CHARACTERS_A_SECOND
-            self.become(stdout_bytes=facts["stdout_bytes"], stderr_bytes=facts["stderr_bytes"])
-            with suppress(LedgerDegradedError):  # the end of the run says all of it again
-                usage = msgspec.structs.asdict(self.execution.usage)
-                await self.room.ledger.call(change_open(self.id, **facts, **usage))
+        if self._is_stale and clocks.awake() >= self._row_due:
+            self._is_stale, self._row_due = False, math.inf
+            self.room.task(self._write_row())
+
+    def break_off(self, defect: Exception) -> None:
+        self.is_at_work = False
+        if not self._grown.done():
+            self._grown.set_exception(defect)
+
+    async def _write_row(self) -> None:
+        """Bring its row up to date; the more there is to write, the later again."""
+        facts = await asyncio.to_thread(self.texts)
+        self._row_due = self.room.clocks.awake() + len(facts["stdout"] + facts["stderr"]) / CHARACTERS_A_SECOND
+        if self._final or self.execution.status.is_final:
+            return
+        self.become(stdout_bytes=facts["stdout_bytes"], stderr_bytes=facts["stderr_bytes"])
+        with suppress(LedgerDegradedError):  # the end of the run says all of it again
+            usage = msgspec.structs.asdict(self.execution.usage)
+            await self.room.ledger.call(change_open(self.id, **facts, **usage))
 
     def measured(self) -> tuple[tuple[int, int], ...]:
         """Return how much it has written and when it last did, of each stream. Blocking."""
@@ -454,6 +471,22 @@ class Run(Instance):
     def take_final(self) -> None:
         if self._final and not self.execution.status.is_final:
             self.become(position=None, **self._final)
+
+
+async def look_at_runs(room: Pipes) -> None:
+    """Look at all that run, once a second: a thousand agents that say nothing are one thread's work of a moment."""
+    resumes = Resumes(room.clocks)
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        resumes.look()
+        at_work = [run for run in room.runs.values() if run.is_at_work]
+        if at_work:
+            stamps = await asyncio.to_thread(lambda: [run.measured() for run in at_work])  # noqa: B023  awaited here
+            for run, stamp in zip(at_work, stamps, strict=True):
+                try:
+                    run.look(stamp, resumes.resumed_at)
+                except Exception as defect:  # it ends that run, and the others are looked at as before
+                    run.break_off(defect)
 
 
 def _too_late(execution: Execution) -> str:

@@ -1,8 +1,16 @@
-"""What it costs to hold 200 idle children, for keeper and control plane, and for Supervisor."""
+"""What it costs to hold idle children, for keeper and control plane, and for Supervisor.
+
+200 tools, then 200 and 1,000 processes that sleep: ours are executions, each in the ledger; and how long it takes from
+the death of one of them until its event is there: ours on a followed stream, Supervisor's through an event listener.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
+import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,22 +22,56 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench_peers import PEERS, install
-from bench_stage import Daemon, Row, daemon, print_table, resident_mib, until, write_tool
+from bench_pipes import write
+from bench_stage import (
+    Daemon,
+    Row,
+    ask,
+    daemon,
+    interleaved,
+    milliseconds,
+    print_table,
+    ratio,
+    resident_mib,
+    until,
+    write_tool,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 CHILDREN = 200
+SLEEPERS = (200, 1000)
+SLEEP = ("sleep", "100000")
+DEATHS = 60
 WATCH_SECONDS = 20.0
 STARTERS = 8
 SUPERVISORD = """[supervisord]
 nodaemon=true
+minfds=10000
+childlogdir={place}
 [program:idle]
-command={python} {program} --port %(process_num)d
+command={command}
 process_name=%(process_num)d
 numprocs={children}
 numprocs_start=20000
+autorestart=false
+[eventlistener:told]
+command={python} {place}/listener.py {place}/told
+events=PROCESS_STATE_EXITED
 """
+LISTENER = '''"""Tells in a FIFO which process has ended; by Supervisor's event listener protocol."""
+import sys
+with open(sys.argv[1], "w", buffering=1) as told:
+    while True:
+        sys.stdout.write("READY\\n")
+        sys.stdout.flush()
+        header = dict(word.split(":") for word in sys.stdin.readline().split())
+        event = dict(word.split(":") for word in sys.stdin.read(int(header["len"])).split())
+        told.write(event["pid"] + "\\n")
+        sys.stdout.write("RESULT 2\\nOK")
+        sys.stdout.flush()
+'''
 SERVER = '''"""The smallest tool there is: it answers everything with {"ok": true}."""
 import socket, sys
 listener = socket.socket()
@@ -91,22 +133,30 @@ def watch(pid: int) -> str:
 
 
 @contextmanager
-def supervised(place: Path, program: Path) -> Iterator[int]:
-    """Run Supervisor with as many of the same program; give its pid."""
+def supervised(place: Path, command: str, children: int) -> Iterator[tuple[int, Path]]:
+    """Run Supervisor with so many of one command; give its pid, and the FIFO of its listener."""
     install()
+    (place / "listener.py").write_text(LISTENER)
+    os.mkfifo(place / "told")
+    held_open = os.open(place / "told", os.O_RDWR)
     (place / "supervisord.conf").write_text(
-        SUPERVISORD.format(children=CHILDREN, python=sys.executable, program=program)
+        SUPERVISORD.format(children=children, python=sys.executable, command=command, place=place)
     )
     with (place / "supervisord.log").open("wb") as log:
         words = [PEERS / "bin" / "supervisord", "-c", place / "supervisord.conf"]
         process = subprocess.Popen(words, cwd=place, stdout=log, stderr=log)
     try:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        until(lambda: len(children.read_text().split()) == CHILDREN, "Supervisor has started them all")
-        yield process.pid
+        until(lambda: len(children_of(process.pid)) == children + 1, "Supervisor has started them all")
+        yield process.pid, place / "told"
     finally:
         process.terminate()
         process.wait(60)
+        os.close(held_open)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the pids of a process's children."""
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def measure() -> list[Row]:
@@ -114,7 +164,13 @@ def measure() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         tools = [write_tool(Path(folder) / f"idle-{number:03}", SERVER) for number in range(CHILDREN)]
         settings = {"PX_TOOLS__WARM_KEEP_MAX": "1000", "PX_TOOLS__WARM_KEEP_SECONDS": "100000"}
-        with daemon(tools, **settings) as held, supervised(Path(folder), tools[0] / "main.py") as supervisor:
+        with (
+            daemon(tools, **settings) as held,
+            supervised(Path(folder), f"{sys.executable} {tools[0] / 'main.py'} --port %(process_num)d", CHILDREN) as (
+                supervisor,
+                _,
+            ),
+        ):
             keeper, control = held.pids()
             empty = (resident_mib(keeper), resident_mib(control))
             taken = start_all(held, [tool.name for tool in tools])
@@ -137,5 +193,71 @@ def measure() -> list[Row]:
     return rows
 
 
+# -- sleepers ----------------------------------------------------------------------------------------------------------
+
+
+def heard(lines: Iterable[bytes]) -> queue.Queue[tuple[bytes, float]]:
+    """Read lines in a thread; return where they come, each with its moment."""
+    came: queue.Queue[tuple[bytes, float]] = queue.Queue()
+    threading.Thread(target=lambda: [came.put((line, time.perf_counter())) for line in lines], daemon=True).start()
+    return came
+
+
+def until_told(pid: int, word: bytes, came: queue.Queue[tuple[bytes, float]]) -> float:
+    """Kill a process; return the seconds until a line with the word is there."""
+    begin = time.perf_counter()
+    os.kill(pid, signal.SIGKILL)
+    while True:
+        line, moment = came.get(timeout=60)
+        if word in line:
+            return moment - begin
+
+
+def sleepers(count: int) -> list[Row]:
+    """Return the rows of so many processes that do nothing, and of their deaths."""
+    settings = {"PX_PIPES__SLOTS_MANUAL": str(count), "PX_PIPES__RETRIES": "0"}
+    with tempfile.TemporaryDirectory() as folder, daemon([], **settings) as held:
+        for number in range(count):
+            write(held, f"sleeper-{number}", *SLEEP)
+        keeper, control = held.pids()
+        empty = resident_mib(keeper) + resident_mib(control)
+        with contextlib.closing(held.connect()) as connection:
+            until(lambda: len(ask(connection, "GET", "/api/pipes")["pipes"]) == count, "all pipes are known")
+            for number in range(count):
+                ask(connection, "POST", f"/api/pipes/sleeper-{number}/run")
+        until(lambda: len(children_of(keeper)) == count + 1, "all executions run")
+        events = held.connect()
+        events.request("GET", "/api/events?follow=1", headers={"Accept": "application/x-ndjson"})
+        ours = heard(events.getresponse())
+        with supervised(Path(folder), " ".join(SLEEP), count) as (supervisor, fifo):
+            theirs = heard(fifo.open("rb"))
+            rows = [Row(f"keeper with {count}", watch(keeper)), Row(f"control plane with {count}", watch(control))]
+            rows.append(Row(f"Supervisor with {count}", watch(supervisor)))
+            mine, other = resident_mib(keeper) + resident_mib(control), resident_mib(supervisor)
+            figures = f"{mine:.1f} MiB (empty {empty:.1f})", f"{other:.1f} MiB", f"{mine / other:.2f}x"
+            rows.append(Row(f"resident with {count}", *figures))
+            left = {side: victims(pid) for side, pid in (("ours", keeper), ("theirs", supervisor))}
+
+            def of_ours() -> float:
+                return until_told(left["ours"].pop(), b"execution_failed", ours)
+
+            def of_theirs() -> float:
+                pid = left["theirs"].pop()
+                return until_told(pid, str(pid).encode(), theirs)
+
+            found = interleaved({"ours": of_ours, "theirs": of_theirs}, DEATHS)
+    one, two = found["ours"], found["theirs"]
+    return [*rows, Row(f"kill -9 to its event with {count}", milliseconds(one), milliseconds(two), ratio(one, two))]
+
+
+def victims(pid: int) -> list[int]:
+    """Return the children that sleep, in any order."""
+    found = [each for each in children_of(pid) if Path(f"/proc/{each}/comm").read_text().strip() == SLEEP[0]]
+    return random.sample(found, len(found))
+
+
 if __name__ == "__main__":
-    print_table(f"{CHILDREN} idle children", measure())
+    print_table(f"{CHILDREN} idle tools", measure())
+    print_table(
+        "processes that sleep: ours, Supervisor's, times as much", [row for n in SLEEPERS for row in sleepers(n)]
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Executi
 from supervisord_py.ledger.store import LedgerUnavailableError
 from supervisord_py.pipes.config import RetryLimits
 from supervisord_py.pipes.room import Pipes
+from supervisord_py.pipes.run import Run
 from supervisord_py.process.keeper_client import KeeperClient
 
 if TYPE_CHECKING:
@@ -252,7 +255,7 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
             raise RuntimeError("a defect")
 
         with monkeypatch.context() as patch:
-            patch.setattr("supervisord_py.pipes.run.Run._look", broken)
+            patch.setattr("supervisord_py.pipes.run.Run.look", broken)
             patch.setattr("supervisord_py.pipes.run.LOOK_SECONDS", 0.02)
             done = await rig.run("p")
         assert (done.status, done.error_type, done.error_message) == (
@@ -270,6 +273,35 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
             rig.shell("p", "echo fine")
             assert (await rig.run("p")).status is Status.COMPLETED
         assert rig.room.health().running == 0
+
+
+async def test_all_that_run_are_looked_at_in_one_thread_at_a_time(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stay: ContextVar[int] = ContextVar("stay", default=-1)
+    looks: dict[int, list[str]] = {}  # by stay in a thread: whom it looked at
+    numbers, measured, to_thread = itertools.count(), Run.measured, asyncio.to_thread
+
+    async def numbered(function: Any, *words: Any, **named: Any) -> Any:
+        stay.set(next(numbers))
+        return await to_thread(function, *words, **named)
+
+    def noted(run: Run) -> tuple[tuple[int, int], ...]:
+        looks.setdefault(stay.get(), []).append(run.execution.pipe_name)
+        return measured(run)
+
+    async with pipe_house(short_tmp) as rig:
+        names = [f"idle-{number}" for number in range(5)]
+        rig.room.reconfigure(replace(rig.config, slots=replace(rig.config.slots, manual=len(names))))
+        for name in names:
+            rig.shell(name, "exec sleep 1000", FOR_LONG)
+            await rig.room.run(name)
+        await eventually(lambda: all(rig.room.get(name).running for name in names), "all of them run")
+        monkeypatch.setattr("supervisord_py.pipes.run.asyncio.to_thread", numbered)
+        monkeypatch.setattr("supervisord_py.pipes.run.Run.measured", noted)
+        await eventually(
+            lambda: [sorted(seen) for seen in list(looks.values())].count(names) > 2, "looks at all at once"
+        )
 
 
 async def test_an_agent_over_its_memory_limit_is_told_so(short_tmp: Path) -> None:
