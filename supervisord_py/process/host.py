@@ -72,7 +72,8 @@ def descriptors_left() -> int | None:
         return None
     for folder in ("/proc/self/fd", "/dev/fd"):
         try:
-            return max(0, limit - len(os.listdir(folder)))
+            opened = os.stat(folder).st_size if folder.startswith("/proc") else 0  # their number, since Linux 6.2
+            return max(0, limit - (opened or len(os.listdir(folder))))
         except OSError as error:
             if error.errno in SHORT:
                 return 0
