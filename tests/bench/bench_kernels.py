@@ -1,6 +1,6 @@
 """Kernels through the daemon against what one would use instead: jupyter_client's manager and client, and a gateway.
 
-Five comparisons: the first cell of a new session, as usual and where no kernel was started ahead, a round trip of
+Six comparisons: the first cell of a new session, forked and spawned, those of eight at the same moment, a round trip of
 `1+1`, the same through a kernel_gateway's websocket, and a print of 50 MB of which no byte may be lost on either side.
 """
 
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from jupyter_client.asynchronous.client import AsyncKernelClient
 
 CALLS = 40
+KERNELS = 8
 PRINTED = 50_000_000
 PRINT = f"import sys\nfor _ in range(500): print('x' * {PRINTED // 500 - 1})\nsys.stdout.flush()"
 
@@ -159,11 +161,11 @@ async def through_gateway(wire: aiohttp.ClientWebSocketResponse, calls: int) -> 
 # -- ours ----------------------------------------------------------------------------------------------------------
 
 
-def execute(held: Daemon, code: str, **more: Any) -> dict[str, Any]:
-    """Run one cell in the session `bench`, on a connection of its own."""
+def execute(held: Daemon, code: str, session: str = "bench", **more: Any) -> dict[str, Any]:
+    """Run one cell in a session, on a connection of its own."""
     with contextlib.closing(held.connect()) as connection:
         answer: dict[str, Any] = ask(
-            connection, "POST", "/api/kernels/bench/execute", {"code": code, "cwd": "/tmp"} | more
+            connection, "POST", f"/api/kernels/{session}/execute", {"code": code, "cwd": "/tmp"} | more
         )
     if answer["status"] != "ok":
         raise RuntimeError(json.dumps(answer)[:2000])
@@ -214,6 +216,38 @@ def first_cells(other: Other, rounds: int) -> list[Row]:
         Row(words, milliseconds(found[name]), f"jupyter_client {milliseconds(theirs)}", ratio(found[name], theirs))
         for name, words in names.items()
     ]
+
+
+def side_by_side(other: Other, rounds: int) -> list[Row]:
+    """Compare the first cells of several new sessions that are asked for at the same moment."""
+
+    async def theirs() -> float:
+        begin = time.perf_counter()
+        made = await asyncio.gather(*(started() for _ in range(KERNELS)))
+        await asyncio.gather(*(finish(client, "1+1") for _, client in made))
+        seconds = time.perf_counter() - begin
+        await asyncio.gather(*(ended(*each) for each in made))
+        return seconds
+
+    with daemon([], PX_KERNELS__MAX_SESSIONS=str(KERNELS)) as held:
+        execute(held, "1+1")
+        until(lambda: has_zygote(held), "a zygote")
+
+        def ours() -> float:
+            for kernel in held.ask("GET", "/api/kernels")["kernels"]:
+                held.ask("POST", f"/api/kernels/{kernel['id']}/stop")
+            begin = time.perf_counter()
+            with ThreadPoolExecutor(KERNELS) as clients:
+                answers = clients.map(lambda at: execute(held, "1+1", session=f"bench{at}"), range(KERNELS))
+            seconds = time.perf_counter() - begin
+            if len({answer["kernel"] for answer in answers}) != KERNELS:
+                raise RuntimeError("sessions shared a kernel")
+            return seconds
+
+        found = interleaved({"ours": ours, "theirs": lambda: float(other.run(theirs()))}, rounds)
+    mine, their = found["ours"], found["theirs"]
+    words = f"first cells of {KERNELS} at once, forked"
+    return [Row(words, milliseconds(mine), f"jupyter_client {milliseconds(their)}", ratio(mine, their))]
 
 
 def round_trips(other: Other, rounds: int) -> list[Row]:
@@ -286,7 +320,7 @@ def prints(other: Other, rounds: int) -> list[Row]:
 def main() -> None:
     """Measure and print."""
     other = Other()
-    rows = [*first_cells(other, 10), *round_trips(other, 10), *prints(other, 5)]
+    rows = [*first_cells(other, 10), *side_by_side(other, 5), *round_trips(other, 10), *prints(other, 5)]
     print_table("Kernels: a call through the daemon against what one would use instead", rows)
 
 
