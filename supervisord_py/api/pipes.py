@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -98,10 +98,15 @@ async def remove_pipe(call: Call) -> web.StreamResponse:
 
 
 async def run_pipe(call: Call, query: s.FinalQuery, body: s.RunPipe) -> web.StreamResponse:
-    """Queue an execution: 202 with its row, or with `wait` 200 once it is final."""
+    """Queue an execution: 202 with its row, or with `wait` 200 once it is final. One for each of several contexts."""
+    name, status = pipe_name(call), 200 if query.wait else _ACCEPTED
+    if isinstance(body.context, list):
+        pipes = call.context.pipes
+        queued = await pipes.run_each(name, body.context, timeout_seconds=body.timeout)
+        rows = [await pipes.wait(each.id) for each in queued] if query.wait else queued
+        return json_answer(_list_document(rows), status=status)
     asked = {"context": body.context, "queue": bool(body.queue), "timeout_seconds": body.timeout}
-    document = await run_document(call, pipe_name(call), wait=query.wait, **asked)
-    return json_answer(document, status=200 if query.wait else _ACCEPTED)
+    return json_answer(await run_document(call, name, wait=query.wait, **asked), status=status)
 
 
 async def run_document(call: Call, name: str, *, wait: bool = False, **asked: Any) -> dict[str, Any]:
@@ -167,7 +172,11 @@ async def cancel_pipe(call: Call) -> web.StreamResponse:
 
 async def cancel_document(call: Call, name: str) -> dict[str, Any]:
     """Cancel what runs and waits of a pipe; return what that was."""
-    documents = [execution_document(each) for each in await call.context.pipes.cancel_pipe(name)]
+    return _list_document(await call.context.pipes.cancel_pipe(name))
+
+
+def _list_document(rows: Sequence[Execution]) -> dict[str, Any]:
+    documents = [execution_document(each) for each in rows]
     return {"schema": "px.executions/1", "executions": documents, "next_cursor": None}
 
 

@@ -264,9 +264,9 @@ class Add(Body):
 
 
 class RunPipe(Body):
-    """A run by hand."""
+    """A run by hand; with several contexts one for each, in one transaction, and they wait in line."""
 
-    context: dict[str, Any] | None = None
+    context: dict[str, Any] | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1000)] | None = None
     queue: bool | None = None
     timeout: Annotated[float, Meta(gt=0)] | None = None
 

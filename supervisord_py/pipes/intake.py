@@ -33,6 +33,7 @@ from supervisord_py.ledger.pipe_executions import (
 )
 from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.ledger.pipe_state import PIPE_STATES
+from supervisord_py.ledger.table import together
 from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.adapters import AgentLimits, CannotRunError
 from supervisord_py.pipes.presets import PresetProblem, resolve
@@ -41,7 +42,7 @@ from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.scheduler import whole_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from supervisord_py.ledger.pipe_state import Claim
     from supervisord_py.pipes.config import PipesConfig
@@ -97,18 +98,8 @@ class Intake:
 
         Raises ConflictError: the pipe runs, or waits for a run by hand, already (unless `queue`).
         """
-        room, seconds, name = self._room, order.timeout_seconds, definition.name
-        if seconds is not None and not seconds > 0:
-            message = f"a timeout of {seconds:g} s is no time"
-            errors = [{"pointer": "/timeout", "message": message}]
-            raise InvalidInputError(message, hint="give seconds greater than 0", unit=f"pipe:{name}", errors=errors)
-        if len(room.queued(name)) >= WAITING_MAX:
-            raise OverloadedError(
-                f"{WAITING_MAX} executions of pipe {name} wait already",
-                hint=f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all",
-                unit=f"pipe:{name}",
-                retry_after_seconds=60,
-            )
+        room, name = self._room, definition.name
+        self._check(name, order.timeout_seconds, 1)
         async with self._one_at_a_time[name]:
             for run in () if queue else room.of_pipe(name):  # refuse one beside what is at work, or was asked for
                 waits = room.line.position(run.id) is not None
@@ -123,6 +114,33 @@ class Intake:
             taken = await self.take(definition, order)
         assert taken is not None
         return room.view(taken)
+
+    async def run_each(self, definition: PipeDefinition, orders: Sequence[Order]) -> tuple[Execution, ...]:
+        """Queue runs that somebody asks for by hand, all or none, in their order: one transaction."""
+        self._check(definition.name, orders[0].timeout_seconds, len(orders))
+        first = await self.choose(definition, orders[0])
+        chosen = [first._replace(plan=structs.replace(first.plan, context=order.context)) for order in orders]
+        if first.refusal is None:
+            taken = await self._room.finish(self._taken_each(definition, orders, chosen))
+        else:  # each means something for its pipe, after the one before
+            pairs = zip(orders, chosen, strict=True)
+            taken = [run for each in pairs if (run := await self.take(definition, *each)) is not None]
+        return tuple(map(self._room.view, taken))
+
+    def _check(self, name: str, seconds: float | None, count: int) -> None:
+        """Refuse a timeout that is none, and more in line than can be meant."""
+        if seconds is not None and not seconds > 0:
+            message = f"a timeout of {seconds:g} s is no time"
+            errors = [{"pointer": "/timeout", "message": message}]
+            raise InvalidInputError(message, hint="give seconds greater than 0", unit=f"pipe:{name}", errors=errors)
+        waiting = len(self._room.queued(name))
+        if waiting + count > WAITING_MAX:
+            raise OverloadedError(
+                f"{waiting} executions of pipe {name} wait already, of {WAITING_MAX} at most",
+                hint=f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all",
+                unit=f"pipe:{name}",
+                retry_after_seconds=60,
+            )
 
     async def rendered(self, definition: PipeDefinition) -> str:
         newest = (await pipe_history.page(self._room.ledger, ExecutionFilter(limit=1))).executions
@@ -184,8 +202,8 @@ class Intake:
         self,
         definition: PipeDefinition,
         order: Order,
-        *,
         chosen: Chosen | None = None,
+        *,
         claim: Claim | None = None,
         **change: Any,
     ) -> Run | None:
@@ -217,9 +235,30 @@ class Intake:
         if whole is None:
             return None
         room.states.take(name, **change)
-        run = Run(room, whole, definition)
-        run.event, run.outcome, run.following = order.cause, refusal, following
-        room.supervisor.say(
+        run = self._announce(definition, whole, order, chosen)
+        run.following = following
+        if refusal is None:
+            room.push(run)
+        else:
+            await room.after(run)
+        return run
+
+    async def _taken_each(
+        self, definition: PipeDefinition, orders: Sequence[Order], chosen: Sequence[Chosen]
+    ) -> list[Run]:
+        room, pairs = self._room, tuple(zip(orders, chosen, strict=True))
+        drafts = [self._draft(definition, *each) for each in pairs]
+        rows = [self._whole(definition, draft, room.ledger.next_number("pipe_executions")) for draft in drafts]
+        await room.ledger.write(together(*map(EXECUTIONS.insert, rows)))
+        runs = [self._announce(definition, row, *each) for row, each in zip(rows, pairs, strict=True)]
+        room.push(*runs)
+        return runs
+
+    def _announce(self, definition: PipeDefinition, whole: Execution, order: Order, chosen: Chosen) -> Run:
+        """Return the run of a row that is written, and tell everybody of it."""
+        run = Run(self._room, whole, definition)
+        run.event, run.outcome = order.cause, chosen.refusal
+        self._room.supervisor.say(
             "execution_queued",
             run,
             trigger=whole.trigger.value,
@@ -228,10 +267,6 @@ class Intake:
             preset=whole.preset.id,
             warnings=list(chosen.warnings),
         )
-        if refusal is None:
-            room.push(run)
-        else:
-            await room.after(run)
         return run
 
     async def choose(self, definition: PipeDefinition, order: Order) -> Chosen:

@@ -221,9 +221,10 @@ class Pipes:
     def add(self, run: Run) -> None:
         self.runs[run.id] = self._of_pipes.setdefault(run.name, {})[run.id] = run
 
-    def push(self, run: Run) -> None:
-        self.add(run)
-        self.line.push(run.execution)
+    def push(self, *runs: Run) -> None:
+        for run in runs:
+            self.add(run)
+            self.line.push(run.execution)
         self.admit()
 
     def admit(self) -> None:
@@ -426,6 +427,14 @@ class Pipes:
         self._refuse_at_the_end()
         order = BY_HAND._replace(context=context, timeout_seconds=timeout_seconds)
         return await self.intake.run(await self._files.usable(name), order, queue=queue)
+
+    async def run_each(
+        self, name: str, contexts: Sequence[Mapping[str, Any]], *, timeout_seconds: float | None = None
+    ) -> tuple[Execution, ...]:
+        """Queue a run by hand for each context, in their order: all of them or none. Raises as `run`."""
+        self._refuse_at_the_end()
+        orders = [BY_HAND._replace(context=each, timeout_seconds=timeout_seconds) for each in contexts]
+        return await self.intake.run_each(await self._files.usable(name), orders)
 
     async def retry(self, number: int) -> Execution:
         """Run an execution again, as a new row that names it, with what its pipe says now; raises as `run`."""

@@ -86,6 +86,23 @@ def test_json_is_the_whole_final_row(held: House) -> None:
     assert '"issue": 7' in row["stdout"]
 
 
+def test_an_array_of_contexts_is_an_execution_for_each(held: House) -> None:
+    shell(held, "several", "cat")
+    array = json.dumps([{"issue": number} for number in range(3)])
+    numbers = ids(px(held, "pipe", "run", "several", "--context", array, "-q"))
+    for at, number in enumerate(numbers):
+        until(lambda: latest(held, "several")["finished_at"], "the last one's end")
+        assert f'"issue": {at}' in px(held, "pipe", "output", number).stdout.decode()
+    told = px(held, "pipe", "run", "several", "--context", array, "--json", "--timeout", "30")
+    assert [row["status"] for row in json.loads(told.stdout)["executions"]] == ["queued"] * 3
+    write(held, "unset", "agent: command\ncommand: cat\npreset: nobody\nschedule: manual")
+    refused = px(held, "pipe", "run", "unset", "--context", array)
+    assert (refused.returncode, len(refused.stdout.splitlines())) == (1, 3), refused
+    for wrong in ("[]", '[{"issue": 1}, 2]'):
+        ended = px(held, "pipe", "run", "several", "--context", wrong)
+        assert (ended.returncode, b"must be a JSON object, or an array of them" in ended.stderr) == (2, True)
+
+
 def test_following_outlives_the_control_plane_and_gives_each_byte_once(held: House) -> None:
     folder = shell(held, "outlives", "echo e1 >&2; " + GATE + "; echo e2 >&2")
     process = in_background(held, "pipe", "run", "outlives")

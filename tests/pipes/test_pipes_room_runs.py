@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import sqlite3
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from pipe_rig import PATIENCE, eventually, pipe_house
 from process.real_keeper import alive
 from requirement_stage import begun, ended
-from supervisord_py.errors import InterruptedRunError
+from supervisord_py.errors import InterruptedRunError, InvalidInputError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Plan, Status, Trigger
 from supervisord_py.ledger.store import LedgerUnavailableError
@@ -87,6 +88,25 @@ async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
             ("one", "bad", Trigger.MANUAL),
             ("two", "good", Trigger.RETRY),
         ]
+
+
+async def test_of_several_contexts_each_has_an_execution_or_none_has(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("each", "cat")
+        refusal = "WHEN NEW.id % 3 = 0 BEGIN SELECT RAISE(ABORT, 'no'); END"
+        third = f"CREATE TRIGGER no_third BEFORE INSERT ON pipe_executions {refusal}"
+        await rig.ledger.call(lambda connection: connection.execute(third) and None)
+        contexts = [{"issue": number} for number in range(20)]
+        with pytest.raises(sqlite3.IntegrityError):
+            await rig.room.run_each("each", contexts)
+        assert (await rig.rows(), rig.room.runs) == ([], {})
+        await rig.ledger.call(lambda connection: connection.execute("DROP TRIGGER no_third") and None)
+        taken = await rig.room.run_each("each", contexts)
+        assert [row.id for row in taken] == sorted(row.id for row in taken)
+        over = [await rig.room.wait(row.id) for row in taken]
+        assert [f'"issue": {number}' in row.stdout for number, row in enumerate(over)] == [True] * 20
+        with pytest.raises(InvalidInputError):
+            await rig.room.run_each("each", contexts, timeout_seconds=0.0)
 
 
 async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:

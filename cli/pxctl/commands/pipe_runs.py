@@ -77,7 +77,11 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
 @_no_wait
 @click.option("--queue", is_flag=True, help="Wait in line where it runs already, instead of being refused.")
 @timeout_option("Of this execution; else the pipe's own (exit 7).")
-@click.option("--context", metavar="JSON|@FILE|-", help="An object that the prompt shows to the agent.")
+@click.option(
+    "--context",
+    metavar="JSON|@FILE|-",
+    help="An object that the prompt shows to the agent; an array queues one execution for each, and returns.",
+)
 @no_autostart_option
 def run_pipe(
     invocation: Invocation, name: str, no_wait: bool, context: str | None, no_autostart: bool, **asked: Any
@@ -92,6 +96,7 @@ def run_pipe(
     $ pxctl pipe run disk-digest --no-wait -q      # prints the execution's id
     $ pxctl pipe run disk-digest --queue           # wait in line where it runs already
     $ pxctl pipe run triage --context '{"issue": 12}' --timeout 600
+    $ pxctl pipe run triage --context '[{"issue": 12}, {"issue": 13}]'     # two executions
     $ pxctl pipe run triage --json > execution.json
     """
     name = bare_name("pipe", name)
@@ -102,18 +107,32 @@ def run_pipe(
     with invocation.detaching(f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"):
         execution = _queue(client, route("pipe", name, "run"), content)
     invocation.print_warnings(execution)
+    if isinstance(content.get("context"), list):
+        return _print_queued(invocation, execution)
     return _finish(invocation, client, execution, no_wait)
 
 
-def _context(given: str | None) -> Document | None:
+def _print_queued(invocation: Invocation, answer: Document) -> int:
+    """Say of several executions where they are; return 0 unless one has failed already."""
+    rows = answer.get("executions", [])
+    if invocation.json:
+        invocation.print_json(answer)
+    for row in () if invocation.json else rows:
+        words = executions.sentence(row) if row.get("finished_at") else executions.where_it_is(row)
+        invocation.print(row.get("id") if invocation.quiet else f"{executions.title_of(row)}: {words}")
+    return max(executions.exit_code_of(row) if row.get("finished_at") else Exit.OK for row in rows)
+
+
+def _context(given: str | None) -> Document | list[Document] | None:
     if given is None:
         return None
     try:
-        found = read_json(read_argument(given), "--context")
+        found: Document | list[Document] = read_json(read_argument(given), "--context")
     except CannotRead as error:
         raise usage(str(error), "pxctl pipe run --help") from error
-    if not isinstance(found, dict):
-        raise usage("--context must be a JSON object", "pxctl pipe run --help")
+    objects = found if isinstance(found, list) and found else [found]
+    if not all(isinstance(each, dict) for each in objects):
+        raise usage("--context must be a JSON object, or an array of them", "pxctl pipe run --help")
     return found
 
 
