@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,19 @@ def run(held: Daemon, *names: str, count: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def run_batch(held: Daemon, *names: str, count: int) -> None:
+    """Do the same by one request for each pipe."""
+
+    def one(name: str) -> None:
+        with contextlib.closing(held.connect()) as connection:
+            rows = ask(connection, "POST", f"/api/pipes/{name}/run?wait=1", {"context": [{}] * count})["executions"]
+        if {row["status"] for row in rows} != {"completed"}:
+            raise RuntimeError(f"{name}: {rows}")
+
+    with ThreadPoolExecutor(len(names)) as clients:
+        list(clients.map(one, names))
 
 
 # -- task-spooler ------------------------------------------------------------------------------------------------------
@@ -139,24 +153,30 @@ def throughput(held: Daemon, other: Spooler) -> list[Row]:
     """Return the rows of many executions: one after the other, and side by side."""
     names = [f"nothing{at}" for at in range(SLOTS)]
     brain = held.pids()[1]
-    spent: dict[str, list[float]] = {"one": [], "many": []}
+    spent: dict[str, list[float]] = {"one": [], "many": [], "batch": []}
 
     def ours(name: str, count: int, *pipes: str) -> float:
-        before = cpu_seconds(brain)
-        seconds = timed(lambda: run(held, *pipes, count=count))
+        before, act = cpu_seconds(brain), run_batch if name == "batch" else run
+        seconds = timed(lambda: act(held, *pipes, count=count))
         spent[name].append((cpu_seconds(brain) - before) / RUNS)
         return seconds
 
     acts = {
         "one": lambda: ours("one", RUNS, names[0]),
         "many": lambda: ours("many", RUNS // SLOTS, *names),
+        "batch": lambda: ours("batch", RUNS // SLOTS, *names),
         "tsp one": lambda: timed(lambda: other.run(1, RUNS)),
         "tsp many": lambda: timed(lambda: other.run(SLOTS, RUNS)),
     }
     figures = interleaved(acts, ROUNDS)
     rows = []
-    for name, what in (("one", "of one pipe"), ("many", f"of {SLOTS} pipes, {SLOTS} slots")):
-        rate, theirs = (RUNS / statistics.median(figures[side]) for side in (name, f"tsp {name}"))
+    slots = f"of {SLOTS} pipes, {SLOTS} slots"
+    for name, peer, what in (
+        ("one", "one", "of one pipe"),
+        ("many", "many", slots),
+        ("batch", "many", f"{slots}, batched"),
+    ):
+        rate, theirs = (RUNS / statistics.median(figures[side]) for side in (name, f"tsp {peer}"))
         rows.append(Row(f"executions {what}", f"{rate:.0f}/s", f"tsp {theirs:.0f}/s", f"{rate / theirs:.2f}x"))
         rows.append(Row("CPU of the control plane for each", milliseconds(spent[name][1:])))
     return rows
