@@ -110,8 +110,11 @@ def read(folder: Path, stream: OutputStream, offset: int, limit: int) -> bytes:
 
 def _read(file: Path, offset: int, limit: int) -> bytes:
     try:
-        with file.open("rb") as opened:
-            return os.pread(opened.fileno(), max(0, limit), max(0, offset))
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, max(0, limit), max(0, offset))
+        finally:
+            os.close(fd)
     except OSError:
         return b""
 
