@@ -32,7 +32,7 @@ from supervisord_py.tools.readiness import ExitedEarly, NotifySocket, NotInTime,
 from supervisord_py.tools.upstream import Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from supervisord_py.process.instance import Note
     from supervisord_py.process.keeper_client import KeeperClient
@@ -130,6 +130,9 @@ class ToolDriver:
         self._environ = environ
         self._on_gone = on_gone
         self._zygotes = zygotes
+        self.on_imports: Callable[[str, Sequence[str]], None] = lambda _tool, _imports: (
+            None
+        )  # told what a tool imported
         self.recipes: dict[str, Recipe] = {}  # by tool: what its last instance was, or could have been, forked from
 
     # -- up ----------------------------------------------------------------------------------------------------
@@ -151,12 +154,23 @@ class ToolDriver:
         await self._placement.put_fd(_notify_name(instance.key), instance.notify.fileno())
         child = await asyncio.to_thread(self._child_spec, instance, instance.notify.path)
         recipe = recipe_of(spec, child)
-        zygotes, named = self._zygotes, spec.preload if isinstance(spec.preload, tuple) else ()
-        if zygotes is not None and recipe is not None:
-            self.recipes[spec.name] = recipe
-            instance.fork = partial(zygotes.fork, recipe, instance.key)
-            instance.notify.on_modules = lambda found: zygotes.want(recipe, named or found)
+        if self._zygotes is not None and recipe is not None:
+            instance.fork = partial(self._zygotes.fork, recipe, instance.key)
+            instance.notify.on_modules = partial(self._learn, spec, recipe)
         return child
+
+    async def expect(self, spec: ToolSpec, imports: Sequence[str]) -> None:
+        """Have a zygote for the next start of a tool; `imports`: what it imported before. Raises StartFailedError."""
+        child = await asyncio.to_thread(self._child_spec, ToolInstance("", spec), Path())
+        if (recipe := recipe_of(spec, child)) is not None:
+            self._learn(spec, recipe, imports)
+
+    def _learn(self, spec: ToolSpec, recipe: Recipe, imports: Sequence[str]) -> None:
+        """Have a zygote that imports what a tool has, or what its declaration says."""
+        assert self._zygotes is not None
+        self.recipes[spec.name] = recipe
+        self._zygotes.want(recipe, spec.preload if isinstance(spec.preload, tuple) and spec.preload else imports)
+        self.on_imports(spec.name, imports)
 
     def _child_spec(self, instance: ToolInstance, notify: Path) -> ChildSpec:
         spec = instance.spec

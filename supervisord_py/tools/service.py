@@ -38,7 +38,7 @@ from supervisord_py.tools.manifest import MEBIBYTE
 from supervisord_py.tools.upstream import schema_drift
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
@@ -58,6 +58,7 @@ REMEMBER_SECONDS = 1.0
 """The time of last use is written at most that often; a lost second only makes an instance a second older."""
 WRITE_SECONDS = 0.05
 """A run that takes longer has a row while it goes on; that of a shorter one is written once, when it is over."""
+_FACTS = ("reason", "failure", "drift", "drift_digest", "unpinned", "imports")
 _log = structlog.get_logger(__name__)
 
 
@@ -80,6 +81,7 @@ class LastState(msgspec.Struct):
     drift: tuple[str, ...] = ()  # where `/schema` differed from `tool.json`, for the declaration `drift_digest`
     drift_digest: str = ""
     unpinned: bool = False  # somebody took back the pin that the tool declares for itself
+    imports: tuple[str, ...] = ()  # of installed packages, in order: for a zygote before its first start
 
 
 class ToolState(NamedTuple):
@@ -139,6 +141,7 @@ class Tools:
         self._environ = os.environ if environ is None else environ
         self.zygotes = ZygotePool(placement, "tool", lambda: self.config.zygotes)
         self.driver = ToolDriver(self.supervisor, catalog, config, self._environ, self._gone, zygotes=self.zygotes)
+        self.driver.on_imports = self._imported
         self._placement = placement
         self._ledger = ledger
         self._events = events
@@ -161,7 +164,6 @@ class Tools:
     async def open(self) -> None:
         """Take over what the keeper holds; returns when every adopted ready tool serves again."""
         await self.supervisor.open()
-        self.supervisor.task(self.zygotes.end_left_over())
         await self.read_last_states()
         for row in await PINS.find(self._ledger):
             if row.unit.startswith("tool:"):
@@ -173,7 +175,22 @@ class Tools:
             if self.instance_of(tool) is None:
                 await self.driver.listeners.recall(tool)
                 self._watch_port(tool)
+        self.supervisor.task(self._expect_pinned())
         self.supervisor.task(self._keep_up())
+
+    async def _expect_pinned(self) -> None:
+        """End the zygotes of an earlier control plane, and have new ones for what is pinned before anybody asks."""
+        await self.zygotes.end_left_over()
+        for tool in self.snapshot():
+            if tool.pinned and (imports := self.last_state(tool.name).imports):
+                with suppress(PxError):  # its files may be broken by now: its next start will say so
+                    await self.driver.expect(self.catalog.get(tool.name), imports)
+
+    def _imported(self, tool: str, imports: Sequence[str]) -> None:
+        """Remember what a tool has imported, beside what it did before."""
+        known = self.last_state(tool).imports
+        if found := tuple(dict.fromkeys((*known, *imports)))[len(known) :]:
+            self.remember(tool, imports=known + found)
 
     async def read_last_states(self) -> None:
         """Read what an earlier control plane remembered of tools; what is not understood counts for nothing."""
@@ -595,7 +612,7 @@ class Tools:
         """Change what is known of a tool, and write it down."""
         state = self._states[tool] = msgspec.structs.replace(self.last_state(tool), **changes)
         self._written[tool] = time.monotonic()
-        facts = {name: getattr(state, name) for name in ("reason", "failure", "drift", "drift_digest", "unpinned")}
+        facts = {name: getattr(state, name) for name in _FACTS}
         row = UnitStateRow(
             f"tool:{tool}", state.state, time.time(), last_used=state.last_used, restarts=state.restarts, facts=facts
         )

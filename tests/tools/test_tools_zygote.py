@@ -66,6 +66,20 @@ async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse
     await eventually(lambda: not alive(zygote.pid), "the end of the earlier control plane's zygote")
 
 
+async def test_what_is_pinned_is_forked_by_the_next_control_plane_from_its_first_start_on(house: ToolHouse) -> None:
+    for name in ("pinned", "passing"):
+        house.add("packages", name, env={"SAID": name})
+        await house.ask(name)
+        await forks(house, "numpy")
+        await house.launcher.stop(name)
+    await house.launcher.pin("pinned")
+    await house.new_control_plane()
+    await forks(house, "numpy", "plistlib")
+    assert len(house.launcher.zygotes.views()) == 1, "of what is not pinned there is none before its first start"
+    await house.ask("pinned")
+    assert house.state("pinned").start_method == "zygote"
+
+
 async def test_an_edit_needs_nothing_and_another_environment_another_zygote(house: ToolHouse) -> None:
     house.add("packages", env={"SAID": "before"})
     await house.ask("packages")
