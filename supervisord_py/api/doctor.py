@@ -12,7 +12,7 @@ import resource
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,6 +38,7 @@ _OPEN_TO_OTHERS = 0o077
 _SYSTEMD_UNIT = "pxd.service"
 _LINGER = Path("/var/lib/systemd/linger")
 _RUNS = Path("/run/systemd/system")
+_SLOW_SECONDS, _SLOWEST = 0.5, 3
 _STALLED = 3  # failures in a row of a pipe that runs by itself
 
 
@@ -64,6 +65,7 @@ async def doctor(call: Call) -> web.StreamResponse:
         *check_rungs(context.placement.caps),
         check_interrupted([one.unit for one in context.interrupted]),
         *(broken or [Finding("tools", OK, f"{len(entries)} tools, none broken")]),
+        *check_imports(context.launcher.import_seconds()),
         *await check_kernels(context.kernels),
         *await check_pipes(context.pipes),
         *await asyncio.to_thread(lambda: list(_probe(context))),
@@ -202,6 +204,15 @@ def check_folder(tool: str, folder: Path) -> Iterator[Finding]:
     if mode & _OPEN_TO_OTHERS:
         detail = f"the {DOTENV} of {tool} has mode {mode:o}: others may read or change its secrets"
         yield Finding(f"dotenv:{tool}", WARN, detail, f"chmod 600 {path}")
+
+
+def check_imports(found: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[Finding]:
+    """For what do the first starts of tools wait? `found`: seconds by package, by tool; later starts are forked."""
+    for tool, seconds in found:
+        slowest = sorted(seconds, key=lambda package: -seconds[package])[:_SLOWEST]
+        if (total := sum(seconds.values())) >= _SLOW_SECONDS:
+            named = ", ".join(f"{package} {seconds[package]:.2f} s" for package in slowest)
+            yield Finding(f"imports:{tool}", OK, f"a first start imports for {total:.2f} s, most of it {named}")
 
 
 async def check_kernels(kernels: Kernels) -> list[Finding]:

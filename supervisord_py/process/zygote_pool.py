@@ -71,6 +71,7 @@ class Zygote:
         self.key = placement.new_key()
         self.pid: int | None = None
         self.made_from: dict[str, Any] | None = None  # stamps by path, once it is ready
+        self.import_seconds: dict[str, float] = {}  # by package
         self.refused: str | None = None
         self.forks = 0
         self.used_at = asyncio.get_running_loop().time()
@@ -110,7 +111,7 @@ class Zygote:
             self.refused = told.get("refused")
             if self.refused is None:
                 await self._placement.put_fd(self.stored, ours.fileno())
-                self.made_from = told["made_from"]
+                self.made_from, self.import_seconds = told["made_from"], dict(told["seconds"])
 
     async def end(self, reason: Reason) -> None:
         """Leave nothing of it; what it forked goes on."""
@@ -205,10 +206,9 @@ class ZygotePool:
                 await self._placement.drop_fd(f"{UNITS}{child.key}")
                 await _stop(self._placement, child.key, Reason.REPLACED)
 
-    def refusal(self, recipe: Recipe | None) -> str | None:
-        """Return why nothing is forked from the zygote of a recipe; None where it is, or will be."""
-        zygote = None if recipe is None else self._zygotes.get(recipe)
-        return None if zygote is None else zygote.refused
+    def of(self, recipe: Recipe | None) -> Zygote | None:
+        """Return the zygote of a recipe; also one that refuses, or is not ready yet."""
+        return None if recipe is None else self._zygotes.get(recipe)
 
     async def close(self) -> None:
         """End every zygote, and what is under way."""

@@ -38,7 +38,7 @@ from supervisord_py.tools.manifest import MEBIBYTE
 from supervisord_py.tools.upstream import schema_drift
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
@@ -637,6 +637,12 @@ class Tools:
         names = sorted(entries.keys() | live) if name is None else [name]
         return tuple(self._state(each, entries.get(each)) for each in names)
 
+    def import_seconds(self) -> Iterator[tuple[str, Mapping[str, float]]]:
+        """Yield what each package takes that a tool imports, of tools that have a zygote, which measured it."""
+        for tool, recipe in sorted(self.driver.recipes.items()):
+            if (zygote := self.zygotes.of(recipe)) is not None and zygote.import_seconds:
+                yield tool, zygote.import_seconds
+
     def _state(self, name: str, entry: Entry | None) -> ToolState:
         slot, last, pin = self.pool.slot(name), self.last_state(name), self.pool.pin_of(name)
         declared = entry is not None and entry.spec is not None and entry.spec.pinned
@@ -647,8 +653,8 @@ class Tools:
         word = ("failed" if last.failure else "cold") if slot is None or cold else slot.phase.value
         if slot is not None and slot.phase is Phase.READY and slot.in_flight:
             word = "busy"
-        refused = self.zygotes.refusal(self.driver.recipes.get(name))
-        spawned = () if refused is None else (f"its starts are not forked: {refused}",)
+        zygote = self.zygotes.of(self.driver.recipes.get(name))
+        spawned = (f"its starts are not forked: {zygote.refused}",) if zygote and zygote.refused else ()
         drift = tuple(f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift)
         port = self.driver.listeners.port_of(name)
         return ToolState(

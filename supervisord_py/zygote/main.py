@@ -8,8 +8,9 @@ takes two starts for equal by; then they are spawned, which is always right. Who
 process: when it closes, this process ends, and so does the one fork that waits for the next order; those that have had
 theirs are the keeper's, and go on.
 
-FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once: {"made_from": {PATH: STAMP}}, or {"refused":
-WHY} and the end. A stamp is [device, inode, ctime in ns], null where there is nothing. To here, from the keeper:
+FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once: {"made_from": {PATH: STAMP}, "seconds":
+{PACKAGE: number}}, or {"refused": WHY} and the end. A stamp is [device, inode, ctime in ns], null where there is
+nothing. To here, from the keeper:
 {"argv": [str], "env": {str: str}, "cwd": str, "keeper": pid, "numbers": [int], "rlimits": [[resource, soft, hard]],
 "guarded": bool, "listen_pid": bool, "joins": bool}; with it the pipe of the report, a descriptor for each of `numbers`,
 and if it `joins` a cgroup the directory of that. On the report come its pid, eleven bytes with a newline, and what
@@ -52,14 +53,18 @@ _THREAD_SECONDS = 0.5
 
 
 def serve(number: int, load: Callable[[], Any]) -> list[str]:
-    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked: its argv."""
+    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked: its argv.
+
+    `load` may return the seconds that each package took.
+    """
     os.set_inheritable(number, False)
     owner = socket.socket(fileno=number)
     made_from = stamped(places())
-    _out_of_the_way(load)
+    seconds = _out_of_the_way(load)
     _fork_once()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
     why = hazard(number)
-    _tell(owner, {"made_from": made_from} if why is None else {"refused": why})
+    told = {"made_from": made_from, "seconds": seconds if isinstance(seconds, dict) else {}}
+    _tell(owner, told if why is None else {"refused": why})
     if why is not None:
         raise SystemExit(0)
     gc.collect()
@@ -127,14 +132,15 @@ def _fork_once() -> None:
     os.waitpid(pid, 0)
 
 
-def _out_of_the_way(load: Callable[[], Any]) -> None:
+def _out_of_the_way(load: Callable[[], Any]) -> Any:
     """Import on a thread of low priority: a process could not get its own back."""
     failure: list[BaseException] = []
+    loaded: list[Any] = []
 
     def low() -> None:
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-            load()
+            loaded.append(load())
         except BaseException as error:
             failure.append(error)
 
@@ -143,6 +149,7 @@ def _out_of_the_way(load: Callable[[], Any]) -> None:
     thread.join()
     if failure:
         raise failure[0]
+    return loaded[0]
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------

@@ -58,6 +58,9 @@ class FakeLauncher:
     leases: int = 0
     cancelled: int = 0
 
+    def import_seconds(self) -> tuple[()]:
+        return ()
+
     def put(self, name: str, **facts: Any) -> None:
         known = vars(self.states[name]) if name in self.states else {**STATE, "unit": f"tool:{name}", "name": name}
         self.states[name] = SimpleNamespace(**{**known, **facts})

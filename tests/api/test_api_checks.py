@@ -58,6 +58,13 @@ def test_modes_and_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [one.repair for one in checks.check_modes([private])] == [f"chown {own + 1} {private}"]
 
 
+def test_the_slowest_imports_of_a_tool_are_named() -> None:
+    found = {"quick": {"yaml": 0.1}, "slow": {"a": 0.1, "scipy": 1.5, "numpy": 0.25, "pandas": 0.75}}
+    (one,) = checks.check_imports(found.items())
+    assert (one.name, one.status) == ("imports:slow", OK)
+    assert one.detail == "a first start imports for 2.60 s, most of it scipy 1.50 s, pandas 0.75 s, numpy 0.25 s"
+
+
 def test_the_files_of_a_tool(tmp_path: Path) -> None:
     def found() -> list[tuple[str, str, str | None]]:
         return [(one.name, one.status, one.repair) for one in checks.check_folder("x", tmp_path)]
