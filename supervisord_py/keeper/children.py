@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from supervisord_py.keeper.cgroup import Group
+    from supervisord_py.keeper.cgroup import Group, Groups
     from supervisord_py.keeper.logs import Outlet, UnitLog
     from supervisord_py.keeper.main import Keeper
     from supervisord_py.keeper.procfs import Process
@@ -132,6 +132,7 @@ class Children:
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._by_pid: dict[int, HeldChild] = {}
         self._unsettled: dict[str, HeldChild] = {}
+        self._parked: dict[str, Group] = {}  # by zygote: the group in which its next fork waits
         self.held: dict[str, HeldChild] = {}
         self.strangers: set[int] = set()  # pids that are nobody's: the control plane's
         self.membership = Membership(self.held, self.strangers, subreaper=self._rungs.subreaper)
@@ -200,14 +201,13 @@ class Children:
         if "nofile" not in limits:
             plan.rlimits.append((resource.RLIMIT_NOFILE, *self._birth.nofile))
         try:
-            if self._rungs.groups is not None:
-                child.group = self._rungs.groups.create(child.key)
-                plan.cgroup = os.open(child.group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                if child.max_rss_bytes is not None:
+            try:
+                if self._rungs.groups is not None:
+                    self._group(child, plan, message.get("zygote"), self._rungs.groups)
+                if child.group is not None and child.max_rss_bytes is not None:
                     child.memory_in_kernel = child.group.limit_memory(child.max_rss_bytes)
-        except OSError as error:
-            raise SpawnError("cgroup", error.errno) from None
-        try:
+            except OSError as error:
+                raise SpawnError("cgroup", error.errno) from None
             if message.get("zygote") is None:
                 child.pid, child.report = spawn.launch(plan)
             elif f"zygote:{message['zygote']}" in stored and self._rungs.subreaper:
@@ -215,10 +215,22 @@ class Children:
             else:
                 raise SpawnError("zygote", errno.ENOENT)
         finally:
-            if plan.cgroup >= 0:
-                os.close(plan.cgroup)
+            for fd in (plan.cgroup, plan.parks):
+                if fd >= 0:
+                    os.close(fd)
         row = procfs.look(child.pid)  # it is not reaped yet, so the number is its own
         child.start_time = row.start_time if row else 0
+
+    def _group(self, child: HeldChild, plan: Plan, zygote: str | None, groups: Groups) -> None:
+        """Give a child its group: a new one, or that in which a zygote's fork waits already; and the next fork one."""
+        child.group = self._parked.pop(zygote, None) if zygote is not None else None
+        if child.group is None or not child.group.members():
+            self._remove(child.group)
+            child.group = groups.create(child.key)
+            plan.cgroup = os.open(child.group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if zygote in self.held:
+            self._parked[zygote] = groups.create(f"{child.key}.next")
+            plan.parks = os.open(self._parked[zygote].path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def _confirm(self, child: HeldChild) -> None:
         """Read what became of the exec and answer all who asked for it."""
@@ -350,10 +362,14 @@ class Children:
         self._changed(child)
 
     def _drop_group(self, child: HeldChild) -> None:
-        if child.group is not None and not child.group.remove():
-            # The last zombie of a group may be a moment from its end; later is soon enough.
-            self._loop.later(RECOUNT_SECONDS, child.group.remove)
+        self._remove(child.group)
+        self._remove(self._parked.pop(child.key, None))
         child.group = None
+
+    def _remove(self, group: Group | None) -> None:
+        if group is not None and not group.remove():
+            # The last zombie of a group may be a moment from its end; later is soon enough.
+            self._loop.later(RECOUNT_SECONDS, group.remove)
 
     # -- after -------------------------------------------------------------------------------------------------------
 

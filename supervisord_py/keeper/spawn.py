@@ -74,7 +74,8 @@ class Plan:
         self.cwd: bytes | None = None  # None keeps the keeper's
         self.grants: list[tuple[int, int]] = []  # (number in the child, descriptor of the keeper)
         self.rlimits: list[tuple[int, int, int]] = []  # (resource, soft, hard)
-        self.cgroup = -1  # descriptor of the directory of its group; in the child -1 once it is there
+        self.cgroup = -1  # descriptor of the directory of its group; -1 where it is there already
+        self.parks = -1  # of the one in which the zygote's next fork waits
         self.guarded = False  # die with the keeper (PDEATHSIG)
         self.listen_pid = False  # put the child's pid into LISTEN_PID
 
@@ -132,9 +133,10 @@ def fork_from(zygote: int, plan: Plan) -> tuple[int, int]:
         "guarded": plan.guarded,
         "listen_pid": plan.listen_pid,
         "joins": plan.cgroup >= 0,
+        "parks": plan.parks >= 0,
     }
-    group = [plan.cgroup] if plan.cgroup >= 0 else []
-    fds = [report_in, *plan.stdio, *(fd for _, fd in plan.grants), *group]
+    groups = [fd for fd in (plan.cgroup, plan.parks) if fd >= 0]
+    fds = [report_in, *plan.stdio, *(fd for _, fd in plan.grants), *groups]
     try:
         with socket.socket(fileno=os.dup(zygote)) as sock:
             socket.send_fds(sock, [json.dumps(order).encode()], fds, socket.MSG_DONTWAIT)

@@ -12,13 +12,15 @@ FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once: {"made_
 {PACKAGE: number}}, or {"refused": WHY} and the end. A stamp is [device, inode, ctime in ns], null where there is
 nothing. To here, from the keeper:
 {"argv": [str], "env": {str: str}, "cwd": str, "keeper": pid, "numbers": [int], "rlimits": [[resource, soft, hard]],
-"guarded": bool, "listen_pid": bool, "joins": bool}; with it the pipe of the report, a descriptor for each of `numbers`,
-and if it `joins` a cgroup the directory of that. On the report come its pid, eleven bytes with a newline, and what
+"guarded": bool, "listen_pid": bool, "joins": bool, "parks": bool}; with it the pipe of the report, a descriptor for
+each of `numbers`, if it `joins` a cgroup the directory of that, and if the next one `parks` that of its group: moving a
+process takes some 10 ms, for which nobody waits then. On the report come its pid, eleven bytes with a newline, and what
 comes from any spawn: nothing, or where it failed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -29,6 +31,7 @@ import resource
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -71,20 +74,27 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
     gc.freeze()
     score = _end_first(FIRST)
     alive, life = os.pipe()  # at its end when this process is
+    parks = -1  # directory of the group in which the next fork waits
     while True:
-        reader, writer = os.pipe()
+        reader, writer = socket.socketpair()
         if _fork_twice():  # it waits for the next order, so that none waits for a fork
             os.close(life)
+            _park(parks)
             if alive in select.select((owner.fileno(), alive), (), ())[0]:
                 os._exit(0)
             order, fds = _hear(owner)
-            os.write(writer, b"taken")
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fds[-1]))] if order.get("parks") else []
+            writer.sendmsg([b"taken"], rights)
             _end_first(score)
-            return _become(order, fds, [owner.detach(), alive, reader, writer])
-        os.close(writer)
-        if not os.read(reader, 1) and _is_over(owner):
+            return _become(order, fds, [owner.detach(), alive, reader.detach(), writer.detach()])
+        writer.close()
+        if parks >= 0:
+            os.close(parks)
+        taken, following = _receive(reader)
+        if not taken and _is_over(owner):
             raise SystemExit(0)
-        os.close(reader)
+        reader.close()
+        parks = following[0] if following else -1
 
 
 # -- what two starts have in common ------------------------------------------------------------------------------------
@@ -182,18 +192,24 @@ def _is_over(owner: socket.socket) -> bool:
 
 
 def _hear(owner: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    space = socket.CMSG_SPACE(FDS * 4)
-    try:
-        text, ancillary, _, _ = owner.recvmsg(MESSAGE_BYTES, space, socket.MSG_CMSG_CLOEXEC)
-    except OSError:
-        text, ancillary = b"", []
+    text, fds = _receive(owner)
     if not text:
         os._exit(0)
+    order: dict[str, Any] = json.loads(text)
+    return order, fds
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """Return the next message and its descriptors; nothing at the end."""
+    space = socket.CMSG_SPACE(FDS * 4)
+    try:
+        text, ancillary, _, _ = sock.recvmsg(MESSAGE_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+    except OSError:
+        text, ancillary = b"", []
     rights = b"".join(
         data for level, kind, data in ancillary if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
     )
-    order: dict[str, Any] = json.loads(text)
-    return order, list(memoryview(rights).cast("i"))
+    return text, list(memoryview(rights).cast("i"))
 
 
 def _fork_twice() -> bool:
@@ -236,7 +252,7 @@ def _become(order: dict[str, Any], fds: list[int], own: list[int]) -> list[str]:
         os.write(report, b"%10d\n" % os.getpid())
         steps: list[Callable[[], object]] = [
             os.setsid,
-            lambda: _join(sources[-1]) if order["joins"] else None,
+            lambda: _join(sources[len(order["numbers"])]) if order["joins"] else None,
             lambda: _place_fds(dict(zip(order["numbers"], sources)), [*own, *fds, *sources]),  # noqa: B905  Python 3.8
             lambda: _die_with(order["keeper"]) if order["guarded"] else None,
             lambda: os.chdir(order["cwd"]),
@@ -260,6 +276,14 @@ def _fail(report: int, stage: int, number: int) -> NoReturn:
         os.write(report, b"%d %d" % (stage, number))
     finally:
         os._exit(127)
+
+
+def _park(group: int) -> None:
+    """Wait in that group from now on; where that fails, or is not over when an order comes, that says which to join."""
+    if group >= 0:
+        with contextlib.suppress(OSError):
+            _join(group)
+        os.close(group)
 
 
 def _join(group: int) -> None:

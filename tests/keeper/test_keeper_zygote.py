@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -137,6 +138,35 @@ def test_its_tree_is_found_and_ended(linux_rung: Rig) -> None:
     assert not any(alive(int(pid)) for pid in pids)
     states = {child["key"]: child["state"] for child in link.call("list", prefix="")["children"]}
     assert states == {zygote["key"]: "running", family["key"]: "exited", other["key"]: "running"}
+
+
+@pytest.mark.parametrize("linux_rung", ["cgroup"], indirect=True)
+def test_what_waits_for_an_order_waits_in_a_group_that_goes_with_the_zygote(linux_rung: Rig) -> None:
+    def group(pid: int) -> Path:
+        mount = next(line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if " cgroup2 " in line)
+        words = next(line for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line.startswith("0::"))
+        return Path(mount + words[3:])
+
+    def parked() -> str:
+        return "".join(each.read_text() for each in ours.glob("*.next/cgroup.procs"))
+
+    rig, link = linux_rung, linux_rung.links[0]
+    zygote = begun(rig)
+    ours = group(zygote["pid"]).parent
+    places = []
+    for _ in range(3):
+        order = rig.spec(script(rig, SLEEP), zygote=zygote["key"], max_rss_bytes=1 << 28)
+        child = link.call("spawn", **order)["child"]
+        waiting = until(lambda child=child: (found := parked().split()) != [str(child["pid"])] and found, "the next")
+        places.append((order["key"], group(child["pid"])))
+        assert places[-1][1].joinpath("cgroup.procs").read_text() == f"{child['pid']}\n"
+    assert [place.name.endswith(".next") for _, place in places] == [False, True, True], "nobody waits for a move"
+    for key, _ in places:
+        assert link.call("stop", key=key, grace_seconds=0, kill_seconds=30, reason="stopped")["survivors"] == []
+    os.kill(zygote["pid"], signal.SIGKILL)
+    link.event("gone", key=zygote["key"])
+    until(lambda: not any(alive(int(pid)) for pid in waiting), "the end of what waited")
+    until(lambda: not [each for each in ours.iterdir() if each.is_dir()], "no group is left")
 
 
 @one_linux_rung
