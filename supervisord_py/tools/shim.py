@@ -21,6 +21,7 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     # This folder must not shadow the standard library for the imports below, nor for the tool's.
     del sys.path[0]
 
+import _thread
 import io
 import os
 import socket
@@ -32,6 +33,7 @@ if MYPY:  # typing is not imported in a tool's process
     from typing import Any
 
 _PROGRAM = 5
+LATER_SECONDS = 2.0
 _MESSAGE_BYTES = 100_000
 _known: set[str] = set()  # names of modules that were told, or come from a zygote
 
@@ -48,6 +50,10 @@ def _substitute(fd: int, port: int) -> None:
             real_bind(self, address)
             return
         _tell_modules()
+        try:  # noqa: SIM105  to import contextlib takes 4 ms
+            _thread.start_new_thread(_tell_later, ())
+        except RuntimeError:  # its limits leave no room for a thread
+            pass
         timeout = self.gettimeout()
         os.dup2(fd, self.fileno(), inheritable=os.get_inheritable(self.fileno()))
         self.settimeout(timeout)
@@ -72,6 +78,15 @@ def _substitute(fd: int, port: int) -> None:
 
     for name, patched in (("bind", bind), ("listen", listen), ("accept", accept)):
         setattr(socket.socket, name, patched)
+
+
+def _tell_later() -> None:
+    """Tell what the first requests import, until no more comes: what is not written in Python accepts by itself."""
+    told = 0
+    while len(sys.modules) != told:
+        told = len(sys.modules)
+        time.sleep(LATER_SECONDS)
+        _tell_modules()
 
 
 def _tell_modules() -> None:

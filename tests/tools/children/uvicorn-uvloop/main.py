@@ -15,6 +15,8 @@ async def healthz(request):
 
 
 async def run(request):
+    import plistlib  # noqa: F401  as many tools do with what is large
+
     return JSONResponse({"echo": await request.json(), "pid": os.getpid(), "server": "uvicorn-uvloop"})
 
 
