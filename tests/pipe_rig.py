@@ -45,7 +45,7 @@ async def eventually(condition: Callable[[], Any], what: str = "the condition") 
 
 
 def quick_watchers(monkeypatch: pytest.MonkeyPatch) -> list[Resumes]:
-    """Have runs be looked at often; return a list that gets what each run that is looked at knows of resumes."""
+    """Have runs be looked at often; return a list that gets what knows of resumes: the look at runs, the timetable."""
     look = Resumes.look
     seen: list[Resumes] = []
 

@@ -392,7 +392,9 @@ class Run(Instance):
         if now >= self.deadline:
             self.want_end(Cause.TIMEOUT, _too_late(self.execution))
         if stamp != self._stamp:
-            self._stamp, self.heard_at, self._is_stale = stamp, now, True
+            if self._stamp or any(written for written, _ in stamp):  # that its files are there is no word of it
+                self.heard_at = now
+            self._stamp, self._is_stale = stamp, True
             self.tell()
             if self.terms.copied and not self._grown.done():
                 self._grown.set_result(None)

@@ -90,6 +90,22 @@ async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
         ]
 
 
+async def test_files_that_are_there_are_no_word_of_an_agent(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one that is looked at first after a resume would never count as silent."""
+    monkeypatch.setattr("supervisord_py.pipes.run.LOOK_SECONDS", 1000.0)
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("mute", "exec sleep 1000")
+        rig.shell("well", "echo x; exec sleep 1000")
+        for name, is_heard in (("mute", False), ("well", True)):
+            number = await begun(rig, name)
+            live = rig.room.runs[number]
+            await eventually(lambda live=live, is_heard=is_heard: live.measured()[0][0] > 0 or not is_heard, "a word")
+            before = live.heard_at
+            live.look(live.measured(), None)
+            assert (live.heard_at > before) is is_heard
+            await rig.room.cancel_pipe(name)
+
+
 async def test_of_several_contexts_each_has_an_execution_or_none_has(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("each", "cat")

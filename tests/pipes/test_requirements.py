@@ -219,11 +219,11 @@ async def test_b2_a_run_that_is_silent_after_a_resume_ends(short_tmp: Path, monk
         house.shell("b2-mute", "sleep 1000", "timeout: 100000\nretries: 0")
         house.shell("b2-well", "while :; do echo x; sleep 0.02; done", "timeout: 100000\nretries: 0")
         mute, well = await begun(house, "b2-mute"), await begun(house, "b2-well")
-        await eventually(lambda: len(looked) == 2, "the watch over each")
+        await eventually(lambda: len(looked) == 2, "both looks at the clocks")
         house.time.sleep(3600)
         live = house.room.runs.get(well)
         assert live is not None
-        await eventually(lambda: all(it.resumed_at for it in looked), "a look at the clocks for each")
+        await eventually(lambda: all(it.resumed_at for it in looked), "that both have seen the resume")
         await eventually(lambda: live.heard_at > max(it.resumed_at or 0 for it in looked), "words after the resume")
         assert house.room.health().running == 2
         house.time.pass_by(SchedulerLimits().wake_silence_seconds + 1)
