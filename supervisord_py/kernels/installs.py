@@ -113,9 +113,10 @@ class Installs:
 
         Raises InstallFailedError: it cannot be had; ShuttingDownError: the daemon stops.
         """
-        if await asyncio.to_thread(is_complete, install.target, install.proof):
-            return
         task = self._running.get(install.target)
+        if task is None and await asyncio.to_thread(is_complete, install.target, install.proof):
+            return
+        task = task or self._running.get(install.target)  # first: one that ends while we look would be made twice
         if task is None:
             task = asyncio.create_task(self._make(install, env, progress), name=f"install {install.target}")
             self._running[install.target] = task
