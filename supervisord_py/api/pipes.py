@@ -175,9 +175,8 @@ async def cancel_document(call: Call, name: str) -> dict[str, Any]:
     return _list_document(await call.context.pipes.cancel_pipe(name))
 
 
-def _list_document(rows: Sequence[Execution]) -> dict[str, Any]:
-    documents = [execution_document(each) for each in rows]
-    return {"schema": "px.executions/1", "executions": documents, "next_cursor": None}
+def _list_document(rows: Sequence[Execution], cursor: int | None = None) -> Document:
+    return {"schema": "px.executions/1", "executions": list(map(execution_document, rows)), "next_cursor": cursor}
 
 
 async def publish_event(call: Call, body: s.Happening) -> web.StreamResponse:
@@ -249,8 +248,7 @@ async def _page(call: Call, pipe: str | None, query: s.ExecutionsQuery) -> Docum
         limit=query.limit,
     )
     page = await call.context.pipes.executions(wanted)
-    executions = [execution_document(each) for each in page.executions]
-    return {"schema": "px.executions/1", "executions": executions, "next_cursor": page.next_cursor}
+    return _list_document(page.executions, page.next_cursor)
 
 
 async def _execution_of(call: Call) -> Execution:

@@ -223,11 +223,8 @@ class Children:
 
     def _group(self, child: HeldChild, plan: Plan, zygote: str | None, groups: Groups) -> None:
         """Give a child its group: a new one, or that in which a zygote's fork waits already; and the next fork one."""
-        child.group = self._parked.pop(zygote, None) if zygote is not None else None
-        if child.group is None or not child.group.members():
-            self._remove(child.group)
-            child.group = groups.create(child.key)
-            plan.cgroup = os.open(child.group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        child.group = self._parked.pop(zygote or "", None) or groups.create(child.key)
+        plan.cgroup = os.open(child.group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if zygote in self.held:
             self._parked[zygote] = groups.create(f"{child.key}.next")
             plan.parks = os.open(self._parked[zygote].path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

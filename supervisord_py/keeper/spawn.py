@@ -74,7 +74,7 @@ class Plan:
         self.cwd: bytes | None = None  # None keeps the keeper's
         self.grants: list[tuple[int, int]] = []  # (number in the child, descriptor of the keeper)
         self.rlimits: list[tuple[int, int, int]] = []  # (resource, soft, hard)
-        self.cgroup = -1  # descriptor of the directory of its group; -1 where it is there already
+        self.cgroup = -1  # descriptor of the directory of its group; in the child -1 once it is there
         self.parks = -1  # of the one in which the zygote's next fork waits
         self.guarded = False  # die with the keeper (PDEATHSIG)
         self.listen_pid = False  # put the child's pid into LISTEN_PID

@@ -206,7 +206,7 @@ class ZygotePool:
                 await self._placement.drop_fd(f"{UNITS}{child.key}")
                 await _stop(self._placement, child.key, Reason.REPLACED)
 
-    def of(self, recipe: Recipe | None) -> Zygote | None:
+    def get(self, recipe: Recipe | None) -> Zygote | None:
         """Return the zygote of a recipe; also one that refuses, or is not ready yet."""
         return None if recipe is None else self._zygotes.get(recipe)
 

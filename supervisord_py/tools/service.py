@@ -640,7 +640,7 @@ class Tools:
     def import_seconds(self) -> Iterator[tuple[str, Mapping[str, float]]]:
         """Yield what each package takes that a tool imports, of tools that have a zygote, which measured it."""
         for tool, recipe in sorted(self.driver.recipes.items()):
-            if (zygote := self.zygotes.of(recipe)) is not None and zygote.import_seconds:
+            if (zygote := self.zygotes.get(recipe)) is not None and zygote.import_seconds:
                 yield tool, zygote.import_seconds
 
     def _state(self, name: str, entry: Entry | None) -> ToolState:
@@ -653,7 +653,7 @@ class Tools:
         word = ("failed" if last.failure else "cold") if slot is None or cold else slot.phase.value
         if slot is not None and slot.phase is Phase.READY and slot.in_flight:
             word = "busy"
-        zygote = self.zygotes.of(self.driver.recipes.get(name))
+        zygote = self.zygotes.get(self.driver.recipes.get(name))
         spawned = (f"its starts are not forked: {zygote.refused}",) if zygote and zygote.refused else ()
         drift = tuple(f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift)
         port = self.driver.listeners.port_of(name)

@@ -20,7 +20,6 @@ comes from any spawn: nothing, or where it failed.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -79,14 +78,14 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
         reader, writer = socket.socketpair()
         if _fork_twice():  # it waits for the next order, so that none waits for a fork
             os.close(life)
-            _park(parks)
+            parked = _park(parks)
             if alive in select.select((owner.fileno(), alive), (), ())[0]:
                 os._exit(0)
             order, fds = _hear(owner)
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fds[-1]))] if order.get("parks") else []
             writer.sendmsg([b"taken"], rights)
             _end_first(score)
-            return _become(order, fds, [owner.detach(), alive, reader.detach(), writer.detach()])
+            return _become(order, fds, [owner.detach(), alive, reader.detach(), writer.detach()], parked)
         writer.close()
         if parks >= 0:
             os.close(parks)
@@ -239,10 +238,11 @@ def _fork_twice() -> bool:
 # -- in what was forked ------------------------------------------------------------------------------------------------
 
 
-def _become(order: dict[str, Any], fds: list[int], own: list[int]) -> list[str]:
+def _become(order: dict[str, Any], fds: list[int], own: list[int], parked: int) -> list[str]:
     """Become what was ordered, or report why not, as the keeper's own child does between fork and exec.
 
-    `own`: descriptors of the zygote's that are to be closed; what else is open, what was imported has opened.
+    `own`: descriptors of the zygote's that are to be closed; what else is open, what was imported has opened. `parked`:
+    inode of the group in which this process is already.
     """
     argv: list[str] = order["argv"]
     stage, report = STAGES.index("fds"), fds[0]
@@ -252,7 +252,7 @@ def _become(order: dict[str, Any], fds: list[int], own: list[int]) -> list[str]:
         os.write(report, b"%10d\n" % os.getpid())
         steps: list[Callable[[], object]] = [
             os.setsid,
-            lambda: _join(sources[len(order["numbers"])]) if order["joins"] else None,
+            lambda: _join(sources[len(order["numbers"])], parked) if order["joins"] else None,
             lambda: _place_fds(dict(zip(order["numbers"], sources)), [*own, *fds, *sources]),  # noqa: B905  Python 3.8
             lambda: _die_with(order["keeper"]) if order["guarded"] else None,
             lambda: os.chdir(order["cwd"]),
@@ -278,15 +278,22 @@ def _fail(report: int, stage: int, number: int) -> NoReturn:
         os._exit(127)
 
 
-def _park(group: int) -> None:
-    """Wait in that group from now on; where that fails, or is not over when an order comes, that says which to join."""
-    if group >= 0:
-        with contextlib.suppress(OSError):
-            _join(group)
+def _park(group: int) -> int:
+    """Wait in that group from now on; return its inode, 0 where there is none, or it cannot be joined."""
+    if group < 0:
+        return 0
+    try:
+        _join(group)
+        return os.fstat(group).st_ino
+    except OSError:
+        return 0
+    finally:
         os.close(group)
 
 
-def _join(group: int) -> None:
+def _join(group: int, parked: int = 0) -> None:
+    if os.fstat(group).st_ino == parked:
+        return
     procs = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
     os.write(procs, b"0")
     os.close(procs)

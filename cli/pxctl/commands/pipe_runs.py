@@ -113,12 +113,12 @@ def run_pipe(
 
 
 def _print_queued(invocation: Invocation, answer: Document) -> int:
-    """Say of several executions where they are; return 0 unless one has failed already."""
+    """Name several executions that were queued; return 0 unless one has failed already."""
     rows = answer.get("executions", [])
     if invocation.json:
         invocation.print_json(answer)
     for row in () if invocation.json else rows:
-        words = executions.sentence(row) if row.get("finished_at") else executions.where_it_is(row)
+        words = executions.sentence(row) if row.get("finished_at") else row.get("status")
         invocation.print(row.get("id") if invocation.quiet else f"{executions.title_of(row)}: {words}")
     return max(executions.exit_code_of(row) if row.get("finished_at") else Exit.OK for row in rows)
 
