@@ -18,18 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from supervisord_py.pipes.schedule import (
-    At,
-    Calendar,
-    Cron,
-    Every,
-    Manual,
-    Schedule,
-    describe,
-    span_text,
-    time_text,
-    zone_of,
-)
+from supervisord_py.pipes.schedule import At, Cron, Every, Manual, Schedule, describe, span_text, time_text, zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +69,6 @@ class Progress(msgspec.Struct, frozen=True):
     anchor_at: float  # when it was first seen, last enabled, or its schedule last changed, whichever is latest
     last_run_at: float | None = None  # start of its last run, whatever began it
     last_due: float | None = None  # the last due instant that was dealt with: run, or skipped because it was busy
-    occurrences: int = 0  # scheduled runs so far
     touched_boot: float | None = None
     anchor_boot: float | None = None
 
@@ -137,7 +125,7 @@ def decide(
         case At():
             decision = _once(schedule, progress, now, limits)
         case _:
-            decision = _calendar(schedule, progress, now, limits)
+            decision = _by_cron(schedule, progress, now, limits)
     return _staggered(decision, now, delay) if isinstance(decision, Due) else decision
 
 
@@ -186,24 +174,22 @@ def _once(schedule: At, known: Progress, now: Now, limits: SchedulerLimits) -> D
     return Due(instant, 1, _made_good(1, "1", late))
 
 
-def _calendar(schedule: Cron | Calendar, known: Progress, now: Now, limits: SchedulerLimits) -> Decision:
-    most = schedule.max_occurrences if isinstance(schedule, Calendar) else None
-    if most is not None and known.occurrences >= most:
-        return Never(f"max_occurrences reached: {known.occurrences}", over=True)
-    zone, begun = zone_of(schedule.timezone, now.zone), known.anchor_at
-    following = next(schedule.following(_watermark(known, now, limits), now.zone, begun), None)
-    if following is None or following > now.wall:
-        return _next(following, zone, now)
-    latest = max(schedule.latest(now.wall, now.zone, begun) or following, following)
+def _by_cron(schedule: Cron, known: Progress, now: Now, limits: SchedulerLimits) -> Decision:
+    zone = zone_of(schedule.timezone, now.zone)
+    following = next(schedule.following(_watermark(known, now, limits), now.zone), None)
+    if following is None:
+        return Never("has no time to come", over=True)
+    if following > now.wall:
+        return Wait(following, f"waits for {time_text(following, zone, now.wall)}")
+    latest = max(schedule.latest(now.wall, now.zone) or following, following)
     late = now.wall - latest
     if late > limits.catch_up_seconds:
-        then = _next(next(schedule.following(now.wall, now.zone, begun), None), zone, now)
         told = f"missed {time_text(latest, zone, now.wall)} by {span_text(late)}, too late to be made good"
-        why = f"{told}; {then.why}"
-        return Wait(then.until, why, told) if isinstance(then, Wait) else Never(why, over=True)
+        until = next(schedule.following(now.wall, now.zone))
+        return Wait(until, f"{told}; waits for {time_text(until, zone, now.wall)}", told)
     if late <= limits.late_seconds and following == latest:
         return Due(latest, 0, f"due at {time_text(latest, zone, now.wall)}")
-    more = islice(schedule.following(following, now.zone, begun), _COUNT_MAX - 1)
+    more = islice(schedule.following(following, now.zone), _COUNT_MAX - 1)
     missed = 1 + sum(1 for _ in takewhile(lambda at: at <= latest, more))
     return Due(latest, missed, _made_good(missed, f"{missed}" if missed < _COUNT_MAX else f"over {missed - 1}", late))
 
@@ -215,12 +201,6 @@ def _watermark(known: Progress, now: Now, limits: SchedulerLimits) -> float:
         return watermark
     is_wrong = known.last_due > now.wall + limits.step_back_seconds
     return max(watermark, now.past(known.last_due) if is_wrong else known.last_due)
-
-
-def _next(at: float | None, zone: tzinfo, now: Now) -> Wait | Never:
-    if at is None:
-        return Never("has no time to come", over=True)
-    return Wait(at, f"waits for {time_text(at, zone, now.wall)}")
 
 
 def _made_good(missed: int, number: str, late: float) -> str:
@@ -243,27 +223,25 @@ def _staggered(due: Due, now: Now, delay: float) -> Decision:
 # -- what people ask -------------------------------------------------------------------------------------------------
 
 
-def upcoming(schedule: Schedule, progress: Progress, now: Now, decision: Decision, count: int = 5) -> tuple[float, ...]:
+def upcoming(schedule: Schedule, now: Now, decision: Decision, count: int = 5) -> tuple[float, ...]:
     """Return the next due instants, ascending, at most `count`, given what was decided; one that is due is now."""
     if isinstance(decision, Never):
         return ()
     first = now.wall if isinstance(decision, Due) else decision.until
-    if isinstance(schedule, Calendar) and schedule.max_occurrences is not None:
-        count = min(count, schedule.max_occurrences - progress.occurrences)
-    return tuple(islice(chain([first], _following(schedule, progress, now, first)), max(count, 0)))
+    return tuple(islice(chain([first], _following(schedule, now, first)), max(count, 0)))
 
 
-def period(schedule: Schedule, progress: Progress, now: Now) -> float | None:
+def period(schedule: Schedule, now: Now) -> float | None:
     """Return the seconds between two runs, the shortest of the next few; None when it does not repeat."""
     if isinstance(schedule, Every):
         return schedule.seconds
-    found = islice(_following(schedule, progress, now, now.wall), _LOOK_AHEAD)
+    found = islice(_following(schedule, now, now.wall), _LOOK_AHEAD)
     return min((later - earlier for earlier, later in pairwise(found)), default=None)
 
 
-def slower(schedule: Schedule, progress: Progress, now: Now, average_seconds: float | None) -> str | None:
+def slower(schedule: Schedule, now: Now, average_seconds: float | None) -> str | None:
     """Return a warning when runs take longer than the schedule leaves them (E5), or None."""
-    every = None if average_seconds is None else period(schedule, progress, now)
+    every = None if average_seconds is None else period(schedule, now)
     if average_seconds is None or every is None or average_seconds <= every:
         return None
     return (
@@ -274,7 +252,6 @@ def slower(schedule: Schedule, progress: Progress, now: Now, average_seconds: fl
 
 def explain(
     schedule: Schedule,
-    progress: Progress,
     now: Now,
     decision: Decision,
     *,
@@ -284,24 +261,24 @@ def explain(
 ) -> tuple[str, ...]:
     """Return sentences for people: the schedule, what holds now, the next runs, and what is odd about them.
 
-    `average_seconds` is what a run takes, `is_on` whether the pipe runs by itself at present: one that does not is
-    not said to be about to.
+    `average_seconds` is what a run takes; a pipe that does not run by itself at present (not `is_on`) is not said to
+    be about to.
     """
-    zone = zone_of(schedule.timezone, now.zone) if isinstance(schedule, Cron | Calendar) else now.zone
+    zone = zone_of(schedule.timezone, now.zone) if isinstance(schedule, Cron) else now.zone
     lines = [f"schedule: {describe(schedule)}"]
     if not isinstance(schedule, Manual):
         lines.append(f"{'now' if is_on else 'once it is on'}: {decision.why}")
-    instants = upcoming(schedule, progress, now, decision, count)
+    instants = upcoming(schedule, now, decision, count)
     lines += [f"{'next' if is_on else 'would be next'}: {time_text(at, zone, now.wall)}" for at in instants]
-    warning = slower(schedule, progress, now, average_seconds)
+    warning = slower(schedule, now, average_seconds)
     return (*lines, *([f"warning: {warning}"] if warning else ()))
 
 
-def _following(schedule: Schedule, progress: Progress, now: Now, at: float) -> Iterator[float]:
+def _following(schedule: Schedule, now: Now, at: float) -> Iterator[float]:
     match schedule:
         case Every():
             return counting(at + schedule.seconds, schedule.seconds)
-        case Cron() | Calendar():
-            return schedule.following(at, now.zone, progress.anchor_at)
+        case Cron():
+            return schedule.following(at, now.zone)
         case _:
             return iter(())

@@ -10,22 +10,17 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from datetime import UTC, datetime, time
-from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from supervisord_py.config.documents import did_you_mean, nearest
 from supervisord_py.pipes.schedule import (
-    ELAPSED,
-    SECONDS,
     UNITS,
     WEEKDAYS,
     At,
-    Calendar,
     Cron,
     Every,
-    Frequency,
     Manual,
     Schedule,
     ScheduleError,
@@ -58,9 +53,6 @@ _TIME = re.compile(r"(?P<hour>[0-9]{1,2})(?:[:.](?P<minute>[0-9]{2}))?(?: ?(?P<h
 _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9:]+(?:\.[0-9]{1,9})?(?:Z|z|[+-][0-9]{2}:[0-9]{2})?)?")
 _INSTANT_HINT = "write date, time and offset, as `at 2099-01-01T09:00:00Z`"
 _CRON_HINT = "write for example `*/30 9-17 * * 1-5` (minute hour day month weekday)"
-_CRON_RANGES = {
-    "second": "0-59", "minute": "0-59", "hour": "0-23", "day-of-month": "1-31", "month": "1-12", "day-of-week": "0-7",
-}  # fmt: skip
 _CRON_MOST = (59, 59, 23, 31, 12, 6)
 
 
@@ -78,24 +70,19 @@ def parse_schedule(
     timezone: str | None = None,
     floor_seconds: float = SHORTEST_SECONDS,
 ) -> ParsedSchedule:
-    """Read a schedule.
+    """Read a schedule, or raise ScheduleError, whose `detail` says why it is none.
 
     Args:
         text: `schedule` of the front matter.
         config: `schedule_config`; one that is not empty takes the place of the text.
         timezone: Zone of what names none; None is the machine's.
         floor_seconds: Nothing denser is taken.
-
-    Raises:
-        ScheduleError: It is none; `detail` says why.
     """
     zone = None if timezone is None else checked_zone(timezone)
     if config:
         return _read_config(config, zone, floor_seconds)
     plain = " ".join(text.split())
-    if len(plain) > 200:
-        raise ScheduleError(f"a schedule of {len(plain)} characters is too long: {shown(plain)}", hint=FORMS)
-    found = _read(plain, zone, floor_seconds)
+    found = _read(plain, zone, floor_seconds) if len(plain) <= 200 else None
     if found is None:
         raise ScheduleError(f"{shown(plain)} is no schedule", hint=_hint(plain, zone, floor_seconds))
     return found
@@ -123,6 +110,19 @@ def _read(text: str, zone: str | None, floor: float) -> ParsedSchedule | None:
     return None if expression is None else ParsedSchedule(Cron(expression, zone))
 
 
+def _hint(text: str, zone: str | None, floor: float) -> str:
+    """Offer the same text with its misspelled words mended, where that is a schedule."""
+    lower = text[:200].lower()
+    mended = re.sub(r"@?[a-z]{2,}", lambda word: nearest(word[0], _WORDS, 0.7) or word[0], lower)
+    with suppress(ScheduleError):
+        if mended != lower and _read(mended, zone, floor):
+            return f"did you mean `{mended}`? {FORMS}"
+    return FORMS
+
+
+# -- once, and intervals -----------------------------------------------------------------------------------------------
+
+
 def _once(text: str, zone: str | None, floor: float) -> At | None:
     """Read `at 2026-12-01T10:00Z`, `2026-12-01 10:00 Europe/Berlin`, `in 30m`, `tomorrow at 9am`."""
     if not re.match(r"(?:at )?[0-9]{4}-|in |tomorrow at ", text, re.IGNORECASE):
@@ -141,17 +141,16 @@ def _once(text: str, zone: str | None, floor: float) -> At | None:
     return At(instant=moment.timestamp())
 
 
-def _hint(text: str, zone: str | None, floor: float) -> str:
-    """Offer the same text with its misspelled words mended, or its time of day each day, where that is a schedule."""
-    lower = text.lower()
-    if lower == "@reboot":
-        return f"a restart of the daemon would run it, too; {FORMS}"
-    mended = re.sub(r"@?[a-z]{2,}", lambda word: nearest(word[0], _WORDS, 0.7) or word[0], lower)
-    for meant in (mended, f"daily at {lower.removeprefix('at ')}"):
-        with suppress(ScheduleError):
-            if meant != lower and _read(meant, zone, floor):
-                return f"did you mean `{meant}`? {FORMS}"
-    return FORMS
+def _moment(text: str) -> datetime:
+    """Read `2099-01-01T09:00:00+01:00`, the offset, the time or its seconds left out or not; to the whole second."""
+    moment, why = None, ""
+    try:
+        moment = datetime.fromisoformat(text.upper()).replace(microsecond=0) if _INSTANT.fullmatch(text) else None
+    except ValueError as error:
+        why = f": {error}"
+    if moment is None or not 1900 <= moment.year <= 9998:
+        raise ScheduleError(f"{shown(text)} is no date and time from 1900 to 9998{why}", hint=_INSTANT_HINT)
+    return moment
 
 
 def _interval(text: str) -> float | None:
@@ -169,6 +168,9 @@ def _checked(seconds: float, text: str, shortest: float) -> float:
     if seconds > LONGEST_SECONDS:
         raise ScheduleError(f"{shown(text)} is over ten years", hint="write a date instead: `at 2099-01-01T09:00:00Z`")
     return seconds
+
+
+# -- a time of day, and cron -------------------------------------------------------------------------------------------
 
 
 def _clock_cron(text: str) -> str | None:
@@ -192,7 +194,7 @@ def _days(text: str) -> str | None:
         if begin is None or end is None:
             return None
         found.update((begin + step) % 7 for step in range((end - begin) % 7 + 1))
-    return ",".join(str(each) for each in sorted(found))
+    return ",".join(map(str, sorted(found)))
 
 
 def _weekday(word: str) -> int | None:
@@ -204,15 +206,11 @@ def _time(text: str) -> tuple[int, int]:
     if text in _HOURS:
         return _HOURS[text]
     match = _TIME.fullmatch(text)
-    if match is None:
-        raise ScheduleError(f"{shown(text)} is no time of day", hint="a time of day is written 9, 9am, 9:30am or 21:30")
-    hour, minute = int(match["hour"]), int(match["minute"] or 0)
-    if match["half"]:
-        if not 1 <= hour <= 12:
-            raise ScheduleError(f"{shown(text)} is no time of day", hint="the hour of am and pm is 1 to 12")
-        hour = hour % 12 + (12 if match["half"][0] == "p" else 0)
+    hour, minute = (int(match["hour"]), int(match["minute"] or 0)) if match else (24, 0)
+    if match and match["half"]:
+        hour = hour % 12 + (12 if match["half"][0] == "p" else 0) if 1 <= hour <= 12 else 24
     if hour > 23 or minute > 59:
-        raise ScheduleError(f"{shown(text)} is no time of day", hint="the day ends at 23:59")
+        raise ScheduleError(f"{shown(text)} is no time of day", hint="a time of day is written 9, 9am, 9:30am or 21:30")
     return hour, minute
 
 
@@ -232,14 +230,7 @@ def _checked_cron(text: str, shortest_seconds: float) -> str:
         found = CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
     except CronSimError as error:
         wrong = str(error).removeprefix("Bad ")
-        with suppress(CronSimError):
-            if wrong == "day-of-month":
-                CronSim(" ".join([*parts[:-2], "*", parts[-1]]), datetime(2026, 1, 1, tzinfo=UTC))
-                wrong = ""  # in another month there is such a day
-        if wrong:
-            said = f"cron: the {wrong} of {shown(text)} is wrong; it takes {_CRON_RANGES[wrong]}"
-            raise ScheduleError(said, hint=_CRON_HINT) from None
-        raise ScheduleError(f"no calendar has a time for {shown(text)}", hint=_CRON_HINT) from None
+        raise ScheduleError(f"cron: the {wrong} of {shown(text)} is wrong", hint=_CRON_HINT) from None
     if next(found, None) is None:
         raise ScheduleError(f"no calendar has a time for {shown(text)}", hint=_CRON_HINT)
     ordered = sorted(found.seconds)
@@ -252,58 +243,55 @@ def _checked_cron(text: str, shortest_seconds: float) -> str:
 
 # -- schedule_config -------------------------------------------------------------------------------------------------
 
-_FREQUENCIES = {"hourly": "hours", "daily": "days", "weekly": "weeks", "monthly": "months"}
-_BOUNDS = {
-    "interval": (1, 10**6), "day_of_month": (1, 31), "at_hour": (0, 23), "at_minute": (0, 59),
-    "max_occurrences": (1, 10**6),
-}  # fmt: skip
-_KEYS = ("frequency", *_BOUNDS, "days_of_week", "timezone", "starting", "ending")
-_UNUSED: dict[Frequency, tuple[str, ...]] = dict.fromkeys(ELAPSED, ("day_of_month", "at_hour", "at_minute"))
-_UNUSED |= {Frequency.DAYS: ("day_of_month",), Frequency.WEEKS: ("day_of_month",), Frequency.MONTHS: ("days_of_week",)}
+_FREQUENCIES = ("minutes", "hours", "days", "weeks", "months")
+_BOUNDS = {"interval": (1, 10**6), "day_of_month": (1, 31), "at_hour": (0, 23), "at_minute": (0, 59)}
+_CONFIG_KEYS = ("frequency", *_BOUNDS, "days_of_week", "timezone")
 _CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
+_INSTEAD = "write schedule: instead, as `every 2 days` or a cron line"
 
 
-def _read_config(config: Mapping[str, object], timezone: str | None, shortest: float) -> ParsedSchedule:
-    """Read the map that user interfaces write; texts stand for numbers. The detail of an error names the key."""
-    given = {key: value for key, value in config.items() if value not in (None, "", "null", "~", [], ())}
+def _read_config(config: Mapping[str, object], zone: str | None, floor: float) -> ParsedSchedule:
+    """Read the map that other programs write, where an interval or a cron line means the same; else say what not.
+
+    Texts stand for numbers. The detail of an error names the key.
+    """
+    given = {key: value for key, value in config.items() if value not in (None, "", "null", [], ())}
+    if wrong := next((key for key in given if key not in _CONFIG_KEYS), None):
+        raise _config_error(f"{wrong} is not read here{did_you_mean(wrong, _CONFIG_KEYS)}", _INSTEAD)
     name = str(given.get("frequency")).strip().lower()
-    word = _FREQUENCIES.get(name, name if name.endswith("s") else f"{name}s")
-    if word not in set(Frequency):
-        raise _config_error(f"frequency {shown(name)} is not one of {', '.join(Frequency)}")
-    frequency = Frequency(word)
-    unused = [key for key in given if key in _UNUSED[frequency]]
-    warnings = [f"schedule_config: {key} has no effect with frequency {frequency}" for key in unused]
-    warnings += [f"schedule_config: {key} is unknown{did_you_mean(key, _KEYS)}" for key in config if key not in _KEYS]
-    given = {key: value for key, value in given.items() if key not in unused}
-    zone = checked_zone(str(given["timezone"]).strip()) if "timezone" in given else timezone
-    plan = Calendar(
-        frequency=frequency,
-        days_of_week=_days_of_week(given.get("days_of_week", ())),
-        timezone=zone,
-        **{key: _number(key, given[key]) for key in _BOUNDS if key in given},
-        **{key: _config_instant(key, str(given[key]), zone) for key in ("starting", "ending") if key in given},
-    )
-    seconds = plan.interval * SECONDS[frequency]
-    if not shortest <= seconds <= LONGEST_SECONDS:
-        raise _config_error(f"every {plan.interval} {frequency} is not between {shortest:g} s and ten years")
-    if plan.starting is not None and next(plan.following(plan.starting - 1, UTC, 0.0), None) is None:
-        raise _config_error("there is no time between starting and ending")
-    bounded = plan.days_of_week or plan.starting is not None or plan.ending is not None or plan.max_occurrences
-    return ParsedSchedule(plan if bounded or frequency not in ELAPSED else Every(seconds), tuple(warnings))
+    frequency = {"hourly": "hours", "daily": "days"}.get(name, f"{name.removesuffix('s').removesuffix('ly')}s")
+    if frequency not in _FREQUENCIES:
+        raise _config_error(f"frequency {shown(name)} is not one of {', '.join(_FREQUENCIES)}")
+    zone = checked_zone(str(given["timezone"]).strip()) if "timezone" in given else zone
+    number = {key: _number(key, given[key]) for key in _BOUNDS if key in given}
+    days, interval = _days_of_week(given.get("days_of_week", ())), number.get("interval", 1)
+    if frequency in {"minutes", "hours"}:
+        if days:
+            raise _config_error(f"days_of_week cannot be had with {frequency}", _INSTEAD)
+        return ParsedSchedule(Every(_checked(interval * UNITS[frequency], f"every {interval} {frequency}", floor)))
+    day = "*"
+    if frequency == "months":
+        day, days = str(number.get("day_of_month", 1)).replace("31", "L"), ""
+    if interval > 1 or day in {"29", "30"} or (frequency == "weeks" and not days):
+        wrong = "interval" if interval > 1 else "days_of_week" if day == "*" else "day_of_month"
+        raise _config_error(f"{wrong}: no cron line says the same (31 is the last day of each month)", _INSTEAD)
+    fields = f"{number.get('at_minute', 0)} {number.get('at_hour', 0)} {day} * {days or '*'}"
+    return ParsedSchedule(Cron(fields, zone))
 
 
 def _config_error(detail: str, hint: str = _CONFIG_HINT) -> ScheduleError:
     return ScheduleError(f"schedule_config: {detail}", hint=hint)
 
 
-def _number(key: str, value: object) -> Any:
+def _number(key: str, value: object) -> int:
     (low, high), text = _BOUNDS[key], str(value).strip()
     if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
         raise _config_error(f"{key} {shown(text)} is no whole number in {low}-{high}")
     return int(text)
 
 
-def _days_of_week(value: object) -> tuple[int, ...]:
+def _days_of_week(value: object) -> str:
+    """Return the cron field of days by number (0 and 7 are Sunday) or name; "" for none."""
     found = set()
     for each in value if isinstance(value, list | tuple) else str(value).split(","):
         text = str(each).strip().lower()
@@ -311,28 +299,4 @@ def _days_of_week(value: object) -> tuple[int, ...]:
         if day is None:
             raise _config_error(f"days_of_week {shown(text)} is no weekday (0 is Sunday, 6 is Saturday)")
         found.add(day)
-    return tuple(sorted(found))
-
-
-def _config_instant(key: str, text: str, zone: str | None) -> Any:
-    hint = f"write `{key}: 2099-01-01T09:00:00Z`, or add `timezone:`"
-    try:
-        moment = _moment(text.strip())
-    except ScheduleError as error:
-        raise _config_error(f"{key} {error.detail}", hint) from None
-    if moment.tzinfo is None and zone is None:
-        raise _config_error(f"{key} {shown(text)} has no offset, and there is no `timezone:`", hint)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(str(zone)))).timestamp()
-
-
-def _moment(text: str) -> datetime:
-    """Read `2099-01-01T09:00:00+01:00`, the offset, the time or its seconds left out or not; to the whole second."""
-    try:
-        moment = datetime.fromisoformat(text.upper()).replace(microsecond=0) if _INSTANT.fullmatch(text) else None
-    except ValueError as error:
-        raise ScheduleError(f"{shown(text)} is no date and time: {error}", hint=_INSTANT_HINT) from None
-    if moment is None:
-        raise ScheduleError(f"{shown(text)} is no date and time", hint=_INSTANT_HINT)
-    if not 1900 <= moment.year <= 9998:
-        raise ScheduleError(f"the year of {shown(text)} is not in 1900-9998", hint=_INSTANT_HINT)
-    return moment
+    return ",".join(map(str, sorted(found)))

@@ -1,7 +1,6 @@
-"""The five kinds of schedule and the instants of each, and how times are shown to people. Pure.
+"""The four kinds of schedule and the instants of each, and how times are shown to people. Pure.
 
-The calendar is cronsim's, which goes by the zone as Debian's cron does, and dateutil's; each is imported when the
-first schedule needs it. Text becomes a schedule in `grammar.py`; `due.py` says whether one is due.
+cronsim finds the times of cron lines. Text becomes a schedule in `grammar.py`; `due.py` says whether one is due.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta, tzinfo
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
@@ -39,20 +37,6 @@ _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
 
 class ScheduleError(ConfigError):
     """A text is no schedule. What its hint names in backticks is one."""
-
-
-class Frequency(StrEnum):
-    """Units of `schedule_config`."""
-
-    MINUTES = "minutes"
-    HOURS = "hours"
-    DAYS = "days"
-    WEEKS = "weeks"
-    MONTHS = "months"
-
-
-ELAPSED = (Frequency.MINUTES, Frequency.HOURS)
-SECONDS = {each: UNITS.get(each.value, 31 * 86400.0) for each in Frequency}
 
 
 class Manual(msgspec.Struct, frozen=True):
@@ -93,7 +77,7 @@ class Cron(msgspec.Struct, frozen=True):
     expression: str  # 5 fields, or 6 with seconds first; POSIX weekdays (0 and 7 are Sunday)
     timezone: str | None = None  # IANA name; None is the machine's zone
 
-    def following(self, instant: float, machine: tzinfo, _begun: float = 0.0) -> Iterator[float]:
+    def following(self, instant: float, machine: tzinfo) -> Iterator[float]:
         """Yield the due instants after `instant`, ascending; none where there is none within 50 years."""
         last = instant
         for found in self._search(instant, machine):
@@ -101,7 +85,7 @@ class Cron(msgspec.Struct, frozen=True):
                 last = found
                 yield found
 
-    def latest(self, instant: float, machine: tzinfo, _begun: float = 0.0) -> float | None:
+    def latest(self, instant: float, machine: tzinfo) -> float | None:
         """Return the last due instant at or before `instant`; None when there is none within 50 years."""
         return next((found for found in self._search(instant + 1, machine, reverse=True) if found <= instant), None)
 
@@ -113,86 +97,7 @@ class Cron(msgspec.Struct, frozen=True):
             yield found.timestamp()
 
 
-class Calendar(msgspec.Struct, frozen=True):
-    """`schedule_config`: every so many units at a wall-clock time. Days of the week: 0 is Sunday.
-
-    Its origin is `starting`, or else when the pipe was enabled; what the map leaves open (weekday, day of the month)
-    is the origin's. A day that a month has not got is its last.
-
-    Attributes:
-        starting, ending: Unix seconds; None for open.
-    """
-
-    frequency: Frequency
-    interval: int = 1
-    days_of_week: tuple[int, ...] = ()
-    day_of_month: int | None = None
-    at_hour: int = 0
-    at_minute: int = 0
-    timezone: str | None = None
-    starting: float | None = None
-    ending: float | None = None
-    max_occurrences: int | None = None  # runs after which it is over; None for never
-
-    def following(self, instant: float, machine: tzinfo, begun: float) -> Iterator[float]:
-        """Yield the due instants after `instant`, ascending, until it is over; `begun` is when it was enabled."""
-        origin = self._origin(begun)
-        last, zone = max(instant, origin - 1.0), zone_of(self.timezone, machine)
-        for found in self._instants(last, 2, origin, zone):  # pragma: no branch - without an end
-            if self.ending is not None and found > self.ending:
-                return
-            if found > last:
-                last = found
-                yield found
-
-    def latest(self, instant: float, machine: tzinfo, begun: float) -> float | None:
-        """Return the last due instant at or before `instant`; None when it has not begun."""
-        origin = self._origin(begun)
-        upto = instant if self.ending is None else min(instant, self.ending)
-        latest = None
-        for found in self._instants(upto, 60, origin, zone_of(self.timezone, machine)) if upto >= origin else ():
-            if found > upto:
-                break
-            latest = found if found >= origin else None
-        return latest
-
-    def _origin(self, begun: float) -> int:
-        """Return whole seconds: an instant must be the same after the ledger rounded it."""
-        return int(begun if self.starting is None else self.starting)
-
-    def _instants(self, near: float, periods: int, origin: int, zone: tzinfo) -> Iterator[float]:
-        """Yield due instants from some periods before `near` on."""
-        from dateutil import rrule
-
-        first = self._first(_reading(origin, zone))
-        every: dict[str, Any] = {"interval": self.interval}
-        if self.frequency is Frequency.MONTHS:
-            day = self.day_of_month or first.day
-            every |= {"bymonthday": tuple(range(min(day, 28), day + 1)), "bysetpos": -1}
-            first = first.replace(day=1)
-        elif self.days_of_week:
-            every["byweekday"] = tuple((each - 1) % 7 for each in self.days_of_week)
-        # Whole periods are left out, or each question would count all instants since the origin.
-        period = timedelta(seconds=SECONDS[self.frequency] * self.interval)
-        back = timedelta(days=8) if self.days_of_week else timedelta()
-        behind = _reading(near, zone) - first - periods * period - back
-        if self.frequency is not Frequency.MONTHS and behind > period:
-            first += behind // period * period
-        kinds: tuple[Any, ...] = (rrule.MINUTELY, rrule.HOURLY, rrule.DAILY, rrule.WEEKLY, rrule.MONTHLY)
-        kind = kinds[tuple(Frequency).index(self.frequency)]
-        for found in rrule.rrule(kind, dtstart=first, **every):  # pragma: no branch
-            yield found.replace(tzinfo=zone).timestamp()
-
-    def _first(self, origin: datetime) -> datetime:
-        """Return the origin, moved to a day that is wanted: then some multiple of the interval always is."""
-        days, wanted = (origin + timedelta(days=each) for each in range(7)), self.days_of_week
-        day = next(each for each in days if not wanted or each.isoweekday() % 7 in wanted)
-        if self.frequency not in ELAPSED:
-            return datetime.combine(day, time(self.at_hour, self.at_minute))
-        return day if day == origin else datetime.combine(day, time())
-
-
-Schedule: TypeAlias = Manual | Every | Cron | At | Calendar
+Schedule: TypeAlias = Manual | Every | Cron | At
 
 
 def describe(schedule: Schedule, zone: str | None = None) -> str:
@@ -200,7 +105,6 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
 
     `zone` is the one of schedules that name none; None is that of this machine.
     """
-    local = zone or "local time"
     match schedule:
         case Manual():
             return "only by hand or by an event"
@@ -212,32 +116,14 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
             return f"once, {span_text(seconds)} after it was enabled or written"
         case At():
             when = schedule.reading or f"{schedule.next_day} on the day after it was enabled or written"
-            return f"once, at {when} ({schedule.timezone or local})"
-        case Cron():
+            words = f"once, at {when}"
+        case _:
             from cronsim.explain import Expression
 
             fields = schedule.expression.split()
             words = str(Expression(fields if len(fields) > 5 else ["0", *fields]).explain())
-            return f"{words[:1].lower()}{words[1:]} ({schedule.timezone or local})"
-        case _:
-            return f"{', '.join(_calendar_words(schedule))} ({schedule.timezone or local})"
-
-
-def _calendar_words(plan: Calendar) -> Iterator[str]:
-    unit = plan.frequency.value
-    yield f"every {unit[:-1]}" if plan.interval == 1 else f"every {plan.interval} {unit}"
-    if plan.days_of_week:
-        yield "on " + " ".join(_DAYS[each] for each in plan.days_of_week)
-    if plan.day_of_month is not None:
-        yield f"on day {plan.day_of_month} or the last of the month"
-    if plan.frequency not in ELAPSED:
-        yield f"at {plan.at_hour:02}:{plan.at_minute:02}"
-    if plan.starting is not None:
-        yield f"from {utc_text(plan.starting)}"
-    if plan.ending is not None:
-        yield f"until {utc_text(plan.ending)}"
-    if plan.max_occurrences is not None:
-        yield f"at most {plan.max_occurrences} times"
+            words = f"{words[:1].lower()}{words[1:]}"
+    return f"{words} ({schedule.timezone or zone or 'local time'})"
 
 
 # -- times, zones and other people's texts ---------------------------------------------------------------------------
@@ -253,15 +139,11 @@ def span_of(text: str) -> float | None:
     pieces = _PIECE.findall(text) if _SPAN.fullmatch(text) else []
     if not pieces or any(unit not in UNITS for _count, unit in pieces):
         return None
-    return sum(float(count) * UNITS[unit] for count, unit in pieces)
+    return sum(float(number) * UNITS[unit] for number, unit in pieces)
 
 
 def checked_zone(name: str) -> str:
-    """Return the name of a time zone that exists.
-
-    Raises:
-        ScheduleError: There is none of that name; the hint has the nearest.
-    """
+    """Return the name of a time zone that exists; else ScheduleError, whose hint has the nearest."""
     with suppress(ZoneInfoNotFoundError, ValueError, OSError):  # OSError: a folder of zones, such as `Europe`
         if _ZONE.fullmatch(name):
             return ZoneInfo(name).key
@@ -271,15 +153,8 @@ def checked_zone(name: str) -> str:
 
 
 def zone_of(name: str | None, machine: tzinfo) -> tzinfo:
-    """Return the zone of that IANA name, or the machine's.
-
-    Raises zoneinfo.ZoneInfoNotFoundError: there is none of that name (any more).
-    """
+    """Return the zone of that name, or the machine's. ZoneInfoNotFoundError: there is none of that name any more."""
     return machine if name is None else ZoneInfo(name)
-
-
-def _reading(instant: float, zone: tzinfo) -> datetime:
-    return datetime.fromtimestamp(instant, zone).replace(tzinfo=None, microsecond=0)
 
 
 def time_text(instant: float, zone: tzinfo, now: float) -> str:
@@ -301,7 +176,7 @@ def span_text(seconds: float) -> str:
     left = max(0, round(seconds))
     parts = []
     for size, name in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count} {name}")
+        number, left = divmod(left, size)
+        if number:
+            parts.append(f"{number} {name}")
     return " ".join(parts[:2]) or "0 s"

@@ -13,7 +13,7 @@ import math
 import time
 from contextlib import suppress
 from datetime import UTC, tzinfo
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import structlog
@@ -81,15 +81,6 @@ class Resumes:
         return slept
 
 
-class Look(NamedTuple):
-    """What one look at the clocks showed: seconds that the wall clock was set by, seconds asleep, another zone."""
-
-    now: Now
-    stepped: float
-    slept: float
-    moved: bool
-
-
 class ClockWatch:
     """Looks at the clocks, and notices what people and machines do to them: set the time, change the zone, sleep.
 
@@ -111,17 +102,19 @@ class ClockWatch:
         zone = self._zone or self._machine_zone()
         return Now(boot + offset, boot, self._resumes.resumed_at, zone, self._set_boot + offset)
 
-    def look(self) -> Look:
-        """Return the time, and what happened to it since the last look."""
-        slept = self._resumes.look()
+    def look(self) -> dict[str, Any]:
+        """Return what happened since the last look: seconds `stepped` and `slept`, the new `zone`; {} for nothing."""
+        changes: dict[str, Any] = {}
+        if slept := self._resumes.look():
+            changes["slept"] = slept
         offset, zone = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._machine_zone()
-        stepped, moved = offset - self._offset, self._zone is not None and zone != self._zone
-        if abs(stepped) >= STEP_SECONDS:
+        if abs(stepped := offset - self._offset) >= STEP_SECONDS:
+            changes["stepped"] = stepped
             self._offset, self._set_boot = offset, self._clocks.boot()
-        else:
-            stepped = 0.0
+        if self._zone is not None and zone != self._zone:
+            changes["zone"] = str(zone)
         self._zone = zone
-        return Look(self.now(), stepped, slept, moved)
+        return changes
 
 
 class _Entry:
@@ -140,12 +133,7 @@ class _Entry:
 
 
 class Timetable:
-    """Asks which of the room's pipes are due, and has them started.
-
-    Attributes:
-        alive: False before the start, after the end, and between a crash of the body and its next start.
-        restarts, last_error: How often it crashed, and why the last time.
-    """
+    """Asks which of the room's pipes are due, and has them started."""
 
     restart_policy = _RESTARTS  # how patiently a crashed body is started again
 
@@ -156,8 +144,8 @@ class Timetable:
         self._seed = ""  # of the stagger: the instance's, so that machines with the same pipes differ
         self._entries: dict[str, _Entry] = {}
         self._bell = asyncio.Event()
-        self.alive = False
-        self.restarts = 0
+        self.alive = False  # also between a crash of the body and its next start
+        self.restarts = 0  # how often it crashed, and why the last time
         self.last_error: str | None = None
 
     def start(self) -> None:
@@ -208,18 +196,17 @@ class Timetable:
 
     async def turn(self) -> float:
         """Look once, start what is due; return the seconds to sleep, at most `sleep_seconds`."""
-        look = self._watch.look()
-        if look.stepped or look.slept or look.moved:
-            facts = {"stepped": look.stepped, "slept": look.slept, "zone": str(look.now.zone) if look.moved else None}
-            _log.info("clocks_changed", **{name: fact for name, fact in facts.items() if fact})
-            self._ask_all_again(look.now)
+        changes, now = self._watch.look(), self._watch.now()
+        if changes:
+            _log.info("clocks_changed", **changes)
+            self._ask_all_again(now)
         names: set[str] = set()
         decided = 0
         for definition in tuple(self._candidates()):  # what it looks at changes while the loop awaits
             names.add(definition.name)
-            entry = self._taken(definition, look.now)
-            if entry.deadline <= look.now.boottime:
-                await self._attend(entry, look.now)
+            entry = self._taken(definition, now)
+            if entry.deadline <= now.boottime:
+                await self._attend(entry, now)
                 decided += 1
                 if not decided % _BREATH:
                     await asyncio.sleep(0)
@@ -276,8 +263,8 @@ class Timetable:
                 self._remember(pipe.name, words)
         except Exception as err:
             entry.backoff, entry.decision = entry.backoff.failed(now.boottime, 0.0), None
-            entry.deadline = entry.backoff.blocked_until or now.boottime
-            seconds = entry.deadline - now.boottime
+            seconds = entry.backoff.wait_seconds(now.boottime)
+            entry.deadline = now.boottime + seconds
             _log.warning("schedule_failed", unit=f"pipe:{pipe.name}", retry_seconds=seconds, exc_info=err)
             what = f"could not be decided or started: {type(err).__name__}: {err}"
             self._remember(pipe.name, f"{what}; tried again in {seconds:.0f} s")

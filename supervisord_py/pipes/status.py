@@ -19,7 +19,7 @@ from supervisord_py.pipes.models import (
     PipeView,
     problem_text,
 )
-from supervisord_py.pipes.schedule import At, Calendar, ScheduleError, describe, time_text, zone_of
+from supervisord_py.pipes.schedule import At, ScheduleError, describe, time_text, zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,15 +154,11 @@ class PipeStatus:
             return f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule"
         if not self._room.states.is_enabled(definition):
             return f"no run of it comes by itself: {standing.why}"
-        is_map = isinstance(schedule, Calendar)
-        key = "schedule_config" if is_map else "schedule"
-        hint = "write an `ending` that will come, or none" if is_map else "write a time that will come, or `manual`"
-        return definition.problem(key, f"{key}: {standing.why}", hint)
+        return definition.problem("schedule", f"schedule: {standing.why}", "write a time that will come, or `manual`")
 
     def _slower(self, definition: PipeDefinition) -> str | None:
         """Return a warning when its runs take longer than its schedule leaves them."""
-        progress = self._room.states.progress(definition.name)
-        return due.slower(definition.schedule, progress, self._room.timetable.now(), self._seconds.get(definition.name))
+        return due.slower(definition.schedule, self._room.timetable.now(), self._seconds.get(definition.name))
 
     def _silence(self, name: str) -> tuple[str, ...]:
         """Say that the execution that runs has long said nothing."""
@@ -182,12 +178,11 @@ class PipeStatus:
         return decide(definition.schedule, progress, now, limits, run_on_enable=definition.run_on_enable)
 
     def _upcoming(self, definition: PipeDefinition, count: int) -> tuple[float, ...]:
-        standing, progress = self._standing(definition), self._room.states.progress(definition.name)
-        return due.upcoming(definition.schedule, progress, self._room.timetable.now(), standing, count)
+        return due.upcoming(definition.schedule, self._room.timetable.now(), self._standing(definition), count)
 
     def interval(self, definition: PipeDefinition) -> float | None:
         """Return the seconds between two runs of a pipe, where there is such a thing."""
-        return due.period(definition.schedule, self._room.states.progress(definition.name), self._room.timetable.now())
+        return due.period(definition.schedule, self._room.timetable.now())
 
     def next(self, name: str, count: int) -> NextReport:
         """Return when a pipe is due, and why."""
@@ -200,7 +195,6 @@ class PipeStatus:
         standing = self._standing(declared)
         sentences = due.explain(
             declared.schedule,
-            self._room.states.progress(name),
             self._room.timetable.now(),
             standing,
             count=count,
@@ -249,7 +243,7 @@ class PipeStatus:
             "error": standing.why if is_over else None,
             "hint": "write a time that will come" if is_over else None,
             "warnings": list(parsed.warnings),
-            "next": [to_text(at) for at in due.upcoming(parsed.schedule, progress, now, standing, count)],
+            "next": [to_text(at) for at in due.upcoming(parsed.schedule, now, standing, count)],
         }
 
     # -- lines -------------------------------------------------------------------------------------------------------

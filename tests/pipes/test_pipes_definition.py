@@ -18,7 +18,7 @@ from supervisord_py.pipes.models import (
     RunLimits,
     problem_text,
 )
-from supervisord_py.pipes.schedule import Calendar, Cron, Every, Frequency, Manual
+from supervisord_py.pipes.schedule import Cron, Every, Manual
 
 
 def test_an_empty_front_matter_is_a_pipe_that_runs_by_hand() -> None:
@@ -92,7 +92,7 @@ redact: ['sk-[a-z]+', "\\\\d{16}"]
         ("schedule: '*/15 8-20 * * *'", "schedule_text", "*/15 8-20 * * *"),
         ("schedule: every 10m", "schedule", Every(600)),
         ("schedule: junk\nschedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}", "schedule",
-         Calendar(Frequency.WEEKS, 1, (1, 5), None, 9, 0)),
+         Cron("0 9 * * 1,5")),
         ("schedule_config: {frequency: hours, interval: 2}", "schedule_text", "{frequency: hours, interval: 2}"),
         ("trigger: pipe_failed:x", "events", (EventPattern("pipe_failed", "x"),)),
         ("trigger: [a_word, 'file_changed:in/*.md']", "events",

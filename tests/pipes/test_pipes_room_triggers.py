@@ -61,23 +61,6 @@ async def test_what_was_due_and_is_taken_out_of_the_line_unrun_is_due_again(shor
             assert [it.started_at is not None for it in await rig.rows(name)] == [False, *[True] * ran]
 
 
-async def test_a_run_that_is_taken_out_of_the_line_uses_up_no_occurrence(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("hold", "exec sleep 1000", f"schedule: every 1h\n{FOR_LONG}")
-        await rig.room.refresh()
-        await eventually(lambda: rig.room.get("hold").pid, "the start")
-        rig.shell("few", "echo", "schedule_config: {frequency: days, at_hour: 9, max_occurrences: 1}")
-        await rig.room.refresh()
-        rig.time.pass_by((rig.room.get("few").next_run or 0) - rig.time.clocks.wall() + 0.5)
-        rig.room.timetable.wake()
-        await eventually(lambda: rig.room.queued("few"), "its time")
-        assert rig.room.get("few").config_error is None
-        await rig.room.disable("few")
-        view = await rig.room.enable("few")
-        assert view.next_run is not None
-        assert abs(view.next_run - rig.time.clocks.wall() - 86400) < 60
-
-
 async def test_an_end_starts_the_pipes_that_wait_for_it_and_never_in_a_circle(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("a", "echo", "trigger: {events: ['pipe_completed:b']}")

@@ -119,33 +119,19 @@ async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(s
     """Every schedule has a next run, a config_error, or says that it is over."""
     async with pipe_house(short_tmp) as rig:
         rig.shell("once", "echo", in_an_hour(rig))
-        rig.shell("few", "echo", "schedule_config: {frequency: hours, interval: 1, max_occurrences: 1}")
         await rig.room.refresh()
-        for name in ("once", "few"):
-            assert (rig.room.get(name).warnings, rig.room.get(name).next_run is None) == ((), False)
+        assert (rig.room.get("once").warnings, rig.room.get("once").next_run is None) == ((), False)
         rig.time.pass_by(3601)
         rig.room.timetable.wake()
-        for name, why in (("once", "was due once, at "), ("few", "max_occurrences reached: 1; ")):
-            await eventually(lambda name=name: rig.room.get(name).last_success, "its run")
-            await eventually(lambda name=name: not rig.room.of_pipe(name), "its end")
-            view = await rig.room.enable(name)
-            assert (view.enabled, view.next_run, view.config_error, len(view.warnings)) == (True, None, None, 1)
-            assert view.warnings[0].startswith(f"its schedule is over: {why}")
-            assert "; it last ran " in view.warnings[0]
-            assert view.warnings[0].endswith(", and will not run again by schedule")
-            assert view.warnings[0] in [it.message for it in await rig.room.validate(name) if it.status == "warn"]
-            assert view.warnings in [it.warnings for it in rig.room.snapshot()]
-
-
-async def test_a_schedule_config_that_cannot_come_is_named_with_its_own_line(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        over = "schedule_config:\n  frequency: days\n  ending: 2020-01-01T00:00:00Z\nschedule: manual"
-        rig.write("over", f"agent: command\ncommand: 'true'\n{over}")
-        await rig.room.refresh()
-        said = f"{rig.config.pipes_dir}/over/pipe.md:4: schedule_config: has no time to come; "
-        assert (rig.room.get("over").config_error or "").startswith(said)
-        failed = [it for it in await rig.room.validate("over") if it.status == "fail"]
-        assert [(it.line, it.hint) for it in failed] == [(4, "write an `ending` that will come, or none")]
+        await eventually(lambda: rig.room.get("once").last_success, "its run")
+        await eventually(lambda: not rig.room.of_pipe("once"), "its end")
+        view = await rig.room.enable("once")
+        assert (view.enabled, view.next_run, view.config_error, len(view.warnings)) == (True, None, None, 1)
+        assert view.warnings[0].startswith("its schedule is over: was due once, at ")
+        assert "; it last ran " in view.warnings[0]
+        assert view.warnings[0].endswith(", and will not run again by schedule")
+        assert view.warnings[0] in [it.message for it in await rig.room.validate("once") if it.status == "warn"]
+        assert view.warnings in [it.warnings for it in rig.room.snapshot()]
 
 
 async def test_a_new_schedule_is_told_at_once_and_not_what_the_old_one_waited_for(short_tmp: Path) -> None:
