@@ -19,6 +19,7 @@ import stat
 import tomllib
 import types
 import typing
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -75,26 +76,26 @@ class DocumentError(ValueError):
 class Document:
     """A parsed text."""
 
-    def __init__(self, value: Any, text: str, file: str, language: str, first_line: int = 1) -> None:
+    def __init__(self, value: Any, text: str, file: str, language: str, first_line: int = 1, root: Any = None) -> None:
         self.value = value  # dicts, lists and scalars
         self.text = text  # positions are looked up in it
         self.file = file  # its name in messages
         self.language = language
         self.first_line = first_line  # the number of the text's first line in the file
+        self.root = root  # of YAML: its node, with marks; None of an empty text
 
     @cached_property
     def _marks(self) -> dict[Pointer, tuple[tuple[int, int], tuple[int, int]]]:
         """Line and column, counted from 0, of each key and each value."""
         if self.language == "toml":
             return dict(_toml_marks(self.value, self.text))
-        import yaml  # only when something is wrong
+        root = self.root
+        if self.language == "json":
+            import yaml  # only when something is wrong
 
-        # JSON is YAML but for tabs between its tokens, which stand for one column here as well.
-        text = self.text.replace("\t", " ") if self.language == "json" else self.text
-        try:
-            root = yaml.compose(text, Loader=yaml.BaseLoader)
-        except (yaml.YAMLError, RecursionError):
-            return {}
+            # JSON is YAML but for tabs between its tokens, which stand for one column here as well.
+            with suppress(yaml.YAMLError, RecursionError):
+                root = yaml.compose(self.text.replace("\t", " "), Loader=yaml.BaseLoader)
         return dict(_yaml_marks(root, ())) if root is not None else {}
 
     def place(self, path: Pointer, *, key: bool = False) -> tuple[int | None, int | None]:
@@ -285,7 +286,7 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
                 if depth > MAX_DEPTH:
                     raise RecursionError
             root = yaml.compose(text, Loader=loader)
-            return Document(build(root) if root is not None else None, text, file, "yaml", first_line)
+            return Document(build(root) if root is not None else None, text, file, "yaml", first_line, root)
         except RecursionError:
             raise _too_deep(file) from None
         except yaml.YAMLError as error:

@@ -65,11 +65,8 @@ class PipeFaults:
 
     def missing_agent(self, definition: PipeDefinition) -> Problem | None:
         """Return why the program of a pipe's agent cannot be started: it is not installed, and may be at any time."""
-        try:
-            spec = self._shelf.adapters_now().get(definition.agent)
-        except ConfigError:
-            return None
-        return self._program(definition, spec) if spec.argv else None
+        spec = self._shelf.adapters_now().agents.get(definition.agent)
+        return self._program(definition, spec) if spec is not None and spec.argv else None
 
     def keep_only(self, pipes: Collection[str]) -> None:
         """Forget the pipes that are gone."""
@@ -77,35 +74,24 @@ class PipeFaults:
             self._programs.pop(name, None)  # a validation, in its thread, may have forgotten it
 
     def _program(self, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
-        """Return why a pipe's program cannot be started."""
+        """Return why a pipe's program cannot be started; looked for once in a while."""
         now = self._room.clocks.boot()
         known = self._programs.get(definition.name)
         if known is not None and known[0] is definition and now < known[1]:
             return known[2]
-        found = self._looked_for(definition, spec)
+        word = next(iter(spec.argv or definition.command), None)
+        found = None
+        if isinstance(word, str) and not any(placeholders_of(word)):
+            env = {"PATH": DEFAULT_PATH} | passed(self._shelf.environ, self._room.config.env_allow)
+            env |= dict(read_dotenv(definition.folder / DOTENV)[0])
+            try:
+                find_executable(word, spec, definition.folder, path=env["PATH"], home=env.get("HOME", "/"))
+            except CannotRunError as error:
+                found = definition.problem(
+                    "agent" if spec.argv else "command", error.detail, error.hint or "mend the command"
+                )
         self._programs[definition.name] = (definition, now + LOOK_SECONDS, found)
         return found
-
-    def _looked_for(self, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
-        word = next(iter(spec.argv or definition.command), None)
-        if not isinstance(word, str) or any(placeholders_of(word)):
-            return None
-        env = {"PATH": DEFAULT_PATH} | passed(self._shelf.environ, self._room.config.env_allow)
-        why = _missing(word, spec, definition.folder, env)
-        if why is None:
-            return None
-        own, _doubts = read_dotenv(definition.folder / DOTENV)
-        why = _missing(word, spec, definition.folder, env | dict(own))
-        key = "agent" if spec.argv else "command"
-        return None if why is None else definition.problem(key, why.detail, why.hint or "mend the command")
-
-
-def _missing(word: str, spec: AgentSpec, folder: Path, env: Mapping[str, str]) -> CannotRunError | None:
-    try:
-        find_executable(word, spec, folder, path=env["PATH"], home=env.get("HOME", "/"))
-    except CannotRunError as error:
-        return error
-    return None
 
 
 # -- pxctl pipe validate -----------------------------------------------------------------------------------------------
@@ -117,8 +103,9 @@ _CHECKS = {
     **dict.fromkeys(("schedule", "schedule_config", "timezone", "trigger"), "schedule"),
     **dict.fromkeys(("command", "agent"), "command"),
     "preset": "presets",
+    "": "front_matter",
 }
-"""Of a broken file: by the key that is wrong."""
+"""Of a broken file: by the key that is wrong; `keys` for all others."""
 
 
 class CheckStatus(StrEnum):
@@ -127,7 +114,6 @@ class CheckStatus(StrEnum):
     PASS = "pass"  # noqa: S105 - the word of the report, no password
     WARN = "warn"
     FAIL = "fail"
-    SKIP = "skip"
 
 
 class Check(NamedTuple):
@@ -146,53 +132,39 @@ def validate(
     doubts: Mapping[str, Sequence[str]] | None = None,
     presets: str | None = None,
 ) -> tuple[Check, ...]:
-    """Check a pipe, broken or not; one or more checks for each of NAMES, in that order. Blocking.
+    """Check a pipe: one or more checks for each of NAMES, in that order; of a broken one only what is wrong. Blocking.
 
     What only others know comes in: by the name of the check, why it cannot run and what is odd; which presets it has.
     """
     if isinstance(declared, BrokenPipe):
-        return _broken(declared)
+        problems = (declared.problem, *declared.more)
+        return tuple(_failed(_CHECKS.get(each.pointer[1:].partition("/")[0], "keys"), each) for each in problems)
+    folder = declared.folder
     passed = {
         "front_matter": "reads",
         "schedule": _schedule_text(declared),
         "agent": f"{declared.agent} is known",
-        "command": " ".join(declared.command),
+        "command": " ".join(declared.command) or f"the agent is {declared.agent}",
         "presets": presets or ", ".join(declared.presets) or declared.model or "none is needed",
+        "env_file": "nobody else may read it" if os.path.lexists(folder / DOTENV) else "there is none",
+        "output_folder": f"{folder / 'output'} can be written",
+        "prompt": f"{len(declared.body)} characters",
         "keys": "each has its effect",
     }
-    folder = declared.folder
-    env_doubts = read_dotenv(folder / ".env")[1] if os.path.isfile(folder / ".env") else ()
-    doubts = {"keys": declared.warnings, **(doubts or {}), "env_file": env_doubts}
-    own = {check.name: check for check in (_env_file(folder), _output_folder(folder), _prompt(declared))}
-    if declared.agent != COMMAND:
-        own["command"] = Check("command", CheckStatus.SKIP, f"the agent is {declared.agent}")
+    doubts = {"keys": declared.warnings, **(doubts or {})}
+    own = [*_env_file(folder), *_output_folder(folder), *_prompt(declared)]
     checks: list[Check] = []
     for name in NAMES:
-        warned = [Check(name, CheckStatus.WARN, each) for each in doubts.get(name, ())]
-        check = own.get(name) or Check(name, CheckStatus.PASS, passed.get(name, ""))
+        found = [each for each in own if each.name == name]
+        found += [Check(name, CheckStatus.WARN, each) for each in doubts.get(name, ())]
         if troubles and name in troubles:
-            check = _failed(name, troubles[name])
-        checks += warned if warned and check.status is CheckStatus.PASS else [check, *warned]
+            found.insert(0, _failed(name, troubles[name]))
+        checks += found or [Check(name, CheckStatus.PASS, passed[name])]
     return tuple(checks)
 
 
 def _failed(name: str, problem: Problem) -> Check:
     return Check(name, CheckStatus.FAIL, problem.message.removeprefix(f"{name}: "), problem.line, problem.hint)
-
-
-def _broken(pipe: BrokenPipe) -> tuple[Check, ...]:
-    """Sort the problems of a broken file to the checks that they belong to; the other checks are skipped."""
-    failed = [_failed(_check_of(each), each) for each in (pipe.problem, *pipe.more)]
-    found = {each.name for each in failed}
-    rest = [Check(name, CheckStatus.SKIP, "pipe.md must be mended first") for name in NAMES[1:] if name not in found]
-    if "front_matter" not in found:
-        rest.append(Check("front_matter", CheckStatus.PASS, "reads"))
-    return tuple(sorted([*failed, *rest], key=lambda each: NAMES.index(each.name)))
-
-
-def _check_of(problem: Problem) -> str:
-    key = problem.pointer[1:].partition("/")[0]
-    return _CHECKS.get(key, "keys" if key else "front_matter")
 
 
 def _schedule_text(pipe: PipeDefinition) -> str:
@@ -201,32 +173,28 @@ def _schedule_text(pipe: PipeDefinition) -> str:
     return f"on {', '.join(each.text for each in pipe.events)}" if pipe.events else "manual: it runs by hand"
 
 
-def _env_file(folder: Path) -> Check:
-    name, path = "env_file", folder / ".env"
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return Check(name, CheckStatus.PASS, "there is none")
-    except OSError as error:
-        return Check(name, CheckStatus.FAIL, f"{path}: {error.strerror}", None, f"ls -l {path}")
-    if not stat.S_ISREG(mode) or not os.access(path, os.R_OK):
-        return Check(name, CheckStatus.FAIL, f"{path} is no readable file", None, f"chmod 600 {path}")
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+def _env_file(folder: Path) -> Iterator[Check]:
+    path = folder / DOTENV
+    if not os.path.lexists(path):
+        return
+    if not os.path.isfile(path) or not os.access(path, os.R_OK):
+        yield Check("env_file", CheckStatus.FAIL, f"{path} is no readable file", None, f"chmod 600 {path}")
+        return
+    if os.stat(path).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         said = f"{path} holds secrets, and others may read it"
-        return Check(name, CheckStatus.WARN, said, None, f"chmod 600 {path}")
-    return Check(name, CheckStatus.PASS, "nobody else may read it")
+        yield Check("env_file", CheckStatus.WARN, said, None, f"chmod 600 {path}")
+    for doubt in read_dotenv(path)[1]:
+        yield Check("env_file", CheckStatus.WARN, doubt)
 
 
-def _output_folder(folder: Path) -> Check:
+def _output_folder(folder: Path) -> Iterator[Check]:
     path = folder / "output"
     place = path if os.path.lexists(path) else folder
-    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
-        return Check("output_folder", CheckStatus.PASS, f"{path} can be written")
-    return Check("output_folder", CheckStatus.FAIL, f"{place} cannot be written", None, f"ls -ld {place}")
+    if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
+        yield Check("output_folder", CheckStatus.FAIL, f"{place} cannot be written", None, f"ls -ld {place}")
 
 
-def _prompt(pipe: PipeDefinition) -> Check:
-    if pipe.body or pipe.agent == COMMAND:
-        return Check("prompt", CheckStatus.PASS, f"{len(pipe.body)} characters")
-    hint = "say below the closing --- what the agent is to do"
-    return Check("prompt", CheckStatus.FAIL, "there is no text below the front matter", None, hint)
+def _prompt(pipe: PipeDefinition) -> Iterator[Check]:
+    if not pipe.body and pipe.agent != COMMAND:
+        hint = "say below the closing --- what the agent is to do"
+        yield Check("prompt", CheckStatus.FAIL, "there is no text below the front matter", None, hint)
