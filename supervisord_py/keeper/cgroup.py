@@ -84,7 +84,7 @@ def walk(path: str, depth: int = _DEEPEST) -> Iterator[str]:
         yield from walk(child, depth - 1)
 
 
-class Group:
+class Cgroup:
     """The cgroup of one instance."""
 
     __slots__ = ("path",)
@@ -137,26 +137,26 @@ class Group:
         return True
 
 
-class Groups:
+class Cgroups:
     """The daemon's own group and what it may do."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.memory = "memory" in get(path + "/cgroup.controllers").split()
 
-    def create(self, key: str) -> Group:
+    def create(self, key: str) -> Cgroup:
         """Make the group of an instance."""
         os.mkdir(f"{self.path}/{key}", 0o755)
-        return Group(f"{self.path}/{key}")
+        return Cgroup(f"{self.path}/{key}")
 
     def close(self) -> bool:
         """Kill what is still in the daemon's group, at the end of everything, and remove it; False while that lasts."""
-        group = Group(self.path)
+        group = Cgroup(self.path)
         group.kill()
         return group.remove()
 
 
-def found(daemon_id: str) -> Groups | None:
+def found(daemon_id: str) -> Cgroups | None:
     """Found the daemon's group, or say None where this machine does not let us: then the next rung is used."""
     place = _here()
     if place is None:
@@ -178,7 +178,7 @@ def found(daemon_id: str) -> Groups | None:
                 if name in offered:
                     with contextlib.suppress(OSError):  # what is refused is not used
                         put(each + "/cgroup.subtree_control", f"+{name}")
-        groups = Groups(path)
+        groups = Cgroups(path)
         if os.path.exists(path + "/cgroup.kill") and _may_join(groups):
             return groups
         groups.close()
@@ -187,11 +187,11 @@ def found(daemon_id: str) -> Groups | None:
     return None
 
 
-def leftovers(daemon_id: str) -> list[Group]:
+def leftovers(daemon_id: str) -> list[Cgroup]:
     """Return every group of this daemon that an earlier keeper left, wherever it stood."""
     place = _here()
     name = GROUP_PREFIX + daemon_id
-    return [Group(path) for path in walk(place[0]) if os.path.basename(path) == name] if place else []
+    return [Cgroup(path) for path in walk(place[0]) if os.path.basename(path) == name] if place else []
 
 
 def _here() -> tuple[str, str] | None:
@@ -207,7 +207,7 @@ def _delegated(path: str) -> bool:
     return uid != 0 and os.stat(path).st_uid == uid
 
 
-def _may_join(groups: Groups) -> bool:
+def _may_join(groups: Cgroups) -> bool:
     """Try with a real child: rights and hybrid layouts have more rules than are worth repeating here."""
     try:
         probe = groups.create("probe")

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import resource
-import signal
-import sys
-import time
 
 from supervisord_py.keeper import procfs, spawn
-from supervisord_py.keeper.spawn import Refusal, SpawnError
+from supervisord_py.keeper.child import HeldChild
+from supervisord_py.keeper.spawn import RefusedError, SpawnError
 from supervisord_py.keeper.tree import Membership
 
 TYPE_CHECKING = False
@@ -27,112 +24,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from supervisord_py.keeper.cgroup import Group, Groups
-    from supervisord_py.keeper.logs import Outlet, UnitLog
-    from supervisord_py.keeper.main import Keeper
+    from supervisord_py.keeper.boot import Birth, Rungs
+    from supervisord_py.keeper.cgroup import Cgroup, Cgroups
+    from supervisord_py.keeper.child import Answer
+    from supervisord_py.keeper.logs import Logs, UnitLog
+    from supervisord_py.keeper.loop import Loop
     from supervisord_py.keeper.procfs import Process
-    from supervisord_py.keeper.spawn import Plan
+    from supervisord_py.keeper.spawn import SpawnPlan
 
-    Answer = Callable[["HeldChild | SpawnError"], None]
-
-RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in one unit of ru_maxrss (getrusage(2))
 RECOUNT_SECONDS = 1.0  # without pidfds a tree without leader is counted this often, only while there is one
 REAPS_PER_TURN = 256
 STREAMS = ("stdout", "stderr")
-WHO = ("key", "unit", "pid", "start_time", "boot_id", "started_at")
-"""What CHILD and EXIT of the protocol both begin with."""
-
-
-class HeldChild:
-    """One instance: one process life, never restarted, only replaced."""
-
-    def __init__(self, message: Mapping[str, Any], boot_id: str) -> None:
-        limit = message.get("max_rss_bytes")
-        self.key = spawn.text(message, "key")  # the id that the control plane chose
-        self.unit = spawn.text(message, "unit")
-        self.tag = str(message.get("tag", ""))
-        self.boot_id = boot_id
-        order = {name: value for name, value in message.items() if name != "id"}
-        self.fingerprint = hash(json.dumps(order, sort_keys=True))  # equal for equal orders
-        self.pid = self.start_time = 0  # the leader's; clock ticks since boot
-        self.report = -1  # descriptor of the exec report, -1 once it is read; then those who wait are told
-        self.answers: list[Answer] = []
-        self.started_at = time.time()
-        self.group: Group | None = None  # its cgroup, on that rung
-        self.log: UnitLog | None = None  # None when all output goes to descriptors that came with the order
-        self.log_position = 0
-        self.outlets: list[Outlet] = []
-        self.watched_member = -1  # pidfd of a process that outlived the leader
-        self.members: dict[int, int] = {}  # start time by pid, of all ever seen in the tree and not yet seen gone
-        self.tree_alive = True  # False once the last process of the tree is gone
-        self.stopping = False  # a stop is under way, or ended with survivors
-        self.verdict: dict[str, Any] | None = None  # what the killer wrote down before it signalled
-        self.exit: dict[str, Any] | None = None  # the exit record, once the leader is reaped
-        self.max_rss_bytes = int(limit) if limit else None
-        self.memory_grace = max(0.0, spawn.number(message, "memory_grace_seconds", 0.0))  # from TERM to KILL
-        self.memory_in_kernel = False
-        self.cpu_limit = (-1, -1)  # soft and hard RLIMIT_CPU in seconds; negative for none
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        """The leader's (pid, start time)."""
-        return (self.pid, self.start_time)
-
-    def document(self) -> dict[str, Any]:
-        """Return CHILD of the protocol."""
-        facts = {name: getattr(self, name) for name in (*WHO, "tag", "log_position", "stopping", "tree_alive", "exit")}
-        return {**facts, "state": "exited" if self.exit else "running"}
-
-    def condemn(
-        self, reason: str, by: str, signum: int, rss_bytes: int | None = None, limit_bytes: int | None = None
-    ) -> None:
-        """Write down why it is about to be signalled; the first word stands, and nothing is added after the end."""
-        if self.verdict is None and self.exit is None:
-            figures = {"rss_bytes": rss_bytes, "limit_bytes": limit_bytes}
-            self.verdict = {"reason": reason, "by": by, **figures, "signal": int(signum), "time": time.time()}
-
-    def escalate(self) -> None:
-        """Note in the verdict that it came to SIGKILL; what has ended already ended by what it was told before."""
-        if self.verdict is not None and self.exit is None:
-            self.verdict["signal"] = int(signal.SIGKILL)
-
-    def conclude(self, code: int, usage: resource.struct_rusage) -> None:
-        """Write the exit record, from the exit code or minus the signal, and wait4's account."""
-        cpu_seconds = usage.ru_utime + usage.ru_stime
-        # Where the kernel was the killer, say so if it left proof.
-        if self.group is not None and self.group.oom_kills():
-            reason = "memory_limit" if self.memory_in_kernel else "oom_kill"
-            self.condemn(reason, "cgroup", signal.SIGKILL, None, self.max_rss_bytes)
-        if -code in (signal.SIGXCPU, signal.SIGKILL):
-            # The limit counts whole ticks as they are sampled, rusage counts precisely: on a crowded machine the two
-            # differ. Nobody but the kernel has a reason to send SIGXCPU; SIGKILL may come from anywhere.
-            soft, hard = self.cpu_limit
-            needed = soft * 0.5 if -code == signal.SIGXCPU else hard * 0.9
-            if soft >= 0 and 0 <= needed <= cpu_seconds:
-                self.condemn("cpu_limit", "rlimit", -code)
-        self.exit = {
-            **{name: getattr(self, name) for name in (*WHO, "log_position", "verdict")},
-            "ended_at": time.time(),
-            "code": code if code >= 0 else None,
-            "signal": -code if code < 0 else None,
-            "user_seconds": usage.ru_utime,
-            "system_seconds": usage.ru_stime,
-            "max_rss_bytes": usage.ru_maxrss * RSS_UNIT,
-            "log_end": self.log.position if self.log is not None else self.log_position,
-            "orphans": 0,
-        }
 
 
 class Children:
-    """The instances. The keeper's `changed` is called when one came up, lost its leader, or is gone."""
+    """The instances. `changed` is called when one came up, lost its leader, or is gone; `emit` takes events."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._loop, self._logs, self._rungs, self._birth = keeper.loop, keeper.logs, keeper.rungs, keeper.birth
-        self._emit, self._changed = keeper.emit, keeper.changed
+    def __init__(
+        self,
+        loop: Loop,
+        logs: Logs,
+        rungs: Rungs,
+        birth: Birth,
+        emit: Callable[[dict[str, Any]], None],
+        changed: Callable[[HeldChild], None],
+    ) -> None:
+        self._loop, self._logs, self._rungs, self._birth = loop, logs, rungs, birth
+        self._emit, self._changed = emit, changed
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._by_pid: dict[int, HeldChild] = {}
         self._unsettled: dict[str, HeldChild] = {}
-        self._parked: dict[str, Group] = {}  # by zygote: the group in which its next fork waits
+        self._parked: dict[str, Cgroup] = {}  # by zygote: the group in which its next fork waits
         self.held: dict[str, HeldChild] = {}
         self.strangers: set[int] = set()  # pids that are nobody's: the control plane's
         self.membership = Membership(self.held, self.strangers, subreaper=self._rungs.subreaper)
@@ -154,7 +76,7 @@ class Children:
                 return
             present = child
         elif present.fingerprint != child.fingerprint:
-            raise Refusal("exists", f"key {child.key!r} belongs to another child, of {present.unit}")
+            raise RefusedError("exists", f"key {child.key!r} belongs to another child, of {present.unit}")
         if present.report < 0:
             answer(present)
         else:
@@ -163,7 +85,7 @@ class Children:
     def _start(self, child: HeldChild, message: dict[str, Any], fds: list[int], stored: Mapping[str, int]) -> None:
         names = message.get("stdio_fds") or []
         if len(names) != len(fds) or not set(names) <= {"stdin", *STREAMS} or len(set(names)) != len(names):
-            raise Refusal("bad_request", f"{len(fds)} descriptors came for the streams {names!r}")
+            raise RefusedError("bad_request", f"{len(fds)} descriptors came for the streams {names!r}")
         given, readers = {"stdin": self._null, **dict(zip(names, fds, strict=True))}, dict.fromkeys(STREAMS, -1)
         log = self.open_log(child.unit)
         try:
@@ -179,8 +101,8 @@ class Children:
                 failed.callback(self._drop_group, child)
                 self._launch(child, plan, message, stored)
                 failed.pop_all()
-            child.outlets = self._logs.attach(log, readers["stdout"], readers["stderr"])
-            if child.outlets:
+            child.pipes = self._logs.attach(log, readers["stdout"], readers["stderr"])
+            if child.pipes:
                 child.log, child.log_position = log, log.position
         finally:
             self._logs.tidy(log)
@@ -191,9 +113,9 @@ class Children:
         try:
             return self._logs.log(unit)
         except ValueError as error:
-            raise Refusal("bad_request", str(error)) from None
+            raise RefusedError("bad_request", str(error)) from None
 
-    def _launch(self, child: HeldChild, plan: Plan, message: dict[str, Any], stored: Mapping[str, int]) -> None:
+    def _launch(self, child: HeldChild, plan: SpawnPlan, message: dict[str, Any], stored: Mapping[str, int]) -> None:
         """Fork, in the child's own group where there are groups, or have a zygote fork; and learn who it is."""
         limits = {name: (soft, hard) for name, soft, hard in message.get("rlimits") or ()}
         child.cpu_limit = limits.get("cpu", (-1, -1))
@@ -221,7 +143,7 @@ class Children:
         row = procfs.look(child.pid)  # it is not reaped yet, so the number is its own
         child.start_time = row.start_time if row else 0
 
-    def _group(self, child: HeldChild, plan: Plan, zygote: str | None, groups: Groups) -> None:
+    def _group(self, child: HeldChild, plan: SpawnPlan, zygote: str | None, groups: Cgroups) -> None:
         """Give a child its group: a new one, or that in which a zygote's fork waits already; and the next fork one."""
         child.group = self._parked.pop(zygote or "", None) or groups.create(child.key)
         plan.cgroup = os.open(child.group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -244,8 +166,8 @@ class Children:
             if self._by_pid.pop(child.pid, None) is not None:
                 os.waitpid(child.pid, 0)
             child.tree_alive = False
-            for outlet in child.outlets:
-                outlet.close()
+            for pipe in child.pipes:
+                pipe.close()
             self._drop_group(child)
             self.held.pop(child.key, None)
         else:
@@ -293,8 +215,8 @@ class Children:
         self._confirm(child)  # it is dead, so the report is there: answer the spawn before telling the end
         if self.held.get(child.key) is not child:
             return
-        for outlet in child.outlets:
-            outlet.drain()
+        for pipe in child.pipes:
+            pipe.drain()
         child.conclude(os.waitstatus_to_exitcode(status), usage)
         self._unsettled[child.key] = child
         self._loop.soon(self._settle)
@@ -351,9 +273,9 @@ class Children:
         child.tree_alive = child.stopping = False
         child.members = {}
         self._unwatch_member(child)
-        for outlet in child.outlets:
-            outlet.drain()
-            outlet.close()
+        for pipe in child.pipes:
+            pipe.drain()
+            pipe.close()
         self._drop_group(child)
         self._emit({"event": "gone", "key": child.key})
         self._changed(child)
@@ -363,7 +285,7 @@ class Children:
         self._remove(self._parked.pop(child.key, None))
         child.group = None
 
-    def _remove(self, group: Group | None) -> None:
+    def _remove(self, group: Cgroup | None) -> None:
         if group is not None and not group.remove():
             # The last zombie of a group may be a moment from its end; later is soon enough.
             self._loop.later(RECOUNT_SECONDS, group.remove)
@@ -376,7 +298,7 @@ class Children:
         if child is None:
             return
         if child.tree_alive:
-            raise Refusal("alive", f"the tree of {child.unit} ({key}) lives")
+            raise RefusedError("alive", f"the tree of {child.unit} ({key}) lives")
         del self.held[key]
         self._changed(child)
 

@@ -14,17 +14,17 @@ import signal
 import socket
 import time
 
-from supervisord_py.keeper import spawn, verbs
+from supervisord_py.keeper import spawn
 from supervisord_py.keeper.protocol import MARK_CONTROL, MARK_INSTANCE, MARK_UNIT, MAX_FRAME, FrameError, FrameSocket
-from supervisord_py.keeper.spawn import Plan, SpawnError
+from supervisord_py.keeper.spawn import SpawnError, SpawnPlan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
     from typing import Any
 
-    from supervisord_py.keeper.loop import Timer
-    from supervisord_py.keeper.main import Keeper
+    from supervisord_py.keeper.boot import Boot, Journal
+    from supervisord_py.keeper.loop import Loop, Timer
 
 BACKLOG_BYTES = 2 * MAX_FRAME  # what the control plane does not read is queued up to this; then it counts as hung
 _PRIVATE = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", MARK_INSTANCE, MARK_UNIT)
@@ -47,13 +47,24 @@ def pause_after(failures: int, initial: float, cap: float) -> float:
     return min(max(initial, cap), initial * 2.0 ** min(failures - FREE_FAILURES - 1, 60))
 
 
-class ControlPlane:
-    """The control plane's process, one at a time."""
+class ControlProcess:
+    """The control plane's process, one at a time.
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
-        self._loop, self._journal, self._notifier = keeper.loop, keeper.journal, keeper.notifier
-        self._boot = boot = keeper.boot
+    `strangers` gets its pid while it lives; `receive` is given each of its requests, `ended` each of its exit codes.
+    """
+
+    def __init__(
+        self,
+        boot: Boot,
+        loop: Loop,
+        journal: Journal,
+        notifier: Notifier,
+        strangers: set[int],
+        receive: Callable[[dict[str, Any], list[int]], None],
+        ended: Callable[[int], None],
+    ) -> None:
+        self._boot, self._loop, self._journal, self._notifier = boot, loop, journal, notifier
+        self._strangers, self._receive, self._ended = strangers, receive, ended
         self._environ = {name: value for name, value in os.environ.items() if name not in _PRIVATE}
         self._environ[MARK_CONTROL] = boot.daemon_id
         self._period = boot.watchdog_seconds or self._notifier.watchdog_seconds / 2
@@ -101,13 +112,13 @@ class ControlPlane:
     def _launch(self, theirs: socket.socket) -> None:
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            plan = Plan(self._boot.control_argv, self._environ, (null, 1, 2))
+            plan = SpawnPlan(self._boot.control_argv, self._environ, (null, 1, 2))
             numbers = ((CHANNEL_FD, theirs.fileno()), (LISTEN_FD, self._boot.listen_fd), (LOCK_FD, self._boot.lock_fd))
             plan.grants = [(number, fd) for number, fd in numbers if fd >= 0]
             self.pid, self._report = spawn.launch(plan)
         finally:
             os.close(null)
-        self._keeper.children.strangers.add(self.pid)
+        self._strangers.add(self.pid)
         self._loop.watch(self._report, self._confirm)
 
     def _not_started(self, error: SpawnError) -> None:
@@ -147,7 +158,7 @@ class ControlPlane:
         try:
             more = self._frames.receive()
             while self._reading and (frame := self._frames.next_frame()) is not None:
-                verbs.receive(self._keeper, *frame)
+                self._receive(*frame)
         except BlockingIOError:
             return
         except (FrameError, OSError) as error:
@@ -195,7 +206,7 @@ class ControlPlane:
         code = os.waitstatus_to_exitcode(status)
         lived = self._loop.now() - self._began
         self._confirm()
-        self._keeper.children.strangers.discard(pid)
+        self._strangers.discard(pid)
         self.pid = 0
         self.said_hello = False
         if self._frames is not None:
@@ -204,7 +215,7 @@ class ControlPlane:
             self._frames = None
         self._tick(0, None)
         self._journal.warning("control_exited", pid=pid, code=code, planned=self.planned, lived_seconds=round(lived, 3))
-        self._keeper.shutdown.control_ended(code)
+        self._ended(code)
         if self.wanted:
             self._start_again(lived)
 

@@ -236,7 +236,7 @@ class UnitLog:
         self._retry = self._logs.loop.later(RETRY_SECONDS, self._flush)
 
 
-class Outlet:
+class OutputPipe:
     """The reading end of one pipe of one instance."""
 
     __slots__ = ("_logs", "fd", "instance", "log", "stream")
@@ -298,16 +298,16 @@ class Logs:
             log = self._open[unit] = UnitLog(self, unit, Segments(unit_directory(self._log_dir, unit), *self._sizes))
         return log
 
-    def attach(self, log: UnitLog, stdout: int, stderr: int) -> list[Outlet]:
+    def attach(self, log: UnitLog, stdout: int, stderr: int) -> list[OutputPipe]:
         """Read from pipes from now on, as the next instance of the unit; -1 for none. They are ours then."""
-        pipes = [(fd, stream) for fd, stream in ((stdout, STDOUT), (stderr, STDERR)) if fd >= 0]
-        instance = log.next_instance() if pipes else 0
-        outlets = [Outlet(self, fd, stream, log, instance) for fd, stream in pipes]
-        for outlet in outlets:
-            os.set_blocking(outlet.fd, False)
+        ends = [(fd, stream) for fd, stream in ((stdout, STDOUT), (stderr, STDERR)) if fd >= 0]
+        instance = log.next_instance() if ends else 0
+        pipes = [OutputPipe(self, fd, stream, log, instance) for fd, stream in ends]
+        for pipe in pipes:
+            os.set_blocking(pipe.fd, False)
             log.pipes += 1
-            self.loop.watch(outlet.fd, outlet.pump)
-        return outlets
+            self.loop.watch(pipe.fd, pipe.pump)
+        return pipes
 
     def tidy(self, log: UnitLog) -> None:
         """Forget a log that no pipe ends in, unless it still holds bytes for a full disk."""

@@ -18,19 +18,19 @@ import traceback
 from supervisord_py.keeper import procfs, spawn, sweep, system
 from supervisord_py.keeper.boot import Rungs
 from supervisord_py.keeper.children import Children
-from supervisord_py.keeper.control import EXIT_BAD_SETTINGS, ControlPlane, Notifier
+from supervisord_py.keeper.control import EXIT_BAD_SETTINGS, ControlProcess, Notifier
 from supervisord_py.keeper.logs import Logs
 from supervisord_py.keeper.loop import Loop
 from supervisord_py.keeper.memory import MemoryWatch
-from supervisord_py.keeper.tree import KillLadder, kill_all
-from supervisord_py.keeper.verbs import KILL_SECONDS
+from supervisord_py.keeper.tree import KILL_SECONDS, KillLadder, kill_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from supervisord_py.keeper.boot import Birth, Boot, Journal
-    from supervisord_py.keeper.children import HeldChild
+    from supervisord_py.keeper.child import HeldChild
     from supervisord_py.keeper.procfs import Process
 
 FIRST_LISTEN_FD = 3
@@ -41,14 +41,20 @@ LEAVE_SECONDS = 3.0  # how long a control plane that asked for the end may take 
 
 
 class Keeper:
-    """The holder of everything."""
+    """The holder of everything. `receive` answers one request of the control plane: message and descriptors."""
 
     children: Children
-    control: ControlPlane
+    control: ControlProcess
     notifier: Notifier
-    shutdown: Shutdown
+    shutdown: KeeperShutdown
 
-    def __init__(self, boot: Boot, birth: Birth, journal: Journal) -> None:
+    def __init__(
+        self,
+        boot: Boot,
+        birth: Birth,
+        journal: Journal,
+        receive: Callable[[Keeper, dict[str, Any], list[int]], None],
+    ) -> None:
         self.boot = boot
         self.birth = birth
         self.journal = journal
@@ -65,11 +71,19 @@ class Keeper:
         self.rungs = Rungs(boot)
         self.logs = Logs(self.loop, self.emit, boot)
         self._catch_signals()
-        self.children = Children(self)
-        self.ladder = KillLadder(self.loop, self.children)
+        self.children = children = Children(self.loop, self.logs, self.rungs, birth, self.emit, self.changed)
+        self.ladder = KillLadder(self.loop, children.membership, children.reap_leader, children.close)
         self.memory = MemoryWatch(self.loop, self.children.membership, self._over_memory)
-        self.shutdown = Shutdown(self)
-        self.control = ControlPlane(self)
+        self.shutdown = KeeperShutdown(self)
+        self.control = ControlProcess(
+            boot,
+            self.loop,
+            journal,
+            self.notifier,
+            children.strangers,
+            lambda message, fds: receive(self, message, fds),
+            self.shutdown.control_ended,
+        )
 
     def run(self) -> int:
         """Hold until the end; return the exit code."""
@@ -163,7 +177,7 @@ class Keeper:
         self.journal.error("callback_failed", error=f"{type(error).__name__}: {error}", traceback="".join(lines))
 
 
-class Shutdown:
+class KeeperShutdown:
     """How the keeper ends."""
 
     def __init__(self, keeper: Keeper) -> None:

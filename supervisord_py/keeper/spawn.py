@@ -49,7 +49,7 @@ class SpawnError(Exception):
         super().__init__(f"{stage}: {os.strerror(self.error)}")
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """An error reply: kind, detail and further members."""
 
     def __init__(self, kind: str, detail: str, **members: Any) -> None:
@@ -57,7 +57,7 @@ class Refusal(Exception):
         self.document = {"kind": kind, "detail": detail, **members}
 
 
-class Plan:
+class SpawnPlan:
     """Everything the child needs, as the kernel wants it: bytes and numbers."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], stdio: tuple[int, int, int]) -> None:
@@ -87,7 +87,7 @@ def _word(text: str, stage: str = "exec") -> bytes:
     return word
 
 
-def launch(plan: Plan) -> tuple[int, int]:
+def launch(plan: SpawnPlan) -> tuple[int, int]:
     """Fork; return (pid, descriptor of the report pipe). See `read_report`."""
     try:
         report, report_in = os.pipe()
@@ -117,7 +117,7 @@ def launch(plan: Plan) -> tuple[int, int]:
     return pid, report
 
 
-def fork_from(zygote: int, plan: Plan) -> tuple[int, int]:
+def fork_from(zygote: int, plan: SpawnPlan) -> tuple[int, int]:
     """Have the zygote at the other end of a socket fork the child; return as `launch` does. See zygote/main.py."""
     try:
         report, report_in = os.pipe()
@@ -171,7 +171,7 @@ def read_report(fd: int) -> SpawnError | None:
     return SpawnError(STAGES[stage], error)
 
 
-def _become(plan: Plan, report: int, keeper: int) -> None:
+def _become(plan: SpawnPlan, report: int, keeper: int) -> None:
     """In the child: become what the plan says, or report why not. Never returns."""
     top = max([2, *(number for number, _ in plan.grants)]) + 1
     stage, number = STAGES.index("fds"), errno.EINVAL
@@ -210,7 +210,7 @@ def _limit(rlimits: list[tuple[int, int, int]]) -> None:
         resource.setrlimit(number, (soft, hard))
 
 
-def _place_fds(plan: Plan, top: int) -> None:
+def _place_fds(plan: SpawnPlan, top: int) -> None:
     """Put stdio and grants at their numbers; everything else closes at exec.
 
     All sources are first copied above every target: a grant may sit where another one is to go.
@@ -222,7 +222,7 @@ def _place_fds(plan: Plan, top: int) -> None:
         os.dup2(copy, number, inheritable=True)
 
 
-def _exec(plan: Plan) -> None:
+def _exec(plan: SpawnPlan) -> None:
     """Default signal dispositions, nothing blocked, then the first candidate that can be executed (as execvp(3))."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():  # an ignored signal would stay ignored over exec
@@ -250,7 +250,7 @@ def text(message: Mapping[str, Any], name: str) -> str:
     """Return a member that must be a string."""
     value = message.get(name)
     if not isinstance(value, str):
-        raise Refusal("bad_request", f"member {name!r} must be a string")
+        raise RefusedError("bad_request", f"member {name!r} must be a string")
     return value
 
 
@@ -258,36 +258,38 @@ def number(message: Mapping[str, Any], name: str, default: float | None = None) 
     """Return a member that must be a number; `default` where it is absent."""
     value = message.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Refusal("bad_request", f"member {name!r} must be a number")
+        raise RefusedError("bad_request", f"member {name!r} must be a number")
     return value
 
 
-def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> Plan:
+def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> SpawnPlan:
     """Return the plan of a SPAWN message; `stdio`: the keeper's descriptors for 0, 1, 2."""
     argv, env = message.get("argv"), message.get("env")
     if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
-        raise Refusal("bad_request", "member 'argv' must be a list of strings, the program first")
+        raise RefusedError("bad_request", "member 'argv' must be a list of strings, the program first")
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise Refusal("bad_request", "member 'env' must be a map of strings")
-    made = Plan(argv, env, stdio)
+        raise RefusedError("bad_request", "member 'env' must be a map of strings")
+    made = SpawnPlan(argv, env, stdio)
     made.cwd = _word(text(message, "cwd"), "chdir")
     made.listen_pid = message.get("set_listen_pid") is True
     for entry in message.get("grant_fds") or ():
         if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], int):
-            raise Refusal("bad_request", "a granted descriptor is [number, stored name]")
+            raise RefusedError("bad_request", "a granted descriptor is [number, stored name]")
         if not FIRST_GRANT <= entry[0] <= LAST_GRANT or entry[0] in dict(made.grants):
-            raise Refusal("bad_request", f"{entry[0]} is taken, or not within {FIRST_GRANT}..{LAST_GRANT}")
+            raise RefusedError("bad_request", f"{entry[0]} is taken, or not within {FIRST_GRANT}..{LAST_GRANT}")
         made.grants.append((entry[0], _stored(entry[1], stored)))
     for entry in message.get("rlimits") or ():
         if not isinstance(entry, list) or len(entry) != 3 or entry[0] not in RLIMITS:
-            raise Refusal("bad_request", f"a limit is [name, soft, hard], name one of {', '.join(sorted(RLIMITS))}")
+            raise RefusedError(
+                "bad_request", f"a limit is [name, soft, hard], name one of {', '.join(sorted(RLIMITS))}"
+            )
         if not isinstance(entry[1], int) or not isinstance(entry[2], int):
-            raise Refusal("bad_request", f"limit {entry[0]!r} must have integers")
+            raise RefusedError("bad_request", f"limit {entry[0]!r} must have integers")
         made.rlimits.append((RLIMITS[entry[0]], entry[1], entry[2]))
     return made
 
 
 def _stored(name: Any, stored: Mapping[str, int]) -> int:
     if name not in stored:
-        raise Refusal("unknown_fd", f"no descriptor is stored under the name {name!r}")
+        raise RefusedError("unknown_fd", f"no descriptor is stored under the name {name!r}")
     return stored[name]

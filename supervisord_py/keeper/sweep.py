@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from supervisord_py.keeper.children import HeldChild
+    from supervisord_py.keeper.child import HeldChild
     from supervisord_py.keeper.procfs import Process
 
     Found = tuple[Process, str, str]  # a process that was left, and the key and unit it belonged to
@@ -83,11 +83,11 @@ def _marked(daemon_id: str, spared: set[int]) -> Iterator[Found]:
                 yield row, "", ""
 
 
-def _grouped(groups: list[cgroup.Group], spared: set[int]) -> Iterator[Found]:
+def _grouped(groups: list[cgroup.Cgroup], spared: set[int]) -> Iterator[Found]:
     """Name those whose environment says nothing by the group they are in."""
     for group in groups:
         for path in list(cgroup.walk(group.path, 1))[1:]:
-            for pid in cgroup.Group(path).members():
+            for pid in cgroup.Cgroup(path).members():
                 row = None if pid in spared else procfs.look(pid)
                 if row is not None:
                     yield row, os.path.basename(path), _marks(pid)[1]

@@ -26,13 +26,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervisord_py.keeper.children import Children, HeldChild
+    from supervisord_py.keeper.child import HeldChild
     from supervisord_py.keeper.loop import Loop, Timer
     from supervisord_py.keeper.procfs import Process
 
     Done = Callable[[list[Process], bool], None]  # takes the survivors (empty: all gone) and whether KILL was needed
 
 INIT_PID = 1
+KILL_SECONDS = 5.0  # of KILL before survivors are named
 FIRST_POLL_SECONDS = 0.01
 POLL_SECONDS = 0.05
 FIRST_POLLS = 20
@@ -151,7 +152,7 @@ def in_group(child: HeldChild) -> bool:
     return child.group is not None and child.group.populated()
 
 
-class Stop:
+class TreeStop:
     """One instance on its way down. Deadlines are monotonic seconds; `termed` holds who was asked to end."""
 
     __slots__ = ("child", "kill_by", "kill_seconds", "killed", "polls", "term_until", "termed", "waiters")
@@ -168,14 +169,20 @@ class Stop:
 
 
 class KillLadder:
-    """All stops under way."""
+    """All stops under way. `reap_leader` and `close` are those of the holder of the children."""
 
-    def __init__(self, loop: Loop, children: Children) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        membership: Membership,
+        reap_leader: Callable[[HeldChild], None],
+        close: Callable[[HeldChild], None],
+    ) -> None:
         self._loop = loop
-        self._children = children
-        self._membership = children.membership
+        self._membership = membership
+        self._reap_leader, self._close = reap_leader, close
         self._looked = False
-        self._stops: dict[str, Stop] = {}
+        self._stops: dict[str, TreeStop] = {}
         self._timer: Timer | None = None
 
     def stop(self, child: HeldChild, grace: float, kill_seconds: float, done: Done) -> None:
@@ -187,7 +194,7 @@ class KillLadder:
             done([], False)
             return
         until = self._loop.now() + grace
-        stop = self._stops.setdefault(child.key, Stop(child, until, kill_seconds))
+        stop = self._stops.setdefault(child.key, TreeStop(child, until, kill_seconds))
         child.stopping = True
         stop.term_until = min(stop.term_until, until)
         stop.waiters.append(done)
@@ -215,7 +222,7 @@ class KillLadder:
             cost = self._loop.now() - began
             self._arm(max(FIRST_POLL_SECONDS if fresh else POLL_SECONDS, 3 * cost))
 
-    def _step(self, stop: Stop, now: float) -> None:
+    def _step(self, stop: TreeStop, now: float) -> None:
         child = stop.child
         stop.polls += 1
         # An empty group does not end the search: what moved itself out of it (root may) is found by mark and descent.
@@ -228,16 +235,16 @@ class KillLadder:
             left = self._kill(stop, left, now)
         else:
             self._terminate(stop, left)
-        self._children.reap_leader(child)
+        self._reap_leader(child)
         if empty and child.exit is not None:
-            self._children.close(child)
+            self._close(child)
         if not child.tree_alive:
             self._finish(stop, [])
         elif not empty and stop.killed and now >= stop.kill_by:
             self._finish(stop, left or [unseen(child)])
 
     @staticmethod
-    def _terminate(stop: Stop, members: list[Process]) -> None:
+    def _terminate(stop: TreeStop, members: list[Process]) -> None:
         # What a member that was asked before starts now is how it ends: it is asked only if that leaves it behind.
         ending = {row.pid for row in members if row.identity in stop.termed}
         for row in members:
@@ -246,7 +253,7 @@ class KillLadder:
                 procfs.send(row, signal.SIGTERM)
                 procfs.send(row, signal.SIGCONT)  # a stopped process takes no TERM before it goes on
 
-    def _kill(self, stop: Stop, members: list[Process], now: float) -> list[Process]:
+    def _kill(self, stop: TreeStop, members: list[Process], now: float) -> list[Process]:
         if not stop.killed:
             stop.killed = True
             stop.kill_by = now + stop.kill_seconds
@@ -261,7 +268,7 @@ class KillLadder:
                 break
         return members
 
-    def _finish(self, stop: Stop, survivors: list[Process]) -> None:
+    def _finish(self, stop: TreeStop, survivors: list[Process]) -> None:
         del self._stops[stop.child.key]
         stop.child.stopping = bool(survivors)
         for done in stop.waiters:

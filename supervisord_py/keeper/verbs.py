@@ -1,7 +1,7 @@
 """The page of verbs: one function a verb, a table that lists them, and one place where refusals become replies.
 
 A function returns the members of its reply (None: there are none), or LATER when it answers by itself through its
-`Request`. Descriptors that came with a request and were not taken are closed here.
+`VerbRequest`. Descriptors that came with a request and were not taken are closed here.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import signal
 
 from supervisord_py.keeper import procfs
 from supervisord_py.keeper.protocol import PROTOCOL, REVISION, close_fds
-from supervisord_py.keeper.spawn import Refusal, SpawnError, number, text
+from supervisord_py.keeper.spawn import RefusedError, SpawnError, number, text
+from supervisord_py.keeper.tree import KILL_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from supervisord_py.keeper.children import HeldChild
+    from supervisord_py.keeper.child import HeldChild
     from supervisord_py.keeper.main import Keeper
     from supervisord_py.keeper.procfs import Process
 
     Members = dict[str, Any]
 
-KILL_SECONDS = 5.0
 LATER: Members = {}  # what a verb returns that answers by itself, now or later
 
 
-class Request:
+class VerbRequest:
     """One request, and the way back to who asked."""
 
     __slots__ = ("_control_pid", "fds", "keeper", "message")
@@ -56,21 +56,21 @@ class Request:
         """Return the instance that the request names."""
         key = self.text("key")
         if key not in self.keeper.children.held:
-            raise Refusal("unknown_key", f"no child has the key {key!r}")
+            raise RefusedError("unknown_key", f"no child has the key {key!r}")
         return self.keeper.children.held[key]
 
 
 def receive(keeper: Keeper, message: Members, fds: list[int]) -> None:
     """Answer one request of the control plane; its descriptors are ours."""
-    request = Request(keeper, message, fds)
+    request = VerbRequest(keeper, message, fds)
     verb = VERBS.get(str(message.get("verb")))
     try:
         if verb is None:
-            raise Refusal("unknown_verb", f"there is no verb {message.get('verb')!r}")
+            raise RefusedError("unknown_verb", f"there is no verb {message.get('verb')!r}")
         members = verb(request)
         if members is not LATER:
             request.accept(members or {})
-    except Refusal as refusal:
+    except RefusedError as refusal:
         request.refuse(refusal.document)
     except Exception as error:
         request.refuse({"kind": "internal", "detail": f"{type(error).__name__}: {error}"})
@@ -82,10 +82,10 @@ def receive(keeper: Keeper, message: Members, fds: list[int]) -> None:
 # -- children --------------------------------------------------------------------------------------------------------
 
 
-def _hello(request: Request) -> Members:
+def _hello(request: VerbRequest) -> Members:
     keeper, asked = request.keeper, request.message.get("protocol")
     if asked != PROTOCOL:
-        raise Refusal("protocol", f"the keeper speaks protocol {PROTOCOL}, not {asked!r}", protocol=PROTOCOL)
+        raise RefusedError("protocol", f"the keeper speaks protocol {PROTOCOL}, not {asked!r}", protocol=PROTOCOL)
     request.accept(
         {
             "protocol": PROTOCOL,
@@ -107,9 +107,9 @@ def _hello(request: Request) -> Members:
     return LATER
 
 
-def _spawn(request: Request) -> Members:
+def _spawn(request: VerbRequest) -> Members:
     if request.keeper.shutdown.begun:
-        raise Refusal("shutdown", "the keeper is stopping")
+        raise RefusedError("shutdown", "the keeper is stopping")
 
     def answer(outcome: HeldChild | SpawnError) -> None:
         if isinstance(outcome, SpawnError):
@@ -122,21 +122,21 @@ def _spawn(request: Request) -> Members:
     return LATER
 
 
-def _signal(request: Request) -> None:
+def _signal(request: VerbRequest) -> None:
     child, signum = request.child(), int(number(request.message, "signum"))
     tree, group = request.message.get("tree") is True, request.message.get("group") is True
     if signum not in signal.valid_signals():
-        raise Refusal("bad_request", f"there is no signal {signum}")
+        raise RefusedError("bad_request", f"there is no signal {signum}")
     if tree and group:
-        raise Refusal("bad_request", "a signal goes to the tree or to the group, not to both")
+        raise RefusedError("bad_request", "a signal goes to the tree or to the group, not to both")
     if tree:
         members = _members(request, child)
         if not members:
-            raise Refusal("dead", f"nothing of {child.unit} lives")
+            raise RefusedError("dead", f"nothing of {child.unit} lives")
         for row in members:
             procfs.send(row, signum)
         return
-    dead = Refusal("dead", f"the leader of {child.unit} has ended")
+    dead = RefusedError("dead", f"the leader of {child.unit} has ended")
     if child.exit is not None:
         raise dead
     try:
@@ -145,17 +145,17 @@ def _signal(request: Request) -> None:
     except ProcessLookupError:
         raise dead from None
     except OSError as error:
-        raise Refusal("not_permitted", f"{child.unit}: {error.strerror}", errno=error.errno) from None
+        raise RefusedError("not_permitted", f"{child.unit}: {error.strerror}", errno=error.errno) from None
 
 
-def _members(request: Request, child: HeldChild) -> list[Process]:
+def _members(request: VerbRequest, child: HeldChild) -> list[Process]:
     membership = request.keeper.children.membership
     if child.group is None:
         membership.take()
     return membership.members(child) if child.tree_alive else []
 
 
-def _stop(request: Request) -> Members:
+def _stop(request: VerbRequest) -> Members:
     child = request.child()
     grace = max(0.0, number(request.message, "grace_seconds"))
     kill_seconds = max(0.0, number(request.message, "kill_seconds", KILL_SECONDS))
@@ -170,13 +170,13 @@ def _stop(request: Request) -> Members:
     return LATER
 
 
-def _list(request: Request) -> Members:
+def _list(request: VerbRequest) -> Members:
     prefix = str(request.message.get("prefix") or "")
     held = request.keeper.children.held.values()
     return {"children": [child.document() for child in held if child.unit.startswith(prefix)]}
 
 
-def _stat(request: Request) -> Members:
+def _stat(request: VerbRequest) -> Members:
     membership, held = request.keeper.children.membership, request.keeper.children.held
     asked = [held[key] for key in request.message.get("keys") or () if key in held]
     # Where no group tells it now, the last snapshot would: it may be older than an end.
@@ -196,36 +196,36 @@ def _stat(request: Request) -> Members:
     return {"stats": stats}
 
 
-def _annotate(request: Request) -> None:
+def _annotate(request: VerbRequest) -> None:
     request.child().tag = request.text("tag")
 
 
 # -- descriptors -----------------------------------------------------------------------------------------------------
 
 
-def _put_fd(request: Request) -> None:
+def _put_fd(request: VerbRequest) -> None:
     name = request.text("name")
     if len(request.fds) != 1:
-        raise Refusal("bad_request", f"{len(request.fds)} descriptors came with the name {name!r}, not one")
+        raise RefusedError("bad_request", f"{len(request.fds)} descriptors came with the name {name!r}, not one")
     _drop_fd(request)
     request.keeper.stored[name] = request.fds.pop()
 
 
-def _take_fd(request: Request) -> Members:
+def _take_fd(request: VerbRequest) -> Members:
     name = request.text("name")
     if name not in request.keeper.stored:
-        raise Refusal("unknown_fd", f"no descriptor is stored under the name {name!r}")
+        raise RefusedError("unknown_fd", f"no descriptor is stored under the name {name!r}")
     request.accept({}, [request.keeper.stored[name]])
     return LATER
 
 
-def _drop_fd(request: Request) -> None:
+def _drop_fd(request: VerbRequest) -> None:
     fd = request.keeper.stored.pop(request.text("name"), -1)
     if fd >= 0:
         os.close(fd)
 
 
-def _restart(request: Request) -> None:
+def _restart(request: VerbRequest) -> None:
     keeper = request.keeper
     if request.message.get("all") is not True:
         keeper.control.replace()
@@ -233,10 +233,10 @@ def _restart(request: Request) -> None:
         keeper.shutdown.anew = True
         keeper.shutdown.asked_by_control()
     else:
-        raise Refusal("bad_request", "the boot document names no command to start pxd with")
+        raise RefusedError("bad_request", "the boot document names no command to start pxd with")
 
 
-VERBS: dict[str, Callable[[Request], Members | None]] = {
+VERBS: dict[str, Callable[[VerbRequest], Members | None]] = {
     "hello": _hello,
     "spawn": _spawn,
     "signal": _signal,

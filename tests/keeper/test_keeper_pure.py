@@ -143,11 +143,11 @@ def test_a_record_of_macos_is_read() -> None:
 
 
 def test_programs_are_looked_up_on_the_child_s_own_path() -> None:
-    assert spawn.Plan(["ls"], {"PATH": "/a:/b"}, (0, 1, 2)).programs == [b"/a/ls", b"/b/ls"]
-    assert spawn.Plan(["ls"], {"PATH": ":/b"}, (0, 1, 2)).programs == [b"./ls", b"/b/ls"]
-    assert spawn.Plan(["./ls"], {"PATH": "/a"}, (0, 1, 2)).programs == [b"./ls"]
+    assert spawn.SpawnPlan(["ls"], {"PATH": "/a:/b"}, (0, 1, 2)).programs == [b"/a/ls", b"/b/ls"]
+    assert spawn.SpawnPlan(["ls"], {"PATH": ":/b"}, (0, 1, 2)).programs == [b"./ls", b"/b/ls"]
+    assert spawn.SpawnPlan(["./ls"], {"PATH": "/a"}, (0, 1, 2)).programs == [b"./ls"]
     with pytest.raises(spawn.SpawnError):
-        spawn.Plan(["ls"], {"A=B": "x"}, (0, 1, 2))
+        spawn.SpawnPlan(["ls"], {"A=B": "x"}, (0, 1, 2))
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def test_a_child_is_in_the_cgroup_of_its_instance(rig: Rig) -> None:
 BORN_ELSEWHERE = """
 import os, select, sys
 from supervisord_py.keeper import spawn
-plan = spawn.Plan(["/bin/true"], {}, (0, 1, 2))
+plan = spawn.SpawnPlan(["/bin/true"], {}, (0, 1, 2))
 plan.cgroup = os.open(sys.argv[1], os.O_RDONLY)
 pid, report = spawn.launch(plan)
 select.select([report], [], [])
