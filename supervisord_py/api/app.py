@@ -17,10 +17,11 @@ import secrets
 import select
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import structlog
-from aiohttp import hdrs, web
+from aiohttp import web
 from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
@@ -108,8 +109,9 @@ class _Runner(web.AppRunner):
 
         def through(message: RawRequestMessage, payload: Any, protocol: _Connection, *rest: Any) -> BaseRequest:
             protocol.has_asked(payload)
-            path = routed_path(message.path, is_tcp=protocol.peer is None)
-            if path != message.path:
+            path = message.path
+            if protocol.peer is None or path.startswith("/px/"):
+                path = routed_path(path, is_tcp=protocol.peer is None)
                 message = message._replace(path=path, url=URL(path, encoded=True))
             return made.request_factory(message, payload, protocol, *rest)
 
@@ -165,11 +167,10 @@ class _Connection(RequestHandler):
                 self.peer = self.peer or LocalPeer(-1, None)
             return
         server.tcp_count += 1
-        config: ApiConfig = server.config
-        if server.tcp_count > config.tcp_connections:
+        if server.tcp_count > server.config.tcp_connections:
             self.force_close()
         else:
-            self._deadline = self._loop.call_later(config.first_request_seconds, self.force_close)
+            self._deadline = self._loop.call_later(server.config.first_request_seconds, self.force_close)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Count."""
@@ -187,17 +188,18 @@ class _Connection(RequestHandler):
             self._deadline = None
 
     def eof_received(self) -> bool:  # type: ignore[override] # as asyncio has it: True keeps the transport open
-        """Answer who only ended its own side (`nc -N`): on a Unix socket, poll(2) tells it from one that is gone."""
+        """Answer who only ended its own side (`nc -N`) behind a whole request."""
         idle = self._waiter is not None and not self._waiter.done()
-        bodies = [*([] if idle or self._body is None else [self._body]), *(body for _, body in self._messages)]
-        if self.peer is None or self._payload_parser is not None or not bodies:
+        if self.peer is None or idle or self._payload_parser is not None:
             return False
-        if not all(body.is_eof() for body in bodies):
+        bodies = (self._body, *(body for _, body in self._messages))
+        if not all(body is None or body.is_eof() for body in bodies):
             return False
         self.close()  # once what was asked is answered
         return self._stays()
 
     def _stays(self) -> bool:
+        """Ask poll(2) now and then: on a Unix socket it tells who closed one half from who is gone."""
         if self.transport is None:
             return False
         poll = select.poll()
@@ -250,27 +252,21 @@ def _answer_every_failure(context: ApiContext, live: Live) -> Any:
 
 
 def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
-    control, config = context.control, context.config
-
     async def endpoint(request: web.Request) -> web.StreamResponse:
-        _admit(request, config)
-        if control.stopping and route.access is Access.CHANGE:
+        _admit(request, context.config)
+        if context.control.stopping and route.access is Access.CHANGE:
             raise ShuttingDownError("The daemon is stopping and takes no new work.", hint="pxctl daemon start")
-        call = Call(request, context, live)
-        more: list[Any] = []
-        if route.query is not Query or request.query_string:
-            query = read_query(route.query, list(request.query.items()), lenient=route.lenient)
-            more = [] if route.query is Query else [query]
-        headers = request.headers
-        key = headers.get("Idempotency-Key") if route.method == hdrs.METH_POST else None
-
-        async def answer() -> web.StreamResponse:
-            if route.body is not None:
-                body = read_body(route.body, await request.read())
-                if route.body is not Body:
-                    more.append(body)
-            return await handler_of(route.handler)(call, *more)
-
+        call, more, headers = Call(request, context, live), [], request.headers
+        if route.query is not Query:
+            more.append(read_query(route.query, request.query))
+        elif request.query_string and not route.lenient:
+            read_query(Query, request.query)  # whatever it is, it is too much
+        if route.body is not None:
+            body: Any = read_body(route.body, await request.read())
+            if route.body is not Body:
+                more.append(body)
+        answer = partial(handler_of(route.handler), call, *more)
+        key = headers.get("Idempotency-Key") if route.method == "POST" else None
         if key is None or (route.resumes and headers.get("Last-Event-ID")):
             work = answer()
         else:
@@ -358,8 +354,7 @@ def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> 
         return MethodNotAllowedError(detail, hint=f"use {' or '.join(allowed)}", allow=allowed)
     if isinstance(refusal, web.HTTPRequestEntityTooLarge):
         return too_large(config)
-    kind = InternalError if refusal.status >= web.HTTPInternalServerError.status_code else BadRequestError
-    error: PxError = kind(f"The request was refused: {refusal.reason}.")
+    error = BadRequestError(f"The request was refused: {refusal.reason}.")
     error.status = refusal.status
     return error
 
@@ -367,9 +362,7 @@ def _error_of_http(refusal: web.HTTPException, path: str, config: ApiConfig) -> 
 def problem_response(error: PxError, request_id: str) -> web.Response:
     """Return the answer for an error; a body that was refused unread also ends the connection."""
     headers: dict[str, str] = {}
-    retry = error.extra.get("retry_after_seconds")
-    if retry is None and isinstance(error, OverloadedError):
-        retry = 1.0
+    retry = error.extra.get("retry_after_seconds", 1.0 if isinstance(error, OverloadedError) else None)
     if retry is not None:
         headers["Retry-After"] = str(max(1, math.ceil(retry)))
     if isinstance(error, MethodNotAllowedError):

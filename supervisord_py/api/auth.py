@@ -90,8 +90,7 @@ def caller_instance(headers: Mapping[str, str], peer: LocalPeer | None, living: 
     """Return the instance of ours that a request comes from, told by the caller or read from its process.
 
     Every child bears PX_INSTANCE, and so does what it starts; a cell that calls its own session is known by it. What a
-    zygote forked bears the zygote's mark in /proc, and is known by the pids of `living` among its parents. Nothing but
-    that one refusal depends on the answer: what cannot be read is nobody.
+    zygote forked bears the zygote's mark in /proc, and is known by the pids of `living` among its parents.
     """
     if told := headers.get(_INSTANCE_HEADER):
         return told

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -82,10 +82,7 @@ class TcpAccess(msgspec.Struct, frozen=True):
 
 
 class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Plain values out of the settings, and the places that routes read and write.
-
-    Attributes:
-    """
+    """Plain values out of the settings, and the places that routes read and write."""
 
     state_dir: Path
     run_dir: Path
@@ -116,6 +113,14 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: tuple[CutOff, ...] = ()
 
 
+class Sample(NamedTuple):
+    """What an instance had used when somebody asked last (monotonic time), and what percentage that was."""
+
+    time: float
+    cpu_seconds: float
+    percent: float | None
+
+
 class Live:
     """What changes while the API runs."""
 
@@ -123,7 +128,7 @@ class Live:
         self.closing = asyncio.Event()  # set when followed streams must end
         self.requests: Counter[tuple[str, int]] = Counter()  # answers by route and status
         self.counts = counts  # what the event stream told
-        self.cpu: dict[str, list[tuple[float, float]]] = {}  # of instances, the last two (monotonic time, CPU seconds)
+        self.cpu: dict[str, Sample] = {}  # by instance
         self.channels: Counter[str] = Counter()  # open WebSockets of Jupyter's clients by session
         self.held: dict[str, HeldCall] = {}  # told as server-sent events, by the id under which clients come back
         self._tasks: set[asyncio.Task[Any]] = set()

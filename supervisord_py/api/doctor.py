@@ -12,7 +12,7 @@ import resource
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -26,7 +26,6 @@ from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.pipes.checks import CheckStatus
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.process.model import Caps
 from supervisord_py.tools.manifest import DOTENV, VENV
 from supervisord_py.tools.sync import lacks_bytecode
 
@@ -38,7 +37,7 @@ _OPEN_TO_OTHERS = 0o077
 _SYSTEMD_UNIT = "pxd.service"
 _LINGER = Path("/var/lib/systemd/linger")
 _RUNS = Path("/run/systemd/system")
-_SLOW_SECONDS, _SLOWEST = 0.5, 3
+_SLOW_SECONDS = 0.5  # of a tool's imports
 _STALLED = 3  # failures in a row of a pipe that runs by itself
 
 
@@ -54,67 +53,47 @@ class Finding(msgspec.Struct, frozen=True):
 async def doctor(call: Call) -> web.StreamResponse:
     """Answer with every check; each that is not ok names the one command that repairs it."""
     context = call.context
-    entries = context.catalog.entries()
-    broken = [
-        Finding(f"tool:{one.name}", FAIL, one.error.detail, f"pxctl tools validate {one.name}")
-        for one in entries
-        if one.error is not None
-    ]
     found = [
-        *_parts(context),
-        *check_rungs(context.placement.caps),
-        check_interrupted([one.unit for one in context.interrupted]),
-        *(broken or [Finding("tools", OK, f"{len(entries)} tools, none broken")]),
+        *check_daemon(context),
         *check_imports(context.launcher.import_seconds()),
         *await check_kernels(context.kernels),
         *await check_pipes(context.pipes),
-        *await asyncio.to_thread(lambda: list(_probe(context))),
+        *await asyncio.to_thread(lambda: list(check_machine(context))),
     ]
     return json_answer({"schema": "px.doctor/1", "checks": found})
 
 
-def _parts(context: ApiContext) -> list[Finding]:
-    """Return what the rooms say of themselves; a part that says nothing is well."""
+def check_daemon(context: ApiContext) -> Iterator[Finding]:
+    """What do the rooms say of themselves, what can be enforced here, and did the last keeper die with children?"""
     bad = {one["part"]: Finding(one["part"], FAIL, one["detail"], one["repair"]) for one in degraded_parts(context)}
-    if context.ledger.degraded is not None:
-        detail, repair = f"the ledger cannot write: {context.ledger.degraded}", f"df -h {context.config.state_dir}"
-        bad.setdefault("ledger", Finding("ledger", FAIL, detail, repair))
-    return [*bad.values(), *(Finding(part, OK, "works") for part in ("ledger", "log", "config") if part not in bad)]
-
-
-def check_rungs(caps: Caps) -> Iterator[Finding]:
-    """Can a whole tree of processes be killed for certain here, and how is its memory bounded?"""
-    rung, repair = caps.kill_rung, "pxctl daemon install"
-    if rung.startswith("cgroup"):
-        yield Finding("kill_rung", OK, f"{rung}: a stop leaves nothing, whatever a child did to hide")
-    elif rung.startswith("subreaper"):
-        detail = f"{rung}: a stop finds every descendant; with a control group of its own it would be one call"
-        yield Finding("kill_rung", OK, detail)
+    yield from bad.values()
+    yield from (Finding(part, OK, "works") for part in ("ledger", "log", "config") if part not in bad)
+    caps, repair = context.placement.caps, "pxctl daemon install"
+    if caps.kill_rung.startswith(("cgroup", "subreaper")):
+        yield Finding("kill_rung", OK, f"{caps.kill_rung}: a stop finds every descendant")
     else:
-        detail = f"{rung}: a child that leaves its process group may be found late or not at all"
+        detail = f"{caps.kill_rung}: a child that leaves its process group may be found late or not at all"
         yield Finding("kill_rung", WARN, detail, repair)
-    rung = caps.memory_rung
-    if rung in {"", "none"}:
+    if caps.memory_rung in {"", "none"}:
         yield Finding("memory_rung", FAIL, "memory limits are not enforced here", repair)
     else:
-        exact = "enforced by the kernel" if rung.startswith("cgroup") else "sampled, so a short overshoot is possible"
-        yield Finding("memory_rung", OK, f"{rung}: {exact}")
+        yield Finding("memory_rung", OK, f"{caps.memory_rung}: memory limits are enforced")
+    if cut_off := sorted({one.unit for one in context.interrupted}):
+        detail = f"an earlier keeper died, and these were stopped: {', '.join(cut_off)}"
+        yield Finding("interrupted", WARN, detail, "pxctl events")
+    else:
+        yield Finding("interrupted", OK, "nothing was cut off when this daemon started")
+    broken = [(one.name, one.error) for one in context.catalog.entries() if one.error is not None]
+    yield from (Finding(f"tool:{name}", FAIL, it.detail, f"pxctl tools validate {name}") for name, it in broken)
+    if not broken:
+        yield Finding("tools", OK, f"{len(context.catalog.entries())} tools, none broken")
 
 
-def check_interrupted(cut_off: Sequence[str]) -> Finding:
-    """Did the last keeper die with children? `cut_off` has the unit of each."""
-    if not cut_off:
-        return Finding("interrupted", OK, "nothing was cut off when this daemon started")
-    children = "one child, which was" if len(cut_off) == 1 else f"{len(cut_off)} children, which were"
-    detail = f"an earlier keeper died with {children} stopped: {', '.join(sorted(set(cut_off)))}"
-    return Finding("interrupted", WARN, detail, "pxctl events")
-
-
-def _probe(context: ApiContext) -> Iterator[Finding]:
-    """Look at files, limits and programs; blocks."""
+def check_machine(context: ApiContext) -> Iterator[Finding]:
+    """Are there descriptors, disk and programs enough, and is what is ours closed to others? Blocks."""
     from platformdirs import user_config_path  # 30 ms, and only asked for here
 
-    config, entries, config_home = context.config, context.catalog.entries(), user_config_path()
+    config, entries = context.config, context.catalog.entries()
     yield check_open_files(len(entries), sum(view.pid is not None for view in context.kernels.snapshot()))
     yield check_disk(config.state_dir)
     socket = Path(context.control.facts().socket)
@@ -124,7 +103,7 @@ def _probe(context: ApiContext) -> Iterator[Finding]:
     else:
         detail = "uv is not on PATH; environments are built with venv and pip, slowly"
         yield Finding("uv", WARN, detail, "pip install uv")
-    yield from check_service(Path.home(), config_home)
+    yield from check_service(Path.home(), user_config_path())
     for entry in entries:
         yield from check_folder(entry.name, entry.folder)
 
@@ -133,10 +112,9 @@ def check_open_files(tools: int, kernels: int = 0) -> Finding:
     """Are there descriptors enough for every tool that is known, and for the kernels that live?"""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _FILES_FIXED + _FILES_PER_TOOL * tools + _FILES_PER_KERNEL * kernels
-    whom = f"{tools} tools" + (f" and {kernels} kernels" if kernels else "")
+    detail = f"limit {soft}; about {needed} needed for {tools} tools and {kernels} kernels"
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return Finding("open_files", OK, f"limit {soft}; about {needed} needed for {whom}")
-    detail = f"the limit of {soft} open files is below the {needed} that {whom} may need"
+        return Finding("open_files", OK, detail)
     return Finding("open_files", FAIL, detail, f"ulimit -n {needed * 2} && pxctl daemon restart --all")
 
 
@@ -171,12 +149,10 @@ def check_modes(paths: Iterable[Path]) -> Iterator[Finding]:
             yield Finding(name, OK, f"{path} has mode {mode:o}")
 
 
-def check_service(
-    home: Path, config_home: Path, *, platform: str = sys.platform, linger: Path = _LINGER, runs: Path = _RUNS
-) -> Iterator[Finding]:
+def check_service(home: Path, config_home: Path, *, linger: Path = _LINGER, runs: Path = _RUNS) -> Iterator[Finding]:
     """Will the daemon be there after the next boot, and a user's unit live on after logout?"""
     folders, pattern = (config_home / "systemd/user", Path("/etc/systemd/system")), _SYSTEMD_UNIT
-    if platform == "darwin":
+    if sys.platform == "darwin":
         folders, pattern = (home / "Library/LaunchAgents", Path("/Library/LaunchDaemons")), "*pxd.plist"
     if present := sorted(path for folder in folders for path in folder.glob(pattern)):
         yield Finding("service_unit", OK, str(present[0]))
@@ -197,8 +173,6 @@ def check_folder(tool: str, folder: Path) -> Iterator[Finding]:
     if (folder / VENV).is_dir() and lacks_bytecode(folder / VENV):
         detail = f"the {VENV} of {tool} has no compiled bytecode: every start costs about 3 times as much"
         yield Finding(f"bytecode:{tool}", WARN, detail, f"pxctl tools sync {tool}")
-    elif (folder / VENV).is_dir():
-        yield Finding(f"bytecode:{tool}", OK, f"the {VENV} of {tool} is compiled")
     path = folder / DOTENV
     mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0
     if mode & _OPEN_TO_OTHERS:
@@ -209,8 +183,8 @@ def check_folder(tool: str, folder: Path) -> Iterator[Finding]:
 def check_imports(found: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[Finding]:
     """For what do the first starts of tools wait? `found`: seconds by package, by tool; later starts are forked."""
     for tool, seconds in found:
-        slowest = sorted(seconds, key=lambda package: -seconds[package])[:_SLOWEST]
         if (total := sum(seconds.values())) >= _SLOW_SECONDS:
+            slowest = sorted(seconds, key=lambda package: -seconds[package])[:3]
             named = ", ".join(f"{package} {seconds[package]:.2f} s" for package in slowest)
             yield Finding(f"imports:{tool}", OK, f"a first start imports for {total:.2f} s, most of it {named}")
 
@@ -229,13 +203,10 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
             ("kernels:python", report.python, report.wanted.python, repair),
             ("kernels:bash", report.bash, report.wanted.bash, "put bash on PATH"),
         ):
-            if offer.offered:
-                detail = (offer.program or "offered") + (f" ({offer.reason})" if offer.reason else "")
-                found.append(Finding(name, OK, detail))
-            elif wanted:
+            if wanted and not offer.offered:
                 found.append(Finding(name, WARN, offer.reason or "not offered", cure))
             else:
-                found.append(Finding(name, OK, offer.reason or "turned off"))
+                found.append(Finding(name, OK, offer.program or offer.reason or "turned off"))
     processes = kernels.config.limits.processes
     if processes is not None and os.geteuid() == 0:  # RLIMIT_NPROC counts nothing for uid 0, setrlimit(2)
         detail = f"kernels.processes is {processes}, and the daemon runs as uid 0, whose processes no limit counts"

@@ -11,7 +11,8 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from aiohttp import web
 
@@ -19,7 +20,7 @@ from supervisord_py.api.context import Call
 from supervisord_py.api.streams import PROBLEM, json_bytes
 from supervisord_py.errors import BadRequestError, CancelledRunError, ConflictError, InvalidInputError, PxError
 from supervisord_py.ledger import idempotency as records
-from supervisord_py.ledger.idempotency import Done, InFlight, Interrupted, Mismatch, New
+from supervisord_py.ledger.idempotency import CUT_OFF, Known
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _KEPT_BYTES = 1024 * 1024  # of an answer
@@ -41,51 +42,28 @@ class UnknownOutcomeError(ConflictError, kind="interrupted_outcome_unknown", tit
 
 
 async def answer_once(
-    call: Call, key: str, answer: Callable[[], Awaitable[web.StreamResponse]], *, streams: bool
+    call: Call, key: str, answer: Callable[[], Coroutine[Any, Any, web.StreamResponse]], *, streams: bool
 ) -> web.StreamResponse:
     """Answer, unless the key says that this was done before. With `streams` the answer is not kept for replay."""
     if not _KEY.fullmatch(key):
         raise BadRequestError("The Idempotency-Key must be 1 to 255 visible ASCII characters.", hint="use a UUID")
-    request = call.request
+    request, ledger = call.request, call.context.ledger
     name = f"{request.method} {request.path}"
     digest = hashlib.sha256(request.query_string.encode() + b"\0" + await request.read()).hexdigest()
-    match await records.begin(call.context.ledger, key, name, digest, time.time()):
-        case New():
-            return await _first_time(call, key, name, answer, streams=streams)
-        case Done(content_type=kept) as done if kept != _NOT_KEPT:
-            headers = {"Idempotent-Replayed": "true", "Content-Type": kept}
-            return web.Response(status=done.status, body=done.body, headers=headers)
-        case Done(status=status):
-            detail = f"The first request with this Idempotency-Key was answered with {status}"
-            hint = "use a new key to do it again"
-            raise ConflictError(f"{detail}; streams and long answers are not kept.", hint=hint)
-        case InFlight():
-            detail = "A request with this Idempotency-Key is still under way."
-            raise ConflictError(detail, hint="wait for it, then ask again")
-        case Interrupted():
-            detail = "The daemon was interrupted during the first request with this Idempotency-Key"
-            hint = "look with: pxctl status, pxctl events; then use a new key"
-            raise UnknownOutcomeError(f"{detail}; whether it took effect is not known.", hint=hint)
-        case Mismatch():
-            detail = "This Idempotency-Key was used for another request."
-            raise InvalidInputError(detail, hint="use a new key for a new request", errors=[])
-
-
-async def _first_time(
-    call: Call, key: str, name: str, answer: Callable[[], Awaitable[web.StreamResponse]], *, streams: bool
-) -> web.StreamResponse:
-    ledger = call.context.ledger
+    known = await records.claim(ledger, key, name, digest, time.time())
+    if known is not None:
+        return _again(known, digest)
     copy = call.copy = Copy(_KEPT_BYTES)
-    outcome: Done | None = _failed(InternalError("The first request with this Idempotency-Key failed by a bug."))
+    outcome: tuple[int, str, bytes] | None = _failed(InternalError("The first request with this key failed by a bug."))
     try:
         response = await answer()
         if not copy.status and isinstance(response, web.Response) and isinstance(response.body, bytes | bytearray):
             copy.begin(response.status, response.content_type)
             copy.chunk(bytes(response.body))
         if streams or copy.too_long or not copy.status:
-            outcome = Done(response.status, _NOT_KEPT, b"")
+            outcome = response.status, _NOT_KEPT, b""
         else:
-            outcome = Done(copy.status, copy.content_type, bytes(copy.body))
+            outcome = copy.status, copy.content_type, bytes(copy.body)
         return response
     except PxError as error:
         outcome = None if error.kind in NOTHING_BEGUN else _failed(error)
@@ -97,11 +75,30 @@ async def _first_time(
         if outcome is None:
             await records.abandon(ledger, key, name)
         else:
-            await records.complete(ledger, key, name, outcome)
+            await records.complete(ledger, key, name, *outcome)
 
 
-def _failed(error: PxError) -> Done:
-    return Done(error.status, PROBLEM, json_bytes(error.problem()))
+def _again(known: Known, digest: str) -> web.Response:
+    """Answer a request whose key was used before as the first one was answered. Raises PxError: it cannot be so."""
+    if known.digest != digest:
+        detail = "This Idempotency-Key was used for another request."
+        raise InvalidInputError(detail, hint="use a new key for a new request", errors=[])
+    if known.status is None:
+        detail = "A request with this Idempotency-Key is still under way."
+        raise ConflictError(detail, hint="wait for it, then ask again")
+    if known.status == CUT_OFF:
+        detail = "The daemon was interrupted during the first request with this Idempotency-Key"
+        hint = "look with: pxctl status, pxctl events; then use a new key"
+        raise UnknownOutcomeError(f"{detail}; whether it took effect is not known.", hint=hint)
+    if known.content_type == _NOT_KEPT:
+        detail = f"The first request with this Idempotency-Key was answered with {known.status}"
+        raise ConflictError(f"{detail}; streams and long answers are not kept.", hint="use a new key to do it again")
+    headers = {"Idempotent-Replayed": "true", "Content-Type": known.content_type or ""}
+    return web.Response(status=known.status, body=known.body or b"", headers=headers)
+
+
+def _failed(error: PxError) -> tuple[int, str, bytes]:
+    return error.status, PROBLEM, json_bytes(error.problem())
 
 
 class Copy:

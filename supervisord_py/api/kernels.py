@@ -21,7 +21,7 @@ from supervisord_py.api.auth import caller_instance
 from supervisord_py.api.context import Call
 from supervisord_py.api.kernel_streams import cell_document, resume, tell
 from supervisord_py.api.streams import JSON, NDJSON, SSE, choose, json_answer, json_bytes, pick, raw_answer
-from supervisord_py.api.units import change_answer, measure
+from supervisord_py.api.units import change_unit, measure
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.kernels.artifacts import find_artifact
 from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult, Cell, CellResult
@@ -134,7 +134,8 @@ async def change(call: Call, query: s.SessionWorkQuery) -> web.StreamResponse:
     What is left of one that is ended is named.
     """
     verb = "start" if call.request.path.endswith("/start") else "stop"
-    return await change_answer(call, verb, [session_of(call, query).unit], query)
+    document = await change_unit(call, verb, session_of(call, query).unit, query)
+    return json_answer(document, status=200 if query.wait else 202)
 
 
 async def restart(call: Call, query: s.SessionQuery) -> web.StreamResponse:

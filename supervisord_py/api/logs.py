@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from base64 import b64encode
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, closing, suppress
 from typing import Any
@@ -43,7 +42,7 @@ async def unit_logs(call: Call, query: s.LogsQuery) -> web.StreamResponse:
     else:
         source = _of_unit(LogReader.of(call.context.placement.log_dir, unit), query, since, cursor)
     media = choose(call, RAW, NDJSON, SSE)
-    return await feed(call, media, frames(media, query.encoding, source))
+    return await feed(call, media, _frames(media, source))
 
 
 def _unit_of(call: Call) -> str:
@@ -122,35 +121,26 @@ async def _begin(pipes: Pipes, number: int, stream: OutputStream, lines: int | N
     return end - sum(map(len, last[-lines:] if lines else []))
 
 
-async def frames(media: str, encoding: str, source: AsyncGenerator[Output, None]) -> AsyncGenerator[bytes, None]:
+async def _frames(media: str, source: AsyncGenerator[Output, None]) -> AsyncGenerator[bytes, None]:
     """Yield output as the frames of one answer; a character cut in two by the end of a chunk comes out whole."""
-    decoder = Decoder(replace=True)
+    decoder = Decoder()
 
-    def framed(known: dict[str, Any], member: str, content: Any, position: int, end: int) -> bytes:
-        document = {**known, member: content, "position": position, "next_position": end}
-        return frame(media, document, identifier=end)
-
-    def rest() -> list[bytes]:
-        ends = decoder.rest()
-        return [framed({"stream": it["stream"]}, "text", it["text"], it["offset"], it["end"]) for it in ends]
+    def framed(pieces: list[dict[str, Any]], **known: Any) -> bytes:
+        # What the decoder holds back is not sent yet, so a client that comes back must get it again.
+        told = [{**known, "position": it.pop("offset"), "next_position": it.pop("end"), **it} for it in pieces]
+        return b"".join(frame(media, each, identifier=each["next_position"]) for each in told)
 
     async with aclosing(source) as items:
         async for item in items:
-            if media == RAW:
-                yield item.data if isinstance(item, Chunk) else b""
-                continue
             if isinstance(item, Gap):
-                yield b"".join(rest()) + framed({}, "gap_bytes", item.lost_bytes, item.position, item.end)
-                continue
-            stream = item.stream.name.lower()
-            known = {"time": rfc3339(item.time), "stream": stream, "instance": item.instance}
-            if encoding == "base64":
-                yield framed(known, "base64", b64encode(item.data).decode(), item.position, item.end)
-                continue
-            for it in decoder.take(stream, item.position, item.data):
-                # What the decoder holds back is not sent yet, so a client that comes back must get it again.
-                yield framed(known, "text", it["text"], it["offset"], it["end"])
-    yield b"".join(rest())
+                gap = {"gap_bytes": item.lost_bytes, "offset": item.position, "end": item.end}
+                yield b"" if media == RAW else framed([*decoder.rest(), gap])
+            elif media == RAW:
+                yield item.data
+            else:
+                pieces = decoder.take(item.stream.name.lower(), item.position, item.data)
+                yield framed(pieces, time=rfc3339(item.time), instance=item.instance)
+    yield framed(decoder.rest())
 
 
 async def events(call: Call, query: s.EventsQuery) -> web.StreamResponse:

@@ -14,15 +14,6 @@ from supervisord_py.api.context import Call
 from supervisord_py.api.routes import ROUTES, Route, handler_of
 from supervisord_py.api.streams import JSON, NDJSON, PROBLEM, RAW, SSE, json_answer
 
-_PATH_PARTS = {
-    "t": "name of a tool, with or without `tool:`",
-    "u": "a unit: `x` where unambiguous, or `tool:x`",
-    "k": "a kernel's session: its id, or its name where only one has it",
-    "id": "id of a cell, an artifact or an execution",
-    "uuid": "`jupyter_id` of a kernel",
-    "name": "name of a kernelspec, or of an event",
-    "p": "name of a pipe, with or without `pipe:`",
-}
 _MEDIA = {"ndjson": NDJSON, "sse": SSE, "raw": RAW, "ipynb": "application/x-ipynb+json", "text": "text/plain"}
 _REF = "#/components/schemas/{name}"
 
@@ -59,11 +50,7 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     token = {"type": "http", "scheme": "bearer", "description": "On the loopback TCP listener only."}
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "pxd",
-            "version": version,
-            "description": "HTTP/1.1 and JSON on the daemon's Unix socket. Errors are RFC 9457 problem documents.",
-        },
+        "info": {"title": "pxd", "version": version, "description": "Errors are problem documents; see pxd-api(7)."},
         "servers": [{"url": "http://px", "description": "curl --unix-socket $SOCK http://px/…"}],
         "paths": paths,
         "components": {"schemas": schemas, "responses": {"Problem": problem}, "securitySchemes": {"token": token}},
@@ -73,19 +60,15 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
 
 def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
     words = [word.strip("{}").replace(".", "_") for word in route.path.split("/") if word and word != "api"]
-    parameters = [
-        _parameter("path", part, {"type": "string"}, _PATH_PARTS[part]) for part in re.findall("{(.+?)}", route.path)
-    ]
+    parameters = [_parameter("path", part, {"type": "string"}) for part in re.findall("{(.+?)}", route.path)]
     for field in msgspec.structs.fields(route.query):
         schema = msgspec.json.schema(field.type)
         schema = next((it for it in schema.get("anyOf", ()) if it != {"type": "null"}), schema)
-        parameters.append(_parameter("query", field.encode_name, schema, schema.pop("description", "")))
-    headers = {"X-Request-Id": "echoed; made where it is missing"}
-    if route.method == "POST":
-        headers["Idempotency-Key"] = "the same key, route and body are answered once and replayed after that"
-    if "sse" in route.returns:
-        headers["Last-Event-ID"] = "resume a stream after this id"
-    parameters += [_parameter("header", name, {"type": "string"}, text) for name, text in headers.items()]
+        parameters.append(_parameter("query", field.encode_name, schema))
+    headers = ["X-Request-Id"]
+    headers += ["Idempotency-Key"] if route.method == "POST" else []
+    headers += ["Last-Event-ID"] if "sse" in route.returns else []
+    parameters += [_parameter("header", name, {"type": "string"}) for name in headers]
     operation: dict[str, Any] = {
         "operationId": "_".join([route.method.lower(), *words]),
         "summary": (handler_of(route.handler).__doc__ or "").partition("\n")[0],
@@ -99,9 +82,8 @@ def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
     return operation
 
 
-def _parameter(place: str, name: str, schema: Any, description: str) -> dict[str, Any]:
-    described = {"description": description} if description else {}
-    return {"name": name, "in": place, "required": place == "path", **described, "schema": schema}
+def _parameter(place: str, name: str, schema: Any) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": place == "path", "schema": schema}
 
 
 def _answers(returns: str) -> dict[str, Any]:
@@ -112,11 +94,8 @@ def _answers(returns: str) -> dict[str, Any]:
         answer = answers.setdefault(status, {"description": HTTPStatus(int(status)).phrase})
         if word in {"nothing", "websocket"}:
             continue
-        media = _MEDIA.get(word, JSON)
-        schema: dict[str, Any] = {}
-        if word in _MEDIA:
-            schema = {"type": "string"} if word in {"ndjson", "sse", "text"} else {"contentMediaType": media}
-        elif word != "-":
+        schema: dict[str, Any] = {} if word == "-" else {"type": "string"}
+        if word not in _MEDIA and word != "-":
             schema = {"type": "object", "required": ["schema"], "properties": {"schema": {"const": word}}}
-        answer.setdefault("content", {})[media] = {"schema": schema}
+        answer.setdefault("content", {})[_MEDIA.get(word, JSON)] = {"schema": schema}
     return answers

@@ -9,7 +9,7 @@ An answer is `[STATUS ]SCHEMA` or `[STATUS ]MEDIA` with 200 where no status stan
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -54,10 +54,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def handler_of(name: str) -> Callable[..., Awaitable[web.StreamResponse]]:
+def handler_of(name: str) -> Callable[..., Coroutine[Any, Any, web.StreamResponse]]:
     """Return the handler that a row names."""
     module, _, function = name.partition(".")
-    found: Callable[..., Awaitable[web.StreamResponse]] = getattr(
+    found: Callable[..., Coroutine[Any, Any, web.StreamResponse]] = getattr(
         importlib.import_module(f"supervisord_py.api.{module}"), function
     )
     return found

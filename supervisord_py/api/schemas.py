@@ -7,10 +7,10 @@ not silently mean something else. In bodies null is the same as absent.
 from __future__ import annotations
 
 import re
-import typing
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -23,18 +23,17 @@ from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE
 from supervisord_py.pipes.output import OutputStream
 
+if TYPE_CHECKING:
+    from multidict import MultiMapping
+
 Q = TypeVar("Q", bound=msgspec.Struct)
 B = TypeVar("B")
 LONGEST = 2**63 - 1
 _AGE_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_AGE_PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
-_AGE = re.compile(r"\d+(?:\.\d+)?[smhdw]?(?:\d+(?:\.\d+)?[smhdw])*", re.ASCII)
-_LONGEST_AGE = 1e10
-_WHOLE = re.compile("-?[0-9]+")
-_SHOWN = 80
-_NO_NUL = r"^[^\x00]*$"
-_PATTERNS = {r"\S": "a text that is not empty", _NO_NUL: "a text without NUL"}
+_AGE_PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
+_AGE = re.compile(r"\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?[smhdw])+", re.ASCII)
 _MISSING = re.compile("the key '(.+)' is missing")
+_SHOWN = 80
 
 Text = Annotated[str, Meta(pattern=r"\S")]
 Seconds = Annotated[float, Meta(ge=0, le=7 * 86400, description="seconds")]
@@ -75,7 +74,6 @@ class LogsQuery(Query):
     stream: Literal["stdout", "stderr"] | None = None
     lines: Annotated[int, Meta(ge=0, le=1_000_000, description="only the last so many")] | None = None
     cursor: Position | None = None
-    encoding: Literal["text", "base64"] = "text"
 
 
 class TimeoutQuery(Query):
@@ -162,84 +160,6 @@ class OutputQuery(TailQuery):
     limit: PageBytes | None = None
 
 
-def read_query(kind: type[Q], pairs: list[tuple[str, str]], *, lenient: bool = False) -> Q:
-    """Read the query of a request; with `lenient`, what is not known is passed over.
-
-    Raises BadRequestError: a parameter is unknown, repeated, or has an impossible value; `parameter` names it.
-    """
-    known = _fields(kind)
-    values: dict[str, Any] = {}
-    for name, text in pairs:
-        if name not in known:
-            if not lenient:
-                near = documents.nearest(name, known, 0.5)
-                hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
-                raise BadRequestError(
-                    f"There is no query parameter {name[:_SHOWN]!r} here.",
-                    hint=hint if known else "this route takes no query parameters",
-                    parameter=name,
-                )
-        elif known[name]:
-            values.setdefault(name, []).append(text)
-        elif name in values:
-            message = f"Query parameter {name!r} was given more than once."
-            raise BadRequestError(message, hint="give it once", parameter=name)
-        else:
-            values[name] = text
-    try:
-        read = msgspec.convert(values, kind, strict=False)
-        for name, text in values.items():  # msgspec takes 1e3 and 1.0 for whole numbers, too
-            if type(getattr(read, name, None)) is int and not _WHOLE.fullmatch(text):
-                raise refuse_value(name, text, "must be a whole number")
-        return read
-    except msgspec.ValidationError:
-        _, problems = documents.convert(documents.Document(values, "", "", "json"), kind, strict=False)
-        name = problems[0].pointer.split("/")[1]
-        raise refuse_value(name, str(values[name]), problems[0].message) from None
-
-
-@cache
-def _fields(kind: type[msgspec.Struct]) -> dict[str, bool]:
-    """Return the names of a Struct's fields, and whether each is a list."""
-    return {field.encode_name: isinstance(field.default_factory, type) for field in msgspec.structs.fields(kind)}
-
-
-def refuse_value(name: str, value: str, wanted: str) -> BadRequestError:
-    """Make the error for a parameter whose value cannot be read; `wanted` is as `must be a number`."""
-    return BadRequestError(
-        f"Query parameter {name!r} cannot be {value[:_SHOWN]!r}: it {wanted}.",
-        hint="see: GET /api/openapi.json",
-        parameter=name,
-    )
-
-
-def moment_of(name: str, text: str | None, now: float) -> float | None:
-    """Return the Unix time meant by an RFC 3339 time (UTC where it says no zone) or by an age before `now`.
-
-    Raises BadRequestError: it is neither.
-    """
-    if text is None:
-        return None
-    if _AGE.fullmatch(text):
-        age = sum(float(count) * _AGE_UNITS[unit] for count, unit in _AGE_PART.findall(text))
-        if age <= _LONGEST_AGE:
-            return now - age
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        wanted = "must be an RFC 3339 time (2026-01-31T12:00:00Z) or an age (90s, 10m, 1h30m, 2d)"
-        raise refuse_value(name, text, wanted) from None
-
-
-def last_id(headers: Any) -> int | None:
-    """Return the number in Last-Event-ID, None where there is none. Raises BadRequestError: it is no number."""
-    seen: str = headers.get("Last-Event-ID", "")
-    if seen and not (seen.isascii() and seen.isdigit() and int(seen[:20]) <= LONGEST):
-        raise refuse_value("Last-Event-ID", seen, "must be the id of the last item")
-    return int(seen) if seen else None
-
-
 class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """No members: the path says it all."""
 
@@ -251,8 +171,6 @@ class New(Body):
 
 
 class NewTool(New):
-    """A tool to be written."""
-
     template: Literal["stdlib", "fastapi", "node"] | None = None
 
 
@@ -285,16 +203,12 @@ class Happening(Body):
 
 
 class PreviewSchedule(Body):
-    """A schedule to be explained."""
-
     schedule: Text
     timezone: Text | None = None
     count: Annotated[int, Meta(ge=1, le=50)] | None = None
 
 
 class Place(Body):
-    """Where code runs."""
-
     cwd: Text | None = None
     interpreter: Text | None = None
     kernelspec: Text | None = None
@@ -308,15 +222,13 @@ class StartKernel(Place):
 
     name: Text | None = None
     env: dict[str, str] | None = None
-    arguments: list[Annotated[str, Meta(pattern=_NO_NUL)]] | None = None
+    arguments: list[Annotated[str, Meta(pattern=r"^[^\x00]*$")]] | None = None
     owner: Literal["session", "jupyter"] | None = None
     timeout: Amount | None = None
     explain: bool | None = None
 
 
 class CellBody(Body):
-    """One cell."""
-
     code: str
     title: Text | None = None
 
@@ -341,45 +253,88 @@ class JupyterKernel(msgspec.Struct, frozen=True):
     env: dict[str, str] | None = None
 
 
+def read_query(kind: type[Q], given: MultiMapping[str]) -> Q:
+    """Read the query of a request. Raises BadRequestError: a parameter is unknown, given twice, or impossible."""
+    lists = _lists(kind)
+    values: dict[str, Any] = {}
+    for name in given:
+        every = given.getall(name)
+        values[name] = every if name in lists or len(every) > 1 else every[0]
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError:
+        _, problems = documents.convert(documents.Document(values, "", "", "json"), kind, strict=False)
+    [mistake, *_], hint = _told(problems)
+    name = mistake["pointer"].split("/")[1][:_SHOWN]
+    message = f"Query parameter {name!r}: {mistake['message']}."
+    raise BadRequestError(message, hint=hint or "see: GET /api/openapi.json", parameter=name)
+
+
+@cache
+def _lists(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the names of the fields that are lists: those parameters may be repeated."""
+    return frozenset(it.encode_name for it in msgspec.structs.fields(kind) if it.default_factory is list)
+
+
+def _told(problems: Sequence[documents.Problem]) -> tuple[list[dict[str, str]], str | None]:
+    """Return mistakes as problem documents list them, and the cure of the first, where it is known."""
+    mistakes = []
+    for problem in problems:
+        message = problem.message.partition("; did you mean ")[0]
+        missing = _MISSING.fullmatch(message)
+        pointer = f"{problem.pointer}/{missing[1]}" if missing else problem.pointer
+        mistakes.append({"pointer": pointer, "message": "is missing" if missing else message})
+    near = problems[0].message.partition("; did you mean ")[2]
+    return mistakes, f"did you mean {near}" if near else problems[0].hint
+
+
+def refuse_value(name: str, value: str, wanted: str) -> BadRequestError:
+    """Make the error for a parameter or header with an impossible value; `wanted` is as `must be a number`."""
+    message = f"{name!r} cannot be {value[:_SHOWN]!r}: it {wanted}."
+    return BadRequestError(message, hint="see: GET /api/openapi.json", parameter=name)
+
+
+def moment_of(name: str, text: str | None, now: float) -> float | None:
+    """Return the Unix time meant by an RFC 3339 time (UTC where it says no zone) or by an age before `now`.
+
+    Raises BadRequestError: it is neither.
+    """
+    if text is None:
+        return None
+    if _AGE.fullmatch(text):
+        return now - sum(float(count) * _AGE_UNITS[unit] for count, unit in _AGE_PART.findall(text))
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        wanted = "must be an RFC 3339 time (2026-01-31T12:00:00Z) or an age (90s, 10m, 1h30m, 2d)"
+        raise refuse_value(name, text, wanted) from None
+
+
+def last_id(headers: Mapping[str, str]) -> int | None:
+    """Return the number in Last-Event-ID, None where there is none. Raises BadRequestError: it is no number."""
+    seen = headers.get("Last-Event-ID", "")
+    if seen and not (seen.isascii() and seen.isdigit() and int(seen[:20]) <= LONGEST):
+        raise refuse_value("Last-Event-ID", seen, "must be the id of the last item")
+    return int(seen) if seen else None
+
+
 def read_body(kind: type[B], raw: bytes) -> B:
-    """Read the JSON body of a request; none at all counts as {} where nothing in it is needed, but for cells and keys.
+    """Read the JSON body of a request; none at all is `{}`.
 
     Raises BadRequestError: it is no JSON (`line` and `column` say where), or no object; InvalidInputError: it does not
     fit; each mistake with its JSON pointer.
     """
-    if not raw:
-        try:
-            if kind is Execute or typing.get_origin(kind) is dict:
-                raise TypeError
-            return kind()
-        except TypeError:
-            hint = "send a JSON body, for example {}"
-            raise BadRequestError("The body is empty; it must be JSON.", hint=hint) from None
     try:
-        read: B = _decoder(typing.cast("Any", kind)).decode(raw)
+        read: B = _decoder(cast("Any", kind)).decode(raw or b"{}")
         return read
     except (ValueError, RecursionError):  # of which there is more to say
-        document = _document(raw)
+        document = _document(raw or b"{}")
     if not isinstance(document.value, dict):
         raise BadRequestError("The body must be a JSON object.", hint='for example {"name": "my-tool"}')
-    _, problems = documents.convert(document, kind)
-    mistakes = list({each["pointer"]: each for each in (_mistake(it, document.value) for it in problems)}.values())
-    message, _, near = mistakes[0]["message"].partition("; did you mean ")
-    hint = f"did you mean {near}" if near else problems[0].hint or "see: man pxd-api"
-    raise InvalidInputError(f"{mistakes[0]['pointer'] or 'The body'}: {message}.", hint=hint, errors=mistakes)
-
-
-def _mistake(problem: documents.Problem, body: dict[str, Any]) -> dict[str, str]:
-    """Return a problem as it is told; of a map's or a list's member that does not fit, at the map or the list."""
-    if missing := _MISSING.fullmatch(problem.message):
-        return {"pointer": f"{problem.pointer}/{missing[1]}", "message": "is missing"}
-    message = problem.message
-    for pattern, words in _PATTERNS.items():
-        message = message.replace(f"a string matching regex {pattern!r}", words)
-    parts = problem.pointer.split("/")
-    while len(parts) > 2 and (parts[-1].isdigit() or isinstance(body.get(parts[1]), dict)):
-        parts.pop()
-    return {"pointer": "/".join(parts), "message": message}
+    mistakes, hint = _told(documents.convert(document, kind)[1])
+    detail = f"{mistakes[0]['pointer'] or 'The body'}: {mistakes[0]['message']}."
+    raise InvalidInputError(detail, hint=hint or "see: man pxd-api", errors=mistakes)
 
 
 @cache
@@ -392,9 +347,6 @@ def _document(raw: bytes) -> documents.Document:
         return documents.parse_json(documents.decode(raw, ""), "")
     except DocumentError as error:
         found = error.problem
-    if "surrogate" in found.message:
-        hint = "escape it where the text is made: \\ud800 cannot be stored or run as UTF-8"
-        raise refuse("", f"There is {found.message} in the body, which is no Unicode text.", hint)
     where = "" if found.line is None else f" at line {found.line}, column {found.column}"
     raise BadRequestError(
         f"The body is no JSON: {found.message}{where}.",

@@ -18,7 +18,7 @@ from supervisord_py.api.units import (
     PipeUnit,
     UnitView,
     all_units,
-    change_document,
+    change_unit,
     cold,
     measured,
     unit_named,
@@ -71,20 +71,20 @@ async def _act(call: Call, query: s.BatchQuery, verb: str, view: UnitView) -> di
             return await pipes.run_document(call, view.name, wait=query.wait is True)
         if verb == "stop":
             work = pipes.cancel_document(call, view.name)
-            return await within(call, query.timeout, f"The stop of {view.unit}", work, [view.unit])
+            return await within(call, query.timeout, f"The stop of {view.unit}", work, view.unit)
         raise BadRequestError(
             "a pipe is not restarted: each execution is a run of its own, from its beginning to its end",
             hint=f"pxctl stop {view.unit} && pxctl start {view.unit}; the last one again: pxctl pipe retry ID",
             unit=view.unit,
         )
     if verb != "restart":
-        return await change_document(call, verb, [view.unit], query)
+        return await change_unit(call, verb, view.unit, query)
     if view.kind == "kernel" and query.wait is not False:  # calls in line are kept
         again = call.context.kernels.restart(view.name)
-        restarted = await within(call, query.timeout, f"The restart of {view.unit}", again, [view.unit])
+        restarted = await within(call, query.timeout, f"The restart of {view.unit}", again, view.unit)
         return kernels.session_document(call, restarted)
-    await change_document(call, "stop", [view.unit], msgspec.structs.replace(query, wait=True))
-    return await change_document(call, "start", [view.unit], query)
+    await change_unit(call, "stop", view.unit, msgspec.structs.replace(query, wait=True))
+    return await change_unit(call, "start", view.unit, query)
 
 
 async def wait(call: Call, query: s.UntilQuery) -> web.StreamResponse:

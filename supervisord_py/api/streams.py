@@ -11,7 +11,7 @@ import asyncio
 import base64
 import codecs
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -92,12 +92,7 @@ def frame(media: str, document: Any, *, identifier: int | str | None = None, eve
 
 
 async def feed(
-    call: Call,
-    media: str,
-    source: AsyncGenerator[bytes, None],
-    *,
-    headers: Mapping[str, str] | None = None,
-    closing: asyncio.Event | None = None,
+    call: Call, media: str, source: AsyncGenerator[bytes, None], *, closing: asyncio.Event | None = None
 ) -> web.StreamResponse:
     """Answer with what a source yields until it ends or `closing` (else the daemon's) is set; on SSE, signs of life.
 
@@ -106,7 +101,7 @@ async def feed(
     config, transport = call.context.config, call.request.transport
     if transport is not None:
         transport.set_write_buffer_limits(high=BUFFER_BYTES)
-    response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+    response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
     response.content_type = media
     if media == SSE:
         response.charset = "utf-8"
@@ -151,13 +146,12 @@ async def until_closing(
 class Decoder:
     """Makes members of documents of pieces of output: text where the bytes are UTF-8, base64 where they are not.
 
-    A character that was cut in two between two pieces is kept until the rest of it comes. With `in_order`, what was
-    kept of one stream is told before anything of another; with `replace`, what is no UTF-8 becomes U+FFFD.
+    A character that was cut in two between two pieces is kept until the rest of it comes; with `in_order`, only until
+    something of another stream is told.
     """
 
-    def __init__(self, *, in_order: bool = False, replace: bool = False) -> None:
+    def __init__(self, *, in_order: bool = False) -> None:
         self._in_order = in_order
-        self._replace = replace
         self._held: dict[str, tuple[int, bytes]] = {}
 
     def take(self, stream: str, offset: int, data: bytes) -> list[dict[str, Any]]:
@@ -167,7 +161,7 @@ class Decoder:
         (begin, before), end = self._held.pop(stream, (offset, b"")), offset + len(data)
         told, data = self.rest() if self._in_order else [], before + data
         try:
-            text, used = codecs.utf_8_decode(data, "replace" if self._replace else "strict", False)
+            text, used = codecs.utf_8_decode(data, "strict", False)
         except UnicodeDecodeError:
             return [*told, _binary(stream, begin, end, data)]
         if used < len(data):
@@ -178,9 +172,6 @@ class Decoder:
     def rest(self) -> list[dict[str, Any]]:
         """Return what is still held: the beginnings of characters that never ended."""
         held, self._held = self._held, {}
-        if self._replace:
-            return [{"stream": stream, "offset": at, "end": at + len(data), "text": data.decode(errors="replace")}
-                    for stream, (at, data) in held.items()]  # fmt: skip
         return [_binary(stream, at, at + len(data), data) for stream, (at, data) in held.items()]
 
 

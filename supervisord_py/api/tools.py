@@ -15,9 +15,9 @@ from aiohttp import web
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiContext, Call
-from supervisord_py.api.names import resolve, resolve_one
+from supervisord_py.api.names import resolve_one
 from supervisord_py.api.streams import NDJSON, feed, frame, json_answer, pick
-from supervisord_py.api.units import all_units, change_answer
+from supervisord_py.api.units import all_units, change_unit
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TimedOutError, UnknownUnitError
 from supervisord_py.process import program
 from supervisord_py.process.model import Reason
@@ -128,10 +128,11 @@ async def lease(call: Call, query: s.TimeoutQuery) -> web.StreamResponse:
 async def change(call: Call, query: s.WorkQuery) -> web.StreamResponse:
     """Warm a tool up or stop it; answer once it is ready, or nothing of it is left, or with `wait=0` at once.
 
-    A glob may mean several. What is left of one that is stopped is named.
+    What is left of one that is stopped is named.
     """
     verb = call.request.path.rpartition("/")[2]
-    return await change_answer(call, verb, resolve([call.path("t")], _tools(call)), query)
+    document = await change_unit(call, verb, f"tool:{tool_name(call)}", query)
+    return json_answer(document, status=200 if query.wait else 202)
 
 
 async def pin(call: Call, query: s.PinQuery | None = None) -> web.StreamResponse:

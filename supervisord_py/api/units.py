@@ -9,24 +9,24 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from aiohttp import web
 
 from supervisord_py.api import schemas as s
-from supervisord_py.api.context import ApiContext, Call
+from supervisord_py.api.context import ApiContext, Call, Sample
 from supervisord_py.api.names import resolve, resolve_one
-from supervisord_py.api.streams import json_answer, pick, rfc3339
+from supervisord_py.api.streams import pick, rfc3339
 from supervisord_py.errors import PxError, SurvivorsError, TimedOutError
 from supervisord_py.kernels.session import StartRequest
 from supervisord_py.kernels.session_register import SessionView
+from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.pipes.models import PipeView
 from supervisord_py.process.model import Reason, TreeStat
 from supervisord_py.tools.catalog import Entry
 from supervisord_py.tools.service import ToolState
 
 T = TypeVar("T")
+U = TypeVar("U", bound="UnitView")
 
-_SHORTEST_SAMPLE = 0.5
-"""Seconds: a younger CPU sample is not replaced, or two clients at once would rob each other of a meaningful span."""
+_SHORTEST_SAMPLE = 0.5  # seconds
 _KEEP_SAMPLES = 3600.0
 
 
@@ -77,7 +77,7 @@ class PipeUnit(UnitView, kw_only=True):
     enabled: bool
     schedule: str | None
     running: int | None
-    last_status: str | None
+    last_status: Status | None
     consecutive_failures: int
 
 
@@ -93,34 +93,26 @@ def all_units(context: ApiContext) -> dict[str, UnitView]:
     return {view.unit: view for view in sorted(found, key=lambda view: view.unit)}
 
 
-def _uptime(started: float | None) -> float | None:
-    return None if started is None else round(max(0.0, time.time() - started), 3)
+def _unit(kind: type[U], seen: Any, /, **known: Any) -> U:
+    """Return a unit: what is known, and all that its room's own view says by the same name."""
+    same = [name for name in kind.__struct_fields__ if name not in known and hasattr(seen, name)]
+    if (started := getattr(seen, "started_at", None)) is not None:
+        known["uptime_seconds"] = round(max(0.0, time.time() - started), 3)
+    return kind(**pick(seen, *same) if same else {}, **known)
 
 
 def _tool_unit(name: str, state: ToolState | None, entry: Entry | None) -> UnitView:
     error = None if entry is None else entry.error
-    known: dict[str, Any] = {"warnings": () if entry is None else entry.warnings}
-    if error is not None:
-        known |= {"config_error": error.detail, "config_problem": error.problem()}
-    if state is not None:
-        known |= pick(state, "state", "reason", "pid", "port", "instance", "started_at", "last_used", "in_flight")
-        known |= pick(state, "waiting", "pinned", "start_method", "restarts", "cold_start_ms", "failure", "survivors")
-        known |= {"uptime_seconds": _uptime(state.started_at), "warnings": state.warnings}
-    return UnitView(unit=f"tool:{name}", kind="tool", name=name, **known)
+    known: dict[str, Any] = {"config_error": None if error is None else error.detail}
+    known["config_problem"] = None if error is None else error.problem()
+    if state is None and entry is not None:
+        known["warnings"] = entry.warnings
+    return _unit(UnitView, state, unit=f"tool:{name}", kind="tool", name=name, **known)
 
 
 def _kernel_unit(view: SessionView) -> KernelUnit:
-    return KernelUnit(
-        **pick(view, "unit", "state", "reason", "pid", "started_at", "rss_bytes", "last_used", "start_method"),
-        **pick(view, "restarts", "instance", "cold_start_ms", "failure", "running", "cwd", "interpreter", "backend"),
-        kind="kernel",
-        name=view.id,
-        uptime_seconds=_uptime(view.started_at),
-        in_flight=int(view.running is not None),
-        waiting=view.queued,
-        warnings=view.notices,
-        session=view.name,
-    )
+    calls = {"in_flight": int(view.running is not None), "waiting": view.queued}
+    return _unit(KernelUnit, view, kind="kernel", name=view.id, session=view.name, warnings=view.notices, **calls)
 
 
 def pipe_unit(view: PipeView) -> PipeUnit:
@@ -134,19 +126,17 @@ def pipe_unit(view: PipeView) -> PipeUnit:
         state = "failed"
     else:
         state = "idle" if view.enabled else "disabled"
-    return PipeUnit(
-        **pick(view, "name", "pid", "started_at", "next_run", "config_error", "instance", "warnings", "enabled"),
-        **pick(view, "schedule", "running", "consecutive_failures"),
+    return _unit(
+        PipeUnit,
+        view,
         unit=f"pipe:{view.name}",
         kind="pipe",
         state=state,
-        uptime_seconds=_uptime(view.started_at),
         last_used=rfc3339(view.last_run),
         in_flight=int(view.running is not None),
         waiting=view.queued,
         failure=failure or None,
         config_problem=failure or None,
-        last_status=None if view.last_status is None else view.last_status.value,
     )
 
 
@@ -178,7 +168,7 @@ async def measured(call: Call, views: Sequence[UnitView]) -> Sequence[UnitView]:
     """Add what their trees use now: memory, processes, and CPU since the last time that anybody asked."""
     stats = await measure(call.context, [view.instance for view in views if view.instance is not None])
     now, samples = time.monotonic(), call.live.cpu
-    for old in [key for key, known in samples.items() if now - known[-1][0] > _KEEP_SAMPLES]:
+    for old in [key for key, known in samples.items() if now - known.time > _KEEP_SAMPLES]:
         del samples[old]
     for view in views:
         if view.instance is not None and (stat := stats.get(view.instance)) is not None:
@@ -197,40 +187,29 @@ async def measure(context: ApiContext, instances: list[str]) -> Mapping[str, Tre
         return {}
 
 
-def cpu_percent(samples: dict[str, list[tuple[float, float]]], instance: str, spent: float, now: float) -> float | None:
-    """Take a sample of an instance's CPU seconds; return percent of one CPU since the last usable one, None at first.
+def cpu_percent(samples: dict[str, Sample], instance: str, spent: float, now: float) -> float | None:
+    """Return percent of one CPU since the last time that anybody asked, None at the first; remember the sample.
 
-    `samples`: the last two usable ones of each instance: (monotonic time, CPU seconds).
+    One that is asked for again within half a second is told the same: the span would say nothing.
     """
-    known = samples.setdefault(instance, [])
-    if not known or now - known[-1][0] >= _SHORTEST_SAMPLE:
-        known.append((now, spent))
-        del known[:-2]
-    base = known[0]
-    if len(known) < 2 or now <= base[0]:
-        return None
-    return round(max(0.0, spent - base[1]) / (now - base[0]) * 100, 1)
+    last = samples.get(instance)
+    if last is not None and now - last.time < _SHORTEST_SAMPLE:
+        return last.percent
+    percent = None if last is None else round(max(0.0, spent - last.cpu_seconds) / (now - last.time) * 100, 1)
+    samples[instance] = Sample(now, spent, percent)
+    return percent
 
 
-async def change_answer(
-    call: Call, verb: str, units: Sequence[str], query: s.WorkQuery | s.BatchQuery
-) -> web.StreamResponse:
-    """Start or stop tools or kernels; answer with how they are then, or with `wait=0` at once, which is 202."""
-    return json_answer(await change_document(call, verb, units, query), status=202 if query.wait is False else 200)
-
-
-async def change_document(
-    call: Call, verb: str, units: Sequence[str], query: s.WorkQuery | s.BatchQuery
-) -> dict[str, Any]:
-    """Start or stop tools or kernels: `survivors` of a stop is [], `killed` those that did not end within their grace.
+async def change_unit(call: Call, verb: str, unit: str, query: s.WorkQuery | s.BatchQuery) -> dict[str, Any]:
+    """Start or stop a tool or kernel: `survivors` of a stop is [], `killed` names it if its grace was not enough.
 
     The work goes on by itself when the client does not want to wait. Raises SurvivorsError: something is
     left; TimedOutError: the time is over.
     """
     context, killed = call.context, []
+    kind, _, name = unit.partition(":")
 
-    async def one(unit: str) -> None:
-        kind, _, name = unit.partition(":")
+    async def work() -> None:
         if kind == "tool" and verb == "start":
             await context.launcher.warm(name, timeout_seconds=query.timeout)
         elif kind == "tool":
@@ -246,34 +225,27 @@ async def change_document(
                 survivors=[{"pid": pid} for pid in survivors],
             )
 
-    async def all_of_them() -> None:  # every one comes to its end, whatever becomes of the others
-        for result in await asyncio.gather(*map(one, units), return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
-
-    for unit in units if verb == "start" else ():
-        if unit.startswith("tool:"):
-            context.catalog.get(unit.removeprefix("tool:"))
+    if kind == "tool" and verb == "start":
+        context.catalog.get(name)  # a broken one is told, also to who does not wait
     if query.wait is False:
-        call.live.detach(all_of_them())
+        call.live.detach(work())
     elif verb == "start":
-        await all_of_them()
+        await work()
     else:
-        await within(call, query.timeout, f"The stop of {', '.join(units)}", all_of_them(), units)
-    known = all_units(context)
-    views = await measured(call, [known.get(unit) or cold(unit) for unit in units])
+        await within(call, query.timeout, f"The stop of {unit}", work(), unit)
+    views = await measured(call, [all_units(context).get(unit) or cold(unit)])
     document = {"schema": f"px.{verb}/1", "units": views}
     return document if verb == "start" else {**document, "survivors": [], "killed": killed}
 
 
-async def within(call: Call, seconds: float | None, what: str, work: Coroutine[Any, Any, T], units: Sequence[str]) -> T:
+async def within(call: Call, seconds: float | None, what: str, work: Coroutine[Any, Any, T], unit: str) -> T:
     """Wait for work that goes on when the time is over. Raises TimedOutError: it is."""
     task = asyncio.create_task(work)
     done, _ = await asyncio.wait({task}, timeout=seconds)
     if not done:
         call.live.leave(task)
-        detail, unit = f"{what} took longer than {seconds:g} s; it goes on.", units[0] if len(units) == 1 else None
-        raise TimedOutError(detail, hint=f"pxctl why {units[0]}", unit=unit)
+        detail = f"{what} took longer than {seconds:g} s; it goes on."
+        raise TimedOutError(detail, hint=f"pxctl why {unit}", unit=unit)
     return task.result()
 
 

@@ -22,8 +22,8 @@ _TAIL_BYTES = 16 * 1024
 
 _LOGS = "pxctl logs {unit} --stderr"
 _START = "pxctl start {unit}"
-_KERNEL_START = "pxctl kernel start {name}"
 _DEBUG = "pxctl tools debug {name}"
+_MEMORY = "kernels.hard_memory_mb, or more than kernels.soft_memory_mb at the end of a cell"
 
 MEANINGS = {
     Reason.EXIT: ("it exited by itself", _LOGS),
@@ -32,7 +32,7 @@ MEANINGS = {
     Reason.EVICTED_LRU: ("others were used more recently and the warm set was full", "pxctl pin {name}"),
     Reason.EVICTED_TTL: ("nobody used it for its warm_keep_seconds", "pxctl pin --forever {name}"),
     Reason.MEMORY_LIMIT: ("it used more memory than max_memory_mb", "raise max_memory_mb in tool.json"),
-    Reason.OOM_KILL: ("the kernel killed it because memory ran out", "lower max_memory_mb of what runs beside it"),
+    Reason.OOM_KILL: ("the kernel killed it because memory ran out", "lower the limits of what runs beside it"),
     Reason.RUNTIME_LIMIT: ("a run took longer than max_runtime_seconds", "raise max_runtime_seconds in tool.json"),
     Reason.CPU_LIMIT: ("it used more CPU time than limits.cpu_seconds", "raise limits.cpu_seconds"),
     Reason.WATCHDOG: ("it stopped giving signs of life", _LOGS),
@@ -50,24 +50,14 @@ MEANINGS = {
 
 KERNEL_MEANINGS = {
     Reason.EXIT: ("its process ended by itself, or a cell called exit()", _LOGS),
-    Reason.STOPPED: ("someone asked to stop it", _KERNEL_START),
-    Reason.EVICTED_LRU: (
-        "others were used more recently and there were kernels.max_sessions of them",
-        "raise kernels.max_sessions",
-    ),
+    Reason.EVICTED_LRU: ("others were used more recently, kernels.max_sessions of them", "raise kernels.max_sessions"),
     Reason.EVICTED_TTL: ("nobody used it for kernels.idle_seconds", "raise kernels.idle_seconds"),
-    Reason.MEMORY_LIMIT: (
-        "it used more memory than kernels.hard_memory_mb, or more than kernels.soft_memory_mb at the end of a cell",
-        "raise kernels.soft_memory_mb or kernels.hard_memory_mb",
-    ),
-    Reason.OOM_KILL: ("the kernel killed it because memory ran out", "lower kernels.hard_memory_mb"),
+    Reason.MEMORY_LIMIT: (f"it used more memory than {_MEMORY}", "raise kernels.soft_memory_mb or hard_memory_mb"),
     Reason.CPU_LIMIT: ("it used more CPU time than its limit", "look for setrlimit in its cells"),
     Reason.READINESS_TIMEOUT: ("it did not answer in time after its start", _LOGS),
     Reason.EARLY_EXIT: ("it ended before it answered", _LOGS),
     Reason.SPAWN_FAILED: ("it could not be started at all", "pxctl kernel start --explain {name}"),
-    Reason.SHUTDOWN: ("the daemon stopped", _KERNEL_START),
-    Reason.INTERRUPTED: ("the keeper or the machine went down under it", _KERNEL_START),
-    Reason.CANCELLED: ("a cancelled cell would not end otherwise", _KERNEL_START),
+    Reason.CANCELLED: ("a cancelled cell would not end otherwise", _START),
     Reason.TIMEOUT: ("a cell that was over its time would not end otherwise", "give it longer: --timeout"),
     Reason.REPLACED: ("it was reset or restarted, and a new instance took its place", "nothing to do"),
 }

@@ -13,24 +13,7 @@ import pytest
 from supervisord_py.api import doctor as checks
 from supervisord_py.api.doctor import FAIL, OK, WARN
 from supervisord_py.api.why import KERNEL_MEANINGS, MEANINGS, meaning_of
-from supervisord_py.process.model import Caps, Reason
-
-
-@pytest.mark.parametrize(
-    ("kill", "memory", "verdicts"),
-    [("cgroup", "cgroup", [OK, OK]), ("subreaper", "sampled", [OK, OK]), ("process_group", "none", [WARN, FAIL])],
-)
-def test_rungs(kill: str, memory: str, verdicts: list[str]) -> None:
-    found = list(checks.check_rungs(Caps(1, 0.0, "boot", kill, memory, 0)))
-    assert [one.status for one in found] == verdicts
-    assert [one.repair is None for one in found] == [verdict == OK for verdict in verdicts]
-
-
-def test_what_an_earlier_keeper_left_is_told() -> None:
-    assert checks.check_interrupted([]).status == OK
-    assert "one child, which was stopped: tool:x" in checks.check_interrupted(["tool:x"]).detail
-    several = checks.check_interrupted(["tool:y", "tool:x", "tool:x"])
-    assert (several.status, "3 children, which were stopped: tool:x, tool:y" in several.detail) == (WARN, True)
+from supervisord_py.process.model import Reason
 
 
 def test_open_files_and_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,28 +24,6 @@ def test_open_files_and_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for free, verdict in ((10, FAIL), (500, WARN), (5000, OK)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free * checks.MEBIBYTE))
         assert checks.check_disk(tmp_path).status == verdict
-
-
-def test_modes_and_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    private, shared, folder = tmp_path / "private", tmp_path / "shared", tmp_path / "folder"
-    for path, mode in ((private, 0o600), (shared, 0o644)):
-        path.touch()
-        path.chmod(mode)
-    folder.mkdir()
-    folder.chmod(0o755)
-    found = [(one.status, one.repair) for one in checks.check_modes([private, shared, folder, tmp_path / "gone"])]
-    repairs = [f"chmod 600 {shared}", f"chmod 700 {folder}", "pxctl daemon restart --all"]
-    assert found == [(OK, None), *((FAIL, repair) for repair in repairs)]
-    own = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
-    assert [one.repair for one in checks.check_modes([private])] == [f"chown {own + 1} {private}"]
-
-
-def test_the_slowest_imports_of_a_tool_are_named() -> None:
-    found = {"quick": {"yaml": 0.1}, "slow": {"a": 0.1, "scipy": 1.5, "numpy": 0.25, "pandas": 0.75}}
-    (one,) = checks.check_imports(found.items())
-    assert (one.name, one.status) == ("imports:slow", OK)
-    assert one.detail == "a first start imports for 2.60 s, most of it scipy 1.50 s, pandas 0.75 s, numpy 0.25 s"
 
 
 def test_the_files_of_a_tool(tmp_path: Path) -> None:
@@ -79,7 +40,7 @@ def test_the_files_of_a_tool(tmp_path: Path) -> None:
     path.chmod(0o600)
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "__init__.cpython-311.pyc").touch()
-    assert found() == [("bytecode:x", OK, None)]
+    assert found() == []
 
 
 @pytest.mark.parametrize(
@@ -87,12 +48,13 @@ def test_the_files_of_a_tool(tmp_path: Path) -> None:
     [("linux", "config/systemd/user/pxd.service"), ("darwin", "home/Library/LaunchAgents/org.example.pxd.plist")],
 )
 def test_the_service_unit_and_linger_which_matters_only_for_a_users_unit_under_systemd(
-    tmp_path: Path, platform: str, place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, place: str
 ) -> None:
+    monkeypatch.setattr("sys.platform", platform)
     linger, runs = tmp_path / "linger", tmp_path / "systemd"
 
     def found() -> dict[str, tuple[str, str | None]]:
-        told = checks.check_service(tmp_path / "home", tmp_path / "config", platform=platform, linger=linger, runs=runs)
+        told = checks.check_service(tmp_path / "home", tmp_path / "config", linger=linger, runs=runs)
         return {one.name: (one.status, one.repair) for one in told}
 
     assert found() == {"service_unit": (WARN, "pxctl daemon install")}

@@ -24,13 +24,6 @@ from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.process.model import Reason
 
 
-async def test_wishes_are_accepted_and_passed_on(rig: Rig) -> None:
-    assert (await rig.ask("POST", "/api/daemon/restart"))[0] == 202
-    assert (await rig.ask("POST", "/api/daemon/restart?all=1"))[1]["scope"] == "all"
-    assert (await rig.ask("POST", "/api/daemon/stop"))[1]["wish"] == "stop"
-    assert rig.control.wishes == ["restart False", "restart True", "stop"]
-
-
 async def checks(rig: Rig) -> dict[str, dict[str, Any]]:
     status, document, _ = await rig.get("/api/doctor")
     assert (status, document["schema"]) == (200, "px.doctor/1")
@@ -86,12 +79,6 @@ async def test_waiting_ends_with_the_event_that_changed_the_state(rig: Rig) -> N
     assert status == 200
     assert document == {"schema": "px.wait/1", "unit": "tool:x", "state": "ready", "reason": None, "ok": True}
     assert len(rig.context.events._subscriptions) == before
-
-
-async def test_a_wait_that_takes_too_long_is_504(rig: Rig) -> None:
-    rig.add_tool("x")
-    status, problem, _ = await rig.get("/api/units/x/wait?for=ready&timeout=0.05")
-    assert (status, problem["kind"], problem["exit_code"], problem["unit"]) == (504, "timed_out", 7, "tool:x")
 
 
 async def test_a_wait_ends_when_the_daemon_does(rig: Rig) -> None:
@@ -157,20 +144,6 @@ async def test_why_a_pipe_that_does_not_run_tells_of_its_last_execution(rig: Rig
     assert document["reason"] is None, "it completed"
 
 
-async def test_why_a_tool_that_never_ran(rig: Rig) -> None:
-    rig.add_tool("x")
-    document = (await rig.get("/api/units/x/why"))[1]
-    assert (document["state"], document["reason"], document["chain"], document["stderr_tail"]) == ("cold", None, [], "")
-    assert "never started" in document["summary"]
-    assert document["next_step"] == "pxctl start tool:x"
-
-
-async def test_why_tells_what_is_not_as_it_could_be(rig: Rig) -> None:
-    rig.add_tool("x")
-    rig.launcher.put("x", warnings=("it is slow",))
-    assert (await rig.get("/api/units/x/why"))[1]["summary"].endswith(" Beside that: it is slow.")
-
-
 async def test_why_a_kernel_that_was_started_anew_tells_how_the_one_before_ended(rig: Rig) -> None:
     rig.add_tool("x")
     publish = rig.context.events.publish
@@ -195,13 +168,6 @@ async def test_what_was_cut_off_is_told_by_daemon_and_doctor(rig: Rig, short_tmp
             checks = {check["name"]: check for check in (await answer.json())["checks"]}
     assert checks["interrupted"]["status"] == "warn"
     assert "tool:x" in checks["interrupted"]["detail"]
-
-
-async def test_every_route_is_described(rig: Rig) -> None:
-    status, document, _ = await rig.get("/api/openapi.json")
-    assert (status, document["openapi"], document["info"]["version"]) == (200, "3.1.0", "1.2.3")
-    described = {f"{method.upper()} {path}" for path, item in document["paths"].items() for method in item}
-    assert described == {f"{route.method} {route.path}" for route in ROUTES}
 
 
 def test_the_description_is_sound() -> None:

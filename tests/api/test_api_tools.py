@@ -9,12 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from aiohttp import web
 
 from api.api_rig import Rig, until
-from supervisord_py.api import tools
-from supervisord_py.errors import ConflictError, SurvivorsError
-from supervisord_py.tools.sync import SyncFailedError
+from supervisord_py.errors import SurvivorsError
 
 
 async def test_without_waiting_the_work_goes_on_by_itself(rig: Rig) -> None:
@@ -42,22 +39,6 @@ async def test_a_stop_that_takes_too_long_goes_on(rig: Rig) -> None:
     assert "goes on" in problem["detail"]
 
 
-async def test_run_and_stream_reach_the_proxy_with_the_right_wish(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str, bool]] = []
-
-    async def forward(_: Any, __: Any, name: str, *, streaming: bool, **___: Any) -> web.StreamResponse:
-        seen.append((name, streaming))
-        raise ConflictError("enough")
-
-    monkeypatch.setattr(tools, "forward", forward)
-    rig.add_tool("x")
-    await rig.ask("POST", "/api/tools/x/run?timeout=5&keep_alive=-1", {})
-    await rig.ask("POST", "/api/tools/tool:x/stream", {})
-    assert seen == [("x", False), ("x", True)]
-    status, problem, _ = await rig.ask("POST", "/api/tools/x/run?keep_alive=-2", {})
-    assert (status, problem["parameter"]) == (400, "keep_alive")
-
-
 async def test_a_tool_that_runs_is_removed_only_by_force(rig: Rig) -> None:
     folder = rig.add_tool("x")
     rig.launcher.put("x", pid=7)
@@ -68,24 +49,6 @@ async def test_a_tool_that_runs_is_removed_only_by_force(rig: Rig) -> None:
     assert (status, document["schema"], document["folder"]) == (200, "px.removed/1", str(folder))
     assert not folder.exists()
     assert [call[0] for call in rig.launcher.calls] == ["stop", "refresh"]
-
-
-def progress(*lines: str | Exception) -> Any:
-    async def sync_tool(*_: Any) -> AsyncGenerator[str, None]:
-        for line in lines:
-            if isinstance(line, Exception):
-                raise line
-            yield line
-
-    return sync_tool
-
-
-async def test_sync_that_fails_half_way_ends_with_the_problem(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.add_tool("x")
-    monkeypatch.setattr("supervisord_py.tools.sync.Builder.sync", progress("one", SyncFailedError("no such package")))
-    status, content, _ = await rig.ask("POST", "/api/tools/x/sync")
-    assert status == 200
-    assert json.loads(content.splitlines()[-1])["kind"] == "sync_failed"
 
 
 async def test_sync_that_takes_too_long_ends_with_the_problem(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

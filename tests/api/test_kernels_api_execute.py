@@ -12,18 +12,14 @@ import aiohttp
 import pytest
 
 from api.api_rig import DEADLINE, Rig, api_rig, until
-from api.kernel_fakes import Tell, key_of, ok, result
+from api.kernel_fakes import Tell, key_of, result
 from kernels.cell_folder import Writer
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, PxError, TimedOutError
 from supervisord_py.kernels.cell import (
     CallRequest,
     CallResult,
     Cell,
-    CellDone,
-    CellStarted,
-    CellStatus,
     Queued,
-    Variables,
 )
 from supervisord_py.kernels.session import BackendName
 
@@ -128,14 +124,6 @@ async def test_a_notebook_says_which_kernelspec_it_wants(
     )
 
 
-@pytest.mark.parametrize("named", ["interpreter", "kernelspec"])
-@pytest.mark.parametrize("shell", [{"language": "bash"}, {"backend": "bash"}])
-async def test_a_shell_cell_takes_no_python(rig: Rig, named: str, shell: dict[str, str]) -> None:
-    status, problem, _ = await rig.ask("POST", PATH, {"code": "ls", named: "/p", **shell})
-    assert (status, problem["errors"][0]["pointer"], problem["exit_code"]) == (422, f"/{named}", 2)
-    assert rig.kernels.asked == []
-
-
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -172,22 +160,6 @@ async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig
     with pytest.raises(aiohttp.ClientPayloadError):
         await ask()
     assert [line.get("event", line.get("kind")) for line in lines(received)] == ["queued", "timed_out"]
-
-
-async def test_a_cell_whose_writer_was_killed_ends_with_the_call(rig: Rig) -> None:
-    async def script(_: CallRequest, tell: Tell) -> CallResult:
-        cell = writer(rig, "c1")
-        cell.begin("code")
-        tell(CellStarted(0, "c1", None, SESSION))
-        cell.write("stdout", b"last words")
-        killed = ok("c1", status=CellStatus.TIMED_OUT)
-        tell(CellDone(killed))
-        return result(killed, variables=Variables.LOST)
-
-    rig.kernels.script = script
-    events = lines((await rig.ask("POST", PATH, {"code": "1"}, headers=NDJSON))[1])
-    assert events[1]["text"] == "last words"
-    assert [event["event"] for event in events] == ["cell_started", "output", "cell_done", "done"]
 
 
 async def test_a_client_that_leaves_a_stream_cancels_its_call(rig: Rig) -> None:

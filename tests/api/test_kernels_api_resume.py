@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from api.api_rig import DEADLINE, Rig, api_rig, until
@@ -16,7 +15,6 @@ from api.kernel_fakes import Tell, key_of, ok, result
 from kernels.cell_folder import Writer
 from supervisord_py.api import kernel_streams
 from supervisord_py.api.app import LIVE
-from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.cell import (
     CallRequest,
     CallResult,
@@ -177,14 +175,6 @@ async def test_one_that_was_cut_off_at_every_event_has_it_all_exactly_once(story
     assert story.runs == 2
 
 
-async def test_what_was_told_to_its_end_is_not_kept(story: Story) -> None:
-    identifier, _, _ = (await everything(story))[0]
-    status, problem, _ = await story.rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": identifier})
-    assert (status, problem["kind"]) == (404, "unknown_unit")
-    assert "nothing was run again" in problem["detail"]
-    assert story.runs == 1
-
-
 @pytest.mark.parametrize("seen", ["x", "0123456789abcdef", "0123456789abcdef:1-2--2", "0123456789abcdeg:0-0-0"])
 async def test_what_is_no_id_is_refused(story: Story, seen: str) -> None:
     status, problem, _ = await story.rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": seen})
@@ -213,46 +203,6 @@ async def test_who_does_not_come_back_cancels_the_call(short_tmp: Path, monkeypa
         await asyncio.wait_for(cancelled.wait(), DEADLINE)
         status, _, _ = await rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": identifier})
         assert status == 404
-
-
-async def test_a_failure_while_nobody_was_there_is_told_to_who_comes_back(rig: Rig) -> None:
-    gate = asyncio.Event()
-
-    async def fails(_: CallRequest, tell: Tell) -> CallResult:
-        tell(Queued(1))
-        await gate.wait()
-        raise StartFailedError("no python")
-
-    rig.kernels.script = fails
-    async with rig.client.post(PATH, json={"code": "1"}, headers=SSE) as answer:
-        identifier, _, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
-        answer.close()
-    gate.set()
-    received = bytearray()
-
-    async def come_back() -> None:
-        headers = {**SSE, "Last-Event-ID": identifier}
-        async with rig.client.post(PATH, json={"code": "1"}, headers=headers) as answer:
-            async for piece in answer.content.iter_any():
-                received.extend(piece)
-
-    with pytest.raises(aiohttp.ClientPayloadError):
-        await asyncio.wait_for(come_back(), DEADLINE)
-    assert b"event: problem" in received
-    assert b"no python" in received
-
-
-async def test_an_idempotency_key_does_not_keep_anybody_from_coming_back(story: Story) -> None:
-    headers = {**SSE, "Idempotency-Key": "mine"}
-    async with asyncio.timeout(DEADLINE), story.rig.client.post(PATH, json={"code": "1"}, headers=headers) as answer:
-        identifier, _, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
-        answer.close()
-    resumed = {**headers, "Last-Event-ID": identifier}
-    async with asyncio.timeout(DEADLINE), story.rig.client.post(PATH, json={"code": "1"}, headers=resumed) as answer:
-        _, name, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
-        answer.close()
-    assert name == "cell_started"
-    assert story.runs == 1
 
 
 async def test_a_start_is_told_the_rest_as_well(rig: Rig) -> None:

@@ -7,10 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-import pytest
-
-from api.api_rig import Rig, api_rig, until
+from api.api_rig import Rig, until
 from api.kernel_fakes import key_of
 from supervisord_py.kernels.cell import KernelStarting, Notice, Queued
 from supervisord_py.kernels.session import BackendName, SessionState, StartRequest
@@ -70,50 +67,11 @@ async def test_a_start_is_201_and_the_second_time_200(rig: Rig) -> None:
     assert (await rig.ask("POST", "/api/kernels", body))[0] == 200
 
 
-async def test_start_and_stop_of_a_session_answer_with_its_unit(rig: Rig) -> None:
-    view = rig.kernels.put("work", state=SessionState.STOPPED, pid=None, instance=None)
-    status, document, _ = await rig.ask("POST", "/api/kernels/work/start?timeout=9")
-    assert (status, document["schema"], document["units"][0]["state"]) == (200, "px.start/1", "idle")
-    assert rig.kernels.asked[0] == ("start", StartRequest(name=view.id, timeout_seconds=9.0))
-    for ask in (("POST", "/api/kernels/work/stop"), ("DELETE", "/api/kernels/work")):
-        status, document, _ = await rig.ask(*ask)
-        assert (status, document["schema"], document["survivors"]) == (200, "px.stop/1", [])
-        assert document["units"][0] == {
-            **document["units"][0],
-            "unit": view.unit,
-            "state": "stopped",
-            "reason": "stopped",
-        }
-
-
 async def test_a_stop_that_leaves_something_is_409_and_names_it(rig: Rig) -> None:
     rig.kernels.put("work")
     rig.kernels.survivors = (7, 8)
     status, problem, _ = await rig.ask("DELETE", "/api/kernels/work")
     assert (status, problem["kind"], problem["survivors"]) == (409, "survivors", [{"pid": 7}, {"pid": 8}])
-
-
-async def test_a_stop_may_go_on_alone(rig: Rig) -> None:
-    rig.kernels.put("work")
-    rig.kernels.gate = asyncio.Event()
-    assert (await rig.ask("DELETE", "/api/kernels/work?wait=0"))[0] == 202
-    status, problem, _ = await rig.ask("DELETE", "/api/kernels/work?timeout=0.01")
-    assert (status, problem["kind"]) == (504, "timed_out")
-    rig.kernels.gate.set()
-    await until(lambda: rig.kernels.find("work").state is SessionState.STOPPED)
-    assert rig.kernels.cancelled == 0
-
-
-async def test_interrupt_and_restart(rig: Rig) -> None:
-    view = rig.kernels.put("work", running="c7")
-    status, document, _ = await rig.ask("POST", "/api/kernels/work/interrupt")
-    assert (status, document["schema"], document["running"], document["steps"]) == (200, "px.interrupt/1", "c7", [])
-    status, document, _ = await rig.ask("POST", "/api/kernels/work/restart")
-    assert (status, document["schema"], document["id"]) == (200, "px.kernel/1", view.id)
-    assert rig.kernels.asked == [("interrupt", view.id), ("restart", view.id)]
-    status, document, _ = await rig.ask("POST", "/api/kernels/work/interrupt?cell=c6")
-    assert (status, document["running"]) == (200, "c7")
-    assert rig.kernels.asked[-1] == ("interrupt", (view.id, "c6"))
 
 
 async def test_artifacts_come_with_their_type_and_no_other_file_does(rig: Rig) -> None:
@@ -163,23 +121,3 @@ async def test_a_start_goes_on_without_its_client(rig: Rig) -> None:
     rig.kernels.gate.set()
     await until(lambda: rig.kernels.views)
     assert rig.kernels.cancelled == 0
-
-
-async def test_when_the_control_plane_is_replaced_a_start_is_left(short_tmp: Path) -> None:
-    async with api_rig(short_tmp, drain_seconds=0.05) as rig:
-        rig.kernels.told, rig.kernels.gate = BUILT, asyncio.Event()
-        received = bytearray()
-
-        async def ask() -> None:
-            async with rig.client.post(PATH, json={}, headers=NDJSON) as answer:
-                async for piece in answer.content.iter_any():
-                    received.extend(piece)
-
-        asking = asyncio.create_task(ask())
-        await until(lambda: rig.kernels.asked)
-        await rig.runner.cleanup()
-        with pytest.raises(aiohttp.ClientPayloadError):
-            await asking
-        assert lines(received)[-1]["kind"] == "interrupted"
-        assert rig.kernels.cancelled == 0
-        rig.kernels.gate.set()

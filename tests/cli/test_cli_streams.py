@@ -104,7 +104,7 @@ def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> N
     process.communicate(timeout=60)
     assert process.returncode == 0
     arguments = [request.arguments for request in daemon.seen]
-    assert arguments[0] == {"follow": "1", "lines": "10", "encoding": "base64"}
+    assert arguments[0] == {"follow": "1", "lines": "10"}
     assert [one.get("cursor") for one in arguments] == [None, "4", "4", "4", "8"]
     assert all("lines" not in one for one in arguments[1:])
 

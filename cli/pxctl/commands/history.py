@@ -57,8 +57,7 @@ def show_logs(
         """Return the request; after a loss it begins where the last piece ended."""
         place: list[tuple[str, object]] = [("since", first), ("lines", lines)]
         place = place if cursor is None else [("cursor", cursor)]
-        form = [("stream", stream), ("encoding", None if invocation.json else "base64")]
-        return query(f"/api/units/{quote(unit)}/logs", [("follow", follow or None), *place, *form])
+        return query(f"/api/units/{quote(unit)}/logs", [("follow", follow or None), *place, ("stream", stream)])
 
     with contextlib.suppress(KeyboardInterrupt):
         for line, piece in events_of(invocation.client(), target, follow=follow):
