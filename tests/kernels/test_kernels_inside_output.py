@@ -27,11 +27,6 @@ def rig(python: str) -> Iterator[InsideRig]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def streams(rig: InsideRig, cell: str) -> list[tuple[str, bytes]]:
-    """Return the output of both streams."""
-    return [("stdout", rig.out(cell)), ("stderr", (rig.cells / f"{cell}.err").read_bytes())]
-
-
 def test_all_ways_to_write_keep_their_order_and_their_bytes(rig: InsideRig) -> None:
     """print, buffer, descriptors, child processes, the original streams, and what C holds back."""
     ran = rig.good(
@@ -53,13 +48,20 @@ def test_all_ways_to_write_keep_their_order_and_their_bytes(rig: InsideRig) -> N
     assert (end["at"], end["err_at"]) == (len(out), 4)
 
 
-def test_the_first_bytes_are_published_and_characters_are_not_cut(rig: InsideRig) -> None:
-    ran = rig.good("for number in range(2000): print(number, 'x' * 90)", preview=1000)
-    assert ran.text() == rig.out(ran.id)[:1000].decode()
+def test_forked_children_print_whole_lines_into_the_file_of_the_cell(rig: InsideRig) -> None:
     ran = rig.good(
-        "import sys\nfor byte in 'é→😀'.encode(): sys.stdout.buffer.write(bytes([byte])); sys.stdout.flush()"
+        "import multiprocessing\n"
+        "def work(number):\n"
+        "    for _ in range(200): print(number, 'x' * 60, end='!\\n')\n"
+        "with multiprocessing.get_context('fork').Pool(4) as pool: pool.map(work, range(8), 1)"
     )
-    assert ran.text() == "é→😀"
+    assert sorted(set(rig.out(ran.id).decode().splitlines())) == [f"{number} {'x' * 60}!" for number in range(8)]
+    assert rig.out(ran.id).count(b"\n") == 1600
+
+
+def test_the_first_bytes_are_published_and_characters_are_not_cut(rig: InsideRig) -> None:
+    ran = rig.good("for number in range(2000): print(number, 'é' * 90)", preview=1000)
+    assert ran.text() == rig.out(ran.id)[:1000].decode(errors="ignore")
 
 
 def test_a_full_disk_does_not_harm_the_code_and_names_itself(rig: InsideRig) -> None:

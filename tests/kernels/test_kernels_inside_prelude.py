@@ -61,22 +61,13 @@ def test_what_is_written_can_be_read_whole_or_in_part(here: Path, events: list[d
     assert events[3]["lines"] == 1
 
 
-def test_diff_is_of_files_or_of_texts(here: Path, events: list[dict[str, Any]]) -> None:
+def test_diff_tells_what_changed(here: Path, events: list[dict[str, Any]]) -> None:
     (here / "old").write_text("same\nbefore\n")
     (here / "new").write_text("same\nafter\nmore\n")
-    assert prelude.diff("old", "new").splitlines() == [
-        "--- old",
-        "+++ new",
-        "@@ -1,2 +1,3 @@",
-        " same",
-        "-before",
-        "+after",
-        "+more",
-    ]
+    shown = ["--- old", "+++ new", "@@ -1,2 +1,3 @@", " same", "-before", "+after", "+more"]
+    assert prelude.diff("old", "new").splitlines() == shown
     assert (events[0]["added"], events[0]["removed"]) == (2, 1)
-    assert prelude.diff("a\nb", "a\nb", texts=True) == ""
-    assert prelude.diff("-- x", "++ y", texts=True).splitlines()[2:] == ["@@ -1 +1 @@", "--- x", "+++ y"]
-    assert (events[2]["added"], events[2]["removed"]) == (1, 1)
+    assert prelude.diff("old", "old") == ""
 
 
 # -- find, grep, tree ------------------------------------------------------------------------------------------------
@@ -106,51 +97,28 @@ def test_find_honours_patterns_gitignore_and_kinds(project: Path, events: list[d
     assert prelude.find("src/**/test_*.py") == ["src/deep/er/test_a.py"]
     assert prelude.find("src/*.py", project) == [f"{project}/src/main.py"]
     assert prelude.find("*.log") == ["kept.log"]
-    assert prelude.find("*.py", ignored=True, hidden=True) == [
-        ".hidden/x.py",
-        "build/out.py",
-        "src/deep/er/test_a.py",
-        "src/main.py",
-    ]
+    everything = [".hidden/x.py", "build/out.py", "src/deep/er/test_a.py", "src/main.py"]
+    assert prelude.find("*.py", hidden=True) == everything
     assert prelude.find(kind="folder") == ["src", "src/deep", "src/deep/er"]
-    assert "src" in prelude.find(kind="any")
-    assert len(prelude.find(limit=2)) == 2
+    assert len(prelude.find(kind="any", limit=2)) == 2
     assert events[-1]["capped"] is True
     assert events[0]["matches"] == ["src/deep/er/test_a.py", "src/main.py"]
     assert repr(prelude.find("nothing.at.all")) == "(nothing)"
 
 
 def test_grep_tells_file_line_and_text(project: Path, events: list[dict[str, Any]]) -> None:
-    assert prelude.grep("needle") == [
-        ("README.md", 1, "needle."),
-        ("kept.log", 1, "needle"),
-        ("src/main.py", 2, "    return 'needle'"),
-    ]
+    lines = [("README.md", 1, "needle."), ("kept.log", 1, "needle"), ("src/main.py", 2, "    return 'needle'")]
+    assert prelude.grep("needle") == lines  # and not in data.bin
     assert str(prelude.grep("needle", glob="*.md")[0]) == "README.md:1: needle."
-    assert [match.path for match in prelude.grep("NEEDLE", "src", ignore_case=True)] == [
-        "src/deep/er/test_a.py",
-        "src/main.py",
-    ]
-    assert prelude.grep("needle.", literal=True) == [("README.md", 1, "needle.")]
+    assert len(prelude.grep("NEEDLE", "src", ignore_case=True)) == 2
     assert prelude.grep("def", "src/main.py") == [("src/main.py", 1, "def main():")]
-    assert prelude.grep("needle", "data.bin") == []
-    assert len(prelude.grep("needle", ignored=True, hidden=True, limit=2)) == 2
-    assert events[-1]["count"] == 2
-    assert events[0]["files"] == 5
+    assert len(prelude.grep("needle", hidden=True, limit=2)) == events[-1]["count"] == 2
 
 
 def test_tree_is_cut_by_depth_and_by_lines(project: Path, events: list[dict[str, Any]]) -> None:
-    assert prelude.tree(depth=2).splitlines() == [
-        "./",
-        "  README.md",
-        "  data.bin",
-        "  kept.log",
-        "  src/",
-        "    deep/",
-        "    main.py",
-    ]
+    drawn = ["./", "  README.md", "  data.bin", "  kept.log", "  src/", "    deep/", "    main.py"]
+    assert prelude.tree(depth=2).splitlines() == drawn
     assert prelude.tree(limit=2).splitlines()[-1] == "… and 5 more"
-    assert prelude.tree(project / "src" / "deep").splitlines() == [f"{project}/src/deep/", "  er/", "    test_a.py"]
     assert events[1]["more"] == 5
 
 
@@ -180,8 +148,7 @@ def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
     missing = rig.run("output('0000')").reply
     assert missing["ename"] == "FileNotFoundError"
     assert silent.id in missing["evalue"]
-    for wrong in ("output('../x')", f"output('{first.id}', -1)"):
-        assert rig.run(wrong).reply["ename"] in {"FileNotFoundError", "ValueError"}
+    assert rig.run("output('../x')").reply["ename"] == "FileNotFoundError"
 
 
 # -- names and documentation -----------------------------------------------------------------------------------------
@@ -190,31 +157,21 @@ def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
 def test_every_name_is_there_and_help_tells_of_it(rig: InsideRig) -> None:
     ran = rig.good("help(read)")
     assert "Return the text of a file" in rig.out(ran.id).decode()
-    for name in prelude.__all__:
-        rig.good(name)
+    rig.good("; ".join(prelude.__all__))
 
 
-@pytest.mark.parametrize("name", sorted(set(prelude.__all__) - {"display"}))
-def test_every_function_is_documented_here_and_in_the_manual(name: str) -> None:
-    function = getattr(prelude, name)
-    text = inspect.getdoc(function) or ""
-    page = re.sub(r"\\f[BIPR]|\\&", "", MAN.read_text()).replace("\\-", "-")
-    signature = re.search(rf"^{name}\((.*)\)$", page, re.MULTILINE)
-    assert signature, f"{name} is not in px-prelude.7"
-    documented = re.findall(r'(\w+)(?:=("[^"]*"|[\w-]+))?', signature[1])
-    parameters = inspect.signature(function).parameters.values()
-    assert [each for each, _ in documented] == [each.name for each in parameters]
-    for each, (_, default) in zip(parameters, documented, strict=True):
-        assert f"{each.name}:" in text or "Arguments are those of" in text
-        assert (default or "") == _shown(each.default)
+def test_every_function_is_in_the_manual_as_it_is() -> None:
+    lines = [line for line in MAN.read_text().splitlines() if line.startswith("\\fB")]
+    page = re.sub(r"\\f[BIPR]|\\&", "", "\n".join(lines)).replace("\\-", "-")
+    documented = dict(re.findall(r"^(\w+)\((.*)\)$", page, re.MULTILINE))
+    assert sorted(documented) == sorted(set(prelude.__all__) - {"display"})
+    for name, signature in documented.items():
+        told = re.findall(r'(\w+)(?:=("[^"]*"|[\w-]+))?', signature)
+        parameters = inspect.signature(getattr(prelude, name)).parameters.values()
+        assert told == [(each.name, _shown(each.default)) for each in parameters]
 
 
 def _shown(default: object) -> str:
     if default is inspect.Parameter.empty:
         return ""
     return f'"{default}"' if isinstance(default, str) else str(default)
-
-
-def test_no_function_is_documented_that_is_not_there() -> None:
-    documented = re.findall(r"^\\fB(\w+)\(", MAN.read_text(), re.MULTILINE)
-    assert sorted(documented) == sorted(set(prelude.__all__) - {"display"})

@@ -54,24 +54,17 @@ def is_over(pid: int) -> bool:
 
 def test_run_returns_code_and_both_streams(here: Path, events: list[dict[str, Any]]) -> None:
     done = prelude.run("echo out; echo err >&2; exit 3")
-    assert (done.returncode, done.stdout, done.stderr, done.ok, bool(done)) == (3, "out\n", "err\n", False, False)
+    assert (done.returncode, done.stdout, done.stderr, bool(done)) == (3, "out\n", "err\n", False)
     assert repr(done) == "out\nerr\n[exit code 3]"
-    assert repr(prelude.run("true")) == "[exit code 0]"
-    assert (repr(prelude.run("echo x")), str(prelude.run("echo x"))) == ("x", "x\n")
-    assert (events[0]["op"], events[0]["returncode"], events[0]["stdout_chars"]) == ("run", 3, 4)
-    assert events[0]["preview"] == repr(done)
+    assert (events[0]["op"], events[0]["returncode"], events[0]["preview"]) == ("run", 3, repr(done))
     assert "[… 80000 characters …]" in repr(prelude.run("head -c 100000 /dev/zero | tr '\\0' x"))
     with pytest.raises(subprocess.CalledProcessError) as failed:
         prelude.run("echo why >&2; exit 4", check=True)
     assert (failed.value.returncode, failed.value.stderr) == (4, "why\n")
-
-
-def test_run_takes_folder_environment_and_input_and_leaves_the_background_alone(here: Path) -> None:
     (here / "sub").mkdir()
     done = prelude.run('pwd; echo "$MINE"; cat', cwd="sub", env={"MINE": "value"}, input="given")
     assert done.stdout == f"{here}/sub\nvalue\ngiven"
-    assert (prelude.run("cat").stdout, prelude.run("cat", input=b"\xff").stdout) == ("", "�")
-    os.kill(int(prelude.run("sleep 600 & echo $!").stdout), signal.SIGKILL)
+    os.kill(int(prelude.run("sleep 600 & echo $!").stdout), signal.SIGKILL)  # in the background: not waited for
 
 
 def test_run_ends_what_is_late_with_all_of_its_group(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import math
 import os
 import time
 from typing import TYPE_CHECKING
@@ -215,11 +214,8 @@ def _error(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was raised, as records have it, of a message's content."""
     lines = content.get("traceback")
     traceback = [str(line) for line in lines] if isinstance(lines, list) else []
-    return {
-        "name": str(content.get("ename") or "Error"),
-        "value": str(content.get("evalue") or ""),
-        "traceback": traceback,
-    }
+    name, value = str(content.get("ename") or "Error"), str(content.get("evalue") or "")
+    return {"name": name, "value": value, "traceback": traceback}
 
 
 def told_by(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,25 +244,14 @@ def in_order(places: Iterable[tuple[int, int]], out: int, err: int) -> Iterator[
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    """Return the record as one line of JSON, whatever a display held; half a surrogate pair stays what it is."""
-    options: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False, "default": _plain}
+    """Return the record as one line of JSON as Python reads it (`NaN`); half a surrogate pair stays what it is."""
+    options: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":"), "skipkeys": True, "default": _plain}
     try:
         text = json.dumps(record, **options)
-    except (ValueError, TypeError, RecursionError):
-        text = json.dumps(_tame(record), **options)
+    except (ValueError, RecursionError):  # bottomless
+        text = json.dumps({**record, "data": {}, "event": None}, **options)
     return text.encode("utf-8", "surrogatepass") + b"\n"
 
 
 def _plain(value: object) -> str:
     return base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray)) else repr(value)
-
-
-def _tame(value: Any, depth: int = 32) -> Any:
-    """Return `value` with what JSON cannot hold replaced: infinities, keys that are no text, bottomless nesting."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, (dict, list, tuple)) and depth == 0:
-        return "…"
-    if isinstance(value, dict):
-        return {str(key): _tame(each, depth - 1) for key, each in value.items()}
-    return [_tame(each, depth - 1) for each in value] if isinstance(value, (list, tuple)) else value

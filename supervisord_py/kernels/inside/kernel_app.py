@@ -176,26 +176,19 @@ class Interrupts:
 
 
 INTERRUPTS = Interrupts()
-_RUN = ZMQInteractiveShell.run_code.__code__
-_TRIGGER = EventManager.trigger.__code__
-_EXPRESSIONS = InteractiveShell.user_expressions.__code__
-_SHOW = ZMQInteractiveShell.showtraceback.__code__
+# Cells, callbacks such as the drawing of figures, and expressions: the calls that lead to a user's code.
+_LEADING = (
+    ZMQInteractiveShell.run_code.__code__,
+    EventManager.trigger.__code__,
+    InteractiveShell.user_expressions.__code__,
+)
 
 
 def _is_user_code(frame: FrameType | None) -> bool:
-    """Say whether user code has called `frame`: a cell, a callback such as the drawing of figures, an expression."""
-    called = frame
-    while frame is not None:
-        code = frame.f_code
-        if code is _SHOW:
-            return False
-        if code is _RUN or code is _EXPRESSIONS:
-            return True
-        if code is _TRIGGER and called is not None and called is not frame:
-            # IPython's own callbacks are short, and it takes an interrupt of them for a mistake of theirs.
-            return not str(called.f_globals.get("__name__")).startswith(("IPython.", "ipykernel."))
-        called, frame = frame, frame.f_back
-    return False
+    """Say whether user code has called `frame`."""
+    while frame is not None and frame.f_code not in _LEADING:
+        frame = frame.f_back
+    return frame is not None
 
 
 class IPythonKernel(ipkernel.IPythonKernel):
@@ -302,7 +295,7 @@ class IPKernelApp(kernelapp.IPKernelApp):
 
 def run(arguments: Any, offered: Modules) -> None:
     """Be the kernel until it is told to end; `arguments` are for ipykernel, `offered` are names for user code."""
-    CELLS.begin()
+    CELLS.pid = os.getpid()  # this may have been forked since it was imported
     ZMQInteractiveShell.offered = offered
     app = IPKernelApp.instance(kernel_class=IPythonKernel, outstream_class=__package__ + ".streams.OutStream")
     app.config.HistoryManager.hist_file = ":memory:"  # nobody asks for yesterday's, and the disk takes time

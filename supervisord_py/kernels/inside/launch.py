@@ -18,6 +18,7 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     # What lies in this folder must not be found by the imports below, nor by the user's.
     del sys.path[0]
 
+import argparse
 import importlib
 import json
 import os
@@ -32,34 +33,22 @@ OLDEST = (3, 8)
 PACKAGE = "px_inside"
 
 
-class Options:
-    def __init__(self, arguments: list[str]) -> None:
-        self.overlay: str | None = None
-        self.modules: list[str] = []
-        self.zygote: int | None = None
-        self.rest: list[str] = []
-        words = iter(arguments)
-        for word in words:
-            name, equals, value = word.partition("=")
-            if name in ("--px-overlay", "--px-modules", "--px-zygote"):
-                value = value if equals else next(words, "")
-            if name == "--px-overlay" and value:
-                self.overlay = value
-            elif name == "--px-modules" and value:
-                self.modules.append(value)
-            elif name == "--px-zygote" and value.isdigit():
-                self.zygote = int(value)
-            elif word.startswith("--px-"):
-                refuse("usage", word + " is no option, or needs a folder or the number of a descriptor")
-            else:
-                self.rest.append(word)
-
-
 def refuse(error: str, detail: str, **members: Any) -> NoReturn:
     """Say in one line why there is no kernel, and exit."""
     sys.stderr.write("px-launch: " + json.dumps({"error": error, "detail": detail, **members}) + "\n")
     sys.stderr.flush()
     raise SystemExit(EX_CONFIG)
+
+
+def read_options() -> Any:
+    """Return our options, and take them out of `sys.argv`."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--px-overlay")
+    parser.add_argument("--px-modules", action="append", default=[])
+    parser.add_argument("--px-zygote", type=int)
+    parser.error = lambda message: refuse("usage", message)  # type: ignore[method-assign]
+    options, sys.argv[1:] = parser.parse_known_args(sys.argv[1:])
+    return options
 
 
 def load_module(name: str, file: str, folders: list[str] | None = None) -> Any:
@@ -98,21 +87,20 @@ def import_ipykernel(overlay: str | None) -> Any:
 def main() -> None:
     if sys.version_info[:2] < OLDEST:
         refuse("old_python", "Python 3.8 or later is needed", python=sys.executable, version=sys.version.split()[0])
-    options = Options(sys.argv[1:])
+    options = read_options()
     folder = os.path.dirname(os.path.abspath(__file__))
     load_module(PACKAGE, os.path.join(folder, "__init__.py"), [folder])
-    if options.zygote is not None:
-        overlay = options.overlay
+    if options.px_zygote is not None:
+        overlay = options.px_overlay
         zygote = load_module("px_zygote", os.path.join(folder, "..", "..", "zygote", "main.py"))
-        _, *sys.argv = zygote.serve(options.zygote, lambda: import_ipykernel(overlay))
-        options = Options(sys.argv[1:])
-    kernel_app = import_ipykernel(options.overlay)
-    sys.argv[1:] = options.rest
+        _, *sys.argv = zygote.serve(options.px_zygote, lambda: import_ipykernel(overlay))
+        options = read_options()
+    kernel_app = import_ipykernel(options.px_overlay)
 
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell that starts a job with `&` has it inherited
         signal.signal(signal.SIGINT, signal.default_int_handler)
     modules = importlib.import_module(PACKAGE + ".modules")
-    kernel_app.run(options.rest, modules.Modules(options.modules))
+    kernel_app.run(sys.argv[1:], modules.Modules(options.px_modules))
 
 
 if __name__ == "__main__":

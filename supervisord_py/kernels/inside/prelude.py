@@ -1,6 +1,6 @@
 """Names that every cell finds: small helpers for work with files, commands and other cells' output.
 
-`help(read)` and `man px-prelude` tell more. Every helper says what it did in a status event, a display of the type
+`man px-prelude` tells more. Every helper says what it did in a status event, a display of the type
 `application/x-px-status+json`, that a client may show. They are ordinary names: what user code assigns stays, and
 `%reset` brings them back.
 """
@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,56 +28,38 @@ if TYPE_CHECKING:
 __all__ = ["append", "diff", "display", "env", "find", "grep", "output", "read", "run", "tree", "write"]
 _NEWEST = 20
 _KINDS = ("file", "folder", "any")
-_LIST = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def read(path: str | Path, offset: int = 1, limit: int | None = None, *, encoding: str = "utf-8") -> Text:
-    """Return the text of a file, or some of its lines.
+def read(path: str | Path, offset: int = 1, limit: int | None = None) -> Text:
+    """Return the text of a file, or `limit` lines of it from line `offset` on; lines count from 1.
 
-    Bytes that are not text in this encoding come out as U+FFFD. `~` is the home directory.
-
-    Args:
-        path: Which file.
-        offset: First line that is wanted; lines count from 1.
-        limit: How many lines; all that follow where it is not given.
-        encoding: Of the file.
+    Bytes that are no UTF-8 come out as U+FFFD. `~` is the home directory, here and in the other helpers.
     """
     if offset < 1 or (limit is not None and limit < 0):
         raise ValueError("lines count from 1: offset must be at least 1, and limit at least 0")
     place = Path(path).expanduser()
-    lines = []
-    with place.open(encoding=encoding, errors="replace", newline="") as file:
-        for number, line in enumerate(file, 1):
-            if limit is not None and number >= offset + limit:
-                break
-            if number >= offset:
-                lines.append(line)
+    with place.open(encoding="utf-8", errors="replace", newline="") as file:
+        lines = list(islice(file, offset - 1, None if limit is None else offset - 1 + limit))
     text = Text("".join(lines))
     tell("read", path=str(place), offset=offset, lines=len(lines), chars=len(text), preview=text)
     return text
 
 
-def write(path: str | Path, content: str | bytes, *, encoding: str = "utf-8") -> Path:
-    """Write a file, in place of what was there; return its path. Folders that are missing are made.
-
-    Args:
-        path: Which file; `~` is the home directory.
-        content: Text, or bytes as they are.
-        encoding: Of the text.
-    """
-    return _put("write", "wb", path, content, encoding)
+def write(path: str | Path, content: str | bytes) -> Path:
+    """Write a text (as UTF-8) or bytes in place of what was in a file; return its path. Missing folders are made."""
+    return _put("write", "wb", path, content)
 
 
-def append(path: str | Path, content: str | bytes, *, encoding: str = "utf-8") -> Path:
-    """Write at the end of a file, which is made where there is none. Arguments are those of `write`."""
-    return _put("append", "ab", path, content, encoding)
+def append(path: str | Path, content: str | bytes) -> Path:
+    """Write as `write` does, at the end of the file."""
+    return _put("append", "ab", path, content)
 
 
-def _put(op: str, mode: str, path: str | Path, content: str | bytes, encoding: str) -> Path:
-    data = content.encode(encoding) if isinstance(content, str) else bytes(content)
+def _put(op: str, mode: str, path: str | Path, content: str | bytes) -> Path:
+    data = content.encode() if isinstance(content, str) else bytes(content)
     place = Path(path).expanduser()
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.open(mode) as file:
@@ -86,24 +68,15 @@ def _put(op: str, mode: str, path: str | Path, content: str | bytes, encoding: s
     return place
 
 
-def diff(old: str | Path, new: str | Path, *, context: int = 3, texts: bool = False, encoding: str = "utf-8") -> Text:
-    """Return the differences of two files as a unified diff; empty where there are none.
-
-    Args:
-        old: A file, or a text if `texts` is set.
-        new: What it became.
-        context: Lines that are shown around each difference.
-        texts: Compare these texts themselves.
-        encoding: Of the files.
-    """
+def diff(old: str | Path, new: str | Path) -> Text:
+    """Return the differences of two files as a unified diff; empty where there are none."""
     import difflib
 
-    sides = [str(old), str(new)]
-    names = ["old", "new"] if texts else sides
-    if not texts:
-        sides = [Path(side).expanduser().read_text(encoding=encoding, errors="replace") for side in sides]
-    before, after = (side.splitlines() for side in sides)
-    changes = list(difflib.unified_diff(before, after, names[0], names[1], lineterm="", n=context))
+    names = [str(old), str(new)]
+    before, after = (
+        Path(name).expanduser().read_text(encoding="utf-8", errors="replace").splitlines() for name in names
+    )
+    changes = list(difflib.unified_diff(before, after, names[0], names[1], lineterm=""))
     text = Text("\n".join(changes))
     added, removed = (sum(line.startswith(sign) for line in changes[2:]) for sign in "+-")
     tell("diff", old=names[0], new=names[1], added=added, removed=removed, preview=text)
@@ -125,33 +98,22 @@ class Match(NamedTuple):
 
 
 def find(
-    pattern: str = "*",
-    path: str | Path = ".",
-    *,
-    kind: str = "file",
-    hidden: bool = False,
-    ignored: bool = False,
-    limit: int = 1000,
+    pattern: str = "*", path: str | Path = ".", *, kind: str = "file", hidden: bool = False, limit: int = 1000
 ) -> Lines:
-    """Return the paths below a folder whose names match a pattern, sorted.
+    """Return the paths below a folder that match a pattern, sorted; `kind` is `file`, `folder` or `any`.
 
-    Args:
-        pattern: `*.py` is about names; one with a slash about paths below `path`: `src/**/test_*.py`.
-        path: Where to look.
-        kind: `file`, `folder` or `any`.
-        hidden: Also what has a leading dot in its name.
-        ignored: Also what git ignores, in a repository.
-        limit: At most so many.
+    `*.py` is about names; a pattern with a slash about paths below `path`: `src/**/test_*.py`. With `hidden` also what
+    has a leading dot or is ignored by git.
     """
     if kind not in _KINDS:
         raise ValueError("kind must be one of " + ", ".join(_KINDS))
     root = _folder(path)
-    found = Lines()
-    for relative, is_folder in _walk(root, hidden=hidden, ignored=ignored):
-        if (kind == "any" or (kind == "folder") == is_folder) and _matches(relative, pattern):
-            if len(found) >= limit:
-                break
-            found.append(_joined(root, relative))
+    wanted = (
+        _joined(root, relative)
+        for relative, is_folder in _walk(root, hidden=hidden)
+        if (kind == "any" or (kind == "folder") == is_folder) and _matches(relative, pattern)
+    )
+    found = Lines(islice(wanted, limit))
     tell("find", pattern=pattern, path=root, count=len(found), capped=len(found) >= limit, matches=found)
     return found
 
@@ -162,58 +124,32 @@ def grep(
     *,
     glob: str = "*",
     ignore_case: bool = False,
-    literal: bool = False,
     hidden: bool = False,
-    ignored: bool = False,
     limit: int = 200,
 ) -> Lines:
     """Return the lines that match a regular expression, as `Match(path, line, text)`. Binary files are left out.
 
-    Args:
-        pattern: Of Python's module `re`.
-        path: A folder, or one file.
-        glob: Which files of a folder; as in `find`.
-        ignore_case: Whether A is a.
-        literal: Whether `pattern` is plain text.
-        hidden: Also files with a leading dot in their name.
-        ignored: Also what git ignores, in a repository.
-        limit: At most so many.
+    `path` is a file or a folder; of a folder the files that match `glob` are searched, as `find` would find them.
     """
-    wanted = re.compile(re.escape(pattern) if literal else pattern, re.IGNORECASE if ignore_case else 0)
+    wanted = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     root = os.path.expanduser(str(path))
     if not os.path.exists(root):
         raise FileNotFoundError("there is no " + root)
-    places = [root]
+    places = iter([root])
     if os.path.isdir(root):
-        names = (relative for relative, _ in _walk(root, hidden=hidden, ignored=ignored) if _matches(relative, glob))
-        places = [place for place in (_joined(root, relative) for relative in names) if os.path.isfile(place)]
-    found = Lines()
-    files = 0
-    for place in places:
-        if len(found) >= limit:
-            break
-        files += 1
-        lines = (Match(place, number, line) for number, line in _lines(place) if wanted.search(line))
-        found.extend(itertools.islice(lines, limit - len(found)))
-    tell("grep", pattern=pattern, path=root, files=files, count=len(found), capped=len(found) >= limit, matches=found)
+        files = (relative for relative, is_folder in _walk(root, hidden=hidden) if not is_folder)
+        places = (_joined(root, relative) for relative in files if _matches(relative, glob))
+    hits = (Match(place, number, line) for place in places for number, line in _lines(place) if wanted.search(line))
+    found = Lines(islice(hits, limit))
+    tell("grep", pattern=pattern, path=root, count=len(found), capped=len(found) >= limit, matches=found)
     return found
 
 
-def tree(
-    path: str | Path = ".", depth: int = 3, *, hidden: bool = False, ignored: bool = False, limit: int = 200
-) -> Text:
-    """Return a drawing of a folder: one name a line, indented, folders with a slash.
-
-    Args:
-        path: Which folder.
-        depth: How many levels of it.
-        hidden: Also names with a leading dot.
-        ignored: Also what git ignores, in a repository.
-        limit: At most so many lines; a last line says how many there would be more.
-    """
+def tree(path: str | Path = ".", depth: int = 3, *, hidden: bool = False, limit: int = 200) -> Text:
+    """Return a drawing of a folder: one name a line, indented, folders with a slash; at most `limit` lines."""
     root = _folder(path)
     lines = [root.rstrip("/") + "/"]
-    for relative, is_folder in _walk(root, hidden=hidden, ignored=ignored):
+    for relative, is_folder in _walk(root, hidden=hidden):
         level = relative.count("/") + 1
         if level <= depth:
             lines.append("  " * level + os.path.basename(relative) + ("/" if is_folder else ""))
@@ -236,38 +172,37 @@ def _joined(root: str, relative: str) -> str:
     return relative if root == "." else os.path.join(root, relative)
 
 
-def _walk(root: str, *, hidden: bool, ignored: bool) -> Iterator[tuple[str, bool]]:
-    """Yield relative path and whether it is a folder, sorted. Folders behind links are not entered."""
-    known = None if ignored else _known_to_git(root)
-    ahead = [""]
-    while ahead:
-        relative = ahead.pop()
-        place = os.path.join(root, relative)
-        if relative:
-            is_folder = os.path.isdir(place) and not os.path.islink(place)
-            yield relative, is_folder
-            if not is_folder:
-                continue
-            if os.path.exists(os.path.join(place, ".git")):
-                inner = _walk(place, hidden=hidden, ignored=ignored)
-                yield from ((os.path.join(relative, below), is_one) for below, is_one in inner)
-                continue
-        try:
-            names = sorted(os.listdir(place), reverse=True)
-        except OSError:
-            continue
-        shown = (os.path.join(relative, name) for name in names if name != ".git" and (hidden or name[0] != "."))
-        ahead += [each for each in shown if known is None or each in known]
+def _walk(root: str, *, hidden: bool, known: set[str] | None = None) -> Iterator[tuple[str, bool]]:
+    """Yield relative path and whether it is a folder, sorted. Folders behind links are not entered.
 
-
-def _known_to_git(root: str) -> set[str] | None:
-    """Return what git does not ignore below a folder, folders on the way included; None where git knows nothing."""
+    `known`: what git does not ignore, empty where git knows nothing; each repository is asked once.
+    """
+    if known is None or os.path.exists(os.path.join(root, ".git")):
+        known = set() if hidden else _known_to_git(root)
     try:
-        listed = subprocess.run(["git", "-C", root, *_LIST], capture_output=True, check=True).stdout
+        entries = sorted(os.scandir(root), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        name, is_folder = entry.name, entry.is_dir(follow_symlinks=False)
+        if name == ".git" or (not hidden and (name[0] == "." or (known and entry.path not in known))):
+            continue
+        yield name, is_folder
+        if is_folder:
+            below = _walk(entry.path, hidden=hidden, known=known)
+            yield from ((name + "/" + relative, is_one) for relative, is_one in below)
+
+
+def _known_to_git(root: str) -> set[str]:
+    """Return the paths below a folder that git does not ignore, folders on the way included."""
+    command = ("git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    try:
+        listed = subprocess.run(command, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return set()
     known = {path.rstrip("/") for path in os.fsdecode(listed).split("\0") if path}
-    return known | {str(folder) for path in known for folder in Path(path).parents} or None
+    known |= {str(folder) for path in known for folder in Path(path).parents}
+    return {os.path.join(root, path) for path in known}
 
 
 def _matches(relative: str, pattern: str) -> bool:
@@ -303,11 +238,9 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def env(name: str | None = None, value: str | None = None) -> str | None:
-    """Return a variable of the environment, set one, or list the names of all. None where there is no such variable.
+    """Return a variable of the environment (None where there is none), after setting it where a value is given.
 
-    Args:
-        name: Which; with none, the names of all are returned, one a line.
-        value: Set it to this, for this process and for the commands that it runs.
+    Without a name, the names of all are returned, one a line.
     """
     if name is None:
         names = sorted(os.environ)
@@ -320,12 +253,9 @@ def env(name: str | None = None, value: str | None = None) -> str | None:
 
 
 def output(id: str, offset: int = 0, limit: int | None = None) -> Text:
-    """Return what another cell of this session printed: the complete text, also where the answer was cut.
+    """Return what another cell of this session printed, complete also where the answer was cut; answers name the id.
 
-    Args:
-        id: Of the cell; answers name it (`cells[].id`, and `artifact` where output was cut).
-        offset: First byte that is wanted.
-        limit: How many bytes; all that follow where it is not given.
+    `offset` and `limit` are bytes.
     """
     if offset < 0 or (limit is not None and limit < 0):
         raise ValueError("offset and limit must not be less than 0")

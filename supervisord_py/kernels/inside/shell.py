@@ -57,7 +57,7 @@ def _small(value: Any) -> Any:
 
 
 class Completed(NamedTuple):
-    """What came of a command: `command`, `returncode` (-N: signal N), `stdout`, `stderr`, `duration` in seconds."""
+    """What came of a command; true where it went well. `returncode` -N: signal N; `duration` in seconds."""
 
     command: str
     returncode: int
@@ -65,19 +65,12 @@ class Completed(NamedTuple):
     stderr: str
     duration: float
 
-    @property
-    def ok(self) -> bool:
-        return self.returncode == 0
-
     def __bool__(self) -> bool:
-        return self.ok
-
-    def __str__(self) -> str:
-        return self.stdout
+        return self.returncode == 0
 
     def __repr__(self) -> str:
         texts = [text.rstrip("\n") for text in (self.stdout, self.stderr) if text]
-        if not self.ok or not texts:
+        if self.returncode or not texts:
             texts.append(f"[exit code {self.returncode}]")
         whole, half = "\n".join(texts), _SHOWN // 2
         if len(whole) <= _SHOWN:
@@ -94,18 +87,10 @@ def run(
     timeout: float | None = None,
     check: bool = False,
 ) -> Completed:
-    """Run a command in bash, wait for it, return its exit code and output.
+    """Run a command with `bash -c`, wait for it, return its exit code and output; `env` is added to ours.
 
-    It has a session of its own. When the cell is interrupted, the command and all of its group get SIGINT, and SIGKILL
-    two seconds later. What it leaves in the background (`server &`) goes on, and is not waited for.
-
-    Args:
-        command: For `bash -c`.
-        cwd: Folder to run in; this process's own where not given.
-        env: Variables beside those of this process.
-        input: For its standard input, which is empty where not given.
-        timeout: Seconds after which it is ended as by an interrupt.
-        check: Whether an exit code other than 0 is an error.
+    It has a session of its own. When the cell is interrupted, or after `timeout` seconds, its group gets SIGINT, and
+    SIGKILL two seconds later. What it leaves in the background (`server &`) goes on, and is not waited for.
 
     Raises subprocess.TimeoutExpired: with `stdout` and `stderr` up to then; subprocess.CalledProcessError: it
     failed, and `check` was set.
@@ -129,11 +114,10 @@ def run(
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
     done = Completed(command, code, texts[0], texts[1], round(time.monotonic() - began, 3))
-    sizes = {"stdout_chars": len(done.stdout), "stderr_chars": len(done.stderr)}
-    tell("run", command=command, returncode=code, duration=done.duration, timed_out=late, **sizes, preview=repr(done))
+    tell("run", command=command, returncode=code, duration=done.duration, timed_out=late, preview=repr(done))
     if late:
         raise subprocess.TimeoutExpired(command, timeout or 0, done.stdout, done.stderr)
-    if check and not done.ok:
+    if check and not done:
         raise subprocess.CalledProcessError(code, command, done.stdout, done.stderr)
     return done
 

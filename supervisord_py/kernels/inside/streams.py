@@ -12,7 +12,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import functools
-import io
 import os
 import sys
 import threading
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NUMBERS = {"stdout": 1, "stderr": 2}
-SLICE = 1 << 20  # characters that are encoded at a time: a huge string must not be held twice
-LONGEST_LINE = 8192  # bytes that wait for the end of their line in a forked child, as in Python's own streams
 REMEMBERED = 1024  # cells whose late output is still known for what it is
 POOLS = frozenset(("concurrent.futures.thread", "multiprocessing.pool"))
 """Their workers live for many cells: what they print is the doing of whoever gave them work last."""
@@ -54,17 +51,12 @@ class Cells:
 
     def __init__(self) -> None:
         self.folder: str | None = None
-        self.begin()
+        self.pid = os.getpid()
         self.streams: dict[str, OutStream] = {}
         self._known: OrderedDict[str, Cell] = OrderedDict()
         self._holders: list[Cell] = []
         self._own: dict[int, int] = {}
-        os.register_at_fork(after_in_child=self._note_fork)
-
-    def begin(self) -> None:
-        """Be the cells of this process, which may have been forked since this was imported."""
-        self.pid = os.getpid()
-        self.is_forked = False
+        os.register_at_fork(after_in_child=self._print_to_descriptors)
 
     def get(self, header: Mapping[str, Any]) -> Cell | None:
         return self._known.get(header.get("msg_id", ""))
@@ -118,10 +110,13 @@ class Cells:
             except Exception:  # it is whatever user code made of it
                 setattr(sys, name, stream)
 
-    def _note_fork(self) -> None:
-        self.is_forked = True
-        for stream in self.streams.values():
-            stream.forget_held()
+    def _print_to_descriptors(self) -> None:
+        """In a child that was forked while a cell runs: print as a program does, each line with one write."""
+        for name, stream in self.streams.items():
+            if self._holders and getattr(sys, name, None) is stream:
+                # One write a line: those of several children do not mix.
+                lines = open(NUMBERS[name], "w", 1, "utf-8", "surrogateescape", closefd=False)  # noqa: SIM115
+                setattr(sys, name, lines)
 
 
 CELLS = Cells()
@@ -133,9 +128,7 @@ class OutStream(Stock):
     flush_interval = 0.05
 
     def __init__(self, session: Any, pub_thread: Any, name: str, *args: Any, **kwargs: Any) -> None:
-        self.forget_held()
         self._is_unpublished = False
-        self._bytes = _Bytes(self, name)
         CELLS.streams[name] = self
         super().__init__(session, pub_thread, name, *args, **kwargs)
 
@@ -144,31 +137,23 @@ class OutStream(Stock):
         return CURRENT.get() or CELLS.get(self.parent_header)
 
     def write(self, string: str) -> Any:
+        """Write it to the cell's file; publish it where it is among the first bytes of the cell."""
         cell = self.cell()
         if cell is None or not isinstance(string, str):
             return super().write(string)
-        for start in range(0, len(string) or 1, SLICE):
-            self.put(cell, _encoded(string[start : start + SLICE]))
-        return len(string)
-
-    def put(self, cell: Cell, data: bytes) -> None:
-        """Write bytes of a cell, and publish them where they are among its first ones."""
-        if CELLS.is_forked:
-            self._hold(data)
-            return
+        data = _encoded(string)
         cell.writer.write(self.name, data)
-        if cell.left > 0:
+        if cell.left > 0 and os.getpid() == CELLS.pid:
             piece = data[: cell.left]
             cell.left -= len(piece)
             self._is_unpublished = True
             super().write(cell.decoders[self.name].decode(piece))
+        return len(string)
 
     def flush(self) -> None:
-        """Of cells of ours there is nothing to be flushed, but what a forked child has of a line."""
+        """Of cells of ours there is nothing to be flushed."""
         if self.cell() is None:
             super().flush()
-        elif CELLS.is_forked:
-            self._let_go()
 
     def publish(self) -> None:
         """Send what was not sent yet: before any other message about the cell."""
@@ -188,7 +173,7 @@ class OutStream(Stock):
         """A binary stream beneath, which ipykernel has not: there is one only in cells of ours."""
         if self.cell() is None:
             raise AttributeError("'OutStream' object has no attribute 'buffer'")
-        return self._bytes
+        return open(NUMBERS[self.name], "wb", 0, closefd=False)
 
     def set_parent(self, parent: Mapping[str, Any]) -> None:
         """Note whose output comes now. A client that only asks something takes no thread's output away."""
@@ -197,50 +182,9 @@ class OutStream(Stock):
         if parent.get("header", parent).get("msg_type") != "execute_request" and CELLS.get(before) is not None:
             self._parent_header_global = before
 
-    def forget_held(self) -> None:
-        """Begin with nothing: what waited was the parent's, and so was the lock."""
-        self._lock = threading.RLock()  # a signal handler of the user's may print in the middle of a print
-        self._held = b""
-
-    def _hold(self, data: bytes) -> None:
-        """Gather a line in a forked child: a print is several writes, and lines of several children must not mix."""
-        with self._lock:
-            self._held += data
-            if b"\n" in data or b"\r" in data or len(self._held) >= LONGEST_LINE:
-                self._let_go()
-
-    def _let_go(self) -> None:
-        with self._lock, contextlib.suppress(BrokenPipeError):  # the kernel may be gone
-            data, self._held = self._held, b""
-            while data:
-                data = data[os.write(NUMBERS[self.name], data) :]
-
 
 # Libraries tell a notebook by the name of this class ('OutStream' of 'ipykernel.iostream'): it is one.
 OutStream.__module__ = Stock.__module__
-
-
-class _Bytes(io.BufferedIOBase):
-    def __init__(self, stream: OutStream, name: str) -> None:
-        self._stream = stream
-        self.name = name
-        self.fileno = stream.fileno  # type: ignore[method-assign]
-        self.flush = stream.flush  # type: ignore[method-assign]
-
-    def writable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Stay open: who wraps this in a text stream and forgets that would else close the user's stdout."""
-
-    def write(self, data: Any) -> int:
-        whole = memoryview(data).cast("B")
-        cell = self._stream.cell()
-        if cell is None:
-            self._stream.write(bytes(whole).decode(errors="replace"))
-        else:
-            self._stream.put(cell, bytes(whole))
-        return len(whole)
 
 
 def _encoded(text: str) -> bytes:
@@ -265,6 +209,9 @@ def _c_stdout() -> Any:
         return functools.partial(library.fflush, stdout)
     except (ImportError, OSError, ValueError, AttributeError):
         return None
+
+
+_FLUSH_C_STDOUT = _c_stdout()
 
 
 def _flush_native() -> None:
@@ -293,6 +240,3 @@ def attribute_threads() -> None:
         start(self)
 
     threading.Thread.start = start_for_cell  # type: ignore[method-assign]
-
-
-_FLUSH_C_STDOUT = _c_stdout()
