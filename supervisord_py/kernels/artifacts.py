@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels.cell_files import CELL_ID, READ_BYTES, CellLog
+from supervisord_py.kernels.cell_files import CELL_ID, CellLog, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 _TYPES = mimetypes.MimeTypes()  # without what the machine adds to them
@@ -44,7 +44,9 @@ def spill(folder: Path, cell_id: str, place: int, data: Mapping[str, Any], inlin
         if total <= inline_bytes:
             break
         total -= weights[mime]
-        kept[mime] = _keep(folder / f"{cell_id}.{place + position}.{extension(mime)}", content(mime, data[mime]))
+        known = _TYPES.guess_extension(mime, strict=False) or mime
+        extension = re.sub(r"[^a-z0-9]+", "-", known.lower()).strip("-")[:40] or "bin"
+        kept[mime] = _keep(folder / f"{cell_id}.{place + position}.{extension}", content(mime, data[mime]))
     return kept
 
 
@@ -89,7 +91,7 @@ def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
         path = log.paths["stdout"]
         if log.size("stderr"):
             path = path.with_suffix(".both")
-            _write(path, _in_order(log))
+            _write(path, (log.read(span.stream, span.start, span.end - span.start) for span in Reading(log).spans()))
     elif not _RICH.match(artifact_id):
         raise UnknownUnitError(f"{artifact_id!r} is not the id of an artifact", hint="ids are in the outputs of a cell")
     if path.is_symlink() or not path.is_file():
@@ -98,11 +100,6 @@ def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
             hint="`kernels.output` in the settings says how much is kept and for how long",
         )
     return ArtifactFile(path, mime or "application/octet-stream")
-
-
-def _in_order(log: CellLog) -> Iterator[bytes]:
-    for stream, start, end in log.pieces():
-        yield from (log.read(stream, at, min(READ_BYTES, end - at)) for at in range(start, end, READ_BYTES))
 
 
 def joined(value: Any) -> str:
@@ -117,9 +114,3 @@ def joined(value: Any) -> str:
 def weight(value: Any) -> int:
     """Return about how many bytes a value takes in an answer."""
     return len(value) if isinstance(value, str) else len(json.dumps(value, ensure_ascii=False))
-
-
-def extension(mime: str) -> str:
-    """Return what the name of a file of that type ends with; letters, digits and dashes."""
-    known = _TYPES.guess_extension(mime, strict=False) or mime
-    return re.sub(r"[^a-z0-9]+", "-", known.lower()).strip("-")[:40] or "bin"

@@ -12,14 +12,14 @@ import json
 import os
 import re
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter, in_order, told_by
+from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter, told_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import ExecuteRequest
 
 READ_BYTES = 64 * 1024
-RECORD_BYTES = 1024 * 1024
 CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 CAP_SECONDS = 1.0
+Size = Annotated[int, Meta(ge=0)]
 _EVENTS = {
     "display": ("data", "metadata", "display_id", "update"),
     "result": ("data", "metadata", "execution_count"),
@@ -47,26 +47,52 @@ class OutputGoneError(UnknownUnitError):
 
 
 class Record(Struct, frozen=True):
-    """One line. `offset`: of the line, names it; `at`, `err_at`: bytes of stdout and stderr before it; Unix `time`."""
+    """One line: its `kind`, the bytes of stdout and stderr before it, Unix time, and what its kind tells."""
 
     kind: str
-    offset: int
-    at: int
-    err_at: int
-    time: float
-    said: dict[str, Any]
-
-
-class WrittenEnd(Struct, frozen=True):
-    """How a cell ended; `duration` in seconds, `time` as in Record, `size` of both streams."""
-
-    status: CellStatus
-    size: int
-    time: float
+    at: Size
+    err_at: Size = 0
+    t: float = 0.0
+    offset: int = -1  # of the line: names it
+    # display, result, clear, status
+    data: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    display_id: str | None = None
+    update: bool = False
+    wait: bool = False
+    event: Any = None
     execution_count: int | None = None
+    # error
+    name: str = "Error"
+    value: str = ""
+    traceback: tuple[str, ...] = ()
+    # end, capped
+    status: CellStatus = CellStatus.ABORTED
     duration: float | None = None
-    asked_exit: bool = False
+    ask_exit: bool = False
     error: CellError | None = None
+    cap: int | None = None
+    disk: str | None = None
+
+    @property
+    def raised(self) -> CellError:
+        """What a record of the kind `error` tells."""
+        return CellError(self.name, self.value, self.traceback)
+
+    @property
+    def capped_words(self) -> str:
+        """What a record of the kind `capped` tells, for people."""
+        if self.disk:
+            return f"some output of this cell was not kept: {self.disk}"
+        return f"the complete output is cut at its cap of {self.cap} bytes"
+
+
+class Span(NamedTuple):
+    """A piece of a stream, at most 64 KiB, that is to be read."""
+
+    stream: str
+    start: int
+    end: int
 
 
 class Page(NamedTuple):
@@ -114,83 +140,60 @@ class CellLog:
                 raise self._gone() from None
             return b""
 
-    def pieces(self) -> Iterator[tuple[str, int, int]]:
-        """Yield stream, start and end of what was written, in order."""
-        out, err = self.size("stdout"), self.size("stderr")
-        places = ((record.at, record.err_at) for record in self.records()) if err else ()
-        return in_order(places, out, err)
-
     def page(self, offset: int, limit: int = READ_BYTES, stream: str | None = None) -> Page:
         """Return a page of the output, or of one stream of it as if the other were not there."""
         ended = self.ended() is not None  # before the size: what came in between is on a later page
         found, left, total = [], limit, 0
-        for each, start, end in self.pieces():
-            if stream not in (None, each):
+        for span in Reading(self).spans():
+            if stream not in (None, span.stream):
                 continue
-            skip = max(0, offset - total)
-            if left > 0 and skip < end - start:
-                found.append(self.read(each, start + skip, min(left, end - start - skip)))
+            length, skip = span.end - span.start, max(0, offset - total)
+            if left > 0 and skip < length:
+                found.append(self.read(span.stream, span.start + skip, min(left, length - skip)))
                 left -= len(found[-1])
-            total += end - start
+            total += length
         data = b"".join(found)
         return Page(data, offset, total, ended and offset + len(data) >= total)
 
-    def records_from(self, offset: int = 0, limit: int = RECORD_BYTES) -> tuple[list[Record], int]:
-        """Return the whole lines from `offset`, about `limit` bytes of them and at least one, and where to go on."""
+    def lines(self, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield the place of each whole line from `offset` on, and the line."""
         try:
-            with self.records_path.open("rb", buffering=0) as file:
-                block = os.pread(file.fileno(), limit, offset)
-                while b"\n" not in block and (more := os.pread(file.fileno(), RECORD_BYTES, offset + len(block))):
-                    block += more
+            with self.records_path.open("rb") as file:
+                file.seek(offset)
+                for line in file:
+                    if line.endswith(b"\n"):
+                        yield offset, line
+                    offset += len(line)
         except FileNotFoundError:
             raise self._gone() from None
-        found, place = [], offset
-        for line in block.split(b"\n")[:-1]:
-            if (record := _record(line, place)) is not None:
-                found.append(record)
-            place += len(line) + 1
-        return found, place
-
-    def records(self) -> Iterator[Record]:
-        """Yield every whole record that there is now."""
-        offset, end = -1, 0
-        while end != offset:
-            offset = end
-            found, end = self.records_from(offset)
-            yield from found
 
     def record_at(self, offset: int) -> Record:
         """Return the record whose line begins there."""
-        with suppress(FileNotFoundError), self.records_path.open("rb") as file:
-            file.seek(offset)
-            if (record := _record(file.readline(), offset)) is not None:
-                return record
-        raise self._gone()
+        found = next((_record(line, place) for place, line in self.lines(offset)), None)
+        if found is None:
+            raise self._gone()
+        return found
 
-    def ended(self) -> WrittenEnd | None:
+    def ended(self) -> Record | None:
         """Return how the cell ended, None while it has not or its writer was killed."""
-        try:
-            with self.records_path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                for start in sorted({max(0, size - READ_BYTES), 0}, reverse=True):  # further ahead if much came late
-                    file.seek(start)
-                    lines = (line for line in file if b'"end"' in line and line.endswith(b"\n"))
-                    found = [record for line in lines if (record := _record(line, 0)) and record.kind == "end"]
-                    if found:
-                        return end_of(found[-1])
-        except FileNotFoundError:
-            raise self._gone() from None
+        size = self.records_path.stat().st_size if self.exists() else 0
+        for start in (max(0, size - READ_BYTES), 0):  # further ahead if much came late
+            lines = (_record(line, place) for place, line in self.lines(start) if b'"end"' in line)
+            found = [record for record in lines if record is not None and record.kind == "end"]
+            if found:
+                return found[-1]
         return None
 
     def seal(self, error: Mapping[str, object] | None, ended_at: float) -> bool:
         """Write the end (Unix seconds) of a cell that began and has none; say whether it was written."""
         with suppress(UnknownUnitError, OSError):
             if self.ended() is None:
-                began = next((record.time for record in self.records()), ended_at)
+                first = next((_record(line, place) for place, line in self.lines()), None)
                 with self.records_path.open("ab", buffering=0) as file:
                     file.write(b"\n")  # a writer that was killed may have left half a line
                 writer = CellWriter(str(self.folder), self.cell_id, cap=1 << 62)
-                writer.end("error", execution_count=None, duration=max(0.0, ended_at - began), error=error)
+                duration = max(0.0, ended_at - first.t) if first is not None else 0.0
+                writer.end("error", execution_count=None, duration=duration, error=error)
                 return self.ended() is not None
         return False
 
@@ -198,7 +201,7 @@ class CellLog:
         """Return what the end says as a kernel's reply, None where there is no end."""
         with suppress(OutputGoneError):
             if (end := self.ended()) is not None:
-                return Reply(end.status, end.error, end.execution_count, end.asked_exit)
+                return Reply(end.status, end.error, end.execution_count, end.ask_exit)
         return None
 
     def _gone(self) -> OutputGoneError:
@@ -208,55 +211,70 @@ class CellLog:
         )
 
 
+class Reading:
+    """How far somebody has read a cell: bytes of both streams that were told, and where the next line begins."""
+
+    def __init__(self, log: CellLog, out: int = 0, err: int = 0) -> None:
+        self.told = {"stdout": out, "stderr": err}
+        self.line = 0
+        self._log = log
+
+    def news(self) -> Iterator[Span | Record]:
+        """Yield what is there now and was not yielded yet, in the order in which it was written.
+
+        What comes before a record is stderr and then stdout: a record is written before stderr goes on behind more of
+        stdout. The sizes are seen first, and then the records: whatever tells the order of those bytes is among them.
+        Who stops in the middle goes on there the next time.
+        """
+        sizes = {stream: self._log.size(stream) for stream in STREAMS}
+        for place, line in self._log.lines(self.line):
+            record = _record(line, place)
+            if record is not None:
+                yield from self._up_to(record.err_at, record.at)
+            self.line = place + len(line)
+            if record is not None:
+                yield record
+        yield from self._up_to(sizes["stderr"], sizes["stdout"])
+
+    def spans(self) -> Iterator[Span]:
+        return (item for item in self.news() if isinstance(item, Span))
+
+    def _up_to(self, err: int, out: int) -> Iterator[Span]:
+        for stream, wanted in (("stderr", err), ("stdout", out)):
+            if wanted > self.told[stream]:
+                end = min(wanted, self._log.size(stream))  # what a record counts may have been cut off since
+                while (start := self.told[stream]) < end:
+                    self.told[stream] = min(end, start + READ_BYTES)
+                    yield Span(stream, start, self.told[stream])
+
+
 def _record(line: bytes, offset: int) -> Record | None:
     try:
-        said = json.loads(line)
-        at, err_at = max(0, int(said["at"])), max(0, int(said.get("err_at", 0)))
-        if not all(isinstance(said.get(name) or {}, dict) for name in ("data", "metadata")):
-            return None
-        return Record(str(said["kind"]), offset, at, err_at, float(said.get("t", 0)), said)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        said = json.loads(line, parse_constant=lambda _: None)  # NaN and infinities are no JSON
+        said["offset"] = offset
+        return convert(said, Record)
+    except (ValueError, TypeError, RecursionError, ValidationError):
         return None
-
-
-def _status(said: Mapping[str, Any]) -> CellStatus:
-    return {"ok": CellStatus.OK, "error": CellStatus.ERROR}.get(str(said.get("status")), CellStatus.ABORTED)
-
-
-def error_in(said: Mapping[str, Any]) -> CellError:
-    """Return what was raised, as a record has it."""
-    lines = said.get("traceback")
-    traceback = tuple(map(str, lines)) if isinstance(lines, list) else ()
-    return CellError(str(said.get("name") or "Error"), str(said.get("value") or ""), traceback)
-
-
-def end_of(record: Record) -> WrittenEnd:
-    said = record.said
-    error = error_in(said["error"]) if isinstance(said.get("error"), dict) else None
-    size, count, duration = record.at + record.err_at, said.get("execution_count"), said.get("duration")
-    return WrittenEnd(_status(said), size, record.time, count, duration, said.get("ask_exit") is True, error)
 
 
 def reply_of(content: Mapping[str, Any]) -> Reply:
     """Return the word of an execute_reply."""
     said = told_by(content)
-    error = error_in(said["error"]) if said["error"] is not None else None
-    return Reply(_status(said), error, said["execution_count"], said["ask_exit"])
+    return Reply(CellStatus(said["status"]), error_of(said["error"]), said["execution_count"], said["ask_exit"])
+
+
+def error_of(members: Mapping[str, Any] | None) -> CellError | None:
+    """Return an error that a row or record has as `{name, value, traceback}`."""
+    return None if members is None else convert(members, CellError)
 
 
 def as_event(record: Record) -> dict[str, Any] | None:
     """Return a record as clients of a stream are told it (without `id`), None for what they are not told."""
     if record.kind in _EVENTS:
-        return {"event": record.kind, **{name: record.said.get(name) for name in _EVENTS[record.kind]}}
+        return {"event": record.kind, **{name: getattr(record, name) for name in _EVENTS[record.kind]}}
     if record.kind == "status":
-        return {"event": "status", "status": record.said.get("event")}
-    return {"event": "notice", "text": capped_words(record)} if record.kind == "capped" else None
-
-
-def capped_words(capped: Record) -> str:
-    if why := capped.said.get("disk"):
-        return f"some output of this cell was not kept: {why}"
-    return f"the complete output is cut at its cap of {capped.said.get('cap')} bytes"
+        return {"event": "status", "status": record.event}
+    return {"event": "notice", "text": record.capped_words} if record.kind == "capped" else None
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict
 
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels import retention
@@ -27,8 +27,7 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.cell_files import WrittenEnd
+    from supervisord_py.kernels.cell_files import Record
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.render import CellOutput
     from supervisord_py.kernels.session_register import LiveSession
@@ -71,45 +70,54 @@ class CellStore:
             _log.warning("cells_folder_not_made", session=cell.session, errno=error.errno)
 
     async def finish(
-        self,
-        sent: KernelCellRow,
-        end: CellOutcome,
-        duration_seconds: float | None,
-        *,
-        kernel_is_over: bool,
+        self, sent: KernelCellRow, end: CellOutcome, duration_seconds: float | None, *, kernel_is_over: bool
     ) -> CellResult:
-        """Return the answer of a cell, and close its row; also its files, where its kernel is over and cannot."""
-        output = await self._shown(sent)
-        reply = end.reply
-        if output.end is None and output.unkept is None:
-            output = replace(output, unkept=self._unkept(sent, reply))
-        status, error = end.status, end.error
-        if output.unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
-            status, error = CellStatus.ERROR, CellError("OutputNotKept", output.unkept)
+        """Return the answer of a cell, and close its row; also its files, where its kernel is over and cannot.
+
+        Without a duration it was followed: it ended when its files say so.
+        """
         from supervisord_py.kernels.render import what_was_raised
 
-        count, written = reply.execution_count if reply else None, output.end
-        if count is None and written is not None:
-            count = written.execution_count
+        output, reply = await self._shown(sent), end.reply
+        written, unkept = output.end, output.unkept
+        if written is None and unkept is None and reply and not reply.lossy and reply.status is not CellStatus.ABORTED:
+            folder = self._config().cells_dir / sent.session
+            unkept = f"Output of this cell is lost, it was not kept: its files in {folder} were removed or not written."
+        status, error = end.status, end.error
+        if unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
+            status, error = CellStatus.ERROR, CellError("OutputNotKept", unkept)
+        count, ended_at = reply.execution_count if reply else None, time.time()
+        if written is not None:
+            count = written.execution_count if count is None else count
+            if duration_seconds is None:
+                duration_seconds, ended_at = written.duration, max(sent.started_at, written.t)
         shown = ("text", "outputs", "truncated", "artifact", "total_bytes", "total_lines", "shown_bytes")
         result = CellResult(
             sent.id,
             sent.title,
             status,
             error=what_was_raised(error, output.error),
-            duration_seconds=written.duration if duration_seconds is None and written is not None else duration_seconds,
+            duration_seconds=duration_seconds,
             execution_count=count,
             steps=end.steps,
-            lossy=bool(reply and reply.lossy) or output.unkept is not None,
-            notices=(*filter(None, [output.unkept]), *output.notices, *end.notices),
+            lossy=bool(reply and reply.lossy) or unkept is not None,
+            notices=(*filter(None, [unkept]), *output.notices, *end.notices),
             **{name: getattr(output, name) for name in shown},
         )
-        at = time.time()
-        if duration_seconds is None and written is not None:
-            at = max(sent.started_at, written.time)  # it was followed: it ended when its files say so
-        closing = _closing(result, Variables.LOST if end.is_stateless else end.variables, at)
+        closing = kernel_rows.CellEnd(
+            status=status.value,
+            ended_at=ended_at,
+            duration_seconds=duration_seconds,
+            execution_count=count,
+            total_bytes=result.total_bytes,
+            truncated=result.truncated,
+            lossy=result.lossy,
+            error=error_members(result.error),
+            variables=(Variables.LOST if end.is_stateless else end.variables).value,
+            steps=tuple(asdict(step) for step in end.steps),
+        )
         if end.gone is not None and kernel_is_over:
-            await asyncio.to_thread(self.log(sent.session, sent.id).seal, closing.error, at)
+            await asyncio.to_thread(self.log(sent.session, sent.id).seal, closing.error, ended_at)
         kernel_rows.finish(self._ledger, sent.id, closing)
         return result
 
@@ -125,13 +133,6 @@ class CellStore:
             return await asyncio.to_thread(show, log, limits)
         except OSError as error:
             return CellOutput(unkept=f"Its output cannot be read: {error}.")
-
-    def _unkept(self, sent: KernelCellRow, reply: Reply | None) -> str | None:
-        """Say that the kernel ended a cell of whose end nothing is on disk; None where it never told of one."""
-        if reply is None or reply.lossy or reply.status is CellStatus.ABORTED:
-            return None
-        folder = self._config().cells_dir / sent.session
-        return f"Output of this cell is lost, it was not kept: its files in {folder} were removed or not written."
 
     async def seal(self, sent: KernelCellRow, result: CellResult) -> None:
         """Close the files of a cell whose kernel is over by now and did not."""
@@ -202,22 +203,6 @@ class CellStore:
             await asyncio.sleep(SWEEP_SECONDS)
 
 
-def _closing(result: CellResult, variables: Variables, ended_at: float) -> kernel_rows.CellEnd:
-    steps = ({"action": it.action, "after_seconds": it.after_seconds, "detail": it.detail} for it in result.steps)
-    return kernel_rows.CellEnd(
-        status=result.status.value,
-        ended_at=ended_at,
-        duration_seconds=result.duration_seconds,
-        execution_count=result.execution_count,
-        total_bytes=result.total_bytes,
-        truncated=result.truncated,
-        lossy=result.lossy,
-        error=error_members(result.error),
-        variables=variables.value,
-        steps=tuple(steps),
-    )
-
-
 # -- cells of an earlier control plane that nobody follows -------------------------------------------------------------
 
 
@@ -225,14 +210,14 @@ class Seen(Struct, frozen=True):
     """What the files of a cell tell. `size` in bytes of stream output."""
 
     has_begun: bool = False
-    end: WrittenEnd | None = None
+    end: Record | None = None
     size: int = 0
 
 
 def _look(log: CellLog) -> Seen:
     """Read what the files tell. Blocking."""
     try:
-        has_begun = any(record.kind == "begin" for record in log.records_from()[0])
+        has_begun = any(b'"begin"' in line for _, line in log.lines())
         return Seen(has_begun, log.ended(), log.size("stdout") + log.size("stderr"))
     except (UnknownUnitError, OSError):
         return Seen()
@@ -243,9 +228,9 @@ def closing(
 ) -> kernel_rows.CellEnd:
     """Say how a cell ended of which only its traces are left: its files, and the end of its kernel, where known."""
     if seen.end is not None:
-        end, at = seen.end, max(row.started_at, seen.end.time)
+        end, at = seen.end, max(row.started_at, seen.end.t)
         is_uncounted = end.status is CellStatus.ERROR and end.execution_count is None  # its kernel gave no reply
-        kept = not (is_shell or end.asked_exit or is_uncounted)
+        kept = not (is_shell or end.ask_exit or is_uncounted)
         return kernel_rows.CellEnd(
             status=end.status.value,
             ended_at=at,

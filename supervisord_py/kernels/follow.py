@@ -6,12 +6,10 @@ What is not taken waits in the files, not in memory. A ring of the bell is a hin
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from supervisord_py.kernels.cell_files import READ_BYTES, Record
-from supervisord_py.kernels.inside.cell_writer import STREAMS
+from supervisord_py.kernels.cell_files import READ_BYTES, Reading, Record, Span
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -67,45 +65,23 @@ async def follow(log: CellLog, bell: Bell, begin: Position = Position()) -> Asyn
     What is before `begin` was told already, but the end is always given. Raises OutputGoneError: retention took the
     files, or the bell was closed already and there are none.
     """
-    may_begin, pause = not bell.is_closed, LOOK_SECONDS[0]
-    at, next_line = {"stdout": begin.out, "stderr": begin.err}, 0
-    waiting: deque[Record] = deque()
-
-    def take(stream: str, end: int) -> list[Piece]:
-        """Read the next bytes of a stream up to its end; what a record counts and was cut off since is passed over."""
-        length = min(READ_BYTES, end - at[stream])
-        data = log.read(stream, at[stream], length) if length > 0 else b""
-        piece = Piece(stream, sum(at.values()), data)
-        at[stream] += len(data)
-        return [piece] if data else []
+    reading, may_begin, pause = Reading(log, begin.out, begin.err), not bell.is_closed, LOOK_SECONDS[0]
 
     def look() -> list[Piece | Record]:
-        """Return the next few things, [] when there is nothing new; about one piece of bytes.
-
-        The sizes are seen first, stdout's before stderr's, and then the records: whatever tells the order of those
-        bytes is among them. Up to the next record that is stderr and then stdout: see `in_order`.
-        """
-        nonlocal next_line
+        """Return the next few things, about one piece of bytes; [] when there is nothing new."""
         found: list[Piece | Record] = []
-        if may_begin and not next_line and not log.exists():
+        if may_begin and not reading.line and not log.exists():
             return found
-        while len(found) < _ITEMS and sum(len(item.data) for item in found if isinstance(item, Piece)) < READ_BYTES:
-            sizes = {stream: log.size(stream) for stream in STREAMS}
-            if not waiting:
-                records, next_line = log.records_from(next_line)
-                waiting.extend(records)
-            record = waiting[0] if waiting else None
-            if record is not None:
-                sizes = {"stdout": record.at, "stderr": record.err_at}
-            if pieces := take("stderr", sizes["stderr"]) or take("stdout", sizes["stdout"]):
-                found += pieces
-                continue
-            if record is None:
-                break
-            waiting.popleft()
-            if record.offset > begin.record or record.kind == "end":
-                found.append(record)
-            if record.kind == "end":
+        size = 0
+        for item in reading.news():
+            if isinstance(item, Span):
+                data = log.read(item.stream, item.start, item.end - item.start)
+                if data:  # else it was cut off since
+                    found.append(Piece(item.stream, sum(reading.told.values()) - (item.end - item.start), data))
+                size += len(data)
+            elif item.offset > begin.record or item.kind == "end":
+                found.append(item)
+            if size >= READ_BYTES or len(found) >= _ITEMS or (isinstance(item, Record) and item.kind == "end"):
                 break
         return found
 

@@ -7,10 +7,10 @@ whatever a cell gave: a reference to an artifact, which no schema knows, becomes
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import re
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.artifacts import joined
 from supervisord_py.kernels.cell import Cell, CellError, CellStatus
-from supervisord_py.kernels.cell_files import OutputGoneError, error_in
+from supervisord_py.kernels.cell_files import OutputGoneError, error_of
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 from supervisord_py.kernels.render import PLAIN, show
 
@@ -38,10 +38,7 @@ IDS_SINCE = (4, 5)
 RICH_BYTES = 16 * 1024 * 1024
 ALL_OUTPUTS = 100_000
 _MARKER = re.compile(r"#\s?%%(?:[ \t]+(?P<rest>[^\r\n]*?))?[ \t]*(?:\r\n|\n|\r|\Z)")
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
-"""Python's own idea of a line: `str.splitlines` knows more ends than that."""
 _TYPE = re.compile(r"\[(\w+)\]")
-_PAIRS = re.compile(r"(?:\s|\A)(?:\w[\w.:-]*=(?:\"[^\"]*\"|'[^']*'|\S+)|\{.*\}\s*\Z)")
 _HINT = "open it in Jupyter and save it again, or give `pxctl exec -f` a script"
 _LANGUAGES = {
     "python": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
@@ -146,7 +143,7 @@ def export(
             outputs = [{"output_type": "stream", "name": "stdout", "text": gone}]
         # One that runs has not failed.
         status = CellStatus(row.status) if row.status in set(CellStatus) else CellStatus.OK
-        found = _outputs(outputs, status, error_in(row.error) if row.error else None)
+        found = _outputs(outputs, status, error_of(row.error))
         members: dict[str, Any] = {"id": row.id, "metadata": metadata, "execution_count": row.execution_count}
         notebook.cells.append(v4.new_code_cell(row.code, outputs=found, **members))
     plain: dict[str, Any] = json.loads(_written(notebook))
@@ -196,28 +193,25 @@ def _outputs(outputs: Iterable[Mapping[str, Any]], status: CellStatus, error: Ce
 
 def _read(text: str) -> Any:
     """Return a notebook of major version 4, older ones upgraded, with cell ids where its version wants them."""
-    try:
-        plain = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _refused("", f"it is not JSON: {error}") from error
-    major = plain.get("nbformat") if isinstance(plain, dict) else None
-    if not isinstance(major, int) or isinstance(major, bool) or not 1 <= major <= MAJOR:
-        raise _refused("/nbformat", f"is {major!r}; versions 1 to {MAJOR} can be read")
     nbformat = importlib.import_module("nbformat")
     try:
-        if major < MAJOR:
-            plain = nbformat.convert(nbformat.reader.reads(text), MAJOR)
-        if (MAJOR, plain.get("nbformat_minor", 0)) >= IDS_SINCE:
-            seen = {""}
-            for position, cell in enumerate(plain["cells"]):  # those that lack an id or share one, the same each time
-                if cell.setdefault("id", "") in seen:
-                    cell["id"] = hashlib.sha256(f"{position}:{cell.get('source')}".encode()).hexdigest()[:8]
-                seen.add(cell["id"])
-        nbformat.validate(plain)
-        return nbformat.v4.to_notebook_json(plain)
+        plain = json.loads(text)
+        major = plain.get("nbformat") if isinstance(plain, dict) else None
+        if not isinstance(major, int) or isinstance(major, bool) or not 1 <= major <= MAJOR:
+            raise _refused("/nbformat", f"is {major!r}; versions 1 to {MAJOR} can be read")
+        notebook = nbformat.convert(nbformat.reader.reads(text), MAJOR)
+        if (MAJOR, notebook.nbformat_minor) >= IDS_SINCE:
+            with warnings.catch_warnings(action="ignore"):  # it tells of each id that it gives
+                _, notebook = nbformat.validator.normalize(notebook, relax_add_props=True)
+        nbformat.validate(notebook)
+        return notebook
+    except InvalidInputError:
+        raise
     except nbformat.ValidationError as error:
         pointer = "".join(f"/{part}" for part in error.absolute_path)
         raise _refused(pointer, str(error.message)[:300]) from error
+    except ValueError as error:
+        raise _refused("", f"it is not JSON: {error}") from error
     except Exception as error:  # a broken notebook breaks the library in any way
         raise _refused("", f"it cannot be read: {type(error).__name__}: {error}") from error
 
@@ -232,16 +226,15 @@ def _refused(pointer: str, why: str) -> InvalidInputError:
 def cells_of_script(script: str) -> tuple[Cell, ...]:
     """Return the cells of a script that is split at its `# %%` lines: its code parts, each with its marker.
 
-    Behind a marker stand a title, a type in brackets (`[markdown]`: no code) and `key="value"` pairs, which say nothing
-    to us. `# %%time` is a commented magic.
+    Behind a marker stand a title and a type in brackets (`[markdown]`: no code). `# %%time` is a commented magic.
     """
     parts: list[tuple[list[str], str | None, str]] = [([], None, "code")]
-    for line in _LINE.findall(script):
+    for line in script.splitlines(keepends=True):
         marker = _MARKER.fullmatch(line)
         if marker is not None:
             rest = marker["rest"] or ""
             kind = _TYPE.search(rest)
-            title = " ".join(_PAIRS.sub(" ", _TYPE.sub(" ", rest, count=1)).split())
+            title = " ".join(_TYPE.sub(" ", rest, count=1).split())
             parts.append(([], title or None, kind[1].lower() if kind is not None else "code"))
         parts[-1][0].append(line)
     return tuple(

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from supervisord_py.kernels.artifacts import joined, spill, weight
-from supervisord_py.kernels.cell_files import OutputGoneError, capped_words, end_of, error_in
+from supervisord_py.kernels.cell_files import OutputGoneError, Reading, Span
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from supervisord_py.kernels.cell import CellError
-    from supervisord_py.kernels.cell_files import CellLog, Record, WrittenEnd
+    from supervisord_py.kernels.cell_files import CellLog, Record
     from supervisord_py.kernels.config import OutputLimits
 
 Output = dict[str, Any]
@@ -31,9 +31,11 @@ LAST_OUTPUTS = 400
 BLOCK_BYTES = 256 * 1024
 INLINE_OUTPUTS = 32  # so many times `inline_bytes` of rich outputs stay in an answer; later ones are held to less
 INLINE_LATER_BYTES = 4 * 1024
+SMALL_RECORD_BYTES = 4 * 1024  # larger ones are read again when it is known what stays of them
 NEAR_BYTES = 1024  # a cut moves this far to fall between lines; further away it only keeps characters whole
 MARKDOWN, PLAIN, HTML = "text/markdown", "text/plain", "text/html"
 _CHARACTER_BYTES = 4
+_SHOWN = ("display", "result", "error", "status")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
@@ -48,33 +50,32 @@ class CellOutput(Struct, frozen=True):
     total_lines: int = 0
     shown_bytes: int = 0
     error: CellError | None = None  # what was raised
-    end: WrittenEnd | None = None  # None where it runs, or its writer was killed
+    end: Record | None = None  # None where it runs, or its writer was killed
     unkept: str | None = None  # that something which was printed is not on disk, for another reason than the cap
     notices: tuple[str, ...] = ()  # output beyond the cap, outputs that are not listed
 
 
 class _Part(Struct, eq=False):
-    """A stretch of a stream; or what the record at `offset` shows, its words and output; or, with neither, a marker."""
+    """A stretch of a stream, or what a record shows: `words` in the text, `output` among the outputs."""
 
     stream: str = ""
     start: int = 0
     size: int = 0
-    offset: int = -1
+    offset: int = -1  # of the record
+    record: Record | None = None
     words: bytes = b""
     output: Output | None = None
-
-
-_Shown = list[tuple[_Part, bytes]]
+    is_marker: bool = False
 
 
 class _Survey(Struct):
-    """What the records of a cell tell, and all that could be shown, in order."""
+    """What the files of a cell tell."""
 
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[_Part] = field(default_factory=list)  # all that could be shown, in order
     begin: dict[str, int] = field(default_factory=dict)  # where the streams begin: what is before was cleared
-    error: CellError | None = None  # what was raised last
-    end: WrittenEnd | None = None
-    capped: Record | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+    last: dict[str, Record] = field(default_factory=dict)  # the last record of each kind
+    ends_line: bool = True
 
 
 def show(log: CellLog, limits: OutputLimits, most_outputs: int = FIRST_OUTPUTS + LAST_OUTPUTS) -> CellOutput:
@@ -91,42 +92,40 @@ def show(log: CellLog, limits: OutputLimits, most_outputs: int = FIRST_OUTPUTS +
 
 
 def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
-    sizes = {stream: log.size(stream) for stream in log.paths}
-    total = sum(sizes.values())
-    found = _survey(log, sizes)
-    rich, first = [part for part in found.parts if not part.stream], min(FIRST_OUTPUTS, most_outputs)
-    dropped = rich[first : max(first, len(rich) - most_outputs + first)]
-    listed = rich[:first] + rich[first + len(dropped) :]
-    gone = set(dropped)
-    found.parts = [part for part in found.parts if part not in gone]
+    found = _survey(log)
+    rich = [part for part in found.parts if not part.stream]
+    dropped = frozenset(rich[FIRST_OUTPUTS : len(rich) - (most_outputs - FIRST_OUTPUTS)])
+    found.parts = [part for part in found.parts if part not in dropped]
     inline = 0
-    for part in listed:
-        allowed = limits.inline_bytes
-        if inline > INLINE_OUTPUTS * allowed:
-            allowed = min(allowed, INLINE_LATER_BYTES)
-        inline += _fill(part, log, allowed, limits.preview_bytes)
-    lines = sum(_count_lines(log, stream, found.begin[stream], size) for stream, size in sizes.items())
+    for part in found.parts:
+        if not part.stream:
+            is_much = inline > INLINE_OUTPUTS * limits.inline_bytes
+            allowed = min(limits.inline_bytes, INLINE_LATER_BYTES) if is_much else limits.inline_bytes
+            inline += _fill(part, log, allowed, limits.preview_bytes)
+    lines = sum(_count_lines(log, stream, found.begin[stream], size) for stream, size in found.sizes.items())
     cleared = sum(_count_lines(log, stream, 0, size) for stream, size in found.begin.items())
-    shown, is_cut = _head_and_tail(log, limits, found.parts, lines)
-    end, capped = found.end, found.capped
+    shown = _head_and_tail(log, limits, found.parts, lines)
+    text, outputs = _composed(shown)
+    total, end, capped, raised = sum(found.sizes.values()), *map(found.last.get, ("end", "capped", "error"))
     unkept, notices = None, []
-    if capped is not None and capped.said.get("disk"):
-        unkept = capped_words(capped)
+    if capped is not None and capped.disk:
+        unkept = capped.capped_words
     elif capped is not None:
-        notices.append(capped_words(capped))
-    elif end is not None and end.size > total:
-        unkept = f"{end.size - total} bytes of output are lost: they were removed from disk while the cell ran"
+        notices.append(capped.capped_words)
+    elif end is not None and end.at + end.err_at > total:
+        lost = end.at + end.err_at - total
+        unkept = f"{lost} bytes of output are lost: they were removed from disk while the cell ran"
     if dropped:
         notices.append(f"{len(dropped)} of {len(rich)} rich outputs are not listed: only the first and the last are")
     return CellOutput(
-        text=_text(shown),
-        outputs=tuple(_outputs(shown, listed)),
-        truncated=is_cut or capped is not None,
+        text=text,
+        outputs=tuple(outputs),
+        truncated=capped is not None or any(part.is_marker for part, _ in shown),
         artifact=log.cell_id if total else None,
         total_bytes=total,
-        total_lines=cleared + lines + (total > 0 and log.page(total - 1, 1).data != b"\n"),
-        shown_bytes=sum(len(data) for part, data in shown if part.stream),
-        error=what_was_raised(end.error if end else None, found.error),
+        total_lines=cleared + lines + (not found.ends_line),
+        shown_bytes=sum(len(data) for part, data in shown if part.stream and not part.is_marker),
+        error=what_was_raised(end.error if end else None, raised.raised if raised else None),
         end=end,
         unkept=unkept,
         notices=tuple(notices),
@@ -138,90 +137,71 @@ def _count_lines(log: CellLog, stream: str, start: int, end: int) -> int:
     return sum(log.read(stream, at, min(BLOCK_BYTES, end - at)).count(b"\n") for at in places)
 
 
-def _survey(log: CellLog, sizes: Mapping[str, int]) -> _Survey:
-    """Look over all records of a cell; what they display is read again when it is known what stays of it."""
-    at = {"stderr": 0, "stdout": 0}
-    found = _Survey(begin=dict(at))
+def _survey(log: CellLog) -> _Survey:
+    """Look over the files of a cell; of what it displays only small records are kept, whatever there is."""
+    reading, found = Reading(log), _Survey()
+    found.begin = dict.fromkeys(reading.told, 0)
     displays: dict[str, list[_Part]] = {}
-    is_pending = False  # a clear that waits for the next output
-
-    def clear() -> None:
-        found.parts.clear()
-        found.begin = dict(at)
-
-    def add(part: _Part) -> None:
-        nonlocal is_pending
-        if is_pending:
-            clear()
-        is_pending = False
-        if part.stream and found.parts and found.parts[-1].stream == part.stream:
-            found.parts[-1].size += part.size
+    pending: dict[str, int] | None = None  # a clear that waits for the next output
+    span: Span | None = None
+    for item in reading.news():
+        part = None
+        if isinstance(item, Span):
+            span = item
+            part = _Part(item.stream, item.start, item.end - item.start)
         else:
+            found.last[item.kind] = item
+            small = item if reading.line - item.offset <= SMALL_RECORD_BYTES else None
+            if item.kind == "clear":
+                pending = dict(reading.told)
+            elif item.kind == "display" and item.update and item.display_id in displays:
+                for each in displays[item.display_id]:
+                    each.offset, each.record = item.offset, small
+            elif item.kind in _SHOWN:
+                part = _Part(offset=item.offset, record=small)
+                if item.kind == "display" and item.display_id is not None:
+                    displays.setdefault(item.display_id, []).append(part)
+        if pending is not None and (part is not None or not found.last["clear"].wait):
+            found.parts.clear()
+            found.begin, pending = pending, None
+        if part is not None and part.stream and found.parts and found.parts[-1].stream == part.stream:
+            found.parts[-1].size += part.size
+        elif part is not None:
             found.parts.append(part)
-
-    def streams_up_to(err: int, out: int) -> None:
-        for stream, end in (("stderr", err), ("stdout", out)):
-            if (size := min(end, sizes[stream]) - at[stream]) > 0:
-                add(_Part(stream, at[stream], size))
-                at[stream] += size
-
-    for record in log.records():
-        streams_up_to(record.err_at, record.at)
-        kind, name = record.kind, record.said.get("display_id")
-        if kind == "clear":
-            is_pending = bool(record.said.get("wait"))
-            if not is_pending:
-                clear()
-        elif kind == "display" and record.said.get("update") and name in displays:
-            for part in displays[name]:
-                part.offset = record.offset
-        elif kind in {"display", "result", "error", "status"}:
-            add(part := _Part(offset=record.offset))
-            if kind == "display" and name is not None:
-                displays.setdefault(name, []).append(part)
-        if kind == "error":
-            found.error = error_in(record.said)
-        elif kind == "capped":
-            found.capped = record
-        elif kind == "end":
-            found.end = end_of(record)
-    streams_up_to(sizes["stderr"], sizes["stdout"])
+    found.sizes = dict(reading.told)
+    found.ends_line = span is None or log.read(span.stream, span.end - 1, 1) == b"\n"
     return found
 
 
 def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
-    """Read the words and the output of a record; return about how many bytes of it are in the answer."""
-    record, inline = log.record_at(part.offset), 0
-    said = record.said
+    """Make the words and the output of a record; return about how many bytes of it are in the answer."""
+    record, inline, text = part.record or log.record_at(part.offset), 0, ""
     if record.kind == "error":
-        error = error_in(said)
+        error = record.raised
         members = {"ename": error.name, "evalue": error.value, "traceback": list(error.traceback)}
         part.output, text = {"output_type": "error", **members}, traceback_text(error)
     elif record.kind == "status":
-        part.output, text = (
-            {"output_type": "display_data", "metadata": {}, "data": {STATUS_MIME: said.get("event")}},
-            "",
-        )
+        part.output = {"output_type": "display_data", "metadata": {}, "data": {STATUS_MIME: record.event}}
     else:
-        data = said.get("data") or {}
-        kept, text = spill(log.folder, log.cell_id, record.offset, data, inline_bytes), text_of(data)
+        kept, text = spill(log.folder, log.cell_id, record.offset, record.data, inline_bytes), text_of(record.data)
         inline = sum(map(weight, kept.values()))
-        part.output = {"output_type": "display_data", "metadata": dict(said.get("metadata") or {}), "data": kept}
+        part.output = {"output_type": "display_data", "metadata": record.metadata, "data": kept}
         if record.kind == "result":
-            part.output |= {"output_type": "execute_result", "execution_count": said.get("execution_count")}
+            part.output |= {"output_type": "execute_result", "execution_count": record.execution_count}
     words = text.encode("utf-8", "replace")
     part.words = words if len(words) <= 2 * most else words[:most] + words[-most:]  # of its middle nothing can be shown
     part.size = len(part.words)
     return inline
 
 
-def _head_and_tail(log: CellLog, limits: OutputLimits, parts: list[_Part], lines: int) -> tuple[_Shown, bool]:
-    """Return what is shown, a marker in the place of what is left out, and whether something is.
+def _head_and_tail(log: CellLog, limits: OutputLimits, parts: list[_Part], lines: int) -> list[tuple[_Part, bytes]]:
+    """Return what is shown of the parts, in order.
 
-    `lines`: how many the streams have.
+    In the place of what is left out stands a marker, and behind it the outputs whose words are left out. `lines`: how
+    many the streams have.
     """
 
-    def between(start: int, end: int) -> _Shown:
+    def between(start: int, end: int) -> list[tuple[_Part, bytes]]:
         found, at = [], 0
         for part in parts:
             low, high = max(start - at, 0), min(end - at, part.size)
@@ -234,64 +214,41 @@ def _head_and_tail(log: CellLog, limits: OutputLimits, parts: list[_Part], lines
 
     whole = sum(part.size for part in parts)
     if whole <= limits.preview_bytes:
-        return between(0, whole), False
+        return between(0, whole)
     head = between(0, limits.head_bytes)
     tail = between(whole - max(0, limits.preview_bytes - limits.head_bytes), whole)
-    if places := [at for at, (_, data) in enumerate(head) if data]:
-        part, data = head[places[-1]]
-        head[places[-1]] = (part, data[: cut_end(data)])
-    if places := [at for at, (_, data) in enumerate(tail) if data]:
-        part, data = tail[places[0]]
-        tail[places[0]] = (part, data[cut_start(data) :])
+    head[-1:] = [(part, data[: cut_end(data)]) for part, data in head[-1:]]
+    tail[:1] = [(part, data[cut_start(data) :]) for part, data in tail[:1]]
     shown = [*head, *tail]
     lines += sum(part.words.count(b"\n") for part in parts) - sum(data.count(b"\n") for _, data in shown)
     is_stream = sum(part.size for part in parts if part.stream) > sum(len(data) for part, data in shown if part.stream)
     where = f"artifact {log.cell_id}" if is_stream else "see the outputs"
     left_out = whole - sum(len(data) for _, data in shown)
-    marker = f"… [{left_out} bytes, {lines} lines omitted; {where}] …\n"
-    return [*head, (_Part(), marker.encode()), *tail], True
-
-
-def _text(shown: _Shown) -> str:
-    """Put everything into one text; what is not stream begins on a line of its own."""
-    text = ""
-    for is_stream, run in groupby(shown, lambda each: bool(each[0].stream)):
-        if is_stream:
-            text += as_on_a_terminal(b"".join(data for _, data in run).decode("utf-8", "replace"))
-            continue
-        for words in filter(None, (data.decode("utf-8", "replace") for _, data in run)):
-            text += words if not text or text.endswith("\n") else f"\n{words}"
-    return text
-
-
-def _outputs(shown: _Shown, listed: list[_Part]) -> Iterator[Output]:
-    """Yield the outputs in order; those whose words are left out stand at the marker, which is in the stream there."""
+    marker = f"… [{left_out} bytes, {lines} lines omitted; {where}] …\n".encode()
+    if head and head[-1][1] and not head[-1][1].endswith(b"\n"):
+        marker = b"\n" + marker
+    stream = next((part.stream for part, _ in reversed(head) if part.stream), "stdout") if is_stream else ""
     placed = {part for part, _ in shown}
-    left_out = [part for part in listed if part not in placed]
-    told: set[_Part] = set()
-    streamed: list[tuple[str, str]] = []
-    for part, data in shown:
-        text = data.decode("utf-8", "replace")
-        if part.stream:
-            streamed.append((part.stream, text))
+    omitted = [(part, b"") for part in parts if part.output is not None and part not in placed]
+    return [*head, (_Part(stream, is_marker=True), marker), *omitted, *tail]
+
+
+def _composed(shown: list[tuple[_Part, bytes]]) -> tuple[str, list[Output]]:
+    """Put everything into one text and into outputs; what is not stream begins on a line of its own."""
+    text, outputs, told = "", list[Output](), set[_Part]()
+    for stream, run in groupby(shown, lambda each: each[0].stream):
+        if stream:
+            streamed = as_on_a_terminal(b"".join(data for _, data in run).decode("utf-8", "replace"))
+            text += streamed
+            outputs += [{"output_type": "stream", "name": stream, "text": streamed}] if streamed else []
             continue
-        is_marker = part.output is None
-        if is_marker and "artifact" in text:
-            stream, before = streamed[-1] if streamed else ("stdout", "\n")
-            streamed.append((stream, text if before.endswith("\n") else f"\n{text}"))
-        due = left_out if is_marker else [part] if part not in told else []
-        if due:
-            yield from _streams(streamed)
-            streamed.clear()
-            yield from (each.output for each in due if each.output is not None)
-            told.add(part)
-    yield from _streams(streamed)
-
-
-def _streams(streamed: Iterable[tuple[str, str]]) -> Iterator[Output]:
-    for stream, run in groupby(streamed, lambda each: each[0]):
-        if text := as_on_a_terminal("".join(text for _, text in run)):
-            yield {"output_type": "stream", "name": stream, "text": text}
+        for part, data in run:
+            words = data.decode("utf-8", "replace")
+            text += words if not words or not text or text.endswith("\n") else f"\n{words}"
+            if part.output is not None and part not in told:  # head and tail may both have words of it
+                outputs.append(part.output)
+                told.add(part)
+    return text, outputs
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -300,7 +257,11 @@ def _streams(streamed: Iterable[tuple[str, str]]) -> Iterator[Output]:
 def cut_end(data: bytes) -> int:
     """Return where to end a head that goes on: behind its last line, if that is near, else behind a character."""
     newline = data.rfind(b"\n", max(0, len(data) - NEAR_BYTES))
-    return newline + 1 if newline >= 0 else whole_characters(data)
+    if newline >= 0:
+        return newline + 1
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data[-_CHARACTER_BYTES:])
+    return len(data) - len(decoder.getstate()[0])
 
 
 def cut_start(data: bytes) -> int:
@@ -310,13 +271,6 @@ def cut_start(data: bytes) -> int:
         return newline + 1
     starts = (place for place, byte in enumerate(data[:_CHARACTER_BYTES]) if byte & 0xC0 != 0x80)
     return next(starts, len(data) if len(data) < _CHARACTER_BYTES else 0)
-
-
-def whole_characters(data: bytes) -> int:
-    """Return how many bytes lie before a UTF-8 character that is cut by the end; all of them where none is."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data[-_CHARACTER_BYTES:])
-    return len(data) - len(decoder.getstate()[0])
 
 
 def as_on_a_terminal(text: str) -> str:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from kernels.cell_folder import writer_of
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.cell_files import WrittenEnd
+from supervisord_py.kernels.cell_files import Record
 from supervisord_py.kernels.cell_store import CellStore, Seen, closing
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.ledger import instances
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROW = KernelCellRow("c0", "s-1", "call", 0, "1+1", "running", 90.0, 100.0, instance="k1")
-END = WrittenEnd(CellStatus.OK, 5, 103.0, 4, 2.5)
+END = Record("end", 5, t=103.0, status=CellStatus.OK, execution_count=4, duration=2.5)
 RECORD = ExitRecord("k1", "kernel:s-1", Identity(7, 1, "b"), 50.0, 104.0, None, 11, 0.0, 0.0, 0, 0, 0)
 CRASH = End(Reason.SIGNAL, RECORD)
 
@@ -39,7 +39,7 @@ def test_a_cell_whose_files_tell_its_end_ended_as_they_say_whatever_became_of_it
     assert (found.status, found.variables, found.execution_count, found.total_bytes) == ("ok", "kept", 4, 5)
     assert (found.ended_at, found.duration_seconds) == (103.0, 2.5)
     error = CellError("ValueError", "no", ("line",))
-    left = replace(END, duration=None, asked_exit=True, error=error)
+    left = replace(END, duration=None, ask_exit=True, error=error)
     found = closed(Seen(has_begun=True, end=left), None)
     assert (found.duration_seconds, found.variables) == (3.0, "lost")
     assert found.error == {"name": "ValueError", "value": "no", "traceback": ["line"]}
