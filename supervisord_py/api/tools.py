@@ -24,7 +24,7 @@ from supervisord_py.process.model import Reason
 from supervisord_py.tools.catalog import Entry
 from supervisord_py.tools.install import EXAMPLE, Template, add_tool, new_tool, remove_tool
 from supervisord_py.tools.proxy import forward
-from supervisord_py.tools.service import ToolState
+from supervisord_py.tools.status import ToolState
 
 _CREATED = 201
 
@@ -96,10 +96,15 @@ def _tool_document(entry: Entry, state: ToolState | None) -> dict[str, Any]:
 
 async def run(call: Call, query: s.RunQuery) -> web.StreamResponse:
     """Run a tool once; the answer is the tool's own, of `/stream` its items as they come."""
+    catalog, name = call.context.catalog, call.request.match_info["t"].removeprefix("tool:")
+    try:
+        spec = catalog.get(name)
+    except UnknownUnitError:
+        spec = catalog.get(tool_name(call))  # a glob may mean one
     return await forward(
         call.context.launcher,
         call.request,
-        tool_name(call),
+        spec,
         streaming=call.request.path.endswith("/stream"),
         timeout_seconds=query.timeout,
         keep_alive=query.keep_alive,

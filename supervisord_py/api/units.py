@@ -21,7 +21,7 @@ from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.pipes.models import PipeView
 from supervisord_py.process.model import Reason, TreeStat
 from supervisord_py.tools.catalog import Entry
-from supervisord_py.tools.service import ToolState
+from supervisord_py.tools.status import ToolState
 
 T = TypeVar("T")
 U = TypeVar("U", bound="UnitView")

@@ -61,8 +61,8 @@ async def remember(ledger: Ledger, launcher: Tools, kernels: Kernels, losses: Lo
         if not newest or newest[0].key != row.key:
             continue
         is_cold = kind == "tool" and launcher.instance_of(name) is None
-        if is_cold and launcher.last_state(name).state != "failed":  # that says more
-            launcher.remember(name, state="cold", reason=row.reason, failure=None)
+        if is_cold and launcher.states.of(name).state != "failed":  # that says more
+            launcher.states.remember(name, state="cold", reason=row.reason, failure=None)
         session = kernels.register.get(name) if kind == "kernel" else None
         if session is not None and session.life is None and row.reason in set(Reason):
             session.reason = Reason(row.reason)

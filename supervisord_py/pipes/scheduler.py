@@ -189,7 +189,7 @@ class Timetable:
                 self.restarts += 1
                 self.last_error = f"{type(err).__name__}: {err}"
                 _log.exception("scheduler_crashed", restarts=self.restarts)
-                backoff = backoff.failed(self.now().boottime, 0.0)
+                backoff = backoff.failed(self.now().boottime)
             finally:
                 self.alive = False
             await asyncio.sleep(backoff.wait_seconds(self.now().boottime))  # no bell: a crash may be its echo
@@ -262,7 +262,7 @@ class Timetable:
             if words and found != before and words != self._room.states.get(pipe.name).last_decision:
                 self._remember(pipe.name, words)
         except Exception as err:
-            entry.backoff, entry.decision = entry.backoff.failed(now.boottime, 0.0), None
+            entry.backoff, entry.decision = entry.backoff.failed(now.boottime), None
             seconds = entry.backoff.wait_seconds(now.boottime)
             entry.deadline = now.boottime + seconds
             _log.warning("schedule_failed", unit=f"pipe:{pipe.name}", retry_seconds=seconds, exc_info=err)

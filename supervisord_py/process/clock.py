@@ -6,6 +6,7 @@ Besides it, how clocks stand to each other.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,10 +16,8 @@ NEAR_SECONDS = 0.1  # clocks that were read one after the other within this were
 TRIES = 10
 _COUNTS_SUSPEND: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-
-def now() -> float:
-    """Return seconds since boot, suspended ones included where the system can tell (clock_gettime(2))."""
-    return time.clock_gettime(_COUNTS_SUSPEND)
+now = partial(time.clock_gettime, _COUNTS_SUSPEND)
+"""Return seconds since boot, suspended ones included where the system can tell (clock_gettime(2))."""
 
 
 def ahead(clock: Callable[[], float], of: Callable[[], float]) -> float:

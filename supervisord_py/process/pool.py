@@ -13,7 +13,8 @@ Laws, each checked by the state machine of the tests:
   nobody waits for any more is as good as idle. (A start that lost its waiters is otherwise left to finish.)
 - Age counts from the end of the last activity. `keep_alive` replaces the unit's own age for one idle period, and can
   only lengthen it while the unit is pinned.
-- A request waits in its unit's line, first come, first served; free places go to the line whose head came first.
+- A request waits in its unit's line, first come, first served; free places go to the line whose head came first. How
+  long it waits is the affair of whoever asked: he reports the `end` of a request that he gives up.
 - A failed start fails everyone who waits for it and nobody else. The next request starts anew, once the backoff is
   over: it waits for that in its line, and is refused only when its own time is shorter. Others may overtake meanwhile.
 - A stale instance takes no new request; it is replaced once the last one ended.
@@ -21,7 +22,6 @@ Laws, each checked by the state machine of the tests:
 
 from __future__ import annotations
 
-import heapq
 import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,10 +33,10 @@ from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 RETRY_SECONDS = 1.0  # when asking again makes sense while the pool is full: nobody can know better
-_MIDDLING = 0.5  # chance has no place in a backoff here: requests are spread over time already
+LIVE = (Phase.STARTING, Phase.READY)
 
 
 class Pin(StrEnum):
@@ -48,7 +48,7 @@ class Pin(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why a request gets no instance."""
+    """Why a request gets no instance. The pool knows nothing of the two deadlines: who gives up says so."""
 
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline"
@@ -61,16 +61,12 @@ class Refusal(StrEnum):
 
 
 class Bounds(NamedTuple):
-    """Bounds of the pool.
-
-    Attributes:
-        backoff: How long a start is put off after one that failed. Short: somebody waits for it.
-    """
+    """Bounds of the pool."""
 
     keep_max: int = 5  # instances that may be starting, ready or busy at a time; at least 1
     memory_budget_bytes: int | None = None  # sum of the trees' resident memory, or None
     queue_max: int = 512  # requests of one unit that may wait beyond what its instance takes
-    backoff: BackoffPolicy = BackoffPolicy(initial_seconds=0.25, max_seconds=2.0)
+    backoff: BackoffPolicy = BackoffPolicy(initial_seconds=0.25, max_seconds=2.0)  # short: somebody waits for it
 
 
 class Rules(NamedTuple):
@@ -87,7 +83,7 @@ class Request(msgspec.Struct, frozen=True):
     ticket: int
     unit: str
     rules: Rules
-    deadline: float
+    deadline: float  # until when it will wait
     keep_alive: float | None = None
 
 
@@ -107,7 +103,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """The request has the instance until it is released. `cold`: it waited for the start."""
+    """The request has the instance until its `end`. `cold`: it waited for the start."""
 
     ticket: int
     unit: str
@@ -121,7 +117,7 @@ class Refuse(msgspec.Struct, frozen=True):
     ticket: int
     unit: str
     refusal: Refusal
-    retry_after: float
+    retry_after: float = RETRY_SECONDS
 
 
 class Fail(msgspec.Struct, frozen=True):
@@ -133,7 +129,6 @@ class Fail(msgspec.Struct, frozen=True):
 
 
 Action = Start | Stop | Grant | Refuse | Fail
-LIVE = (Phase.STARTING, Phase.READY)
 
 
 class Slot:
@@ -144,10 +139,10 @@ class Slot:
         self.rules = rules
         self.phase = Phase.COLD
         self.serial = 0
-        self.digest = ""
-        self.in_flight: dict[int, Request] = {}
+        self.digest = ""  # of the declaration that the present instance was started from
+        self.in_flight: dict[int, float | None] = {}  # tickets with their `keep_alive`
         self.line: dict[int, Request] = {}
-        self.cold: set[int] = set()  # who in the line waited for the present start
+        self.newest_cold = 0  # the last ticket that waited for the present start
         self.last_used = 0.0
         self.keep_seconds = 0.0
         self.rss_bytes = 0
@@ -168,8 +163,7 @@ class Slot:
     @property
     def free(self) -> int:
         """How many requests the instance can take now: none of a stale one."""
-        ready = self.phase is Phase.READY and self.is_known and self.digest == self.rules.digest
-        return self.rules.concurrency - len(self.in_flight) if ready else 0
+        return self.rules.concurrency - len(self.in_flight) if self.phase is Phase.READY and not self.is_stale else 0
 
     @property
     def excess(self) -> int:
@@ -182,9 +176,9 @@ class Slot:
         """When the next start may begin, while earlier ones that failed put it off; None when nothing does."""
         return None if self.phase in LIVE else self.backoff.blocked_until
 
-    def is_held(self, now: float) -> bool:
-        """Say whether the next start has to wait still."""
-        return self.held_until is not None and self.backoff.wait_seconds(now) > 0
+    def held_seconds(self, now: float) -> float:
+        """Return how long the next start is still put off."""
+        return 0.0 if self.phase in LIVE else self.backoff.wait_seconds(now)
 
     def declare(self, rules: Rules) -> None:
         """Take the unit's rules. Another declaration starts with a clean slate."""
@@ -201,12 +195,9 @@ class Pool:
         self.is_closed = False
         self._slots: dict[str, Slot] = {}
         self._pins: dict[str, Pin] = {}
-        self._holders: dict[int, Slot] = {}
-        self._waiting: dict[str, Slot] = {}
-        self._deadlines: list[tuple[float, int]] = []
+        self._waiting = 0  # requests in all lines
         self._serial = 0
-        self._is_crowded = False
-        """Whether there are still too many, or too large ones, because those that could go are busy."""
+        self._is_crowded = False  # there are still too many, or too large ones: those that could go are busy
         self._out: list[Action] = []
 
     # -- to look at --------------------------------------------------------------------------------------------
@@ -225,65 +216,63 @@ class Pool:
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is due next, or None."""
-        while self._deadlines and not self._waits(self._deadlines[0][1]):
-            heapq.heappop(self._deadlines)
         times = [self.expires_at(slot) for slot in self._slots.values()]
-        times += [self._deadlines[0][0]] if self._deadlines else []
-        times += [held for slot in self._waiting.values() if (held := slot.held_until) is not None]
+        times += [until for slot in self._slots.values() if slot.line and (until := slot.held_until) is not None]
         soonest = min(times, default=math.inf)
         return None if math.isinf(soonest) else soonest
 
     def expires_at(self, slot: Slot) -> float:
         """Return when an idle instance is too old; infinity for one that is not idle or not ready."""
-        if slot.phase is not Phase.READY or not slot.is_idle or self.pin_of(slot.unit) is Pin.FOREVER:
+        pin = self.pin_of(slot.unit)
+        if slot.phase is not Phase.READY or not slot.is_idle or pin is Pin.FOREVER:
             return math.inf
         keep = slot.keep_seconds
-        return slot.last_used + (keep if self.pin_of(slot.unit) is Pin.NONE else max(keep, slot.rules.keep_seconds))
+        return slot.last_used + (keep if pin is Pin.NONE else max(keep, slot.rules.keep_seconds))
 
     # -- requests ----------------------------------------------------------------------------------------------
 
     def ask(self, request: Request, now: float) -> list[Action]:
         """Take a request."""
-        slot = self._slots.get(request.unit)
+        slot, ticket, rules = self._slots.get(request.unit), request.ticket, request.rules
         if slot is None:
-            slot = self._slots[request.unit] = Slot(request.unit, request.rules, self.bounds.backoff)
-        elif slot.rules == request.rules and not slot.line and slot.free > 0:  # warm: nobody else is concerned
-            self._holders[request.ticket] = slot
-            slot.in_flight[request.ticket] = request
-            return [Grant(request.ticket, slot.unit, slot.serial, cold=False)]
-        slot.declare(request.rules)
+            slot = self._slots[request.unit] = Slot(request.unit, rules, self.bounds.backoff)
+        elif (  # warm, and nobody else is concerned
+            slot.phase is Phase.READY
+            and slot.rules == rules
+            and slot.digest == rules.digest
+            and slot.is_known
+            and not slot.line
+            and len(slot.in_flight) < rules.concurrency
+        ):
+            slot.in_flight[ticket] = request.keep_alive
+            return [Grant(ticket, slot.unit, slot.serial, cold=False)]
+        slot.declare(rules)
+        slot.line[ticket] = request
+        self._waiting += 1
         if self.is_closed:
-            self._refuse(slot, request.ticket, Refusal.CLOSING)
-        elif slot.is_held(now) and slot.backoff.wait_seconds(now) >= request.deadline - now:
-            self._refuse(slot, request.ticket, Refusal.FAILING, slot.backoff.wait_seconds(now))
-        else:
-            slot.line[request.ticket] = request
-            self._holders[request.ticket] = slot
-            self._waiting[slot.unit] = slot
+            self._refuse(slot, ticket, Refusal.CLOSING)
+        elif (held := slot.held_seconds(now)) > 0 and held >= request.deadline - now:
+            self._refuse(slot, ticket, Refusal.FAILING, held)
         actions = self._settle(now)
-        if request.ticket in slot.line:  # all room is given away: hold the newcomer to the bounds of the line
-            if slot.excess > self.bounds.queue_max:
-                self._refuse(slot, request.ticket, Refusal.QUEUE_FULL)
-                actions += self._taken()
-            else:
-                heapq.heappush(self._deadlines, (request.deadline, request.ticket))
+        if ticket in slot.line and slot.excess > self.bounds.queue_max:  # all room is given away by now
+            self._refuse(slot, ticket, Refusal.QUEUE_FULL)
+            actions += self._taken()
         return actions
 
-    def end(self, ticket: int, now: float) -> list[Action]:
+    def end(self, unit: str, ticket: int, now: float) -> list[Action]:
         """Note that a request has ended, or that whoever asked does not wait any more."""
-        slot = self._holders.get(ticket)
+        slot = self._slots.get(unit)
         if slot is None:
             return []
-        request = slot.in_flight.pop(ticket, None)
-        if request is None:
-            self._leave_line(slot, ticket)
-        else:
-            del self._holders[ticket]
+        if ticket in slot.in_flight:
+            keep, usual = slot.in_flight.pop(ticket), slot.rules.keep_seconds
             slot.last_used = now
-            keep = request.keep_alive
-            slot.keep_seconds = slot.rules.keep_seconds if keep is None else math.inf if keep == -1 else keep
-            if slot.free > 0 and slot.keep_seconds > 0 and not (self._waiting or self._is_crowded):
+            slot.keep_seconds = keep = usual if keep is None else math.inf if keep == -1 else keep
+            is_fresh = slot.phase is Phase.READY and slot.is_known and slot.digest == slot.rules.digest
+            if is_fresh and keep > 0 and not (self._waiting or self._is_crowded):
                 return []  # it stays warm, and nobody wants its place
+        elif ticket in slot.line:
+            self._leave_line(slot, ticket)
         return self._settle(now)
 
     def _refuse(self, slot: Slot, ticket: int, refusal: Refusal, retry_after: float = RETRY_SECONDS) -> None:
@@ -291,15 +280,8 @@ class Pool:
         self._out.append(Refuse(ticket, slot.unit, refusal, retry_after))
 
     def _leave_line(self, slot: Slot, ticket: int) -> None:
-        slot.line.pop(ticket, None)
-        slot.cold.discard(ticket)
-        self._holders.pop(ticket, None)
-        if not slot.line:
-            self._waiting.pop(slot.unit, None)
-
-    def _waits(self, ticket: int) -> bool:
-        slot = self._holders.get(ticket)
-        return slot is not None and ticket in slot.line
+        del slot.line[ticket]
+        self._waiting -= 1
 
     # -- instances ---------------------------------------------------------------------------------------------
 
@@ -319,19 +301,17 @@ class Pool:
 
     def ready(self, unit: str, serial: int, now: float) -> list[Action]:
         """Note that an instance may take work."""
-        slot = self._present(unit, serial, Phase.STARTING)
-        if slot is not None:
+        if slot := self._present(unit, serial, Phase.STARTING):
             slot.phase, slot.backoff = Phase.READY, slot.backoff.came_up(now)
             slot.last_used, slot.keep_seconds = now, slot.rules.keep_seconds
-            slot.cold = set(slot.line)
+            slot.newest_cold = max(slot.line, default=0)
         return self._settle(now)
 
     def start_failed(self, unit: str, serial: int, now: float) -> list[Action]:
         """Note that an instance never became ready. What is left of it is still to be stopped."""
-        slot = self._present(unit, serial, Phase.STARTING)
-        if slot is not None:
+        if slot := self._present(unit, serial, Phase.STARTING):
             if slot.is_known:  # a start that outlived its declaration says nothing of the next one
-                slot.failed_digest, slot.backoff = slot.digest, slot.backoff.failed(now, _MIDDLING)
+                slot.failed_digest, slot.backoff = slot.digest, slot.backoff.failed(now)
             for ticket in tuple(slot.line):
                 self._leave_line(slot, ticket)
                 self._out.append(Fail(ticket, unit, serial))
@@ -340,22 +320,19 @@ class Pool:
 
     def died(self, unit: str, serial: int, now: float) -> list[Action]:
         """Note that the leader of a ready instance ended unasked. What is left of its tree is still to be stopped."""
-        slot = self._present(unit, serial, Phase.READY)
-        if slot is not None:
+        if slot := self._present(unit, serial, Phase.READY):
             self._stop(slot, None)
         return self._settle(now)
 
     def condemn(self, unit: str, serial: int, now: float) -> list[Action]:
         """Note that a ready instance is about to be stopped for a fault of its own: it gets no new request."""
-        slot = self._present(unit, serial, Phase.READY)
-        if slot is not None:
+        if slot := self._present(unit, serial, Phase.READY):
             slot.digest = ""  # stale from now on, whatever the declaration says
         return self._settle(now)
 
     def gone(self, unit: str, serial: int, now: float) -> list[Action]:
         """Note that nothing of an instance is left, or that nothing more can be done about it."""
-        slot = self._present(unit, serial, Phase.STOPPING)
-        if slot is not None:
+        if slot := self._present(unit, serial, Phase.STOPPING):
             slot.phase, slot.rss_bytes, slot.digest = Phase.COLD, 0, ""
         return self._settle(now)
 
@@ -378,8 +355,7 @@ class Pool:
 
     def declare(self, unit: str, rules: Rules, now: float) -> list[Action]:
         """Take a declaration that was read again."""
-        slot = self._slots.get(unit)
-        if slot is not None:
+        if slot := self._slots.get(unit):
             if slot.keep_seconds == slot.rules.keep_seconds:
                 slot.keep_seconds = rules.keep_seconds
             slot.declare(rules)
@@ -387,8 +363,7 @@ class Pool:
 
     def forget(self, unit: str, now: float) -> list[Action]:
         """Note that there is no such unit any more. Declared again, it starts with a clean slate."""
-        slot = self._slots.get(unit)
-        if slot is not None:
+        if slot := self._slots.get(unit):
             slot.is_known, slot.backoff = False, Backoff(slot.backoff.policy)
             for ticket in tuple(slot.line):
                 self._refuse(slot, ticket, Refusal.REMOVED)
@@ -413,17 +388,10 @@ class Pool:
 
     def tick(self, now: float) -> list[Action]:
         """Note that `next_deadline` was reached."""
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, ticket = heapq.heappop(self._deadlines)
-            if self._waits(ticket):
-                slot = self._holders[ticket]
-                starting = slot.phase is Phase.STARTING
-                self._refuse(slot, ticket, Refusal.DEADLINE_STARTING if starting else Refusal.DEADLINE)
         return self._settle(now)
 
     def _stop_unit(self, unit: str, reason: Reason, refusal: Refusal) -> None:
-        slot = self._slots.get(unit)
-        if slot is not None:
+        if slot := self._slots.get(unit):
             for ticket in tuple(slot.line):
                 self._refuse(slot, ticket, refusal)
             if slot.phase in LIVE:
@@ -431,8 +399,6 @@ class Pool:
 
     def _stop(self, slot: Slot, reason: Reason | None) -> None:
         """Let go of an instance. Its requests are lost with it; what waits in line waits on."""
-        for ticket in slot.in_flight:
-            self._holders.pop(ticket, None)
         slot.in_flight.clear()
         slot.phase = Phase.STOPPING
         self._out.append(Stop(slot.unit, slot.serial, reason))
@@ -445,11 +411,10 @@ class Pool:
 
     def _settle(self, now: float) -> list[Action]:
         """Grant, retire, start, shrink, forget; in this order, so that a request is never refused room that is free."""
-        for slot in tuple(self._waiting.values()):
+        for slot in self._slots.values():
             self._grant(slot)
-        for slot in tuple(self._slots.values()):
             self._retire(slot, now)
-        cold = [s for s in self._waiting.values() if s.phase is Phase.COLD and not s.is_held(now)]
+        cold = [s for s in self._slots.values() if s.line and s.phase is Phase.COLD and s.held_seconds(now) == 0]
         for slot in sorted(cold, key=lambda each: next(iter(each.line))):
             if not self._start(slot, now):
                 break
@@ -463,19 +428,16 @@ class Pool:
     def _grant(self, slot: Slot) -> None:
         while slot.line and slot.free > 0:
             ticket, request = next(iter(slot.line.items()))
-            cold = ticket in slot.cold
             self._leave_line(slot, ticket)
-            self._holders[ticket] = slot
-            slot.in_flight[ticket] = request
-            self._out.append(Grant(ticket, slot.unit, slot.serial, cold))
+            slot.in_flight[ticket] = request.keep_alive
+            self._out.append(Grant(ticket, slot.unit, slot.serial, cold=ticket <= slot.newest_cold))
 
     def _retire(self, slot: Slot, now: float) -> None:
-        if slot.phase is not Phase.READY or slot.in_flight:
-            return
-        if slot.is_stale:
-            self._stop(slot, Reason.REPLACED)
-        elif not slot.line and self.expires_at(slot) <= now:
-            self._stop(slot, Reason.EVICTED_TTL)
+        if slot.phase is Phase.READY and not slot.in_flight:
+            if slot.is_stale:
+                self._stop(slot, Reason.REPLACED)
+            elif not slot.line and self.expires_at(slot) <= now:
+                self._stop(slot, Reason.EVICTED_TTL)
 
     def _start(self, slot: Slot, now: float) -> bool:
         """Start an instance, at the cost of another if need be; False when there is no place."""
@@ -483,14 +445,13 @@ class Pool:
             return False
         surplus = self._count(*LIVE) + 1 - self.bounds.keep_max
         if surplus > 0:
-            victims = tuple(self._victims())[:surplus]
+            victims = self._victims()[:surplus]
             if len(victims) < surplus:
                 self._refuse_if_hopeless()
                 return False
             for victim in victims:
                 self._stop(victim, Reason.EVICTED_LRU)
-        self._serial += 1
-        slot.serial, slot.phase, slot.digest = self._serial, Phase.STARTING, slot.rules.digest
+        slot.serial, slot.phase, slot.digest = self.reserve_serial(), Phase.STARTING, slot.rules.digest
         slot.last_used = now
         self._out.append(Start(slot.unit, slot.serial))
         return True
@@ -498,17 +459,16 @@ class Pool:
     def _refuse_if_hopeless(self) -> None:
         """Refuse what waits for a place when only idle pinned instances hold them: no end of a request frees one."""
         if all(slot.is_idle for slot in self._slots.values() if slot.phase in LIVE):
-            for slot in tuple(self._waiting.values()):
+            for slot in self._slots.values():
                 if slot.phase is Phase.COLD:
                     for ticket in tuple(slot.line):
                         self._refuse(slot, ticket, Refusal.ALL_PINNED)
 
     def _shrink(self) -> None:
         """Stop idle ones while there are too many, or while they are too large together."""
-        while self._count(*LIVE) > self.bounds.keep_max and (victim := next(self._victims(), None)):
-            self._stop(victim, Reason.EVICTED_LRU)
-        while self._is_over_budget() and (victim := next((v for v in self._victims() if v.rss_bytes), None)):
-            self._stop(victim, Reason.EVICTED_LRU)
+        for victim in self._victims():
+            if self._count(*LIVE) > self.bounds.keep_max or (victim.rss_bytes and self._is_over_budget()):
+                self._stop(victim, Reason.EVICTED_LRU)
         self._is_crowded = self._count(*LIVE) > self.bounds.keep_max or self._is_over_budget()
 
     def _is_over_budget(self) -> bool:
@@ -518,6 +478,7 @@ class Pool:
     def _count(self, *phases: Phase) -> int:
         return sum(1 for slot in self._slots.values() if slot.phase in phases)
 
-    def _victims(self) -> Iterator[Slot]:
+    def _victims(self) -> list[Slot]:
+        """Return the idle instances that may go, the least recently used first."""
         idle = [s for s in self._slots.values() if s.is_idle and self.pin_of(s.unit) is Pin.NONE]
-        return iter(sorted(idle, key=lambda s: (s.last_used, s.serial)))
+        return sorted(idle, key=lambda s: (s.last_used, s.serial))

@@ -105,9 +105,11 @@ class Catalog:
             UnknownUnitError: There is no such tool; the hint names the nearest.
             ConfigError: There is one, and it is broken.
         """
-        entry = self.entry(name)
-        if entry.spec is None:
-            raise entry.error or _folder_error(name, entry.folder, "cannot be read")
+        entry = self._by_name.get(name)
+        if entry is None or entry.spec is None or self._clock() - self._refreshed_at >= FRESH_SECONDS:
+            entry = self.entry(name)
+            if entry.spec is None:
+                raise entry.error or _folder_error(name, entry.folder, "cannot be read")
         return entry.spec
 
     def entry(self, name: str) -> Entry:

@@ -128,18 +128,19 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
         UnknownUnitError, ConfigError: There is no such tool, or its manifest is broken; that is the diagnosis then.
     """
     spec = tools.catalog.get(name)
+    tools.runs.flush()
     await ledger.flush()  # the row of a run is posted: it may come after the answer
     is_cold = tools.instance_of(name) is None
     past = await instances.latest_runs(ledger, spec.unit, RUNS)
     error = await _try_it(tools, spec) if is_cold else None
-    state, instance = tools.last_state(name), tools.instance_of(name)
+    state, instance = tools.states.of(name), tools.instance_of(name)
     drift: Sequence[str] = state.drift if state.drift_digest == spec.digest else ()
     tail = ""
     if instance is not None:
         tail = await tools.supervisor.tail(instance)
         if instance.upstream is not None and instance.wanted is None:
             drift = await schema_drift(instance.upstream, dict(spec.manifest))
-    problems = [each for each in (error.problem() if error else None, tools.last_state(name).failure) if each]
+    problems = [each for each in (error.problem() if error else None, tools.states.of(name).failure) if each]
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
     findings = Findings(
         spec=spec,

@@ -31,12 +31,12 @@ from supervisord_py.process.pool import Refusal
 from supervisord_py.tools.manifest import MEBIBYTE, ListenMode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from supervisord_py.process.pool import Refuse
     from supervisord_py.tools.config import PoolLimits
     from supervisord_py.tools.manifest import ToolSpec
-    from supervisord_py.tools.readiness import NotInTime
+    from supervisord_py.tools.readiness import Listening
 
 
 _LIMIT_WORDS = {
@@ -117,7 +117,7 @@ def _look(spec: ToolSpec) -> str:
 # -- errors ------------------------------------------------------------------------------------------------------
 
 
-def is_the_tools(error: PxError) -> bool:
+def is_the_tools(error: BaseException) -> bool:
     """Say whether a run failed through its tool: neither its input, nor whoever asked, nor the daemon is to blame.
 
     A start that failed is not a run; it is told by an event of its own.
@@ -145,26 +145,31 @@ def _last_line(stderr_tail: str) -> str:
     return f": {lines[-1].strip()[:300]}" if lines else "; it wrote nothing to stderr."
 
 
-def not_ready(spec: ToolSpec, seen: NotInTime, port: int, stderr_tail: str) -> PxError:
-    """Describe a start that lives but was not ready in time."""
-    elsewhere = [str(one) for one in seen.listening if one.port != port]
+def not_ready(
+    spec: ToolSpec, port: int, listening: Sequence[Listening], answer: int | None, status: str, stderr_tail: str
+) -> PxError:
+    """Describe a start that lives but was not ready in time.
+
+    `listening`: where its tree listens; `answer`: the last one to `/healthz`; `status`: the last STATUS of sd_notify.
+    """
+    elsewhere = [str(one) for one in listening if one.port != port]
     why, hint = "it listens on no port", _look(spec)
     if elsewhere:
         why = f"it listens on {', '.join(elsewhere)} instead of 127.0.0.1:{port}"
         hint = f"Let {spec.entrypoint} bind 127.0.0.1 on the port that `--port` gives."
-    elif seen.last_answer is not None:
-        why = f"GET /healthz answered {seen.last_answer}"
+    elif answer is not None:
+        why = f"GET /healthz answered {answer}"
         hint = "Answer 200 on GET /healthz once the tool can work."
-    elif any(one.port == port for one in seen.listening):
+    elif any(one.port == port for one in listening):
         why = f"it holds port {port} but nobody answers there"
-    said = f" Its last STATUS was: {seen.last_status}" if seen.last_status else ""
+    said = f" Its last STATUS was: {status}" if status else ""
     return ReadinessTimeoutError(
         f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: {why}.{said}",
         hint=hint_for(spec, stderr_tail) or hint,
         unit=spec.unit,
         reason=Reason.READINESS_TIMEOUT.value,
         start_timeout_seconds=spec.start_timeout_seconds,
-        listening=[str(one) for one in seen.listening],
+        listening=[str(one) for one in listening],
         port=port,
         stderr_tail=stderr_tail,
     )

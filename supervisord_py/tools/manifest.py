@@ -153,7 +153,8 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
         command, python: None for Python tools; for what `environment.find_interpreter` finds.
     """
 
-    name: str  # the unit is `tool:<name>`: the plain `name`, Pixie's `id`
+    name: str  # the plain `name`, Pixie's `id`
+    unit: str  # `tool:<name>`
     title: str
     version: str
     description: str
@@ -186,11 +187,6 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Name the tool; `env` may hold secrets."""
         return f"ToolSpec({self.name!r}, {str(self.folder)!r}, digest={self.digest[:12]!r})"
-
-    @property
-    def unit(self) -> str:
-        """The unit's name, `tool:x`."""
-        return f"tool:{self.name}"
 
     @property
     def max_rss_bytes(self) -> int | None:
@@ -245,6 +241,7 @@ def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
     sources = sources_of(folder, fields["entrypoint"], fields["command"])
     return ToolSpec(
         name=name,
+        unit=f"tool:{name}",
         folder=folder,
         manifest_path=folder / MANIFEST,
         manifest=manifest.value,

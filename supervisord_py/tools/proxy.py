@@ -18,12 +18,11 @@ import json
 import shutil
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import aiohttp
 import msgspec
 from aiohttp import web
-from msgspec.structs import replace
 
 from supervisord_py.errors import (
     EXIT_USAGE,
@@ -48,8 +47,10 @@ if TYPE_CHECKING:
 
     from supervisord_py.tools.driver import ToolInstance
     from supervisord_py.tools.manifest import ToolSpec
-    from supervisord_py.tools.service import Granted, Tools
+    from supervisord_py.tools.service import Tools
 
+_Call: TypeAlias = "tuple[str, str, bytes | AsyncIterable[bytes] | None, Mapping[str, str]]"
+"""A request as `Upstream.send` takes it."""
 LARGE_BYTES = 256 * 1024
 EXIT_RECORD_SECONDS = 1.0
 LATE_RECORD_SECONDS = 10.0
@@ -74,11 +75,8 @@ _OWN_HEADERS = frozenset({
 class AnswerTee(Protocol):
     """Hears what goes to the client."""
 
-    def begin(self, status: int, content_type: str) -> None:
-        """The answer begins."""
-
-    def chunk(self, data: bytes) -> None:
-        """A part of its body."""
+    def begin(self, status: int, content_type: str) -> None: ...
+    def chunk(self, data: bytes) -> None: ...
 
 
 class RunRequest(msgspec.Struct, frozen=True):
@@ -120,7 +118,7 @@ class NotJsonError(ValueError):
 async def forward(
     tools: Tools,
     request: web.Request,
-    name: str,
+    spec: ToolSpec,
     *,
     streaming: bool,
     timeout_seconds: float | None = None,
@@ -132,16 +130,16 @@ async def forward(
     Raises:
         PxError: Before the answer has begun; afterwards where a stream broke off.
     """
-    spec = tools.catalog.get(name)  # an unknown tool is 404 whatever else is wrong
+    body = await _read_body(tools, spec, request)
     asked = RunRequest(
-        b"",
+        **body,
         streaming=streaming,
         timeout_seconds=timeout_seconds,
         keep_alive=keep_alive,
         headers={key: request.headers[key] for key in _FORWARDED if key in request.headers},
         request_id=request.headers.get("X-Request-Id"),
     )
-    async with start_run(tools, spec, await _with_body(tools, spec, request, asked)) as run:
+    async with start_run(tools, spec, asked) as run:
         answer = run.answer
         headers = {**answer.headers, "X-Px-Run-Id": run.id}
         if run.cold_start_ms is not None:
@@ -160,13 +158,16 @@ async def forward(
         return response
 
 
-async def _with_body(tools: Tools, spec: ToolSpec, request: web.Request, asked: RunRequest) -> RunRequest:
-    """Read the body of a request as far as it must be looked at: JSON is parsed, anything else goes on as it comes."""
+async def _read_body(tools: Tools, spec: ToolSpec, request: web.Request) -> dict[str, Any]:
+    """Read the body as far as it must be looked at: JSON is parsed, anything else goes on as it comes.
+
+    Returns the members of a `RunRequest` about it.
+    """
     limit, size, given = tools.config.max_body_bytes, request.content_length, request.headers.get("Content-Type", "")
     kind = media_type(given)
     plain = not kind or kind.endswith(_JSON) or kind in _UNSAID
     if not plain and 0 < (size or 0) <= limit and not request.content.at_eof():
-        return replace(asked, content_type=given, body=request.content.iter_any(), size=size)
+        return {"body": request.content.iter_any(), "content_type": given, "size": size}
     try:
         raw = await request.read() if (size or 0) <= limit else None
     except web.HTTPRequestEntityTooLarge:
@@ -180,24 +181,24 @@ async def _with_body(tools: Tools, spec: ToolSpec, request: web.Request, asked: 
             setting="tools.max_body_bytes",
         )
     if not plain or (kind in _UNSAID and raw.lstrip()[:1] not in {b"{", b"["}):
-        return replace(asked, content_type=given, body=raw)
-    if not raw.strip():
-        return replace(asked, body=b"{}", value={})
+        return {"body": raw, "content_type": given}
     try:
-        return replace(asked, body=raw, value=parsed(raw, parse_constant=_refuse_constant))
+        return {"body": raw, "value": msgspec.json.decode(raw)}
+    except (msgspec.DecodeError, RecursionError):
+        return _read_odd_json(spec, raw)
+
+
+def _read_odd_json(spec: ToolSpec, raw: bytes) -> dict[str, Any]:
+    """Read what the quick decoder does not take with the one that tells lines and columns."""
+    if not raw.strip():
+        return {"body": b"{}", "value": {}}
+    try:
+        return {"body": raw, "value": json.loads(raw, parse_constant=_refuse_constant)}
     except (ValueError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
         place = {"line": error.lineno, "column": error.colno} if isinstance(error, json.JSONDecodeError) else {}
         detail, hint = f"The input for {spec.unit} is not JSON: {why}.", "Send one JSON document, encoded in UTF-8."
         raise BadRequestError(detail, hint=hint, unit=spec.unit, **place) from error
-
-
-def parsed(raw: bytes, **how: Any) -> Any:
-    """Return what JSON means; what the quick decoder does not take is left to the one that tells lines and columns."""
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return json.loads(raw, **how)
 
 
 def _refuse_constant(text: str) -> float:
@@ -214,23 +215,39 @@ async def start_run(tools: Tools, spec: ToolSpec, request: RunRequest) -> AsyncI
     Raises:
         PxError: Of any kind, before the context opens. Afterwards out of the chunks of a streamed answer.
     """
-    run = Run(tools, spec, request)
+    run, granted = Run(tools, spec, request), None
+    error: BaseException | None = None
     try:
         if request.content_type is None:
-            if len(request.body if isinstance(request.body, bytes) else b"") > LARGE_BYTES:
+            if isinstance(request.body, bytes) and len(request.body) > LARGE_BYTES:
                 await asyncio.to_thread(check_input, spec, request.value)  # large inputs beside the loop, not in it
             else:
                 check_input(spec, request.value)
         granted = await tools.acquire(spec, request.timeout_seconds, request.keep_alive)
-        try:
-            async with run.on(granted):
-                yield run
-        finally:
+        run.instance, run.cold_start_ms = granted.instance, granted.cold_start_ms
+        run.instance.runs.add(run)
+        if run.instance.spec.max_runtime_seconds > 0:
+            run.timers.append(run.loop.call_later(run.instance.spec.max_runtime_seconds, run.exceed_runtime))
+        if request.timeout_seconds is not None:
+            run.timers.append(run.loop.call_at(run.begun + request.timeout_seconds, run.time_out))
+        async with run.scope:
+            await run.ask()
+            yield run
+    except BaseException as failure:
+        error = run.why_it_ends(failure)
+        if error is failure:
+            raise
+        raise error from None
+    finally:
+        run.over.set()
+        for timer in run.timers:
+            timer.cancel()
+        if run.response is not None:
+            run.response.close()  # unless it was read to its end: then its connection is back in the pool
+        if granted is not None:
+            granted.instance.runs.discard(run)
             tools.release(granted)
-    except BaseException as error:
-        tools.run_ended(run, error)
-        raise
-    tools.run_ended(run, None)
+        tools.runs.end(run, error)
 
 
 class Run:
@@ -241,101 +258,73 @@ class Run:
         row: Its id in the ledger.
         answer: Once it is there, or has begun.
         cold_start_ms: None unless it waited for a start.
+        scope: Within it the instance is used; it is broken off by its deadline.
     """
 
     def __init__(self, tools: Tools, spec: ToolSpec, request: RunRequest) -> None:
         self.id = str(uuid.uuid4())
         self.spec = spec
         self.request = request
-        self.begun = asyncio.get_running_loop().time()
+        self.loop = asyncio.get_running_loop()
+        self.begun = self.loop.time()
         self.begun_at = time.time()
-        self.row = tools.run_begun(self)
+        self.row = tools.runs.begin(self)
         self.instance: ToolInstance | None = None
         self.cold_start_ms: int | None = None
         self.status: int | None = None
         self.answer: Answer
+        self.response: aiohttp.ClientResponse | None = None
+        self.scope = asyncio.timeout(None)
+        self.over = asyncio.Event()
+        self.timers: list[asyncio.TimerHandle] = []
         self._tools = tools
         self._error: PxError | None = None
-        self._over = asyncio.Event()
-        self._scope = asyncio.timeout(None)
-        self._response: aiohttp.ClientResponse | None = None
-
-    @contextlib.asynccontextmanager
-    async def on(self, granted: Granted) -> AsyncIterator[None]:
-        """Be on the instance under its limits; ask the tool to cancel when the run is given up."""
-        self.instance = instance = granted.instance
-        self.cold_start_ms = granted.cold_start_ms
-        loop, timers = asyncio.get_running_loop(), []
-        if instance.spec.max_runtime_seconds > 0:
-            timers.append(loop.call_later(instance.spec.max_runtime_seconds, self.exceed_runtime))
-        if self.request.timeout_seconds is not None:
-            timers.append(loop.call_at(self.begun + self.request.timeout_seconds, self._time_out))
-        instance.runs.add(self)
-        try:
-            async with self._scope:
-                try:
-                    self.answer = await self._ask()
-                    self.status = self.answer.status
-                    yield
-                finally:
-                    if self._response is not None:
-                        self._response.close()  # unless it was read to its end: then it is back in the pool
-        except (asyncio.CancelledError, ConnectionError, TimedOutError):
-            self._ask_to_cancel()
-            raise
-        except TimeoutError:
-            if self._error is None:
-                raise
-            if isinstance(self._error, TimedOutError):
-                self._ask_to_cancel()
-            raise self._error from None
-        finally:
-            self._over.set()
-            instance.runs.discard(self)
-            for timer in timers:
-                timer.cancel()
 
     # -- ended from outside ------------------------------------------------------------------------------------
 
     def interrupt(self, error: PxError) -> None:
         """End the run with this error; the first one stands."""
-        if self._error is None and not self._over.is_set():
+        if self._error is None and not self.over.is_set():
             self._error = error
             self._break_off()
 
     def _break_off(self) -> None:
-        if not self._over.is_set() and self._scope.when() is None:
-            self._scope.reschedule(asyncio.get_running_loop().time())
+        if not self.over.is_set() and self.scope.when() is None:
+            self.scope.reschedule(self.loop.time())
 
-    def _time_out(self) -> None:
+    def time_out(self) -> None:
+        """The time that the request allowed is over."""
         seconds = self.request.timeout_seconds
         detail = f"{self.spec.unit} did not answer within the {seconds:g} s that the request allowed."
         self.interrupt(TimedOutError(detail, hint="Ask with a longer --timeout.", unit=self.spec.unit))
 
-    def _ask_to_cancel(self) -> None:
+    def why_it_ends(self, failure: BaseException) -> BaseException:
+        """Return what ended the run, and ask the tool to cancel one that is given up."""
+        if isinstance(failure, TimeoutError) and self._error is not None:
+            failure = self._error
+        given_up = isinstance(failure, (asyncio.CancelledError, ConnectionError, TimedOutError))
         instance = self.instance
-        if instance and instance.upstream and not instance.over.is_set() and instance.wanted is None:
+        if given_up and instance and instance.upstream and not instance.over.is_set() and instance.wanted is None:
             self._tools.supervisor.task(instance.upstream.cancel(self.id))
+        return failure
 
     def exceed_runtime(self) -> None:
-        """Its time is over."""
+        """The time that its tool has for a run is over."""
         self._tools.supervisor.task(self._enforce_runtime())
 
     async def _enforce_runtime(self) -> None:
         """Take the instance out of use, let the tool give the run up, and stop it if it does not."""
         instance = self.instance
-        if instance is None or self._over.is_set() or self._error is not None:
+        if instance is None or self.over.is_set() or self._error is not None:
             return
         tail = await self._stderr()
         # From now on whatever the run brings counts for nothing; it may still end in order.
         self._error = failures.limit_exceeded(instance.spec, End(Reason.RUNTIME_LIMIT, None, tail))
         self._tools.exceeded_runtime(instance, self.id)
         if instance.upstream is not None and await instance.upstream.cancel(self.id):
-            try:
+            with contextlib.suppress(TimeoutError):  # it was asked, and did not end: its tree is stopped
                 async with asyncio.timeout(CANCEL_SECONDS):
-                    await self._over.wait()
-            except TimeoutError:
-                pass  # it was asked, and did not end: its tree is stopped
+                    await self.over.wait()
         for other in tuple(instance.runs):
             if other is not self:
                 other.interrupt(failures.collateral(instance.spec))
@@ -344,60 +333,72 @@ class Run:
 
     # -- the conversation with the tool ------------------------------------------------------------------------
 
-    async def _ask(self) -> Answer:
-        instance = self.instance
+    async def ask(self) -> None:
+        """Ask the tool; returns when `answer` is there, or has begun."""
+        instance, request = self.instance, self.request
         assert instance is not None
+        headers = {**request.headers, "Accept-Encoding": "identity", "X-Px-Run-Id": self.id}
+        headers["Content-Type"] = request.content_type or "application/json"
+        if request.size is not None:
+            headers["Content-Length"] = str(request.size)
+        calls: list[_Call] = [("POST", "/stream" if request.streaming else "/run", request.body, headers)]
+        if self.spec.pixie is not None:
+            calls = await self._pixie_calls(headers)
         try:
-            for call in await self._calls():
-                if self._response is not None:
-                    self._response.close()
+            for call in calls:
+                if self.response is not None:
+                    self.response.close()
                 if instance.upstream is None:
                     raise ConnectionResetError("the instance is gone")
-                self._response = await instance.upstream.send(*call)
-                if self._response.status >= 400:
-                    raise await self._tool_error(self._response)
-            return await self._take()
+                self.response = await instance.upstream.send(*call)
+                if self.response.status >= 400:
+                    raise await self._tool_error(self.response)
+            await self._take(self.response)
         except (aiohttp.ClientError, OSError, NotJsonError, EOFError) as error:
             raise self._error or await self._broken(error) from error
 
-    async def _calls(self) -> list[tuple[str, str, bytes | AsyncIterable[bytes] | None, Mapping[str, str]]]:
-        """Return the requests to make, as `Upstream.send` takes them; the answer to the last is that of the run."""
-        request, spec = self.request, self.spec
-        asked = {**request.headers, "Accept-Encoding": "identity"}
-        headers = {**asked, "X-Px-Run-Id": self.id, "Content-Type": request.content_type or "application/json"}
-        if request.size is not None:
-            headers["Content-Length"] = str(request.size)
-        body = request.body
-        if spec.pixie is None:
-            return [("POST", "/stream" if request.streaming else "/run", body, headers)]
-        root = self._tools.config.data_dir
-        if request.content_type is None:
-            pixie = pixie_call(spec, request.value, self.id, root)
+    async def _pixie_calls(self, headers: dict[str, str]) -> list[_Call]:
+        """Return the requests for a Pixie tool: its run, and where one streams, for the stream of it."""
+        assert self.spec.pixie is not None
+        root, body = self._tools.config.data_dir, self.request.body
+        asked = {**headers}
+        if self.request.content_type is None:
+            pixie = pixie_call(self.spec, self.request.value, self.id, root)
             body, headers = pixie.body, {**headers, **pixie.headers}
-        await asyncio.to_thread(make_room, root / spec.name, self.id, spec.pixie.retain_runs)
-        streamed = ("GET", f"/stream?run_id={self.id}", None, {**asked, "X-Pixie-Run-Id": self.id})
-        return [("POST", "/run", body, headers), *([streamed] if request.streaming else [])]
+        await asyncio.to_thread(make_room, root / self.spec.name, self.id, self.spec.pixie.retain_runs)
+        for of_the_body in ("Content-Type", "Content-Length"):
+            asked.pop(of_the_body, None)
+        streamed: _Call = ("GET", f"/stream?run_id={self.id}", None, {**asked, "X-Pixie-Run-Id": self.id})
+        return [("POST", "/run", body, headers), *([streamed] if self.request.streaming else [])]
 
-    async def _take(self) -> Answer:
+    async def _take(self, response: aiohttp.ClientResponse | None) -> None:
         """Hold a small answer until it is known to be sound; let large and streamed ones pass."""
-        response = self._response
         assert response is not None
-        hidden = _OWN_HEADERS.union(response.headers.get("Connection", "").lower().replace(" ", "").split(","))
-        headers = {name: value for name, value in response.headers.items() if name.lower() not in hidden}
-        kind = media_type(response.headers.get("Content-Type", ""))
+        theirs = response.headers
+        hidden = _OWN_HEADERS
+        if "Connection" in theirs:
+            hidden = hidden.union(theirs["Connection"].lower().replace(" ", "").split(","))
+        headers = {name: value for name, value in theirs.items() if name.lower() not in hidden}
+        self.status, kind = response.status, media_type(theirs.get("Content-Type", ""))
         if kind in _STREAMED:
-            return Answer(response.status, headers, None, self._chunks(response, b""))
-        body, complete = await read_up_to(response, self._tools.config.answer_buffer_bytes)
+            self.answer = Answer(self.status, headers, None, self._chunks(response, b""))
+            return
+        limit, complete = self._tools.config.answer_buffer_bytes, True
+        if 0 <= (-1 if response.content_length is None else response.content_length) <= limit:
+            body = await response.read()
+        else:
+            body, complete = await read_up_to(response, limit)
         if not complete:
-            return Answer(response.status, headers, None, self._chunks(response, body))
+            self.answer = Answer(self.status, headers, None, self._chunks(response, body))
+            return
         if self._error is not None:
             raise self._error
-        if "Content-Encoding" not in response.headers and kind.endswith(_JSON):
+        if kind.endswith(_JSON) and "Content-Encoding" not in theirs:
             try:
-                parsed(body)
-            except ValueError as error:
-                raise NotJsonError(str(error)) from error
-        return Answer(response.status, headers, body)
+                msgspec.json.decode(body)
+            except (msgspec.DecodeError, RecursionError):
+                _check_odd_json(body)
+        self.answer = Answer(self.status, headers, body)
 
     async def _chunks(self, response: aiohttp.ClientResponse, head: bytes) -> AsyncIterator[bytes]:
         if head:
@@ -470,6 +471,13 @@ def _what_broke(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientResponseError):
         return f"answered with something that is not HTTP ({str(error.message)[:200]})"
     return f"gave no answer ({type(error).__name__}: {str(error)[:200]})"
+
+
+def _check_odd_json(body: bytes) -> None:
+    try:
+        json.loads(body)
+    except ValueError as error:
+        raise NotJsonError(str(error)) from error
 
 
 def media_type(content_type: str) -> str:

@@ -15,61 +15,57 @@ import asyncio
 import contextlib
 import re
 import socket
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from supervisord_py.process.instance import End
+from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.model import Reason
+from supervisord_py.tools import failures
+from supervisord_py.tools.manifest import ListenMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
     from pathlib import Path
-    from typing import Any
 
-    from supervisord_py.process.model import ExitRecord
+    from supervisord_py.process.supervisor import Supervisor
+    from supervisord_py.tools.driver import ToolInstance
 
 FIRST_DELAY = 0.002
 DELAY_GROWTH = 1.3
 LONGEST_DELAY = 0.05
-HEARING_SECONDS = 5.0
 _QUESTION_SECONDS = 5.0
 _ANSWER_SECONDS = 1.0
 _ANSWER_BYTES = 65536
 _MESSAGE_BYTES = 128 * 1024
 _MODULE = re.compile(r"[\w.]+")
+_IN_USE = re.compile(r"(?i)address already in use|EADDRINUSE")
 _LOCAL = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104  # recognised, not bound
 
 
 class NotifySocket:
     """The receiving end of one instance's NOTIFY_SOCKET, 0600 in a 0700 directory: whoever can reach it is believed.
 
-    The keeper has a duplicate, so that a word said while the control plane is away waits for the next one. It is read
-    for as long as the instance lives: a full queue would block its senders.
+    It is read for as long as the instance lives: a full queue would block its senders. The next control plane binds the
+    path anew; what was said meanwhile is lost, and `/healthz` tells.
     """
 
-    def __init__(self, receiving: socket.socket, path: Path) -> None:
-        receiving.setblocking(False)
-        self.path = path
+    def __init__(self, run_dir: Path, key: str) -> None:
+        """Bind it; raises OSError where the path cannot be bound."""
+        self.path = notify_path(run_dir, key)
         self.status = ""
         self.is_ready = asyncio.Event()
         self.on_modules: Callable[[list[str]], None] = lambda _names: None  # told what the tool has imported
-        self._socket = receiving
-        asyncio.get_running_loop().add_reader(receiving.fileno(), self._receive)
-
-    @classmethod
-    def create(cls, run_dir: Path, key: str) -> NotifySocket:
-        """Bind a new one; raises OSError where the path cannot be bound."""
-        path = notify_path(run_dir, key)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        receiving = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            path.unlink(missing_ok=True)
-            receiving.bind(str(path))
-            path.chmod(0o600)
-            return cls(receiving, path)
+            self._socket.setblocking(False)
+            self.path.unlink(missing_ok=True)
+            self._socket.bind(str(self.path))
+            self.path.chmod(0o600)
         except OSError:
-            receiving.close()
+            self._socket.close()
             raise
-
-    def fileno(self) -> int:
-        """Return the descriptor, to deposit a duplicate of it."""
-        return self._socket.fileno()
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._receive)
 
     def _receive(self) -> None:
         for _ in range(64):  # bounded: a chatterbox must not keep the loop from everybody else
@@ -98,100 +94,68 @@ def notify_path(run_dir: Path, key: str) -> Path:
     return run_dir / "n" / key.rpartition(".")[2]
 
 
-class ExitedEarly(Exception):  # an outcome that ends the wait, told by `record`
-    """The leader ended before it was ready."""
+class _Health:
+    """Asks a starting tool for `/healthz` until the answer counts."""
 
-    def __init__(self, record: ExitRecord) -> None:
-        super().__init__("exited early")
-        self.record = record
+    def __init__(self, supervisor: Supervisor, instance: ToolInstance) -> None:
+        self.last_answer: int | None = None
+        self._supervisor = supervisor
+        self._instance = instance
 
-
-class NotInTime(Exception):
-    """It lives but nothing said that it is ready. What it listens on instead, and its last word, are evidence."""
-
-    def __init__(self, listening: tuple[Listening, ...], answer: int | None, status: str) -> None:
-        super().__init__("not ready in time")
-        self.listening = listening
-        self.last_answer = answer
-        self.last_status = status
-
-
-class PortTaken(Exception):
-    """A listener on its port belongs to somebody else."""
-
-
-class ReadinessWatch:
-    """The wait for one start.
-
-    Args:
-        leader: pid of the child.
-        port: On 127.0.0.1.
-        owns_port: The tool binds the port by itself.
-        exited: Waits for the exit record.
-        run_task: Runs a question that outlives the wait: hanging up on a tool in the middle of its answer would put a
-            traceback of our making into its log.
-    """
-
-    def __init__(
-        self,
-        leader: int,
-        port: int,
-        *,
-        owns_port: bool,
-        notify: NotifySocket,
-        exited: Coroutine[Any, Any, ExitRecord],
-        run_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-    ) -> None:
-        self.leader = leader
-        self.port = port
-        self._owns_port = owns_port
-        self._notify = notify
-        self._exited = exited
-        self._run_task = run_task
-        self._last_answer: int | None = None
-        self._question: asyncio.Task[None] | None = None
-
-    async def wait(self, timeout_seconds: float) -> None:
-        """Return when the tool is ready. Raises ExitedEarly, NotInTime, PortTaken: it is not."""
-        exited, healthy = asyncio.ensure_future(self._exited), asyncio.ensure_future(self._healthy())
-        contestants = [exited, healthy, asyncio.ensure_future(self._notify.is_ready.wait())]
-        try:
-            done, _ = await asyncio.wait(contestants, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
-            if exited in done:
-                raise ExitedEarly(exited.result())
-            if not done:
-                listening = await asyncio.to_thread(listening_of, self.leader)
-                raise NotInTime(listening, self._last_answer, self._notify.status)
-            if healthy in done:
-                healthy.result()
-        finally:
-            for each in contestants:
-                each.cancel()
-            await asyncio.gather(*contestants, return_exceptions=True)
-            if self._question is not None:
-                asyncio.get_running_loop().call_later(HEARING_SECONDS, self._question.cancel)
-
-    async def _healthy(self) -> None:
-        delay, is_ours = FIRST_DELAY, not self._owns_port
+    async def until_ready(self) -> None:
+        """Return when it is ready. Raises StartFailedError: the port is somebody else's."""
+        spec, port, delay = self._instance.spec, self._instance.port, FIRST_DELAY
+        owns_port = spec.listen is ListenMode.PORT
         while True:
+            answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+            # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.
+            self._supervisor.task(ask_healthz(port, answered))
             try:
                 # In a backlog of ours a question may wait for as long as the tool loads.
-                async with asyncio.timeout(_QUESTION_SECONDS if self._owns_port else None):
-                    answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-                    self._question = self._run_task(ask_healthz(self.port, answered))
+                async with asyncio.timeout(_QUESTION_SECONDS if owns_port else None):
                     answer = await answered
             except (OSError, TimeoutError):
                 pass  # nobody listens yet, or the tool has shut the shared socket down; its exit will tell
             else:
-                is_ours = is_ours or await asyncio.to_thread(is_listener_of, self.leader, self.port)
-                if not is_ours:
-                    raise PortTaken(f"port {self.port}")
-                self._last_answer = answer
+                pid = self._instance.pid or 0
+                if owns_port and not await asyncio.to_thread(is_listener_of, pid, port):
+                    raise failures.port_taken(spec, port)
+                self.last_answer = answer
                 # 501 is what http.server with `do_POST` only says: it has no such path either.
                 if answer is not None and (answer < 500 or answer == 501):
                     return
             await asyncio.sleep(delay)
             delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
+
+
+async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: NotifySocket, seconds: float) -> None:
+    """Wait until an instance may take work.
+
+    Raises StartFailedError, ReadinessTimeoutError, ResourceLimitError: why it does not, with evidence.
+    """
+    spec, health = instance.spec, _Health(supervisor, instance)
+    exited = asyncio.ensure_future(supervisor.wait(instance))
+    healthy = asyncio.ensure_future(health.until_ready())
+    contestants: tuple[asyncio.Future[Any], ...] = (exited, healthy, asyncio.ensure_future(notify.is_ready.wait()))
+    try:
+        done, _ = await asyncio.wait(contestants, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in contestants:
+            each.cancel()
+        await asyncio.gather(*contestants, return_exceptions=True)
+    if exited in done:
+        record = exited.result()
+        words = await supervisor.last_words(instance)
+        if spec.listen is ListenMode.PORT and _IN_USE.search(words):
+            raise failures.port_taken(spec, instance.port)
+        reason = outcome(record, instance.wanted, ready=False, cpu_limit_seconds=spec.limits.cpu_seconds)
+        raise failures.early_exit(spec, End(reason, record, words))
+    if not done:
+        instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
+        listening, tail = await asyncio.to_thread(listening_of, instance.pid or 0), await supervisor.tail(instance)
+        raise failures.not_ready(spec, instance.port, listening, health.last_answer, notify.status, tail)
+    if healthy in done:
+        healthy.result()
 
 
 async def ask_healthz(port: int, answered: asyncio.Future[int | None]) -> None:
@@ -227,7 +191,6 @@ class Listening(NamedTuple):
 
     address: str
     port: int
-    pid: int
 
     def __str__(self) -> str:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
@@ -237,15 +200,15 @@ def listening_of(leader: int) -> tuple[Listening, ...]:
     """Return where a tree of processes listens, without duplicates, leader first. Costs milliseconds."""
     import psutil  # a megabyte that an idle daemon does not need
 
-    found: dict[tuple[str, int], Listening] = {}
+    found: dict[Listening, None] = {}
     with contextlib.suppress(psutil.Error):
         root = psutil.Process(leader)
         for process in (root, *root.children(recursive=True)):
             with contextlib.suppress(psutil.Error, OSError):
                 for each in process.net_connections(kind="tcp"):
                     if each.status == psutil.CONN_LISTEN:
-                        found.setdefault(each.laddr[:2], Listening(*each.laddr[:2], process.pid))
-    return tuple(found.values())
+                        found[Listening(*each.laddr[:2])] = None
+    return tuple(found)
 
 
 def is_listener_of(leader: int, port: int) -> bool:

@@ -97,7 +97,10 @@ def check_input(spec: ToolSpec, value: Any) -> None:
 
     Raises InvalidInputError: with `errors=[{pointer, message}]`, one for each place that does not fit.
     """
-    value = value if spec.pixie is None else fill_defaults(spec, value)
+    if spec.pixie is not None:
+        value = fill_defaults(spec, value)
+    elif spec.validator.is_valid(value):
+        return
     if found := violations(spec.validator, value, spec.input_schema):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise InvalidInputError(

@@ -54,7 +54,7 @@ class Upstream:
         Raises aiohttp.ClientError, OSError: no answer, or one that is not HTTP.
         """
         data: Any = body
-        if self.is_closed:  # aiohttp's own word for it is a RuntimeError
+        if self._session.closed:  # aiohttp's own word for it is a RuntimeError
             raise aiohttp.ClientConnectionError("the instance has ended")
         if isinstance(body, bytes) and len(body) > _LARGE_BYTES:
             data = io.BytesIO(body)  # goes out in pieces, not at one stroke that holds up the loop

@@ -213,7 +213,8 @@ class _Trial:
         override = spec.pixie.validator_timeout_override if spec.pixie is not None else None
         self._seconds = float(override or tools.config.validate_timeout_seconds)
         trial = msgspec.structs.replace(spec, start_timeout_seconds=self._seconds)
-        self._instance = ToolInstance(tools.supervisor.placement.new_key(), trial, extra_env=VALIDATING)
+        self._instance = ToolInstance(tools.supervisor.placement.new_key(), spec.unit, trial)
+        self._instance.extra_env = VALIDATING
         self._instance.start_method = METHOD
 
     async def run(self, checks: dict[str, Check]) -> None:

@@ -109,16 +109,22 @@ async def test_only_what_comes_or_everything_or_after_an_id(stream: EventStream)
     assert ids(await read(ahead, 1)) == [6]  # an id that was never told to anybody: what comes
 
 
-async def test_a_slow_reader_is_told_how_many_he_missed_and_then_goes_on(journal: MemoryJournal) -> None:
-    stream = EventStream(journal, 0, queue_max=3)
+@pytest.mark.parametrize(("behind", "missed"), [(False, 0), (True, 6)])
+async def test_a_slow_reader_gets_the_rest_from_the_journal_or_is_told_how_many_he_missed(
+    journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch, behind: bool, missed: int
+) -> None:
+    monkeypatch.setattr(module, "RECENT_MAX", 3)
+    stream = EventStream(journal, 0)
     slow, quick = stream.subscribe(), stream.subscribe()
     seen = []
-    for _ in range(10):
-        stream.publish("e")
+    for number in range(10):
+        journal.slow = behind and number > 0
+        stream.publish("e", late=number == 1)
         seen += ids(await read(quick, 1))
-    items = await read(slow, 4)
-    assert items[0] == EventGap(7)
-    assert ids(items) == [8, 9, 10]
+        stream.write_late()
+    items = await read(slow, 5 if behind else 10)
+    assert ids(items) == [1, 8, 9, 10] if behind else list(range(1, 11))
+    assert [each for each in items if isinstance(each, EventGap)] == [EventGap(missed)] * behind
     assert seen == list(range(1, 11))
 
 

@@ -36,8 +36,11 @@ class Pool:
         """Bring a tool up by a request that ends at once; return its serial."""
         start = next(i for i in self.ask(tool, rules, keep=keep) if isinstance(i, Start))
         self.send("ready", tool, start.serial)
-        self.send("end", self.ticket)
+        self.end(tool)
         return start.serial
+
+    def end(self, tool: str = "a", ticket: int = 0) -> tuple[Action, ...]:
+        return self.send("end", tool, ticket or self.ticket)
 
     def fail(self, tool: str = "a") -> None:
         start = next(i for i in self.ask(tool) if isinstance(i, Start))
@@ -54,7 +57,7 @@ def test_age_is_exact_and_counts_from_the_last_end() -> None:
     pool.ask()
     assert pool.set.next_deadline() is None
     pool.now += 1000
-    pool.send("end", pool.ticket)
+    pool.end()
     assert pool.set.next_deadline() == pool.now + 100
     pool.now += 100
     assert pool.send("tick") == (Stop("a", serial, Reason.EVICTED_TTL),)
@@ -87,7 +90,7 @@ def test_keep_alive_holds_for_one_idle_period_only() -> None:
     pool.warm(keep=-1.0)
     assert pool.set.next_deadline() is None
     pool.ask()
-    pool.send("end", pool.ticket)
+    pool.end()
     assert pool.set.next_deadline() == NOW + 100
 
 
@@ -96,21 +99,14 @@ def test_keep_alive_zero_waits_for_those_in_line() -> None:
     serial = pool.warm()
     pool.ask(keep=0.0)
     pool.ask()
-    assert pool.send("end", 2) == (Grant(3, "a", serial, cold=False),)
-
-
-def test_a_start_that_lost_its_waiters_is_left_alone_until_its_place_is_needed() -> None:
-    pool = Pool(keep_max=1)
-    pool.ask("a")
-    assert pool.send("end", 1) == ()
-    assert pool.ask("b") == (Stop("a", 1, Reason.EVICTED_LRU), Start("b", 2))
+    assert pool.end("a", 2) == (Grant(3, "a", serial, cold=False),)
 
 
 def test_stopping_ones_are_bounded_too() -> None:
     pool = Pool(keep_max=1)
     pool.warm("a")
     pool.ask("b")
-    pool.send("end", pool.ticket)
+    pool.end("b")
     assert pool.ask("c") == ()
     assert pool.send("gone", "a", 1) == (Stop("b", 2, Reason.EVICTED_LRU), Start("c", 3))
 
@@ -121,7 +117,7 @@ def test_free_places_go_to_the_line_whose_head_came_first() -> None:
     pool.ask("a")
     assert pool.ask("b") == ()
     assert pool.ask("c") == ()
-    assert pool.send("end", 2) == (Stop("a", 1, Reason.EVICTED_LRU), Start("b", 2))
+    assert pool.end("a", 2) == (Stop("a", 1, Reason.EVICTED_LRU), Start("b", 2))
 
 
 def test_a_tool_is_started_again_only_when_its_last_life_is_gone() -> None:
@@ -144,26 +140,6 @@ def test_no_line_at_all_still_lets_a_cold_tool_start() -> None:
     pool = Pool(queue_max=0)
     assert pool.ask() == (Start("a", 1),)
     assert pool.ask() == (Refuse(2, "a", Refusal.QUEUE_FULL, 1.0),)
-
-
-def test_a_deadline_says_whether_the_tool_was_starting_or_full() -> None:
-    pool = Pool()
-    pool.ask(patience=1.0)
-    assert pool.set.next_deadline() == NOW + 1
-    pool.now += 1
-    assert pool.send("tick") == (Refuse(1, "a", Refusal.DEADLINE_STARTING, 1.0),)
-    pool.send("ready", "a", 1)
-    pool.ask()
-    pool.ask(patience=1.0)
-    pool.now += 1
-    assert pool.send("tick") == (Refuse(3, "a", Refusal.DEADLINE, 1.0),)
-
-
-def test_a_granted_request_has_no_deadline_here() -> None:
-    pool = Pool()
-    pool.ask(patience=1.0)
-    pool.send("ready", "a", 1)
-    assert pool.set.next_deadline() is None
 
 
 def test_a_failure_reaches_all_who_wait_and_the_next_request_tries_again() -> None:
@@ -191,16 +167,7 @@ def test_who_waits_for_an_end_is_not_refused_because_all_places_are_pinned() -> 
     assert pool.send("gone", "b", serial) == (Refuse(4, "b", Refusal.ALL_PINNED, 1.0),)
 
 
-def test_the_deadline_of_one_who_gave_up_means_nothing() -> None:
-    pool = Pool()
-    pool.ask(patience=10.0)
-    pool.ask(patience=20.0)
-    pool.send("end", 2)
-    pool.now += 30
-    assert pool.send("tick") == (Refuse(1, "a", Refusal.DEADLINE_STARTING, 1.0),)
-
-
-HOLDING = BackoffPolicy(initial_seconds=4.0, max_seconds=8.0, spread=0.0)
+HOLDING = BackoffPolicy(initial_seconds=4.0, max_seconds=8.0)
 
 
 def test_after_a_failure_the_next_request_waits_in_line_until_the_backoff_is_over() -> None:
@@ -276,11 +243,6 @@ def test_a_backoff_holds_also_while_the_failed_one_goes_and_keeps_the_bounds_of_
     assert pool.send("tick") == (Start("a", 2),)
 
 
-def test_by_itself_the_backoff_is_short() -> None:
-    policy = Bounds().backoff
-    assert (policy.initial_seconds, policy.max_seconds) == (0.25, 2.0)
-
-
 def test_what_was_forgotten_leaves_nothing_behind() -> None:
     pool = Pool()
     pool.fail()
@@ -306,7 +268,7 @@ def test_a_new_declaration_replaces_the_idle_one_and_its_age() -> None:
     assert pool.send("declare", "a", Rules("v1", 1, 7.0)) == ()
     assert pool.set.next_deadline() == NOW + 7
     pool.ask(keep=30.0)
-    pool.send("end", pool.ticket)
+    pool.end()
     pool.send("declare", "a", Rules("v1", 1, 100.0))
     assert pool.set.next_deadline() == NOW + 30
     pool.send("declare", "nobody", RULES)
@@ -326,12 +288,12 @@ def test_the_memory_budget_evicts_the_oldest_idle_ones_that_have_a_size() -> Non
     pool = Pool(memory_budget_bytes=100)
     one, two = pool.warm("a"), pool.warm("b")
     pool.ask("c")
-    pool.send("end", pool.ticket)
+    pool.end("c")
     assert pool.send("measured", {"a": 60, "b": 40}) == ()
     assert pool.send("measured", {"b": 50}) == (Stop("a", one, Reason.EVICTED_LRU),)
     pool.ask("b")
     assert pool.send("measured", {"b": 500}) == ()
-    assert pool.send("end", pool.ticket) == (Stop("b", two, Reason.EVICTED_LRU),)
+    assert pool.end("b") == (Stop("b", two, Reason.EVICTED_LRU),)
 
 
 def test_adopted_instances_count_and_age() -> None:
@@ -360,9 +322,11 @@ def test_a_closed_pool_refuses_and_stops_everything() -> None:
 def test_a_stop_of_what_is_not_there_is_no_trouble() -> None:
     pool = Pool()
     assert pool.send("stop", "a", Reason.STOPPED) == ()
-    assert pool.send("end", 77) == ()
+    assert pool.end("a", 77) == ()
     for event in ("ready", "start_failed", "died", "condemn", "gone"):
         assert pool.send(event, "a", 1) == ()
+    pool.ask()
+    assert pool.end("a", 77) == ()
 
 
 def test_fewer_places_by_a_reload_evict_the_oldest_idle_ones() -> None:

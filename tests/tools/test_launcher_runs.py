@@ -14,7 +14,7 @@ from supervisord_py.errors import (
     ToolFailedError,
 )
 from supervisord_py.ledger import instances
-from supervisord_py.tools import service, upstream
+from supervisord_py.tools import run_log, upstream
 from supervisord_py.tools.proxy import Run
 from tools.tool_house import PATIENCE, alive, eventually
 
@@ -122,11 +122,11 @@ async def test_runs_that_fail_through_their_tool_are_events_but_no_flood(
             await house.ask("shapes", {"do": "status", "number": status})
         return [(it.facts["status"], it.facts["instance_ended"]) for it in await house.said("run_failed")]
 
-    monkeypatch.setattr(service, "FAILED_SECONDS", 1e9)
+    monkeypatch.setattr(run_log, "FAILED_SECONDS", 1e9)
     assert await fail(418) == []
     assert await fail(500) == [(500, False)]
     assert await fail(503) == [(500, False)]
-    monkeypatch.setattr(service, "FAILED_SECONDS", 0.0)
+    monkeypatch.setattr(run_log, "FAILED_SECONDS", 0.0)
     with pytest.raises(ToolFailedError):
         await house.ask("shapes", {"do": "die", "number": 3})
     assert await fail(503) == [(500, False), (502, True), (503, False)]

@@ -26,7 +26,7 @@ from supervisord_py.process.supervisor import decode_tail
 from supervisord_py.tools import failures
 from supervisord_py.tools.config import PoolLimits
 from supervisord_py.tools.failures import refusal_error
-from supervisord_py.tools.readiness import Listening, NotInTime
+from supervisord_py.tools.readiness import Listening
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,19 +103,18 @@ def test_an_early_exit_is_explained(spec: ToolSpec, ended: End, kind: type[PxErr
 
 
 @pytest.mark.parametrize(
-    ("seen", "words"),
+    ("ports", "answer", "status", "words"),
     [
-        (NotInTime((), None, ""), "it listens on no port"),
-        (NotInTime((Listening("127.0.0.1", 9, 1),), None, ""), "listens on 127.0.0.1:9 instead of 127.0.0.1:80"),
-        (NotInTime((Listening("127.0.0.1", 80, 1),), 500, ""), "/healthz answered 500"),
-        (
-            NotInTime((Listening("127.0.0.1", 80, 1),), None, "loading"),
-            "nobody answers there. Its last STATUS was",
-        ),
+        ([], None, "", "it listens on no port"),
+        ([9], None, "", "listens on 127.0.0.1:9 instead of 127.0.0.1:80"),
+        ([80], 500, "", "/healthz answered 500"),
+        ([80], None, "loading", "nobody answers there. Its last STATUS was"),
     ],
 )
-def test_what_was_not_ready_is_told_by_what_it_did_instead(spec: ToolSpec, seen: NotInTime, words: str) -> None:
-    error = failures.not_ready(spec, seen, 80, "")
+def test_what_was_not_ready_is_told_by_what_it_did_instead(
+    spec: ToolSpec, ports: list[int], answer: int | None, status: str, words: str
+) -> None:
+    error = failures.not_ready(spec, 80, [Listening("127.0.0.1", port) for port in ports], answer, status, "")
     assert isinstance(error, ReadinessTimeoutError)
     assert words in error.detail
     assert error.hint

@@ -59,9 +59,8 @@ class Front:
     async def _run(self, request: web.Request) -> web.StreamResponse:
         streaming = request.match_info["verb"] == "stream"
         try:
-            return await proxy.forward(
-                self.house.launcher, request, request.match_info["tool"], streaming=streaming, tee=self.tee
-            )
+            spec = self.house.catalog.get(request.match_info["tool"])
+            return await proxy.forward(self.house.launcher, request, spec, streaming=streaming, tee=self.tee)
         except PxError as error:
             if self.tee.has_begun:  # as the API does it: no clean end for a stream that broke off
                 assert request.transport is not None

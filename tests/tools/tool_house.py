@@ -143,6 +143,7 @@ class ToolHouse:
 
     async def runs(self, name: str) -> list[Any]:
         """Return the rows of a tool's runs, newest first."""
+        self.launcher.runs.flush()
         await self.ledger.flush()
         return list(await instances.latest_runs(self.ledger, f"tool:{name}"))
 

@@ -1,0 +1,93 @@
+"""What is written down of runs: a row of each in the ledger, and an event at its end.
+
+Rows and events of runs lag a moment (DESIGN D4) and are written together: a warm call leaves the ledger alone. A run
+that takes longer than that has a row while it goes on, so that one that is cut off is known by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from supervisord_py.errors import PxError, TimedOutError
+from supervisord_py.ledger.instances import RUNS, RunRow
+from supervisord_py.process.model import Reason
+from supervisord_py.tools.failures import is_the_tools
+
+if TYPE_CHECKING:
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.process.events import EventStream
+    from supervisord_py.tools.proxy import Run
+
+WRITE_SECONDS = 0.05
+FAILED_SECONDS = 1.0
+"""Failed runs of a tool are an event at most that often: a tool that fails every request must not flood the stream."""
+
+
+class RunLog:
+    """Numbers runs, and writes down how they went. Use it on the loop's thread."""
+
+    def __init__(self, ledger: Ledger, events: EventStream) -> None:
+        self._ledger = ledger
+        self._events = events
+        self._begun: dict[int, Run] = {}  # those that go on and have no row yet, by the ids of the rows
+        self._ended: list[tuple[RunRow | int, dict[str, Any]]] = []  # whole rows; or ids of such, with the changes
+        self._failed: dict[str, float] = {}  # by unit: when a failed run was last an event
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, run: Run) -> int:
+        """Return the id of the row of a run; the row follows."""
+        number = self._ledger.next_number(RUNS.name)
+        self._begun[number] = run
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WRITE_SECONDS, self.flush)
+        return number
+
+    def end(self, run: Run, error: BaseException | None) -> None:
+        """Note the end of a run and publish it; that it failed by its tool's fault is an event of its own."""
+        outcome, kind, status = "completed", None, run.status
+        if isinstance(error, PxError):
+            outcome, kind, status = str(error.extra.get("reason") or "failed"), error.kind, error.status
+            outcome = Reason.TIMEOUT.value if isinstance(error, TimedOutError) else outcome
+        elif error is not None:
+            outcome, kind = Reason.CANCELLED.value, "cancelled"
+        loop = asyncio.get_running_loop()
+        seconds, ended_at = loop.time() - run.begun, time.time()
+        key, unit = run.instance.key if run.instance else None, run.spec.unit
+        facts: dict[str, Any] = {"outcome": outcome, "error_kind": kind, "cold_start_ms": run.cold_start_ms}
+        kept = {**facts, "ended_at": ended_at, "status": status, "duration_seconds": seconds, "instance": key}
+        if self._begun.pop(run.row, None) is not None:
+            begun = RunRow(run.row, unit, run.begun_at, request_id=run.request.request_id)
+            self._ended.append((begun, kept))
+        else:
+            self._ended.append((run.row, kept))
+        if self._timer is None:
+            self._timer = loop.call_later(WRITE_SECONDS, self.flush)
+        told = {**facts, "run": run.row, "duration_seconds": round(seconds, 6)}
+        self._events.publish("run", unit, instance=key, late=True, **told)
+        if error is not None and is_the_tools(error) and ended_at - self._failed.get(unit, 0.0) >= FAILED_SECONDS:
+            self._failed[unit] = ended_at
+            ended = run.instance is not None and run.instance.over.is_set()
+            about: dict[str, Any] = {"status": status, "kind": kind, "instance_ended": ended}
+            self._events.publish("run_failed", unit, instance=key, run=run.row, **about)
+
+    def flush(self) -> None:
+        """Hand what there is to write to the ledger."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for number, run in self._begun.items():
+            self._ledger.post(
+                RUNS.insert(RunRow(number, run.spec.unit, run.begun_at, request_id=run.request.request_id))
+            )
+        self._begun.clear()
+        for begun, facts in self._ended:
+            if isinstance(begun, RunRow):
+                self._ledger.post(RUNS.insert(replace(begun, **facts)))
+            else:
+                self._ledger.post(RUNS.update(begun, "ended_at IS NULL", **facts))
+        self._ended.clear()
+        self._events.write_late()

@@ -1,0 +1,154 @@
+"""What is known of each tool: what is remembered over restarts of everything, and what `status` shows."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from supervisord_py.ledger.instances import UNIT_STATES, UnitStateRow
+from supervisord_py.process.instance import Phase
+from supervisord_py.process.pool import Pin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisord_py.errors import ConfigError
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.process.pool import Slot
+    from supervisord_py.tools.catalog import Entry
+    from supervisord_py.tools.driver import ToolInstance
+
+_FACTS = ("reason", "failure", "drift", "drift_digest", "unpinned", "imports")
+
+
+class LastState(msgspec.Struct):
+    """What is known of a tool beyond its present instance."""
+
+    state: str = "cold"  # as last seen
+    reason: str | None = None  # why its last instance ended
+    last_used: float | None = None  # Unix seconds of the end of the last request
+    restarts: int = 0  # how often a ready instance ended unasked
+    failure: dict[str, Any] | None = None  # the problem document of the last start, if that failed
+    drift: tuple[str, ...] = ()  # where `/schema` differed from `tool.json`, for the declaration `drift_digest`
+    drift_digest: str = ""
+    unpinned: bool = False  # somebody took back the pin that the tool declares for itself
+    imports: tuple[str, ...] = ()  # of installed packages, in order: for a zygote before its first start
+
+
+class LastStates:
+    """The last state of each tool, by name, and in the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._states: dict[str, LastState] = {}
+        self._written: dict[str, float | None] = {}  # the `last_used` of each row
+
+    async def read(self) -> None:
+        """Read what an earlier control plane remembered; what is not understood counts for nothing."""
+        for row in await UNIT_STATES.find(self._ledger):
+            kind, _, tool = row.unit.partition(":")
+            known = {**row.facts, "state": row.state, "last_used": row.last_used, "restarts": row.restarts}
+            with suppress(msgspec.ValidationError):
+                if kind == "tool":
+                    self._states[tool] = msgspec.convert(known, LastState)
+                    self._written[tool] = row.last_used
+
+    def of(self, tool: str) -> LastState:
+        """Return what is known of a tool; a request that ends changes its `last_used` there."""
+        return self._states.setdefault(tool, LastState())
+
+    def tools(self) -> tuple[str, ...]:
+        """Return the names of the tools of which something is known."""
+        return tuple(self._states)
+
+    def remember(self, tool: str, **changes: Any) -> None:
+        """Change what is known of a tool, and write it down."""
+        state = self.of(tool)
+        for name, value in changes.items():
+            setattr(state, name, value)
+        self._written[tool] = state.last_used
+        facts = {name: getattr(state, name) for name in _FACTS}
+        row = UnitStateRow(f"tool:{tool}", state.state, time.time(), state.last_used, state.restarts, facts)
+        self._ledger.post(UNIT_STATES.put(row))
+
+    def write_used(self) -> None:
+        """Write down what was used since."""
+        for tool, state in self._states.items():
+            if state.last_used != self._written.get(tool):
+                self.remember(tool)
+
+
+class ToolState(NamedTuple):
+    """One tool as it is now, for `status` and `launcher/state`. Times are Unix seconds; `waiting` counts requests."""
+
+    unit: str
+    name: str
+    state: str
+    reason: str | None
+    pid: int | None
+    port: int | None
+    started_at: float | None
+    last_used: float | None
+    in_flight: int
+    waiting: int
+    pinned: bool
+    start_method: str | None
+    restarts: int
+    instance: str | None
+    cold_start_ms: int | None
+    config_error: ConfigError | None
+    failure: Mapping[str, Any] | None
+    warnings: tuple[str, ...]
+    survivors: tuple[int, ...]
+    rss_bytes: int | None
+
+
+def tool_state(
+    name: str,
+    entry: Entry | None,
+    last: LastState,
+    slot: Slot | None,
+    instance: ToolInstance | None,
+    *,
+    pin: Pin,
+    port: int | None,
+    spawned: str | None,
+) -> ToolState:
+    """Put together what is known of a tool.
+
+    `entry`: None when it is gone, but something of it lives; `instance`: the present one; `port`: of its listening
+    socket; `spawned`: why its starts are not forked.
+    """
+    is_cold = slot is None or slot.phase is Phase.COLD
+    live = None if is_cold else instance
+    word = ("failed" if last.failure else "cold") if slot is None or is_cold else slot.phase.value
+    if slot is not None and slot.phase is Phase.READY and slot.in_flight:
+        word = "busy"
+    warnings = [*(entry.warnings if entry else ())]
+    warnings += [f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift]
+    warnings += [f"its starts are not forked: {spawned}"] if spawned else []
+    return ToolState(
+        unit=f"tool:{name}",
+        name=name,
+        state=word,
+        reason=last.reason if live is None else live.wanted.value if live.wanted else None,
+        pid=live.pid if live else None,
+        port=live.port or port if live else port,
+        started_at=live.started_at if live else None,
+        last_used=last.last_used,
+        in_flight=len(slot.in_flight) if slot else 0,
+        waiting=len(slot.line) if slot else 0,
+        pinned=pin is not Pin.NONE,
+        start_method=live.start_method if live else None,
+        restarts=last.restarts,
+        instance=live.key if live else None,
+        cold_start_ms=live.cold_start_ms if live and live.ready_at else None,
+        config_error=entry.error if entry else None,
+        failure=last.failure,
+        warnings=tuple(warnings),
+        survivors=tuple(each.pid for each in live.report.survivors) if live and live.report else (),
+        rss_bytes=slot.rss_bytes or None if slot else None,
+    )
