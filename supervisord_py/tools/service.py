@@ -60,7 +60,7 @@ class Granted(msgspec.Struct, frozen=True):
     ticket: int
     instance: ToolInstance
     cold_start_ms: int | None
-    keep_seconds: float  # how long the instance is kept after it, at least
+    keep_seconds: float = 0.0  # how long the instance is kept after it, at least
 
 
 def bounds_of(limits: PoolLimits) -> Bounds:
@@ -207,7 +207,7 @@ class Tools:
                 case Grant(ticket, _, serial, cold):
                     instance = self._instances[serial]
                     if (waiter := self._waiter(ticket)) is not None:
-                        waiter.set_result(Granted(ticket, instance, instance.cold_start_ms if cold else None, 0.0))
+                        waiter.set_result(Granted(ticket, instance, instance.cold_start_ms if cold else None))
                 case Refuse():
                     if (waiter := self._waiter(action.ticket)) is not None:
                         waiter.set_exception(self._refusal(action))

@@ -135,13 +135,13 @@ async def test_what_was_told_is_there_again_although_it_is_not_written_yet(rig: 
         go_on.set()
 
 
-async def test_a_slow_reader_gets_a_gap_and_slows_nobody(rig: Rig) -> None:
-    """The slow one reads nothing during a flood: the quick one gets all, the slow one learns how many it missed."""
+async def test_a_slow_reader_slows_nobody(rig: Rig) -> None:
+    """The slow one reads nothing during a flood: the quick one gets all, the slow one the rest from the journal, or how many it missed."""
     reader, writer = await rig.connect()
     writer.write(b"GET /api/events?follow=1 HTTP/1.1\r\nHost: px\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")
     writer.transport.pause_reading()  # type: ignore[attr-defined] # a socket transport
-    filler, total = "x" * 4000, 4 * rig.context.events.queue_max
+    filler, total = "x" * 4000, 4 * RECENT_MAX
     async with rig.client.get("/api/events?follow=1", read_bufsize=2**20) as quick:
         for number in range(total):
             rig.context.events.publish("flood", number=number, filler=filler)
@@ -158,7 +158,6 @@ async def test_a_slow_reader_gets_a_gap_and_slows_nobody(rig: Rig) -> None:
             event = json.loads(line)
             missed += event["missed"] if event["event"] == "gap" else 0
             got += event["event"] == "flood"
-    assert missed > 0
     assert missed + got == total
     writer.close()
     await writer.wait_closed()
