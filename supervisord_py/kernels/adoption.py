@@ -14,10 +14,10 @@ import structlog
 
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.execution import CellRun
+from supervisord_py.kernels.execution import CellExecution
 from supervisord_py.kernels.kernel_driver import own_of
-from supervisord_py.kernels.session import BackendName, Owner
-from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
+from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.session_set import Waiter
 from supervisord_py.process import clock
 from supervisord_py.process.instance import End, read_note
 from supervisord_py.process.model import Reason
@@ -25,6 +25,7 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from supervisord_py.kernels.kernel_driver import KernelInstance, KernelNote
     from supervisord_py.kernels.room import Kernels
+    from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.process.model import Child
 
 REMOTE_SECONDS = 10.0  # how long a gateway may take to say what it has of ours, before the doors open without it
@@ -46,7 +47,7 @@ class KernelAdoption:
             await self._go_on(instance)
         await self._adopt_shells()
         await self._adopt_remotely()
-        left = [it for it in self._driver.revived if it.session.life is not it]
+        left = [it for it in self._driver.revived if it.session.kernel is not it]
         ends = {it.key: it.end or End(it.wanted or Reason.REPLACED) for it in left}
         await self._room.cell_store.close_cut_off(self._followed, ends)
 
@@ -58,8 +59,9 @@ class KernelAdoption:
             own = own_of(note)
             if note is None or own is None or own.backend is not BackendName.BASH:
                 continue
-            lives_on = child.exit is None and note.stopping is None  # the note may be older than its cell
-            if not (own.cell or lives_on) or not await self._take_over(child, own):
+            lives_on = child.exit is None and note.stopping is None
+            is_open = lives_on or await self._room.cell_store.open_row(own.key.id, None) is not None
+            if not is_open or not await self._take_over(child, own):
                 self._pool.supervisor.task(self._stop_shell(child))
 
     async def _stop_shell(self, child: Child) -> None:
@@ -95,7 +97,7 @@ class KernelAdoption:
         """Go on with a kernel that is not the supervisor's, unless its session has another."""
         session = self._room.register.get(own.key.id)
         instance = self._driver.found(child, own)
-        if (session is not None and session.life is not None) or not await self._driver.take_over(instance, own):
+        if (session is not None and session.kernel is not None) or not await self._driver.take_over(instance, own):
             return False
         self._pool.supervisor.say("adopted", instance, pid=child.identity.pid or None)
         await self._go_on(instance)
@@ -103,56 +105,26 @@ class KernelAdoption:
 
     # -- going on ----------------------------------------------------------------------------------------------------
 
-    async def _go_on(self, life: KernelInstance) -> None:
-        session = life.session
-        sent = await self._in_flight(life)
-        if life.cell is None and session.newest is not None and session.newest.instance == life.key:
-            life.cell = session.newest.id  # too short for the note of a gateway
-        if life.cell is not None:
-            session.lost = None  # the variables of the session's last cells are this kernel's
-        ticket = self._pool.new_ticket() if sent is not None else None
-        last_used = clock.now() - max(0.0, time.time() - (session.last_used or life.started_at))
-        per_call = session.owner is Owner.PER_CALL
-        self._pool.adopt(life, last_used=last_used, ticket=ticket, per_call=per_call)
-        if sent is not None and ticket is not None:
-            self._followed.add(sent.id)
-            self._pool.supervisor.task(self._follow(life, sent, ticket))
-
-    async def _in_flight(self, life: KernelInstance) -> KernelCellRow | None:
-        """Return the cell that the kernel was at, unless it has ended meanwhile."""
-        row = await self._last_row(life)
-        if life.cell is None:
-            return None
-        log = self._room.cell_store.log(life.session.id, life.cell)
-        is_kept, ended = await asyncio.to_thread(lambda: (log.exists(), log.ended() if log.exists() else None))
-        if ended is not None and (row is None or row.ended_at is not None):
-            return None  # nothing is left to be followed or written down
-        if not is_kept and row is not None and row.ended_at is not None:
-            return None  # long over, and its files were swept away since
-        if row is None:
-            return KernelCellRow(life.cell, life.session.id, "", 0, "", RUNNING, time.time(), time.time(), life.key)
-        return row
-
-    async def _last_row(self, life: KernelInstance) -> KernelCellRow | None:
-        """Return the row of the last cell that was sent; one too young for the note of a gateway has only that.
-
-        How much time its call had is not known then: it gets the most there is, so that no work is cut short.
-        """
+    async def _go_on(self, kernel: KernelInstance) -> None:
+        session = kernel.session
         # A shell is a process of its own for each cell: its row was written before there was one to name.
-        instance = None if life.session.key.backend is BackendName.BASH else life.key
-        newest = await self._room.cell_store.open_row(life.session.id, instance)
-        if newest is not None and newest.id != life.cell:
-            limit = self._room.config.timeout_max_seconds
-            life.cell, life.cell_deadline = newest.id, clock.now() + limit - max(0.0, time.time() - newest.queued_at)
-        if newest is not None or life.cell is None:
-            return newest
-        return await self._room.cell_store.row(life.cell)
+        instance = kernel.key if session.keeps_variables else None
+        sent = await self._room.cell_store.open_row(session.id, instance)
+        if sent is not None or (session.newest is not None and session.newest.instance == kernel.key):
+            kernel.has_run, session.lost = True, None  # the variables of the session's last cells are this kernel's
+        session.used_at = clock.now() - max(0.0, time.time() - (session.last_used or kernel.started_at))
+        running = Waiter(session) if sent is not None else None
+        self._pool.adopt(kernel, running)
+        if sent is not None and running is not None:
+            self._followed.add(sent.id)
+            self._pool.supervisor.task(self._follow(kernel, sent, running))
 
-    async def _follow(self, life: KernelInstance, sent: KernelCellRow, ticket: int) -> None:
+    async def _follow(self, kernel: KernelInstance, sent: KernelCellRow, running: Waiter) -> None:
         """Wait for the end of a cell in flight, or make it end when the time of its call is over."""
-        left = (life.cell_deadline or clock.now()) - clock.now()
-        run = CellRun(self._room, life, sent, asyncio.get_running_loop().time() + left)
+        seconds = sent.timeout_seconds or self._room.config.timeout_max_seconds
+        left = sent.queued_at + seconds - time.time()
+        run = CellExecution(self._room, kernel, sent, asyncio.get_running_loop().time() + left)
         result, _ = await run.perform()
         if result.status is CellStatus.OK:
-            self._pool.report(self._pool.set.succeeded, ticket)
-        self._pool.give_back(life, ticket)
+            kernel.session.clear_failures()
+        self._pool.release(running, kernel)

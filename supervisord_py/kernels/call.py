@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec.structs import replace
 
-from supervisord_py.errors import CancelledRunError, PxError, TimedOutError
+from supervisord_py.errors import CancelledRunError, PxError
 from supervisord_py.kernels import messages
-from supervisord_py.kernels.call_rules import sentence
+from supervisord_py.kernels.call_rules import Stopped, sentence
 from supervisord_py.kernels.cell import (
     CallResult,
     CellDone,
@@ -22,13 +22,10 @@ from supervisord_py.kernels.cell import (
     CellStatus,
     Variables,
 )
-from supervisord_py.kernels.execution import CellRun
+from supervisord_py.kernels.execution import CellExecution
 from supervisord_py.kernels.kernel_driver import refuse_stopped
-from supervisord_py.kernels.messages import Stopped
-from supervisord_py.kernels.session import Owner
-from supervisord_py.kernels.session_set import Ask
+from supervisord_py.kernels.kernel_pool import KernelWaiter
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
-from supervisord_py.process import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.call_rules import Timeout
     from supervisord_py.kernels.cell import CallEvent, CallRequest, Cell
     from supervisord_py.kernels.kernel_driver import KernelInstance
-    from supervisord_py.kernels.kernel_pool import Granted
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.kernels.session_register import LiveSession
 
@@ -69,26 +65,24 @@ class Call:
         self._deadline = request.arrived_at + timeout.seconds
         self._queued_at = time.time() - (loop.time() - request.arrived_at)
         self._teller: Callable[[CallEvent], None] | None = tell
-        self._run: CellRun | None = None
-        self._ticket = room.pool.new_ticket()
-        self._granted = False
+        self._run: CellExecution | None = None
+        self._has_kernel = False
         self._cancelled = False
-        self._is_own = session.owner is Owner.PER_CALL and session.keeps_variables
+        self._is_own = session.per_call and session.keeps_variables
         """The variables of the session end with this call."""
         self._results: list[CellResult] = []
         self._variables = Variables.KEPT
         self._message: str | None = None
-        self._over_memory = False
         self._notices = [] if timeout.notice is None else [timeout.notice]
 
     # -- from outside ------------------------------------------------------------------------------------------------
 
-    def cancel(self, *, rungs: int = 1) -> None:
-        """End it: a call that waits leaves the line, one that runs a cell has it ended by the ladder."""
+    def cancel(self) -> None:
+        """End it: a call that waits leaves the line, one that runs a cell has it ended."""
         self._cancelled = True
         if self._run is not None:
-            self._run.cut(CellStatus.CANCELLED, rungs=rungs)
-        elif not self._granted and self.task is not None:
+            self._run.cut(CellStatus.CANCELLED)
+        elif not self._has_kernel and self.task is not None:
             self.task.cancel()
 
     def leave(self) -> None:
@@ -116,71 +110,63 @@ class Call:
     async def work(self) -> None:
         """Run it to its end and answer."""
         try:
-            granted = await self._wait_for_kernel()
-            try:
-                await self._run_cells(granted.life)
-            finally:
-                self._conclude(granted.life)
-            result = self._answer(granted)
-        except PxError as error:
-            self._fail(error)
-        except asyncio.CancelledError:
-            self._fail(self._cancelled_error())
-            raise
-        except Exception as error:
-            self._fail(PxError(f"pxd failed: {error!r}", unit=self._session.unit))
-            raise
+            result = await self._run_with_kernel()
+        except BaseException as error:
+            self._teller = None
+            if not self.answer.done():
+                self.answer.set_exception(self._as_answer(error))
+            if not isinstance(error, PxError):
+                raise
         else:
             self._teller = None
             if not self.answer.done():
                 self.answer.set_result(result)
 
-    def _fail(self, error: PxError) -> None:
-        self._teller = None
-        if not self.answer.done():
-            self.answer.set_exception(error)
+    def _as_answer(self, error: BaseException) -> PxError:
+        if isinstance(error, PxError):
+            return error
+        if isinstance(error, asyncio.CancelledError):
+            return CancelledRunError("The call was cancelled before its first cell began.", unit=self._session.unit)
+        return PxError(f"pxd failed: {error!r}", unit=self._session.unit)
 
-    def _cancelled_error(self) -> PxError:
-        return CancelledRunError("The call was cancelled before its first cell began.", unit=self._session.unit)
-
-    async def _wait_for_kernel(self) -> Granted:
-        """Return the kernel in its turn; what the first call on a kernel is told about it, is noted."""
+    async def _run_with_kernel(self) -> CallResult:
         session, request, pool = self._session, self._request, self._room.pool
-        loop = asyncio.get_running_loop()
-        asked = Ask(
-            self._ticket,
-            session.id,
-            clock.now() + (self._deadline - loop.time()),
-            reset=request.reset,
-            per_call=request.per_call,
-            caller=pool.serial_of_instance(request.caller_instance),
-        )
-        granted = await pool.acquire(asked, session, self._tell)
-        self._granted = True
-        if loop.time() >= self._deadline or self._cancelled:
-            pool.report(pool.set.ended, self._ticket)
-            if self._cancelled:
-                raise self._cancelled_error()
-            raise TimedOutError(
-                messages.waited_in_vain(self._timeout.seconds, "the kernel was started"),
-                hint="Ask again: it is ready now.",
-                unit=session.unit,
-            )
+        is_busy, present = session.running is not None, session.kernel
+        if is_busy and present is not None and present.is_called_by(request.caller_instance):
+            raise messages.own_session(session.unit)
+        granted = asyncio.get_running_loop().create_future()
+        waiter = KernelWaiter(session=session, reset=request.reset, granted=granted, tell=self._tell)
+        kernel = await pool.acquire(waiter, self._deadline)
+        self._has_kernel, over_memory = True, False
         try:
-            refuse_stopped(granted.life)
-        except PxError:
-            pool.report(pool.set.ended, self._ticket)
-            raise
-        if granted.cold:
-            self._notices += session.notices
-        if granted.life.cell is None and session.lost is not None:
-            self._notices.append(session.lost)
-            session.lost = None
-        return granted
+            refuse_stopped(kernel)
+            if waiter.is_cold:
+                self._notices += session.notices
+            if not kernel.has_run and session.lost is not None:
+                self._notices.append(session.lost)
+                session.lost = None
+            over_memory = await self._run_cells(kernel) and self._recycle(kernel)
+        finally:
+            session.last_used = time.time()
+            pool.release(waiter, kernel, over_memory=over_memory)
+        return CallResult(
+            session_id=session.id,
+            cwd=session.key.cwd,
+            interpreter=session.key.interpreter,
+            backend=session.key.backend,
+            variables=self._left(),
+            cells=tuple(self._results),
+            timeout_seconds=self._timeout.seconds,
+            clamped=self._timeout.notice is not None,
+            cold_start_ms=kernel.cold_start_ms if waiter.is_cold else None,
+            instance=kernel.key,
+            notices=tuple(self._notices),
+            message=self._message,
+        )
 
-    async def _run_cells(self, life: KernelInstance) -> None:
-        """Run the cells in order, as far as they go."""
-        cells = self._request.cells
+    async def _run_cells(self, kernel: KernelInstance) -> bool:
+        """Run the cells in order, as far as they go; return whether the kernel is over its soft memory limit."""
+        cells, over_memory = self._request.cells, False
         for index, cell in enumerate(cells):
             where = Stopped(index, len(cells), cell.title, self._is_own, not self._session.keeps_variables)
             if asyncio.get_running_loop().time() >= self._deadline:
@@ -188,10 +174,13 @@ class Call:
                 self._not_run(cell, CellStatus.TIMED_OUT, error)
                 self._message = f"The call's time was over before {str(where)[0].lower()}{str(where)[1:]} began."
                 break
-            if not await self._run_cell(where, cell, life):
+            run = await self._run_cell(where, cell, kernel)
+            over_memory = run.over_memory
+            if self._message is not None:
                 break
         for cell in cells[len(self._results) :]:
             self._not_run(cell, CellStatus.ABORTED)
+        return over_memory
 
     def _not_run(self, cell: Cell, status: CellStatus, error: CellError | None = None) -> None:
         left = self._left()
@@ -201,70 +190,49 @@ class Call:
         """Return what the next call finds of the variables, as far as this one came."""
         return self._variables if self._session.keeps_variables and not self._is_own else Variables.LOST
 
-    async def _run_cell(self, where: Stopped, cell: Cell, life: KernelInstance) -> bool:
-        """Run one cell; return whether the next one is to be run."""
+    async def _run_cell(self, where: Stopped, cell: Cell, kernel: KernelInstance) -> CellExecution:
+        """Run one cell; there is a message afterwards where the next one is not to be run."""
+        session, arrived_at = self._session, self._request.arrived_at
         sent = KernelCellRow(
             id=secrets.token_hex(8),
-            session=self._session.id,
+            session=session.id,
             call=self.id,
             ordinal=where.index,
             code=cell.code,
             status=RUNNING,
             queued_at=self._queued_at,
             started_at=time.time(),
-            instance=life.key,
+            instance=kernel.key,
             title=cell.title,
+            timeout_seconds=self._timeout.seconds,
         )
         started = CellStarted(where.index, sent.id, sent.title, sent.session, code=sent.code, count=where.count)
-        run = self._run = CellRun(self._room, life, sent, self._deadline, self._tell)
+        run = self._run = CellExecution(self._room, kernel, sent, self._deadline, self._tell)
         try:
             result, end = await run.perform(started)
         finally:
             self._run = None
-        self._over_memory = run.over_memory
         if end.variables is Variables.LOST:
             self._variables = Variables.LOST
         result = replace(result, variables=self._left())
         self._results.append(result)
         if result.status is CellStatus.OK:
-            self._room.pool.report(self._room.pool.set.succeeded, self._ticket)
-        after = asyncio.get_running_loop().time() - self._request.arrived_at
-        self._message = sentence(where, end, life.end, after)
+            session.clear_failures()
+        after = asyncio.get_running_loop().time() - arrived_at
+        self._message = sentence(where, end, kernel.end, after)
+        if self._message is None and (self._cancelled or end.cut is not None):
+            self._message = f"The call was cancelled.{where.left_out}"
         self._tell(CellDone(result))
-        if end.status is not CellStatus.OK or end.exited:
+        return run
+
+    def _recycle(self, kernel: KernelInstance) -> bool:
+        """Have a kernel that is too large be replaced, unless it is on its way out; say so."""
+        if self._variables is Variables.LOST or kernel.wanted is not None:
             return False
-        if self._cancelled or end.cut is not None:
-            self._message = self._message or f"The call was cancelled.{where.left_out}"
-            return False
+        self._room.pool.supervisor.say("recycled", kernel, rss_bytes=kernel.rss_bytes)
+        self._notices.append(messages.RECYCLED)
+        self._variables = Variables.LOST
         return True
-
-    def _conclude(self, life: KernelInstance) -> None:
-        """Give the kernel back; one that the code left, or that is too large, is on its way out from now on."""
-        pool, session = self._room.pool, self._session
-        session.last_used = time.time()
-        if self._over_memory and self._variables is Variables.KEPT and life.wanted is None:
-            pool.report(pool.set.recycle, session.id, life.serial)
-            pool.supervisor.say("recycled", life, rss_bytes=life.rss_bytes)
-            self._notices.append(messages.RECYCLED)
-            self._variables = Variables.LOST
-        pool.give_back(life, self._ticket)
-
-    def _answer(self, granted: Granted) -> CallResult:
-        key = self._session.key
-        return CallResult(
-            session_id=key.id,
-            cwd=key.cwd,
-            interpreter=key.interpreter,
-            backend=key.backend,
-            variables=self._left(),
-            cells=tuple(self._results),
-            timeout_seconds=self._timeout.seconds,
-            clamped=self._timeout.clamped,
-            cold_start_ms=granted.life.cold_start_ms if granted.cold else None,
-            instance=granted.life.key,
-            notices=tuple(self._notices),
-            message=self._message,
-        )
 
 
 def _retrieved(answer: asyncio.Future[CallResult]) -> None:

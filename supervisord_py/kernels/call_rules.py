@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.kernels import messages
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.messages import death_in_cell, how_it_ended
 from supervisord_py.process.model import Reason
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Reply
     from supervisord_py.kernels.cell import Cell, Step
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.messages import Stopped
     from supervisord_py.process.instance import End
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -36,11 +34,6 @@ class Timeout(Struct, frozen=True):
     seconds: float
     notice: str | None = None
 
-    @property
-    def clamped(self) -> bool:
-        """True when it is not what was asked for."""
-        return self.notice is not None
-
 
 def timeout_of(asked: float | None, config: KernelsConfig) -> Timeout:
     """Return the time in force for what was asked; None is the default.
@@ -49,25 +42,20 @@ def timeout_of(asked: float | None, config: KernelsConfig) -> Timeout:
     """
     if asked is None:
         return Timeout(config.timeout_seconds)
+    low, high = config.timeout_min_seconds, config.timeout_max_seconds
     if not math.isfinite(asked):
-        low, high = config.timeout_min_seconds, config.timeout_max_seconds
         raise _refused(
             "/timeout",
             f"must be a number of seconds from {low:g} to {high:g}, not {asked:g}",
             hint=f"Leave it out for the default of {config.timeout_seconds:g} s.",
         )
-    if asked <= 0:
-        why = f"the least there is: {asked:g} does not mean for ever"
-        return _clamped(asked, config.timeout_min_seconds, "raised", why)
-    if asked < config.timeout_min_seconds:
-        return _clamped(asked, config.timeout_min_seconds, "raised", "the least there is")
-    if asked > config.timeout_max_seconds:
-        return _clamped(asked, config.timeout_max_seconds, "cut", "the most there is (kernels.timeout_max_seconds)")
+    if asked < low:
+        never = "" if asked > 0 else f": {asked:g} does not mean for ever"
+        return Timeout(low, f"timeout {asked:g} s was raised to {low:g} s, the least there is{never}.")
+    if asked > high:
+        most = "the most there is (kernels.timeout_max_seconds)"
+        return Timeout(high, f"timeout {asked:g} s was cut to {high:g} s, {most}.")
     return Timeout(asked)
-
-
-def _clamped(asked: float, seconds: float, verb: str, why: str) -> Timeout:
-    return Timeout(seconds, f"timeout {asked:g} s was {verb} to {seconds:g} s, {why}.")
 
 
 def session_name(asked: str | None) -> str:
@@ -184,6 +172,37 @@ def _cut_error(end: CellOutcome) -> CellError:
     return CellError(name, "The cell did not yield to an interrupt: the kernel was killed, all variables are lost.")
 
 
+# -- what a call is answered with --------------------------------------------------------------------------------------
+
+INPUT_FAILURE = (
+    "The cell asked for input, and nobody is there to type it. Put the value into the code, or read it from a file or "
+    "an environment variable."
+)
+_OWN = " The session was this call's own: its variables are gone with it."
+
+
+class Stopped(Struct, frozen=True):
+    """Where a call ended early: the cell, and how many there are."""
+
+    index: int  # counts from 0
+    count: int
+    title: str | None = None
+    is_own: bool = False  # the session is the call's own: its variables end with it
+    is_stateless: bool = False  # shell cells: there are no variables, so nothing is said of them
+
+    def __str__(self) -> str:
+        number = "The cell" if self.count == 1 else f"Cell {self.index + 1} of {self.count}"
+        return f"{number} ({' '.join(self.title.split())})" if self.title else number
+
+    @property
+    def left_out(self) -> str:
+        """Say which cells were not run, as a sentence; empty when none."""
+        first, last = self.index + 2, self.count
+        if first > last:
+            return ""
+        return f" Cell {last} was not run." if first == last else f" Cells {first} to {last} were not run."
+
+
 def sentence(where: Stopped, end: CellOutcome, kernel_end: End | None, after_seconds: float) -> str | None:
     """Return the sentence that a call is answered with after this cell, so long after its arrival; None: all is well.
 
@@ -194,19 +213,47 @@ def sentence(where: Stopped, end: CellOutcome, kernel_end: End | None, after_sec
         after_seconds: Since the arrival of the call.
     """
     if end.exited:
-        return messages.left_by_user(where)
+        return f"{where} ended the session with exit(). Variables are gone; the next call starts a new kernel." + (
+            where.left_out
+        )
     if end.status is CellStatus.OK:
         return None
     if end.status is not CellStatus.ERROR and end.cut is not None:
-        return messages.cut_off(where, end.status, after_seconds, end.variables, end.steps)
+        return _cut_off(where, end, after_seconds)
     if end.status is CellStatus.ERROR and end.gone is not None and kernel_end is not None:
-        words = how_it_ended(kernel_end)
-        for verb, short in (("was killed by ", "by "), ("exited with ", "with "), ("ended at ", "at ")):
-            if words.startswith(verb):
-                return messages.died(where, short + words.removeprefix(verb))
-        return messages.died(where, f"({words})")
-    if end.status is CellStatus.ERROR and end.error is not None and end.error.name == _NO_INPUT:
-        return messages.input_failed(where)
+        return (
+            f"{where} took its kernel down: the process {how_it_ended(kernel_end)}. All variables are lost; "
+            f"the cell is not run again.{where.left_out}"
+        )
     if end.error is not None and (end.gone is not None or end.status is CellStatus.CANCELLED):
         return f"{where} was cut off. {end.error.value}{where.left_out}"
-    return messages.failed(where, end.error.name if end.error else None, end.variables)
+    return _failed(where, end)
+
+
+def _failed(where: Stopped, end: CellOutcome) -> str:
+    what = f"{where} failed ({end.error.name})." if end.error is not None else f"{where} failed."
+    asked_for_input = end.error is not None and end.error.name == _NO_INPUT
+    if end.variables is Variables.LOST:
+        return what + where.left_out + " The kernel is gone: all variables are lost."
+    kept, repair = "", ""
+    if where.is_own:
+        kept = _OWN
+    elif where.index and not where.is_stateless:
+        kept = " What the cells before it set is kept."
+    if where.count > 1 and not where.is_own:
+        repair = f" Repair cell {where.index + 1} and send from there on."
+    return what + where.left_out + kept + repair + (f" {INPUT_FAILURE}" if asked_for_input else "")
+
+
+def _cut_off(where: Stopped, end: CellOutcome, after_seconds: float) -> str:
+    """Say how its time (TIMED_OUT) or a cancel ended it."""
+    why = "ran out of time" if end.status is CellStatus.TIMED_OUT else "was cancelled"
+    seconds = f"{after_seconds:.1f}".rstrip("0").rstrip(".") + " s"
+    by = f"{seconds}, by {end.steps[-1].action}" if end.steps else seconds
+    if where.is_stateless:
+        return f"{where} {why}: ended after {by}.{where.left_out}"
+    if end.variables is Variables.LOST:
+        return f"{where} {why}: the kernel was killed after {by}; all variables are lost.{where.left_out}"
+    if where.is_own:
+        return f"{where} {why}: interrupted after {by}.{where.left_out}{_OWN}"
+    return f"{where} {why}: interrupted after {by}; variables are kept.{where.left_out}"

@@ -25,21 +25,16 @@ class EnvRules(Struct, frozen=True):
 
 
 class SessionLimits(Struct, frozen=True):
-    """Bounds of the set of sessions (CONTRACT §6). Seconds; counts.
-
-    `start_failures` starts that fail within `start_failure_seconds` are a hard failure until somebody asks.
-    """
+    """Bounds of the set of sessions (CONTRACT §6). Seconds; counts."""
 
     max_sessions: int = 4
     idle_seconds: float = 300.0
     queue_max: int = 64
     restarts: int = 1
-    start_failures: int = 3
-    start_failure_seconds: float = 60.0
 
 
 class LadderTimes(Struct, frozen=True):
-    """When the rungs of an interrupt come, in seconds after the first."""
+    """When the steps that end a cell come, in seconds after the first."""
 
     again_seconds: float = 1.0
     terminate_seconds: float = 3.0

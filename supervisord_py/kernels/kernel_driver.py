@@ -3,7 +3,7 @@
 A kernel is an instance of the supervisor's, whoever runs it. A direct one is the keeper's child, with a row. One behind
 a gateway has no process of ours, and a session of shell cells has one for each cell only: for these the backend alone
 starts and ends what there is. The note that is kept with each is enough for a later control plane to go on with it; the
-cell in it is the last one that was sent, and whether that has ended meanwhile stands in the cell's own files.
+cell that it was at is found in the ledger.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import Backends, KernelHandle
     from supervisord_py.kernels.config import KernelsConfig, ProcessLimits
+    from supervisord_py.kernels.execution import CellExecution
     from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session_register import SessionRegister
     from supervisord_py.process.instance import Note
@@ -46,7 +47,7 @@ GATEWAY_UNIT = "kernel:gateway"  # the shared gateway's own process: its backend
 _log = structlog.get_logger(__name__)
 
 
-class KernelNote(KernelSessionRow, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KernelNote(KernelSessionRow, frozen=True, kw_only=True):
     """What is kept with a kernel beside what is kept with every instance: the row of its session, and more."""
 
     backend: BackendName
@@ -54,8 +55,6 @@ class KernelNote(KernelSessionRow, frozen=True, kw_only=True, forbid_unknown_fie
     interrupt_mode: str  # as in Launch
     cold_start_ms: int = 0
     method: StartMethod = StartMethod.SPAWN
-    cell: str | None = None  # id of the last cell that was sent, None before the first
-    deadline: float | None = None  # of that cell's call, by the clock that counts suspend: the same in the whole boot
 
     @property
     def key(self) -> SessionKey:
@@ -75,23 +74,20 @@ class KernelInstance(Instance):
     """One kernel of a session.
 
     Attributes:
-        serial: The session set's number for it; 0 for one that is only cleared away.
         launch, backend, handle: What was asked of whom, and what came of it.
         give_up_at: Loop time by which it must answer.
         cold_start_ms: From the decision to readiness.
         method: How its process came about.
-        cell, cell_deadline: The last cell that was sent to it, and the end of its call as in its note.
-        busy: A cell of ours runs on it, or has ended and it is not known yet how. `judged`: set when that is known.
-        foreign_busy, foreign_used_at: What the set has heard of clients that are not ours.
+        run: The cell of ours that runs on it, until it is known how it ended.
+        has_run: A cell of ours was sent to it: there are variables to be lost.
+        foreign_used_at: When a client that is not ours used it last, as far as we have seen.
         exiting: A cell said exit(): it ends by its own wish.
-        death_reported: The set has heard that it died.
-        problem: Problem document of its end, filled as more becomes known: the set keeps it with a hard failure.
+        problem: Problem document of its end, filled as more becomes known: it is kept with a hard failure.
     """
 
-    def __init__(self, key: str, session: LiveSession, serial: int = 0, unit: str | None = None) -> None:
+    def __init__(self, key: str, session: LiveSession, unit: str | None = None) -> None:
         super().__init__(key, unit or session.unit)
         self.session = session
-        self.serial = serial
         self.start_method = session.key.backend.value
         self.launch: Launch | None = None
         self.backend: Any = None
@@ -99,14 +95,10 @@ class KernelInstance(Instance):
         self.give_up_at = 0.0
         self.cold_start_ms = 0
         self.method = StartMethod.SPAWN
-        self.cell: str | None = None
-        self.cell_deadline: float | None = None
-        self.busy = False
-        self.judged = asyncio.Event()
-        self.foreign_busy = False
+        self.run: CellExecution | None = None
+        self.has_run = False
         self.foreign_used_at: float | None = None
         self.exiting = False
-        self.death_reported = False
         self.rss_bytes: int | None = None
         self.problem: dict[str, object] = {}
 
@@ -121,11 +113,15 @@ class KernelInstance(Instance):
         return self.phase in {Phase.STOPPING, Phase.COLD}
 
     @property
-    def shells(self) -> tuple[str, ...]:
-        """Instance key of the process of its shell cell, where one runs."""
-        is_bash = self.handle is not None and self.session.key.backend is BackendName.BASH
-        shell = self.handle.child if is_bash and self.handle is not None else None
-        return (shell.key,) if shell is not None else ()
+    def process_key(self) -> str | None:
+        """Instance key of the process of ours that runs its cells: a shell has one for each. None: there is none."""
+        if self.session.keeps_variables or self.handle is None:
+            return self.key if self.is_ours else None
+        return self.handle.child.key if self.handle.child is not None else None
+
+    def is_called_by(self, caller: str | None) -> bool:
+        """Say whether a call from an instance of ours comes from a cell on this kernel."""
+        return caller is not None and caller in {self.key, self.process_key}
 
     def explain(self, end: End) -> None:
         """Note what is known of its end so far, for whoever is refused because of it."""
@@ -137,14 +133,12 @@ class KernelInstance(Instance):
     def own_note(self) -> dict[str, Any]:
         """Return what is kept with it."""
         session = self.session
-        row = session.view(None)
+        row = session.view()
         note = KernelNote(
             **{name: getattr(row, name) for name in KernelSessionRow.__struct_fields__},
             interrupt_mode=session.interrupt_mode,
             cold_start_ms=self.cold_start_ms,
             method=self.method,
-            cell=self.cell,
-            deadline=self.cell_deadline,
         )
         return dict(msgspec.to_builtins(note))
 
@@ -205,21 +199,17 @@ class KernelDriver(Driver[KernelInstance]):
 
         Raises PxError: there is no interpreter for it, or no place.
         """
-        config = self._config()
+        config, session = self._config(), instance.session
         instance.stop_seconds = config.stop_seconds
         if instance.launch is None:
-            instance.launch = await self._launch(instance, config)
+            if session.choice is None:
+                deadline = asyncio.get_running_loop().time() + config.start_seconds
+                session.adopt(await self._resolver().resolve(session.choose_request(deadline), config))
+            instance.launch = await asyncio.to_thread(launch_of, instance, config)
         instance.backend = await self.backends.get(instance.session.key.backend)
         spec: ChildSpec | None = await instance.backend.spec(instance.launch)
         instance.give_up_at = asyncio.get_running_loop().time() + config.start_seconds
         return spec
-
-    async def _launch(self, instance: KernelInstance, config: KernelsConfig) -> Launch:
-        session = instance.session
-        if session.choice is None:
-            deadline = asyncio.get_running_loop().time() + config.start_seconds
-            session.adopt(await self._resolver().resolve(session.choose_request(deadline), config))
-        return await asyncio.to_thread(launch_of, instance, config)
 
     async def ready(self, instance: KernelInstance) -> None:
         """Return when it answers.
@@ -242,19 +232,14 @@ class KernelDriver(Driver[KernelInstance]):
             if not starting.cancelled() and starting.exception() is None:
                 instance.handle = starting.result()
         if instance.child is not None and not signs[1].cancelled():
-            await self._ended_early(instance, instance.launch, signs[1])
+            record, words = signs[1].result(), await self._supervisor.last_words(instance)
+            raise messages.early_exit(instance.launch, End(outcome(record, None, ready=False), record, words))
         try:
             starting.result()
         except ReadinessTimeoutError as error:
             error.extra.setdefault("stderr_tail", await self._supervisor.tail(instance))
             raise
         instance.cold_start_ms = max(1, round((asyncio.get_running_loop().time() - instance.asked_at) * 1000))
-
-    async def _ended_early(self, instance: KernelInstance, launch: Launch, ended: asyncio.Future[Any]) -> None:
-        record = ended.result()
-        words = await self._supervisor.last_words(instance)
-        reason = outcome(record, None, ready=False)
-        raise messages.early_exit(launch, End(reason, record, words))
 
     # -- adoption ----------------------------------------------------------------------------------------------------
 
@@ -279,7 +264,6 @@ class KernelDriver(Driver[KernelInstance]):
         config = self._config()
         instance.stop_seconds = config.stop_seconds
         instance.cold_start_ms, instance.method = own.cold_start_ms, own.method
-        instance.cell, instance.cell_deadline = own.cell, own.deadline
         return instance
 
     async def adopt(self, instance: KernelInstance, note: Note) -> bool:
@@ -294,7 +278,6 @@ class KernelDriver(Driver[KernelInstance]):
         session.created, session.restarts = own.created_at, own.restarts
         session.last_used = max(session.last_used or 0.0, own.last_used or 0.0, instance.started_at)
         session.kernelspec, session.interrupt_mode = own.kernelspec, own.interrupt_mode
-        session.has_cells = session.has_cells or own.cell is not None
         child, instance.is_ours = instance.child, own.backend is BackendName.DIRECT
         try:
             instance.launch = await asyncio.to_thread(launch_of, instance, self._config())
@@ -312,7 +295,7 @@ class KernelDriver(Driver[KernelInstance]):
         if not instance.is_ours:
             instance.child = None
         instance.ready_at, instance.phase = instance.started_at, Phase.READY
-        session.life = instance
+        session.kernel = instance
         return True
 
     # -- down --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What users read of kernels: how one ended, why one did not start, why a call got none, where a call ended. Pure."""
+"""What users read of kernels: how one ended, why one did not start, why a call got none. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import shlex
 import signal as signals
 from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
 
 from supervisord_py.errors import (
     CancelledRunError,
@@ -19,18 +17,15 @@ from supervisord_py.errors import (
     StartFailedError,
     TimedOutError,
 )
-from supervisord_py.kernels.cell import CellError, CellStatus, Variables
-from supervisord_py.kernels.session_set import FailureKind, Refusal, WaitsFor
+from supervisord_py.kernels.cell import CellError
+from supervisord_py.kernels.session_set import WaitsFor, WhyRefused
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.cell import Step
     from supervisord_py.kernels.config import SessionLimits
-    from supervisord_py.kernels.session_set import Failure, Refuse
+    from supervisord_py.kernels.session_set import HardFailure
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
 
@@ -194,21 +189,14 @@ def _as_it_said(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> 
 
 _EVIDENCE = frozenset({"reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit", "log_tail"})
 RETRY_SECONDS = 1  # when asking again makes sense while all is busy: nobody can know better
-
-
-_REFUSALS: dict[Refusal, tuple[type[PxError], str, str]] = {
-    Refusal.QUEUE_FULL: (
+_REFUSALS: dict[WhyRefused, tuple[type[PxError], str, str]] = {
+    WhyRefused.QUEUE_FULL: (
         OverloadedError,
         "{unit} has {limits.queue_max} calls in line already.",
         "Ask again later, use another session (`--kernel NAME`), or raise kernels.queue_max.",
     ),
-    Refusal.OWN_SESSION: (
-        ConflictError,
-        "The call comes from a cell that occupies {unit} itself: neither would ever end.",
-        "Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or --per-call).",
-    ),
-    Refusal.STOPPED: (CancelledRunError, "{unit} was stopped while the call waited.", "Ask again."),
-    Refusal.CLOSING: (ShuttingDownError, "The daemon is stopping.", "Ask again once it runs."),
+    WhyRefused.STOPPED: (CancelledRunError, "{unit} was stopped while the call waited.", "Ask again."),
+    WhyRefused.CLOSING: (ShuttingDownError, "The daemon is stopping.", "Ask again once it runs."),
 }
 _WAITED = {
     WaitsFor.START: (
@@ -224,133 +212,49 @@ _WAITED = {
         "Other calls of {unit} came first, and were not over",
         "Give more time (`--timeout`), or use another session (`--kernel NAME`).",
     ),
-    None: ("The call to {unit} waited", "Give more time (`--timeout`)."),
 }
 
 
-def refusal_error(refuse: Refuse, limits: SessionLimits, unit: str) -> PxError:
+def refusal(why: WhyRefused, unit: str, limits: SessionLimits) -> PxError:
     """Return the error of a call that gets no kernel."""
-    if refuse.refusal is Refusal.HARD_FAILURE:
-        return _hard_failure(refuse.failure, unit)
-    if refuse.refusal is Refusal.DEADLINE:
-        why, hint = _WAITED[refuse.waits_for]
-        return TimedOutError(
-            f"{why.format(unit=unit, limits=limits)} when the call's time was over; nothing was run.",
-            hint=hint,
-            unit=unit,
-            reason="timeout",
-            waited_for=refuse.waits_for,
-            retry_after_seconds=RETRY_SECONDS,
-        )
-    kind, text, hint = _REFUSALS[refuse.refusal]
+    kind, text, hint = _REFUSALS[why]
     more = {"retry_after_seconds": RETRY_SECONDS} if kind is OverloadedError else {}
     return kind(text.format(unit=unit, limits=limits), hint=hint, unit=unit, **more)
 
 
-def _hard_failure(failure: Failure | None, unit: str) -> PxError:
-    assert failure is not None  # the set always tells which failure stands
-    last = failure.problem or {}
-    if failure.kind is FailureKind.DEATHS:
-        what = f"The kernel of {unit} died {failure.count} times with no cell that succeeded in between"
-    else:
-        what = f"The kernel of {unit} failed to start {failure.count} times in a row"
+def own_session(unit: str) -> PxError:
+    """Return the error of a call that would wait for itself."""
+    return ConflictError(
+        f"The call comes from a cell that occupies {unit} itself: neither would ever end.",
+        hint="Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or --per-call).",
+        unit=unit,
+    )
+
+
+def waited_in_vain(unit: str, waits_for: WaitsFor | None, limits: SessionLimits) -> PxError:
+    """Return the error of a call whose time was over before it had a kernel."""
+    why, hint = _WAITED[waits_for or WaitsFor.TURN]
+    return TimedOutError(
+        f"{why.format(unit=unit, limits=limits)} when the call's time was over; nothing was run.",
+        hint=hint,
+        unit=unit,
+        reason="timeout",
+        waited_for=waits_for,
+        retry_after_seconds=RETRY_SECONDS,
+    )
+
+
+def hard_failure(failure: HardFailure, unit: str) -> PxError:
+    """Return the error of a call to a session whose kernel died again and again, with evidence of the last death."""
+    last = failure.problem
     return StartFailedError(
-        f"{what}; it is not started again by itself." + (f" Last: {last['detail']}" if last.get("detail") else ""),
+        f"The kernel of {unit} died {failure.deaths} times with no cell that succeeded in between; it is not started "
+        "again by itself." + (f" Last: {last['detail']}" if last.get("detail") else ""),
         hint=f"See `pxctl logs {unit}`; then `pxctl kernel restart {unit.partition(':')[2]}`, or `pxctl exec --reset`.",
         unit=unit,
-        failures=failure.count,
+        failures=failure.deaths,
         **{key: value for key, value in last.items() if key in _EVIDENCE},
     )
 
 
-# -- where a call ended ------------------------------------------------------------------------------------------------
-
-INPUT_FAILURE = (
-    "The cell asked for input, and nobody is there to type it. Put the value into the code, or read it from a file or "
-    "an environment variable."
-)
 RECYCLED = "The kernel was over its soft memory limit and was replaced after the call: variables are gone."
-RESTARTED = "The kernel had died and was started again: variables of earlier calls are gone."
-_OWN = " The session was this call's own: its variables are gone with it."
-
-
-class Stopped(Struct, frozen=True):
-    """Where a call ended early: the cell, and how many there are."""
-
-    index: int  # counts from 0
-    count: int
-    title: str | None = None
-    is_own: bool = False  # the session is the call's own: its variables end with it
-    is_stateless: bool = False  # shell cells: there are no variables, so nothing is said of them
-
-    def __str__(self) -> str:
-        number = "The cell" if self.count == 1 else f"Cell {self.index + 1} of {self.count}"
-        return f"{number} ({' '.join(self.title.split())})" if self.title else number
-
-    @property
-    def left_out(self) -> str:
-        """Say which cells were not run, as a sentence; empty when none."""
-        first, last = self.index + 2, self.count
-        if first > last:
-            return ""
-        return f" Cell {last} was not run." if first == last else f" Cells {first} to {last} were not run."
-
-
-def failed(where: Stopped, error_name: str | None, variables: Variables = Variables.KEPT) -> str:
-    """Return the sentence of a call whose cell raised something."""
-    what = f"{where} failed ({error_name})." if error_name else f"{where} failed."
-    if variables is Variables.LOST:
-        return what + where.left_out + " The kernel is gone: all variables are lost."
-    if where.is_own:
-        return what + where.left_out + _OWN
-    before = {0: "", 1: " The cell before it succeeded; what it set is kept."}.get(
-        where.index, f" The {where.index} cells before it succeeded; what they set is kept."
-    )
-    repair = "" if where.count == 1 else f" Repair cell {where.index + 1} and send from there on."
-    return what + where.left_out + ("" if where.is_stateless else before) + repair
-
-
-def input_failed(where: Stopped) -> str:
-    """Return the sentence of a call whose cell asked for input."""
-    return f"{failed(where, 'StdinNotImplementedError')} {INPUT_FAILURE}"
-
-
-def cut_off(
-    where: Stopped, status: CellStatus, after_seconds: float, variables: Variables, steps: Sequence[Step] = ()
-) -> str:
-    """Return the sentence of a call that its time (TIMED_OUT) or a cancel ended, `after_seconds` since its arrival."""
-    why = "ran out of time" if status is CellStatus.TIMED_OUT else "was cancelled"
-    by = f", by {steps[-1].action}" if steps else ""
-    if where.is_stateless:
-        return f"{where} {why}: ended after {_seconds(after_seconds)}{by}.{where.left_out}"
-    if variables is Variables.KEPT and where.is_own:
-        return f"{where} {why}: interrupted after {_seconds(after_seconds)}{by}.{where.left_out}{_OWN}"
-    if variables is Variables.KEPT:
-        how = f"interrupted after {_seconds(after_seconds)}{by}; variables are kept."
-    else:
-        how = f"the kernel was killed after {_seconds(after_seconds)}{by}; all variables are lost."
-    return f"{where} {why}: {how}{where.left_out}"
-
-
-def waited_in_vain(timeout_seconds: float, doing: str) -> str:
-    """Return the sentence of a call whose time was over before its first cell; `doing`: what went on meanwhile."""
-    return f"The call's {_seconds(timeout_seconds)} were over while {doing}; no cell was run."
-
-
-def died(where: Stopped, how: str) -> str:
-    """Return the sentence of a call whose kernel died under it; `how`: as `by signal 11 (SIGSEGV)`."""
-    return (
-        f"{where} took its kernel down: the process ended {how}. All variables are lost; the cell is not run again."
-        f"{where.left_out}"
-    )
-
-
-def left_by_user(where: Stopped) -> str:
-    """Return the sentence of a call whose cell called exit()."""
-    return (
-        f"{where} ended the session with exit(). Variables are gone; the next call starts a new kernel.{where.left_out}"
-    )
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f}".rstrip("0").rstrip(".") + " s"

@@ -21,10 +21,10 @@ from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.choice import BASH, PROGRAMS, ChooseRequest
 from supervisord_py.kernels.environment import NOTHING
 from supervisord_py.kernels.kernel_driver import check_folder
-from supervisord_py.kernels.kernel_pool import KernelPool
+from supervisord_py.kernels.kernel_pool import KernelPool, KernelWaiter, ignore
 from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, StartRequest
 from supervisord_py.kernels.session_register import SessionRegister
-from supervisord_py.kernels.session_set import Ask, SessionSet, Want
+from supervisord_py.kernels.session_set import Want
 from supervisord_py.process import clock, program
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor, stop_report
@@ -48,10 +48,6 @@ if TYPE_CHECKING:
 ZYGOTE_SECONDS = 3.0  # from the opening to the first zygote: those who waited for the daemon come first
 RUNG_SECONDS = 5.0  # how long an interrupt waits for the rung that it asked for
 LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
-
-
-def ignore(_event: CallEvent) -> None:
-    """Tell nobody."""
 
 
 class Kernels:
@@ -79,7 +75,7 @@ class Kernels:
         make_backend: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,
     ) -> None:
         self._placement, self._environ, self._own = placement, os.environ if environ is None else environ, own
-        self.register = SessionRegister(ledger, SessionSet(config.sessions))
+        self.register = SessionRegister(ledger)
         self.supervisor = Supervisor(placement, ledger, events)
         """Of what backends run for themselves: it ends behind the kernels."""
         backends = Backends(self.supervisor, config, make_backend)
@@ -122,8 +118,7 @@ class Kernels:
         await zygotes.begin(self.pool, lambda: self.resolver)
 
     def _running(self) -> list[tuple[str, str]]:
-        found = ((it.id, it.run) for it in self.register.everything())
-        return [(session_id, run.cell_id) for session_id, run in found if run is not None]
+        return [(it.session.id, it.run.cell_id) for it in self.pool.kernels if it.run is not None]
 
     async def close(self) -> None:
         """Stop every kernel, all at once; calls in flight hear of the shutdown. Does nothing after an end."""
@@ -148,10 +143,9 @@ class Kernels:
 
     async def _let_go(self, *, stop: bool) -> None:
         self._is_over = True
-        lives = self.pool.lives_present()
+        handles = [it.handle for it in self.pool.kernels if it.handle is not None]
         self.register.flush()
         await self.pool.let_go()
-        handles = [it.handle for it in lives if it.handle is not None]
         await asyncio.gather(*(it.close() for it in handles), return_exceptions=True)
         await self.pool.driver.backends.close(stop=stop)
         await self.supervisor.close()
@@ -170,7 +164,7 @@ class Kernels:
         Raises UnknownUnitError: there is no session of that id.
         """
         chosen = self.register.everything() if session_id is None else (self.register.known(session_id),)
-        return tuple(sorted((self.register.view(it) for it in chosen), key=lambda view: view.id))
+        return tuple(sorted((it.view() for it in chosen), key=lambda view: view.id))
 
     def zygotes(self) -> tuple[ZygoteView, ...]:
         """Return what kernels are forked from; zygotes are nobody's, and no sessions."""
@@ -184,18 +178,18 @@ class Kernels:
             UnknownUnitError: There is none.
             AmbiguousNameError: There are several; `candidates` lists them.
         """
-        return self.register.view(self.register.find(name_or_id, cwd and os.path.realpath(cwd)))
+        return self.register.find(name_or_id, cwd and os.path.realpath(cwd)).view()
 
     def handle(self, session_id: str) -> KernelHandle | None:
         """Return the handle of a session's kernel while that may take work; None also where the session is gone."""
         session = self.register.get(session_id)
-        life = session.life if session is not None else None
-        return life.handle if life is not None and life.ready_at is not None and not life.ending else None
+        kernel = session.kernel if session is not None else None
+        return kernel.handle if kernel is not None and kernel.ready_at is not None and not kernel.ending else None
 
     def touch(self, session_id: str) -> None:
         """Note that a front end of it is there: it was used now."""
-        self.register.known(session_id).last_used = time.time()
-        self.pool.report(self.pool.set.used, session_id, clock.now())
+        session = self.register.known(session_id)
+        session.last_used, session.used_at, session.is_fresh = time.time(), clock.now(), False
 
     async def cells(self, session_id: str) -> Sequence[KernelCellRow]:
         """Return the cells of a session, in order of dispatch."""
@@ -248,9 +242,16 @@ class Kernels:
         self._refuse_at_the_end()
         patience = self.config.start_seconds if request.timeout_seconds is None else request.timeout_seconds
         session = await self._session_to_start(request, asyncio.get_running_loop().time() + patience, tell)
-        asked = Ask(self.pool.new_ticket(), session.id, clock.now() + patience, Want.START)
-        granted = await self.pool.acquire(asked, session, tell)
-        return granted.cold, self.register.view(session)
+        return await self._acquire(session, Want.START, patience, tell), session.view()
+
+    async def _acquire(
+        self, session: LiveSession, want: Want, patience: float, tell: Callable[[CallEvent], None] = ignore
+    ) -> bool:
+        """Have a kernel up, or a fresh one; return whether it was waited for."""
+        loop = asyncio.get_running_loop()
+        waiter = KernelWaiter(session=session, want=want, granted=loop.create_future(), tell=tell)
+        await self.pool.acquire(waiter, loop.time() + patience)
+        return waiter.is_cold
 
     async def _session_to_start(
         self, request: StartRequest, deadline: float, tell: Callable[[CallEvent], None]
@@ -261,7 +262,7 @@ class Kernels:
             chosen = await self._resolve(asked, tell)
             name = call_rules.session_name(request.name)
             session = self._session_of(name, chosen, request.owner, request.environ)
-        elif session.life is None:
+        elif session.kernel is None:
             await asyncio.to_thread(check_folder, session)
         session.extra = dict(request.env) or session.extra
         session.arguments = request.arguments or session.arguments
@@ -273,12 +274,12 @@ class Kernels:
         Raises UnknownUnitError: there is no such session.
         """
         session = self.register.known(session_id)
-        life = session.life
-        self.pool.report(self.pool.set.stop, session_id, reason)
-        if life is None:
+        kernel = session.kernel
+        self.pool.stop(session, reason)
+        if kernel is None:
             return ()
-        await life.stopped.wait()
-        return tuple(each.pid for each in stop_report(life).survivors)
+        await kernel.stopped.wait()
+        return tuple(each.pid for each in stop_report(kernel).survivors)
 
     async def restart(self, session_id: str) -> SessionView:
         """Have a fresh kernel in a session, busy or not; clears a hard failure.
@@ -288,9 +289,8 @@ class Kernels:
         self._refuse_at_the_end()
         session = self.register.known(session_id)
         await asyncio.to_thread(check_folder, session)
-        patience = self.config.start_seconds + self.config.stop_seconds
-        await self.pool.acquire(Ask(self.pool.new_ticket(), session_id, clock.now() + patience, Want.RESTART), session)
-        return self.register.view(session)
+        await self._acquire(session, Want.RESTART, self.config.start_seconds + self.config.stop_seconds)
+        return session.view()
 
     async def interrupt(self, session_id: str, *, steps: int = 1, cell: str | None = None) -> InterruptReport:
         """Have the running cell end by the ladder; asked again, the next rung is taken at once.
@@ -301,7 +301,7 @@ class Kernels:
             cell: Only if this one is running; what else runs is left alone and named.
         """
         session = self.register.known(session_id)
-        run = session.run
+        run = session.kernel.run if session.kernel is not None else None
         if cell is not None and (run is None or run.cell_id != cell):
             return InterruptReport(session_id, run.cell_id if run is not None else None)
         if run is None:
@@ -313,13 +313,13 @@ class Kernels:
 
     async def _interrupt_idle(self, session: LiveSession) -> InterruptReport:
         """End a start under way, or interrupt what the kernel may be doing for a client that is not ours."""
-        life = session.life
-        if life is None or life.ending:
+        kernel = session.kernel
+        if kernel is None or kernel.ending:
             return InterruptReport(session.id, None)
-        if life.ready_at is None or life.handle is None:
-            self.pool.report(self.pool.set.stop, session.id, Reason.CANCELLED)
+        if kernel.ready_at is None or kernel.handle is None:
+            self.pool.stop(session, Reason.CANCELLED)
             return InterruptReport(session.id, None, (Step("end_start", 0.0, "its start was ended"),))
-        action = await life.handle.interrupt()
+        action = await kernel.handle.interrupt()
         return InterruptReport(session.id, None, tuple(Step(word, 0.0) for word in action.split("+")))
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class Kernels:
     ) -> LiveSession:
         known = self.register.get(request.session)
         if known is not None and not request.per_call:
-            if known.life is None or request.reset:
+            if known.kernel is None or request.reset:
                 await asyncio.to_thread(check_folder, known)
             return known
         name = known.key.name if known else call_rules.session_name(request.session)

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
 from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest, shortened
-from supervisord_py.kernels.config import SessionLimits
-from supervisord_py.kernels.messages import end_in_row, how_it_ended, refusal_error
+from supervisord_py.kernels.messages import end_in_row, hard_failure, how_it_ended
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
-from supervisord_py.kernels.session_set import Refusal, Refuse
+from supervisord_py.kernels.session_set import KernelSlot
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelSessionRow
+from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.kernels.choice import Choice
-    from supervisord_py.kernels.execution import CellRun
     from supervisord_py.kernels.kernel_driver import KernelInstance
-    from supervisord_py.kernels.session_set import SessionSet, Slot
     from supervisord_py.ledger.kernels import Newest
     from supervisord_py.ledger.store import Ledger
 
@@ -62,62 +59,69 @@ class SessionView(KernelSessionRow, frozen=True, kw_only=True):
         return f"kernel:{self.id}"
 
 
-@dataclass(slots=True, eq=False)
-class LiveSession:
-    """One session.
+class LiveSession(KernelSlot):
+    """One session: who it is, what is asked of its next kernel, and the kernel that is there.
 
     Attributes:
+        last_used: Unix seconds of the last use, as it is shown; `used_at` decides.
+        choice: What the next kernel is started from, if that has been decided.
+        extra, arguments: Variables, and what goes behind the command line, as Jupyter's front end sent them.
+        environ: The caller's variables at the last choice.
+        reason, notices: Why the last kernel ended; what the last start or recycling had to say.
+        newest: The cell that was sent last when this control plane began.
+        lost: Why variables of earlier calls are gone, until a call has been told.
+        kernel: The one that is there, also while it starts or stops.
+        has_cells: A cell of ours was run in it.
         ended_by: Id of the event of its last kernel's end, where nobody asked for that: the cause of the next start.
+        rested_at: Unix seconds of the end of its last kernel; 0 before the first end that we saw.
     """
 
-    key: SessionKey
-    language: str
-    created: float  # Unix seconds
-    owner: Owner = Owner.SESSION
-    kernelspec: str | None = None
-    interrupt_mode: str = "signal"
-    last_used: float | None = None  # Unix seconds of the end of the last call
-    choice: Choice | None = None  # what the next kernel is started from, if that has been decided
-    extra: Mapping[str, str] = field(default_factory=dict)  # variables that Jupyter's front end sent for it
-    arguments: tuple[str, ...] = ()  # what it sent for the kernel's command line
-    environ: Mapping[str, str] = field(default_factory=dict)  # the caller's variables at the last choice
-    reason: Reason | None = None  # why its last kernel ended
-    notices: tuple[str, ...] = ()  # what its last start or recycling had to say
-    newest: Newest | None = None  # the cell that was sent last when this control plane began
-    lost: str | None = None  # why variables of earlier calls are gone, until a call has been told
-    life: KernelInstance | None = None  # the kernel that is there
-    run: CellRun | None = None  # the cell that is under way
-    restarts: int = 0
-    has_cells: bool = False  # a cell of ours was run in it
-    ended_by: int | None = None
-    rested_at: float = 0.0  # Unix seconds of the end of its last kernel; 0 before the first end that we saw
-
-    @property
-    def id(self) -> str:
-        """As in SessionKey."""
-        return self.key.id
+    def __init__(self, key: SessionKey, language: str, created: float, owner: Owner = Owner.SESSION) -> None:
+        super().__init__(per_call=owner is Owner.PER_CALL)
+        self.key = key
+        self.id = key.id
+        self.language = language
+        self.created = created
+        self.owner = owner
+        self.kernelspec: str | None = None
+        self.interrupt_mode = "signal"
+        self.last_used: float | None = None
+        self.choice: Choice | None = None
+        self.extra: Mapping[str, str] = {}
+        self.arguments: tuple[str, ...] = ()
+        self.environ: Mapping[str, str] = {}
+        self.reason: Reason | None = None
+        self.notices: tuple[str, ...] = ()
+        self.newest: Newest | None = None
+        self.lost: str | None = None
+        self.kernel: KernelInstance | None = None
+        self.has_cells = False
+        self.ended_by: int | None = None
+        self.rested_at = 0.0
+        self.keeps_variables = key.backend is not BackendName.BASH
+        """Whether there is a state between cells at all: shell cells have none."""
 
     @property
     def unit(self) -> str:
-        """As in SessionKey."""
-        return self.key.unit
+        """`kernel:<id>`."""
+        return f"kernel:{self.id}"
 
     @property
-    def keeps_variables(self) -> bool:
-        """Whether there is a state between cells at all: shell cells have none."""
-        return self.key.backend is not BackendName.BASH
+    def is_at_rest(self) -> bool:
+        """Nothing of a kernel is there, and nobody waits for one."""
+        return self.kernel is None and self.phase is Phase.COLD and not self.line
 
     def adopt(self, choice: Choice) -> None:
         """Have the next kernel be started from a choice; what the present one is, stays."""
         self.choice = choice
-        if self.life is None or self.life.handle is None:
+        if self.kernel is None or self.kernel.handle is None:
             self.language = choice.language
             self.kernelspec = choice.kernelspec
             self.interrupt_mode = choice.interrupt_mode
 
     def choose_request(self, deadline: float) -> ChooseRequest:
         """Return what is to be asked for when its next kernel is chosen; `deadline` in loop time."""
-        key, is_bash = self.key, self.key.backend is BackendName.BASH
+        key, is_bash = self.key, not self.keeps_variables
         has_spec = key.interpreter.startswith(SPEC_PREFIX)
         return ChooseRequest(
             cwd=key.cwd,
@@ -130,47 +134,38 @@ class LiveSession:
             deadline=deadline,
         )
 
-    def view(self, slot: Slot | None) -> SessionView:
+    def view(self) -> SessionView:
         """Return it as it is shown now."""
-        life = self.life
-        wanted = (life.wanted if life else None) or (slot.stopping_for if slot else None)
+        kernel = self.kernel
         return SessionView(
             id=self.id,
             **msgspec.structs.asdict(self.key),
             created_at=self.created,
-            state=slot.state if slot else SessionState.STOPPED,
-            reason=wanted if life else self.reason,
-            pid=life.pid if life else None,
-            queued=len(slot.line) if slot else 0,
-            running=self.run.cell_id if self.run else None,
+            state=self.state,
+            reason=kernel.wanted if kernel else self.reason,
+            pid=kernel.pid if kernel else None,
+            queued=len(self.line),
+            running=kernel.run.cell_id if kernel and kernel.run else None,
             last_used=self.last_used,
-            started_at=life.started_at if life else None,
-            rss_bytes=life.rss_bytes if life else None,
-            instance=life.key if life else None,
-            restarts=max(self.restarts, slot.restarts if slot else 0),
-            failure=self._failure(slot),
+            started_at=kernel.started_at if kernel else None,
+            rss_bytes=kernel.rss_bytes if kernel else None,
+            instance=kernel.key if kernel else None,
+            restarts=self.restarts,
+            failure=hard_failure(self.failure, self.unit).problem() if self.failure else None,
             owner=self.owner.value,
             kernelspec=self.kernelspec,
             language=self.language,
             notices=self.notices,
-            start_method=life.method.value if life and life.child else None,
-            cold_start_ms=life.cold_start_ms if life and life.ready_at is not None else None,
+            start_method=kernel.method.value if kernel and kernel.child else None,
+            cold_start_ms=kernel.cold_start_ms if kernel and kernel.ready_at is not None else None,
         )
-
-    def _failure(self, slot: Slot | None) -> dict[str, object] | None:
-        """Return the problem document of the hard failure that stands, with the words that a call would hear."""
-        if slot is None or slot.failure is None:
-            return None
-        refusal = Refuse(0, self.id, Refusal.HARD_FAILURE, failure=slot.failure)
-        return refusal_error(refusal, SessionLimits(), self.unit).problem()
 
 
 class SessionRegister:
-    """Sessions by id. `ledger`: where they are remembered; `session_set`: who uses them."""
+    """Sessions by id. `ledger`: where they are remembered."""
 
-    def __init__(self, ledger: Ledger, session_set: SessionSet) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self.set = session_set
         self._sessions: dict[str, LiveSession] = {}
         self._unsettled: list[KernelSessionRow] = []
         self._written: dict[str, float] = {}
@@ -192,7 +187,7 @@ class SessionRegister:
         """Once it is known what lives: what was alive when it was written down last, and is not, was cut off."""
         for row in self._unsettled:
             session = self._sessions.get(row.id)
-            if session is not None and session.life is not None:
+            if session is not None and session.kernel is not None:
                 continue
             if session is not None:
                 session.reason = session.reason or Reason.INTERRUPTED
@@ -236,7 +231,7 @@ class SessionRegister:
         if len(found) > 1 and cwd is not None:
             found = [it for it in found if it.key.cwd == cwd]
         if len(found) > 1:
-            found = [it for it in found if it.life is not None] or found
+            found = [it for it in found if it.kernel is not None] or found
         pythons = {(it.key.name, it.key.cwd) for it in found if it.keeps_variables}
         found = [it for it in found if it.keeps_variables or (it.key.name, it.key.cwd) not in pythons]
         if not found:
@@ -256,13 +251,9 @@ class SessionRegister:
     def ids(self) -> frozenset[str]:
         return frozenset(self._sessions)
 
-    def view(self, session: LiveSession) -> SessionView:
-        """Return a session as it is shown now."""
-        return session.view(self.set.slots.get(session.id))
-
     def write(self, session: LiveSession) -> None:
         """Write down what a session is now."""
-        kernel_rows.remember(self._ledger, self.view(session))
+        kernel_rows.remember(self._ledger, session.view())
 
     def used(self, session: LiveSession) -> None:
         """Note the end of a call; written now and then only."""
@@ -274,12 +265,12 @@ class SessionRegister:
     def flush(self) -> None:
         """Write down what every living session is now."""
         for session in self._sessions.values():
-            if session.life is not None:
+            if session.kernel is not None:
                 self.write(session)
 
     def settle(self, session: LiveSession) -> None:
         """A kernel of a session is gone: write down what is left of it, or forget it where it was one call's own."""
-        if session.owner is Owner.PER_CALL and session.life is None and self.set.slots.get(session.id) is None:
+        if session.owner is Owner.PER_CALL and session.is_at_rest:
             self._sessions.pop(session.id, None)
             self._written.pop(session.id, None)
         session.rested_at = time.time()
@@ -298,7 +289,7 @@ class SessionRegister:
         return time.time() - session.rested_at > FORGET_SECONDS
 
     def _shrink(self) -> None:
-        idle = [it for it in self._sessions.values() if it.life is None and self.set.slots.get(it.id) is None]
+        idle = [it for it in self._sessions.values() if it.is_at_rest]
         for session in [it for it in idle if self._is_over(it)]:
             idle.remove(session)
             self._forget(session)
@@ -329,17 +320,11 @@ def _session(row: KernelSessionRow) -> LiveSession | None:
     """Return the session of a row; None for one that this version does not understand."""
     try:
         key = SessionKey(row.name, row.cwd, row.interpreter, BackendName(row.backend))
-        cut_off = row.reason == Reason.INTERRUPTED and key.backend is not BackendName.BASH
-        return LiveSession(
-            key,
-            row.language,
-            row.created_at,
-            Owner(row.owner),
-            kernelspec=row.kernelspec,
-            last_used=row.last_used,
-            reason=Reason(row.reason) if row.reason else None,
-            restarts=row.restarts,
-            lost=CUT_OFF if cut_off else None,
-        )
+        session = LiveSession(key, row.language, row.created_at, Owner(row.owner))
+        session.reason = Reason(row.reason) if row.reason else None
     except ValueError:
         return None
+    session.kernelspec, session.last_used, session.restarts = row.kernelspec, row.last_used, row.restarts
+    if session.reason is Reason.INTERRUPTED and session.keeps_variables:
+        session.lost = CUT_OFF
+    return session

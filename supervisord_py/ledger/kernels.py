@@ -64,6 +64,7 @@ class KernelCellRow(msgspec.Struct, frozen=True):
     error: dict[str, Any] | None = None  # `{name, value, traceback}` of what it raised
     variables: str | None = None  # `kept` or `lost`, once it ended
     steps: tuple[dict[str, Any], ...] = ()  # what ended it, `{action, after_seconds, detail}`
+    timeout_seconds: float | None = None  # of its call, from `queued_at` on
 
 
 class CellEnd(msgspec.Struct, frozen=True):

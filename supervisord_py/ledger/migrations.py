@@ -94,6 +94,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX pipe_claims_event ON pipe_claims (event_name, event_key)",
         "CREATE INDEX pipe_claims_execution ON pipe_claims (execution)",
     ),
+    ("ALTER TABLE kernel_cells ADD COLUMN timeout_seconds REAL",),
 )
 VERSION = len(MIGRATIONS)
 AT_OPEN = ("UPDATE idempotency SET status = 0 WHERE status IS NULL",)

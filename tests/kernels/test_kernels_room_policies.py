@@ -241,16 +241,6 @@ async def test_a_failed_start_is_told_to_everyone_who_waits_for_it(house: RoomHo
     assert (await house.run("ok")).status is CellStatus.OK, "a failure is never sticky"
 
 
-async def test_three_failed_starts_are_a_hard_failure(house: RoomHouse, backend: FakeBackend) -> None:
-    backend.fail_next += [StartFailedError("no luck", reason="early_exit") for _ in range(3)]
-    for _ in range(3):
-        with pytest.raises(StartFailedError, match="no luck"):
-            await house.run("ok")
-    with pytest.raises(StartFailedError, match="failed to start"):
-        await house.run("ok")
-    assert len(backend.starts) == 3
-
-
 async def test_want_of_descriptors_costs_one_idle_session_for_the_next_start(
     house: RoomHouse, backend: FakeBackend
 ) -> None:

@@ -12,22 +12,17 @@ import pytest
 
 from kernels.passing_time import PATIENT, PassingTime
 from kernels.room_house import eventually, room_house
-from supervisord_py.kernels import execution
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
 from supervisord_py.kernels.config import MIB, LadderTimes, ProcessLimits
-from supervisord_py.kernels.kernel_driver import own_of
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.process.instance import read_note
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from kernels.room_house import RoomHouse
-    from supervisord_py.kernels.backend import ExecuteRequest, Reply
     from supervisord_py.kernels.cell import CallResult
-    from supervisord_py.kernels.kernel_driver import KernelInstance
 
 HOLDS_THE_GIL = """import itertools, os
 sum(itertools.chain(map(os.open, ["on"], [os.O_CREAT | os.O_WRONLY]), range(10**12)))"""
@@ -73,7 +68,8 @@ async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
 ) -> None:
     async with room_house(short_tmp, stop_seconds=60.0) as house:
         await house.run("1")
-        life = life_of(house)
+        life = house.room.register.known(house.room.snapshot()[0].id).kernel
+        assert life is not None
         kernel: Any = life.handle
         shutdown = kernel.shutdown
 
@@ -203,51 +199,6 @@ async def test_the_deadline_of_a_lost_call_still_holds(house: RoomHouse, passing
     rows = await house.room.cells(after.session_id)
     assert [row.status for row in rows] == ["ok", "timed_out", "ok"]
     assert [step["action"] for step in rows[1].steps][:1] == ["sigint"]
-
-
-def life_of(house: RoomHouse) -> KernelInstance:
-    """Return the life of the only kernel."""
-    life = house.room.register.known(house.room.snapshot()[0].id).life
-    assert life is not None
-    return life
-
-
-async def test_the_keeper_knows_until_when_a_cell_may_run_before_the_cell_is_sent(
-    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However young a cell is when its control plane dies, the next one ends it when its own call is over."""
-    monkeypatch.setattr(execution, "NOTE_SECONDS", 600.0)
-    await house.run("1")
-    life = life_of(house)
-    kernel: Any = life.handle
-    execute, told = kernel.execute, list[tuple[str | None, float | None]]()
-
-    async def looking(request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        (held,) = await house.rig.placement.list("kernel:")
-        note = own_of(read_note(held.tag))
-        assert note is not None
-        told.append((note.cell, note.deadline))
-        return cast("Reply", await execute(request, wake))
-
-    monkeypatch.setattr(kernel, "execute", looking)
-    for timeout in (600.0, 60.0):
-        await house.run("1", timeout_seconds=timeout)
-        assert told.pop() == (life.cell, life.cell_deadline)
-
-
-async def test_a_cell_of_which_nothing_was_noted_is_not_cut_short(
-    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await house.run("1")
-    with monkeypatch.context() as patch:
-        patch.setattr(house.room.pool, "note", lambda _life: None)
-        call = await begun(house, "open('on', 'w').close(); import time; time.sleep(600)", timeout_seconds=600.0)
-        await at_work(house, "on")
-        deadline = life_of(house).cell_deadline
-    await house.replace()
-    with pytest.raises(Exception, match="replaced"):
-        await call
-    assert life_of(house).cell_deadline == pytest.approx(deadline, abs=5.0)
 
 
 async def test_an_end_without_a_control_plane_is_recorded(house: RoomHouse) -> None:

@@ -108,7 +108,8 @@ async def test_a_cancel_while_the_row_is_written_ends_the_cell(
     running = asyncio.ensure_future(house.run("hold"))
     await waiting.wait()
     session = house.room.register.known(house.room.find("default").id)
-    run = session.run
+    assert session.kernel is not None
+    run = session.kernel.run
     assert run is not None
     cancelling = asyncio.ensure_future(house.room.interrupt(session.id))
     await eventually(lambda: run._cut is not None, "the cancel")
