@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from api.api_rig import DEADLINE, STDERR, Output, Rig
+from supervisord_py.process.events import RECENT_MAX
 
 LINES = {"Accept": "application/x-ndjson"}
 
@@ -136,7 +137,7 @@ async def test_what_was_told_is_there_again_although_it_is_not_written_yet(rig: 
 
 
 async def test_a_slow_reader_slows_nobody(rig: Rig) -> None:
-    """The slow one reads nothing during a flood: the quick one gets all, the slow one the rest from the journal, or how many it missed."""
+    """One reads nothing during a flood: the quick one gets all, he the rest from the journal, or how many he missed."""
     reader, writer = await rig.connect()
     writer.write(b"GET /api/events?follow=1 HTTP/1.1\r\nHost: px\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")
