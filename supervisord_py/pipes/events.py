@@ -15,6 +15,8 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,11 +37,15 @@ if TYPE_CHECKING:
 _OWN = ("pipe.md", "output", ".env")  # in a pipe's folder, what the pipe itself or its owner writes: no news to it
 
 
-def check_published(name: str) -> None:
-    """Refuse the name of an event that nobody outside may publish, or that no pipe can wait for.
+class Root(NamedTuple):
+    """A folder to be watched, with all below it or not."""
 
-    Raises BadRequestError: it is one of those.
-    """
+    path: str
+    deep: bool
+
+
+def check_published(name: str) -> None:
+    """Refuse the name of an event that nobody outside may publish, or that no pipe can wait for (BadRequestError)."""
     hint = "give it a name of its own: letters, digits, `.`, `_` and `-`, at most 128, for example deploy_done"
     if name.partition(":")[0] in PUBLISHED:
         raise BadRequestError(f"{shown(name)} is told by what happens here, and by nobody else", hint=hint)
@@ -50,10 +56,7 @@ def check_published(name: str) -> None:
 def misses(pattern: EventPattern, pipes: Collection[str]) -> bool:
     """Say whether a pattern waits for the end of a pipe, and none of `pipes` is the one."""
     subject = pattern.subject
-    if pattern.event not in PIPE_EVENTS or subject is None or subject in pipes:
-        return False
-    named = _glob(subject, names=True)
-    return not ("*" in subject or "?" in subject) or not any(named.fullmatch(each) for each in pipes)
+    return pattern.event in PIPE_EVENTS and subject is not None and not any(fnmatchcase(it, subject) for it in pipes)
 
 
 def matches(pattern: EventPattern, event: PublishedEvent, folder: str) -> bool:
@@ -62,10 +65,8 @@ def matches(pattern: EventPattern, event: PublishedEvent, folder: str) -> bool:
         return False
     if event.name == FILE_CHANGED:
         path = event.subject or ""
-        return not _own(path, folder) and _glob(_absolute(pattern.subject or "", folder)).fullmatch(path) is not None
-    if pattern.subject is None:
-        return True
-    return event.subject is not None and _glob(pattern.subject, names=True).fullmatch(event.subject) is not None
+        return not _own(path, folder) and _path_pattern(_absolute(pattern, folder)).fullmatch(path) is not None
+    return pattern.subject is None or (event.subject is not None and fnmatchcase(event.subject, pattern.subject))
 
 
 def loop(pipe: str, event: PublishedEvent) -> str | None:
@@ -78,38 +79,24 @@ def loop(pipe: str, event: PublishedEvent) -> str | None:
     return f"{event.text} would go round in a loop ({way}): suppressed"
 
 
-def watch_root(pattern: EventPattern, folder: str) -> str:
-    """Return the deepest folder that holds everything a `file_changed` pattern can mean."""
-    parts: list[str] = []
-    for part in PurePosixPath(_absolute(pattern.subject or "", folder)).parts[:-1]:
-        if "*" in part or "?" in part:
-            break
-        parts.append(part)
-    return str(PurePosixPath(*parts))
-
-
-def goes_below(pattern: EventPattern, folder: str) -> bool:
-    """Say whether a `file_changed` pattern can mean files in folders below its root."""
-    whole = _absolute(pattern.subject or "", folder)
-    return "**" in whole or "/" in whole.removeprefix(watch_root(pattern, folder)).strip("/")
+def watch_root(pattern: EventPattern, folder: str) -> Root:
+    """Return the deepest folder that holds everything a `file_changed` pattern can mean, and whether all below it."""
+    whole = _absolute(pattern, folder)
+    parents = takewhile(lambda part: "*" not in part and "?" not in part, PurePosixPath(whole).parts[:-1])
+    path = str(PurePosixPath(*parents))
+    return Root(path, deep="**" in whole or "/" in whole.removeprefix(path).strip("/"))
 
 
 def is_own(pattern: EventPattern, folder: str) -> bool:
     """Say whether a pattern means nothing but what the pipe itself, or its owner, writes in its folder."""
-    return pattern.event == FILE_CHANGED and _own(_absolute(pattern.subject or "", folder), folder)
+    return pattern.event == FILE_CHANGED and _own(_absolute(pattern, folder), folder)
 
 
-def _absolute(subject: str, folder: str) -> str:
+def _absolute(pattern: EventPattern, folder: str) -> str:
     """Return the path of a pattern, `.` and `..` resolved by name; what ends with a slash is all below that folder."""
-    parts: list[str] = []
-    for part in PurePosixPath(folder, subject).parts[1:]:
-        if part == "..":
-            parts = parts[:-1]
-        else:
-            parts.append(part)
-    if subject.endswith("/"):
-        parts.append("**")
-    return "/" + "/".join(parts)
+    subject = pattern.subject or ""
+    whole = os.path.normpath(os.path.join(folder, subject))
+    return f"{whole}/**".replace("//", "/") if subject.endswith("/") else whole
 
 
 def _own(path: str, folder: str) -> bool:
@@ -117,40 +104,19 @@ def _own(path: str, folder: str) -> bool:
     return inside.is_relative_to(folder) and inside.relative_to(folder).parts[:1] in [(each,) for each in _OWN]
 
 
-def _glob(pattern: str, *, names: bool = False) -> re.Pattern[str]:
-    """Return the expression of `*`, `?` and `**`; of names there are no folders, so a star is anything."""
-    within = "." if names else "[^/]"
-    pieces = []
-    for piece in re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", pattern):
-        match piece:
-            case "**/":
-                pieces.append("(?:.*/)?")
-            case "**":
-                pieces.append(".*")
-            case "*":
-                pieces.append(f"{within}*")
-            case "?":
-                pieces.append(within)
-            case _:
-                pieces.append(re.escape(piece))
-    return re.compile("".join(pieces), re.DOTALL)
+def _path_pattern(pattern: str) -> re.Pattern[str]:
+    """Return the expression of `*`, `?` and `**` in a path."""
+    meant = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pieces = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", pattern)
+    return re.compile("".join(meant.get(piece) or re.escape(piece) for piece in pieces), re.DOTALL)
 
 
 # -- where they come from ----------------------------------------------------------------------------------------
 
 TOOL_FAILURES = frozenset(("died", "start_failed", "run_failed"))
 LOOK_SECONDS = 2.0  # so often it is looked whether folders that are named have come to be, or a listener has died
-_TOOL = "tool:"
-_DIED = "died"
 _STEP_MS, _GATHER_MS = 100, 400  # a stop is noticed within a step; an editor makes several changes of one save
 _log = structlog.get_logger(__name__)
-
-
-class Root(NamedTuple):
-    """A folder to be watched, with all below it or not."""
-
-    path: str
-    deep: bool
 
 
 class EventSources:
@@ -170,11 +136,13 @@ class EventSources:
 
     def hear(self, item: Event) -> None:
         """Turn a tool's failure into an event of pipes."""
-        if item.event in TOOL_FAILURES and (item.unit or "").startswith(_TOOL):
-            name = (item.unit or "").removeprefix(_TOOL)
+        kind, _, name = (item.unit or "").partition(":")
+        if item.event in TOOL_FAILURES and kind == "tool":
             facts = {"reason": item.reason, "instance": item.instance, **item.facts}
-            event = PublishedEvent("tool_failed", name, _occurrence(item), facts)
-            self._room.task(self._room.triggers.publish(event, item.id))
+            # A process that dies in a run is one failure, told by two events.
+            is_end = item.event == "died" or bool(item.facts.get("instance_ended"))
+            key = item.instance if is_end and item.instance else str(item.id)
+            self._room.task(self._room.triggers.publish(PublishedEvent("tool_failed", name, key, facts), item.id))
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""
@@ -220,14 +188,13 @@ class EventSources:
             ending.set()
             pool.shutdown(wait=False)
 
-    def _roots(self) -> frozenset[Root]:
-        found: set[Root] = set()
-        for definition in self._room.usable():
-            for pattern in definition.events:
-                if pattern.event == FILE_CHANGED and self._room.states.is_enabled(definition):
-                    folder = str(definition.folder)
-                    found.add(Root(watch_root(pattern, folder), deep=goes_below(pattern, folder)))
-        return frozenset(found)
+    def _roots(self) -> set[Root]:
+        return {
+            watch_root(pattern, str(definition.folder))
+            for definition in self._room.usable()
+            for pattern in definition.events
+            if pattern.event == FILE_CHANGED and self._room.states.is_enabled(definition)
+        }
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
@@ -243,9 +210,3 @@ def _file_key(path: str) -> str | None:
         if not os.path.isdir(path):
             return f"{path}:{stat.st_mtime_ns}:{stat.st_size}"
     return None
-
-
-def _occurrence(failure: Event) -> str:
-    """Return what tells one failure from another: a process that dies in a run is one failure, told by two events."""
-    is_end = failure.event == _DIED or bool(failure.facts.get("instance_ended"))
-    return failure.instance if is_end and failure.instance else str(failure.id)

@@ -7,14 +7,12 @@ A pipe is made in a hidden folder, validated there, and renamed into its place. 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import os
 import secrets
 import shutil
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from msgspec.structs import replace
@@ -28,13 +26,11 @@ from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, error_of
 from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
+    from collections.abc import Callable
 
 COMMAND = "pxctl pipe add PATH|URL|example:NAME --name my-pipe"
 TIMEOUT_SECONDS = 30.0
-PREFIX = ".adding-"
-"""Begins the name of a folder that is being prepared; the catalog passes over every name with a dot in front."""
+PREFIX = ".adding-"  # of a folder that is being prepared: the catalog passes over every name with a dot in front
 TEMPLATE = """\
 ---
 description: What this pipe is for, in one line
@@ -63,18 +59,6 @@ class FetchError(PxError):
     status = 502
 
 
-class _Origin(NamedTuple):
-    """What is to be copied: the bytes of `pipe.md`, and the folder whose other files come along (None for none).
-
-    `label` is what messages call the file.
-    """
-
-    raw: bytes
-    name: str
-    label: str
-    folder: Path | None = None
-
-
 async def install(
     source: str,
     pipes_dir: Path,
@@ -89,33 +73,44 @@ async def install(
 
     `limit_bytes` is of `pipe.md`; an agent that nobody knows is only a warning.
 
-    Raises:
-        PxError: The source is none, or broken, or cannot be read; there is a pipe of that name; the disk refuses.
-            Nothing was added.
+    Raises PxError: the source is none, or broken, or cannot be read; there is a pipe of that name; the disk refuses.
+    Nothing was added.
     """
     scheme, is_url, _ = source.partition("://")
+    origin: Path | None = None
     if is_url and scheme.isalnum():
         if scheme.lower() != "https":
             detail = f"{scheme}:// is refused: a pipe runs with your rights, and only https says whom it comes from"
             raise BadRequestError(detail, hint="use the https address, or download it and add the file")
-        wanted = name or _name_of(unquote(source.partition("?")[0]))
-        await asyncio.to_thread(_place_for, pipes_dir, wanted, COMMAND)
-        origin = _Origin(await fetch(source, limit_bytes), wanted, source)
+        name = name or _name_of(unquote(source.partition("?")[0]))
+        _place_for(pipes_dir, name, COMMAND)  # before anything is fetched
+        raw = await fetch(source, limit_bytes)
     else:
-        origin = await asyncio.to_thread(_local, source, examples_dir, name, limit_bytes)
-    definition = await asyncio.to_thread(_place, origin, pipes_dir, default_agent)
-    if knows_agent(definition.agent):
-        return definition
-    unknown = f"the agent {shown(definition.agent)} is not known here; the pipe cannot run until it is"
-    return replace(definition, warnings=(*definition.warnings, unknown))
+        file, origin = _local(source, examples_dir)
+        name = name or _name_of(str(file))
+        try:
+            raw = await asyncio.to_thread(read_bounded, file, limit_bytes)
+        except OSError as error:
+            raise BadRequestError(f"{file}: {error.strerror or error}", hint=COMMAND) from None
+        source = str(file)
+    folder = _place_for(pipes_dir, name, COMMAND)
+    declared = declare(raw, folder=folder, default_agent=default_agent)
+    if isinstance(declared, BrokenPipe):
+        broken = error_of([replace(each, file=source) for each in (declared.problem, *declared.more)], name)
+        broken.hint = f"{broken.hint}; mend it where it is, then add it again"
+        raise broken
+    disabled = set_keys(raw.decode(), {"enabled": False}).encode()
+    await asyncio.to_thread(_place, folder, disabled, origin)
+    warnings = declared.warnings
+    if not knows_agent(declared.agent):
+        warnings += (f"the agent {shown(declared.agent)} is not known here; the pipe cannot run until it is",)
+    return replace(declared, enabled=False, warnings=warnings)
 
 
 def scaffold(name: str, pipes_dir: Path) -> Path:
     """Write a new pipe to start from, and return its folder; it runs by hand only. Blocking."""
     folder = _place_for(pipes_dir, name, "pxctl pipe new my-pipe")
-    with _placed(folder) as draft:
-        os.mkdir(draft, 0o700)
-        (draft / PIPE_FILE).write_text(TEMPLATE, encoding="utf-8")
+    _place(folder, TEMPLATE.encode(), None)
     return folder
 
 
@@ -181,9 +176,11 @@ def _name_of(path: str) -> str:
     return name
 
 
-def _local(source: str, examples_dir: Path, name: str | None, limit_bytes: int) -> _Origin:
+def _local(source: str, examples_dir: Path) -> tuple[Path, Path | None]:
+    """Return the `pipe.md` of a path or an example, and the folder whose other files come along (None for none)."""
     if not source or "\0" in source:
         raise BadRequestError("a pipe comes from a folder, a file, an https address or example:NAME", hint=COMMAND)
+    path = Path(os.path.abspath(os.path.expanduser(source)))
     if source.startswith("example:"):
         wanted = source.removeprefix("example:")
         known = sorted(it.parent.name for it in examples_dir.glob(f"*/{PIPE_FILE}"))
@@ -191,87 +188,50 @@ def _local(source: str, examples_dir: Path, name: str | None, limit_bytes: int) 
             detail = f"there is no example {shown(wanted)}{did_you_mean(wanted, known)}"
             raise UnknownUnitError(detail, hint=f"examples: {', '.join(known) or 'none'}")
         path = examples_dir / wanted
-    else:
-        path = Path(os.path.abspath(os.path.expanduser(source)))
     if not os.path.lexists(path):
         raise BadRequestError(f"there is no file or folder {path}", hint=COMMAND)
-    folder = path if os.path.isdir(path) else None
-    file = path if folder is None else path / PIPE_FILE
-    try:
-        raw = read_bounded(file, limit_bytes)
-    except OSError as error:
-        raise BadRequestError(f"{file}: {error.strerror or error}", hint=COMMAND) from None
-    return _Origin(raw, name or _name_of(str(file)), str(file), folder)
-
-
-def _place(origin: _Origin, pipes_dir: Path, default_agent: str) -> PipeDefinition:
-    folder = _place_for(Path(os.path.abspath(pipes_dir)), origin.name, COMMAND)
-    definition, raw = _disabled(origin, folder, default_agent)
-    if origin.folder is not None and Path(os.path.realpath(pipes_dir)).is_relative_to(os.path.realpath(origin.folder)):
-        raise BadRequestError(f"{origin.folder} contains the pipes directory and cannot be copied into it")
-    with _placed(folder) as draft:
-        if origin.folder is None:
-            os.mkdir(draft, 0o700)
-        else:
-            _copy(origin.folder, draft)
-        (draft / PIPE_FILE).write_bytes(raw)
-        os.chmod(draft / PIPE_FILE, 0o600)
-    return definition
-
-
-def _disabled(origin: _Origin, folder: Path, default_agent: str) -> tuple[PipeDefinition, bytes]:
-    """Return what it will be, and the bytes with `enabled: false`, once it is known to be a usable pipe."""
-    declared = declare(origin.raw, folder=folder, default_agent=default_agent)
-    if isinstance(declared, BrokenPipe):
-        problems = [replace(each, file=origin.label) for each in (declared.problem, *declared.more)]
-        error = error_of(problems, folder.name)
-        error.hint = f"{error.hint}; mend it where it is, then add it again"
-        raise error
-    return replace(declared, enabled=False), set_keys(origin.raw.decode(), {"enabled": False}).encode()
-
-
-def _copy(origin: Path, draft: Path) -> None:
-    """Copy a folder but for what its runs left, links as links; `pipe.md` could be one and is left to the caller."""
-
-    def ignored(folder: str, _names: list[str]) -> set[str]:
-        return {PIPE_FILE, "output", ".git"} if folder == str(origin) else set()
-
-    try:
-        shutil.copytree(origin, draft, symlinks=True, ignore=ignored)
-    except shutil.Error as error:
-        copied, _target, why = error.args[0][0]
-        raise OSError(0, f"copying {copied}: {why}") from None
-    os.chmod(draft, 0o700)
-    with contextlib.suppress(FileNotFoundError, NotImplementedError):
-        if not (draft / ".env").is_symlink():
-            os.chmod(draft / ".env", 0o600)
+    return (path / PIPE_FILE, path) if os.path.isdir(path) else (path, None)
 
 
 def _place_for(pipes_dir: Path, name: str, command: str) -> Path:
     """Return the folder of a pipe that is to be made; `command` is what the hint shows."""
-    trouble = name_trouble(name)
-    if trouble:
+    if trouble := name_trouble(name):
         raise BadRequestError(f"{shown(name)} cannot be a pipe's name: it {trouble}", hint=command)
-    folder = pipes_dir / name
+    folder = Path(os.path.abspath(pipes_dir)) / name
     if os.path.lexists(folder):
-        raise _taken(folder)
+        hint = f"pxctl pipe remove {name}, or another name: pipe add --name {name}-2, pipe new {name}-2"
+        raise ConflictError(f"{folder} is there already", hint=hint, unit=f"pipe:{name}")
     return folder
 
 
-@contextlib.contextmanager
-def _placed(folder: Path) -> Iterator[Path]:
-    """Give a path of the same last name that does not exist yet; what is put there becomes `folder` at the end."""
+def _place(folder: Path, raw: bytes, origin: Path | None) -> None:
+    """Make a pipe's folder in a hidden one and move it to its place; `origin` is copied but for what its runs left."""
+    if origin is not None and Path(os.path.realpath(folder.parent)).is_relative_to(os.path.realpath(origin)):
+        raise BadRequestError(f"{origin} contains the pipes directory and cannot be copied into it")
     nest = folder.parent / f"{PREFIX}{secrets.token_hex(6)}"
+    draft = nest / folder.name
+
+    def ignored(inside: str, _names: list[str]) -> set[str]:
+        return {PIPE_FILE, "output", ".git"} if inside == str(origin) else set()
+
     try:
         os.makedirs(folder.parent, mode=0o700, exist_ok=True)
         os.mkdir(nest, 0o700)
-        yield nest / folder.name
-        if os.path.lexists(folder):
-            raise _taken(folder)
-        os.rename(nest / folder.name, folder)
+        if origin is None:
+            os.mkdir(draft)
+        else:
+            shutil.copytree(origin, draft, symlinks=True, ignore=ignored)
+        os.chmod(draft, 0o700)
+        if os.path.isfile(draft / ".env") and not os.path.islink(draft / ".env"):
+            os.chmod(draft / ".env", 0o600)
+        (draft / PIPE_FILE).write_bytes(raw)
+        os.chmod(draft / PIPE_FILE, 0o600)
+        _place_for(folder.parent, folder.name, COMMAND)
+        os.rename(draft, folder)
+    except shutil.Error as error:
+        copied, _target, why = error.args[0][0]
+        raise _disk_error("write", folder, OSError(0, f"copying {copied}: {why}")) from None
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and os.path.lexists(folder):
-            raise _taken(folder) from None
         raise _disk_error("write", folder, error) from None
     finally:
         shutil.rmtree(nest, ignore_errors=True)
@@ -280,9 +240,3 @@ def _placed(folder: Path) -> Iterator[Path]:
 def _disk_error(what: str, folder: Path, error: OSError) -> DiskError:
     hint = f"see who owns it: ls -ld {folder.parent} {folder}"
     return DiskError(f"cannot {what} {folder}: {error.strerror or error}", hint=hint, unit=f"pipe:{folder.name}")
-
-
-def _taken(folder: Path) -> ConflictError:
-    name = folder.name
-    hint = f"pxctl pipe remove {name}, or another name: pipe add --name {name}-2, pipe new {name}-2"
-    return ConflictError(f"{folder} is there already", hint=hint, unit=f"pipe:{name}")
