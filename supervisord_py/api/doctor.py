@@ -239,7 +239,7 @@ async def check_pipes(pipes: Pipes) -> list[Finding]:
             wrong.append(Finding(name, FAIL, view.config_error, repair))
             continue
         try:
-            checks = await pipes.validate(view.name)
+            checks = await pipes.files.validate(view.name)
         except PxError:
             continue  # it went in between
         if failed := [one.message for one in checks if one.status is CheckStatus.FAIL]:

@@ -82,18 +82,18 @@ async def show_pipe(call: Call, query: s.PipeQuery) -> web.StreamResponse:
 
 async def add_pipe(call: Call, body: s.Add) -> web.StreamResponse:
     """Install a pipe from a path, an https address or an example: disabled, checked, whole or not at all."""
-    return _pipe_answer(await call.context.pipes.install(body.source, name=body.name), _CREATED)
+    return _pipe_answer(await call.context.pipes.files.install(body.source, name=body.name), _CREATED)
 
 
 async def new_pipe(call: Call, body: s.New) -> web.StreamResponse:
     """Write a small pipe to start from."""
-    return _pipe_answer(await call.context.pipes.scaffold(body.name), _CREATED)
+    return _pipe_answer(await call.context.pipes.files.scaffold(body.name), _CREATED)
 
 
 async def remove_pipe(call: Call) -> web.StreamResponse:
     """Cancel what runs of it, then delete its folder."""
     name = pipe_name(call)
-    await call.context.pipes.remove(name)
+    await call.context.pipes.files.remove(name)
     return json_answer({"schema": "px.removed/1", "unit": f"pipe:{name}", "removed": True})
 
 
@@ -122,9 +122,8 @@ async def switch(call: Call, body: s.EnablePipe | None = None) -> web.StreamResp
 
     `/enable` with `{"enabled": false}` is `/disable`.
     """
-    pipes = call.context.pipes
-    change = pipes.enable if body is not None and body.enabled else pipes.disable
-    return _pipe_answer(await change(pipe_name(call)))
+    enabled = body is not None and body.enabled
+    return _pipe_answer(await call.context.pipes.enable(pipe_name(call), enabled=enabled))
 
 
 async def configure(call: Call, body: dict[str, Any]) -> web.StreamResponse:
@@ -133,7 +132,7 @@ async def configure(call: Call, body: dict[str, Any]) -> web.StreamResponse:
         body = body["config"]
     if not body:
         raise s.refuse("", "The body names no key.", 'for example {"schedule": "every 2h"}')
-    return _pipe_answer(await call.context.pipes.configure(pipe_name(call), body))
+    return _pipe_answer(await call.context.pipes.files.configure(pipe_name(call), body))
 
 
 async def validate(call: Call) -> web.StreamResponse:
@@ -141,7 +140,7 @@ async def validate(call: Call) -> web.StreamResponse:
     name = pipe_name(call)
     checks = [
         {"verdict": it.status.value, "detail": it.message, **pick(it, "name", "hint", "line")}
-        for it in await call.context.pipes.validate(name)
+        for it in await call.context.pipes.files.validate(name)
     ]
     ok = all(check["verdict"] != "fail" for check in checks)
     return json_answer({"schema": "px.pipe-validation/1", "pipe": name, "ok": ok, "checks": checks})

@@ -18,23 +18,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from supervisord_py.errors import ConflictError
-from supervisord_py.ledger.pipe_state import take_claim
-from supervisord_py.ledger.table import Table, together
+from supervisord_py.ledger.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from supervisord_py.ledger.pipe_state import Claim
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.ledger.table import Operation
 
-MESSAGE_MAX = 4000
-"""Characters of an error message that are kept: lists carry it, and a whole stderr has its own column."""
+MESSAGE_MAX = 4000  # characters of an error message: lists carry it, and a whole stderr has its own column
 
 
 class Status(StrEnum):
-    """Where an execution is. The last four are final."""
-
     QUEUED = "queued"
     RUNNING = "running"
     COMPLETED = "completed"
@@ -44,13 +37,10 @@ class Status(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether it never changes again."""
         return self not in {Status.QUEUED, Status.RUNNING}
 
 
 class Trigger(StrEnum):
-    """Why an execution was queued."""
-
     MANUAL = "manual"
     SCHEDULED = "scheduled"
     EVENT = "event"
@@ -151,12 +141,11 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What of it is not as it was asked for: sentences for people."""
+        """Sentences about what of it is not as it was asked for."""
         return () if self.wanted_seconds is None else (cut_timeout(self.wanted_seconds, self.timeout_seconds),)
 
 
 def cut_timeout(wanted: float, most: float) -> str:
-    """Say that a timeout is more than there may be. Both in seconds."""
     return f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
 
 
@@ -228,17 +217,14 @@ class Execution(
 
     @property
     def usage(self) -> Usage:
-        """What a model was paid for so far."""
         return Usage(*(getattr(self, name) for name in Usage.__struct_fields__))
 
     @property
     def truncated(self) -> bool:
-        """Whether not all of its output was kept."""
         return self.lost_bytes > 0
 
     @property
     def unit(self) -> str:
-        """`pipe:<name>`."""
         return f"pipe:{self.pipe_name}"
 
 
@@ -259,31 +245,6 @@ EXECUTIONS = Table(
     computed=("position",),
 )
 _OPEN = "status IN ('queued', 'running')"
-
-
-async def add(
-    ledger: Ledger, build: Callable[[int], Execution], *, claim: Claim | None = None, also: Operation | None = None
-) -> Execution | None:
-    """Record an execution, and what its pipe's state becomes by it, in one transaction.
-
-    With a claim the id is taken inside of it, once that is granted, so that one that is refused leaves no hole in the
-    numbers: `build` is called in the writer's thread then. None where the pipe has claimed this event before.
-
-    Raises LedgerDegradedError: there is a claim, and the disk takes nothing: nobody can know whether it is taken.
-    """
-    if claim is None:
-        row = build(ledger.next_number("pipe_executions"))
-        await ledger.write(together(EXECUTIONS.insert(row), also))
-        return row
-
-    def run(connection: sqlite3.Connection) -> Execution | None:
-        if not take_claim(connection, claim):
-            return None
-        claimed = build(ledger.next_number("pipe_executions"))
-        together(EXECUTIONS.insert(claimed), also)(connection)
-        return claimed
-
-    return await ledger.call(run)
 
 
 def mark_running(number: int, **facts: Any) -> Operation:

@@ -83,21 +83,6 @@ async def usage_since(ledger: Ledger, when: float, pipe: str | None = None) -> t
     return tokens, cost
 
 
-async def average_seconds(ledger: Ledger, runs: int = 20) -> dict[str, float]:
-    """Return how long the last executions of each pipe took on average: those that came to an end of their own."""
-    last = """SELECT id, duration_ms FROM pipe_executions WHERE pipe_name = name AND status = '{}'
-              ORDER BY id DESC LIMIT :runs"""
-    both = f"SELECT * FROM ({last.format('completed')}) UNION ALL SELECT * FROM ({last.format('timed_out')})"  # noqa: S608  # our own words
-    mean = f"SELECT avg(duration_ms) FROM ({both} ORDER BY id DESC LIMIT :runs)"  # noqa: S608  # as above
-    sql = f"{_NAMES} SELECT name, ({mean}) FROM pipes WHERE name IS NOT NULL"  # noqa: S608  # as above
-
-    def run(connection: sqlite3.Connection) -> dict[str, float]:
-        found = connection.execute(sql, {"runs": runs})
-        return {name: milliseconds / 1000.0 for name, milliseconds in found if milliseconds is not None}
-
-    return await ledger.read(run)
-
-
 async def existing(ledger: Ledger, ids: Collection[int]) -> set[int]:
     """Return those of the ids that have a row."""
     sql = "SELECT 1 FROM pipe_executions WHERE id = ?"

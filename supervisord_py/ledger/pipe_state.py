@@ -55,11 +55,18 @@ class Claim(NamedTuple):
     claimed_at: float
 
 
-def take_claim(connection: sqlite3.Connection, claim: Claim) -> bool:
-    """Claim within the transaction of somebody's operation; return whether it was free."""
+def claimed(claim: Claim, operation: Operation) -> Operation:
+    """Return an operation that does another one where the claim is free, and says whether it was."""
     sql = """INSERT INTO pipe_claims (pipe_name, event_name, event_key, claimed_at) VALUES (?, ?, ?, ?)
              ON CONFLICT (pipe_name, event_name, event_key) DO NOTHING"""
-    return connection.execute(sql, (*claim[:3], to_text(claim.claimed_at))).rowcount == 1
+
+    def run(connection: sqlite3.Connection) -> bool:
+        is_free = connection.execute(sql, (*claim[:3], to_text(claim.claimed_at))).rowcount == 1
+        if is_free:
+            operation(connection)
+        return is_free
+
+    return run
 
 
 def release_claim(pipe: str, event: str, key: str) -> Operation:

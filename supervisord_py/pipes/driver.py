@@ -19,6 +19,7 @@ from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Executi
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.intake import check_budget
 from supervisord_py.pipes.launch import cleanup, prepare
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.run import Run
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from supervisord_py.process.model import Child
 
 INTERRUPTED = "interrupted by system restart"
+_AGAIN = {"status": Status.QUEUED, "started_at": None, "queue_wait_ms": None, "instance": None, "progress": None}
 _log = structlog.get_logger(__name__)
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
@@ -43,6 +45,7 @@ class RunDriver:
     def __init__(self, room: Pipes) -> None:
         self._room = room
         self._known: dict[int, Execution] = {}  # rows of executions whose processes are held, while they are adopted
+        self._retried: set[int | None] = set()  # executions of which the next try is in line, at that time
 
     async def prepare(self, run: Run) -> ChildSpec:
         """Check its budget, make its files, and return what is to be spawned.
@@ -50,13 +53,14 @@ class RunDriver:
         Raises CannotRunError: with the error type of the row.
         """
         room, plan = self._room, run.execution.plan
-        await room.intake.check_budget(run)
+        await check_budget(run)
         try:
-            found = run.launch = await prepare(run.execution, run.home, room.shelf, run.open_files)
+            found = run.launch = await prepare(run)
         except OSError as error:
             kind = ErrorType.DISK_FULL if error.errno in _FULL else ErrorType.CONFIG_ERROR
-            message = f"cannot write {error.filename or run.folder}: {error.strerror or error}"
-            raise CannotRunError(kind, message) from error
+            hint = "free some space" if error.errno in _FULL else "look at its owner and mode"
+            message = f"{error.filename or run.folder} cannot be written: {error.strerror or error}"
+            raise CannotRunError(kind, message, hint=hint) from error
         run.deadline = room.clocks.boot() + plan.timeout_seconds
         return ChildSpec(
             unit=run.unit,
@@ -72,8 +76,7 @@ class RunDriver:
 
     async def ready(self, run: Run) -> None:
         """Tell that it runs: an agent is ready once it is there."""
-        it, found = run.execution, run.launch
-        warnings = list(found.warnings) if found else []
+        it, warnings = run.execution, list(run.launch.warnings) if run.launch else []
         self._room.supervisor.say(
             "execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=warnings
         )
@@ -83,10 +86,11 @@ class RunDriver:
         """Return the run of a held child; one that nobody knows is only stopped."""
         own = note.own if note is not None else {}
         nobody = Execution(id=0, pipe_name=child.unit.partition(":")[2])
-        run = self._room.run_of(self._known.get(own.get("execution", 0), nobody), child)
+        run = self._room.run_of(self._known.get(own.get("execution", 0), nobody), key=child.key)
         if run.execution.status is Status.RUNNING:
             self._room.add(run)
             self._room.line.adopt(run.execution)
+        run.goes_on = run.id in self._retried
         run.ready_at, run.phase = child.started_at, Phase.READY
         run.heard_at = self._room.clocks.boot()
         run.deadline = float(own.get("deadline") or run.heard_at)
@@ -112,7 +116,7 @@ class RunDriver:
     async def tidy(self, run: Run) -> None:
         """Take over what is in its row now, and remove its private files."""
         run.take_final()
-        if run.execution.status is Status.RUNNING or (run.is_closed and not run.terms.copied):
+        if run.execution.status is Status.RUNNING or (run.final and not run.terms.copied):
             return  # the keeper was lost before its end was decided; or nothing private is left
         await asyncio.to_thread(remove_private, run.folder)
 
@@ -135,6 +139,7 @@ class RunDriver:
         notes = [read_note(child.tag) for child in await room.placement.list("pipe:")]
         held = {number for note in notes if note is not None and (number := note.own.get("execution"))}
         self._known = {number: row for number, row in rows.items() if number in held}
+        self._retried = {row.retry_of for row in rows.values()}
         for number in held - set(rows):  # its end was recorded, and the control plane came no further
             self._known |= {row.id: row for row in await EXECUTIONS.find(room.ledger, "WHERE id = ?", number)}
         for run in await room.supervisor.adopt(self):
@@ -144,21 +149,19 @@ class RunDriver:
                 run.deadline = deadline
             room.task(run.see_through())
         self._known = {}
-        again = {"status": Status.QUEUED, "started_at": None, "queue_wait_ms": None, "instance": None, "progress": None}
         for row in rows.values():
             if row.id in held:
                 continue
             if row.status is Status.QUEUED:
                 room.push(room.run_of(row))
             elif row.pid is None:
-                await room.ledger.write(change_open(row.id, **again))
-                room.push(room.run_of(replace(row, **again)))
+                await room.ledger.write(change_open(row.id, **_AGAIN))
+                room.push(room.run_of(replace(row, **_AGAIN)))
             else:
                 await self._interrupted(row)
 
     async def _interrupted(self, row: Execution) -> None:
-        room = self._room
-        run = room.run_of(row)
+        room, run = self._room, self._room.run_of(row)
         run.want_end(Cause.INTERRUPTED, INTERRUPTED)
         run.wanted = Reason.INTERRUPTED
         room.add(run)

@@ -1,7 +1,8 @@
-"""How an execution ended: judged by all that it has left, once nothing of it runs any more. Everything blocks."""
+"""How an execution ended: judged by all that it has left, once nothing of it runs any more; and what follows."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import time
 from contextlib import suppress
@@ -12,9 +13,12 @@ import structlog
 from msgspec import structs
 
 from supervisord_py.errors import ConflictError
-from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Status
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Outcome, Status, finish
+from supervisord_py.ledger.pipe_state import PIPE_STATES, release_claim
+from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.intake import next_try
 from supervisord_py.pipes.launch import cleanup
 from supervisord_py.pipes.outcome import Cause, ExitInfo, SuccessRule, judge
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS
@@ -24,30 +28,67 @@ from supervisord_py.process.lifecycle import describe
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
+    from supervisord_py.ledger.table import Operation
     from supervisord_py.pipes.output import Copier
     from supervisord_py.pipes.run import Run
 
 DISK_TRIES = 4  # how often the rest of the output is tried against a disk that takes nothing, once the process is gone
 TAIL_BYTES = 64 * 1024  # so much of each stream is looked at for the reason of a failure
+REASONS = {
+    Cause.NOBODY: Reason.EXIT,
+    Cause.SETTLED: Reason.EXIT,
+    Cause.TIMEOUT: Reason.TIMEOUT,
+    Cause.SILENT: Reason.TIMEOUT,
+    Cause.CANCELLED: Reason.CANCELLED,
+    Cause.SHUTDOWN: Reason.SHUTDOWN,
+    Cause.INTERRUPTED: Reason.INTERRUPTED,
+    Cause.BUDGET: Reason.RUNTIME_LIMIT,
+    Cause.OUTPUT: Reason.RUNTIME_LIMIT,
+}
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
 _LIMITS = frozenset((Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT))
-_CUT_OFF = frozenset((
+CUT_OFF = frozenset((
     ErrorType.TIMEOUT, ErrorType.CANCELLED, ErrorType.CRASH, ErrorType.INTERRUPTED, ErrorType.SHUTDOWN,
     ErrorType.BUDGET_EXCEEDED, ErrorType.RESOURCE_LIMIT, ErrorType.DISK_FULL,
 ))  # fmt: skip
+"""After these, what it wrote may be half-done."""
 _log = structlog.get_logger(__name__)
 
 
-def close(run: Run, copier: Copier | None, *, began: bool) -> tuple[Outcome, dict[str, Any], float]:
-    """Judge it; return the outcome, what its row says of it and of the output, and when it ended."""
+async def conclude(run: Run, copier: Copier | None) -> Operation:
+    """Decide how a run ended, and what follows; return what writes all of that down.
+
+    The next try's row, the claim on the event that is given back and the pipe's counters are of one transaction with
+    the end: whenever the control plane ends, all of it is there or none.
+    """
+    outcome, facts = await asyncio.to_thread(_close, run, copier)
+    it, states, now = run.execution, run.room.states, facts["finished_at"]
+    run.outcome, run.following = outcome, next_try(run, outcome)
+    run.goes_on = run.following is not None
+    change = states.change_by(it, outcome, now, goes_on=run.goes_on)
+    if run.began and run.child is None:
+        states.take(run.name, last_run_at=it.started_at)
+    states.take(run.name, **change)
+    run.final = facts
+    also = [PIPE_STATES.merge(run.name, **change)]
+    if run.following is not None:
+        also.append(EXECUTIONS.insert(run.following[0]))
+    elif it.trigger_event and it.trigger_key and outcome.status is not Status.COMPLETED:
+        # Let the event start the pipe again, should it be told once more.
+        also.append(release_claim(it.pipe_name, it.trigger_event, it.trigger_key))
+    return finish(run.id, also=together(*also), **facts)
+
+
+def _close(run: Run, copier: Copier | None) -> tuple[Outcome, dict[str, Any]]:
+    """Judge it; return the outcome, and what its row says of it and of the output. Blocking."""
     outcome, facts = (_unstarted(run), {}) if copier is None else _judged(run, copier)
     cleanup(run.folder)
-    incomplete = began and is_incomplete(outcome)
-    if began and run.execution.output_dir is not None:
+    incomplete = run.began and outcome.error_type in CUT_OFF
+    if run.began and run.execution.output_dir is not None:
         _leave_output(Path(run.execution.output_dir), outcome, incomplete=incomplete)
-    now, started = run.room.clocks.moment(), run.execution.started_at or 0.0
-    if run.record is not None:  # as the keeper saw it
-        now = whole_ms(min(now, max(run.record.ended_at, started)))
+    now, started, record = run.room.clocks.moment(), run.execution.started_at or 0.0, run.record
+    if record is not None:  # as the keeper saw it
+        now = whole_ms(min(now, max(record.ended_at, started)))
     elif run.cause is Cause.INTERRUPTED:  # when it last wrote
         now = whole_ms(min(now, max(*(stamp / 1e9 for _, stamp in run.measured()), started)))
     facts |= {
@@ -55,15 +96,16 @@ def close(run: Run, copier: Copier | None, *, began: bool) -> tuple[Outcome, dic
         "error_type": outcome.error_type,
         "error_message": outcome.error_message,
         "finished_at": now,
-        "duration_ms": max(0, round((now - started) * 1000)) if began else None,
-        "exit_code": run.record.code if run.record else None,
-        "signal": run.record.signal if run.record else None,
+        "duration_ms": max(0, round((now - started) * 1000)) if run.began else None,
+        "exit_code": record.code if record else None,
+        "signal": record.signal if record else None,
         "incomplete": incomplete,
     }
-    return outcome, facts, now
+    return outcome, facts
 
 
 def _judged(run: Run, copier: Copier) -> tuple[Outcome, dict[str, Any]]:
+    """Judge one that had a process, once all that it wrote is taken."""
     is_full = not _finished(copier) or run.is_short or output.disk_is_full(run.folder)
     record = run.record
     verdict = record.verdict.reason if record and record.verdict else None
@@ -88,8 +130,8 @@ def _judged(run: Run, copier: Copier) -> tuple[Outcome, dict[str, Any]]:
         words = f"survived the stop: pid {', '.join(str(each.pid) for each in run.report.survivors)}"
         message = f"{message}; {words}" if message else words
         _log.error("pipe_survived_stop", unit=run.unit, execution=run.id, detail=words)
-    usage = structs.asdict(copier.summary.usage)
-    facts = {**run.texts(), **usage, "invalid_utf8": not copier.is_utf8, "lost_bytes": int(is_full)}
+    facts = output.texts(run.folder, run.room.config.output.row_bytes) | structs.asdict(copier.summary.usage)
+    facts |= {"invalid_utf8": not copier.is_utf8, "lost_bytes": int(is_full)}
     return structs.replace(outcome, error_message=message), facts
 
 
@@ -118,12 +160,8 @@ def _unstarted(run: Run) -> Outcome:
     return Outcome(Status.FAILED, kind, f"cannot start {run.launch.argv[0]}: {detail}")
 
 
-def is_incomplete(outcome: Outcome) -> bool:
-    """Say whether what it wrote may be half-done: it was cut off, by us or by a crash."""
-    return outcome.error_type in _CUT_OFF
-
-
 def _leave_output(folder: Path, outcome: Outcome, *, incomplete: bool) -> None:
+    """Mark what it may have left half-done; remove an empty folder."""
     with suppress(OSError):
         if incomplete:
             folder.mkdir(exist_ok=True)  # it goes just before the row becomes final

@@ -23,18 +23,20 @@ from supervisord_py.config.documents import did_you_mean
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
+from supervisord_py.pipes.intake import TOKEN_FILE_VARIABLE
+from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.output import make_folder
 from supervisord_py.pipes.preflight import AgentVersion, check_credentials, check_provider
-from supervisord_py.pipes.prompt import TOKEN_FILE_VARIABLE
-from supervisord_py.pipes.secrets import Secret, resolve_key
+from supervisord_py.pipes.secrets import resolve_key
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.adapters import AgentSpec, Values
     from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.run import Run
     from supervisord_py.pipes.shelf import AgentShelf
 
 CUSTOM = "custom"  # provider of a preset that names only a url
@@ -47,6 +49,22 @@ RECALL_SECONDS = 5.0  # of a key's command where nothing but old output waits fo
 _KEY_LIKE = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
+class RunTerms(msgspec.Struct, frozen=True):
+    """How an agent that was started is to be read, judged and stopped: fixed at its start, kept in its row.
+
+    An edit of agents.toml changes what starts from now on, never how a run under way is judged. Keys are not in here:
+    who goes on with a run looks them up again.
+    """
+
+    parser: str = "text"  # name of its output format
+    success: SuccessRule = SuccessRule()  # when it has succeeded
+    errors: tuple[ErrorPattern, ...] = ()  # what its errors look like
+    settle_seconds: float = 2.0  # grace after it said that it is done
+    stop_seconds: float = 5.0  # from TERM to KILL
+    patterns: tuple[str, ...] = ()  # regular expressions whose matches are never stored
+    copied: bool = False  # it writes `raw.*`, of which the files that are kept are made
+
+
 class LaunchSpec(msgspec.Struct, frozen=True):
     """Everything for the spawn and the judging. Its `repr` shows no secret."""
 
@@ -56,34 +74,37 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     cwd: str
     stdin_file: Path | None  # the prompt, to be opened read-only as stdin; None = /dev/null
     values: Values
-    secrets: tuple[Secret, ...] = ()  # what must never be stored
+    secrets: tuple[str, ...] = ()  # what must never be stored
     version: AgentVersion = AgentVersion()
     session_path: str | None = None  # where the agent keeps its session; None where it keeps none
     warnings: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"LaunchSpec({self.argv!r})"
 
-async def prepare(
-    it: Execution, folder: Path, shelf: AgentShelf, also: Callable[[LaunchSpec], object] = lambda _: None
-) -> LaunchSpec:
-    """Make everything ready for the spawn, in the pipe's folder; `also` opens more files, in the same thread.
+
+async def prepare(run: Run) -> LaunchSpec:
+    """Make everything ready for the spawn, in the pipe's folder: its files are written, its descriptors open.
 
     Raises:
         CannotRunError: With the error type of the row; nothing of ours is left then.
+        OSError: A file cannot be made or written; the same.
     """
 
     def write() -> None:
-        _write(found, run_dir, it.rendered_prompt or "")
-        also(found)
+        _write(found, run.folder, run.execution.rendered_prompt or "")
+        run.open_files(found)
 
-    found, config = await check(it, folder, shelf), shelf.config
-    run_dir = Path(str(found.values["run_dir"]))
+    shelf = run.room.shelf
+    found, config = await check(run.execution, run.home, shelf), shelf.config
+    run.terms = _terms(found, config, run.definition.redact if run.definition else ())
     try:
         await asyncio.to_thread(write)
         if config.preflight:
             await check_provider(found.values, seconds=config.preflight_seconds)
             await check_credentials(found, run=shelf.run, seconds=config.preflight_seconds)
     except BaseException:
-        await asyncio.shield(asyncio.to_thread(cleanup, run_dir))
+        await asyncio.shield(asyncio.to_thread(cleanup, run.folder))
         raise
     return found
 
@@ -101,13 +122,13 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
     if not spec.argv and not plan.command:
         detail = f"the agent {plan.agent!r} runs the pipe's own command, and the pipe has none"
         raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint='write command: "./agent.sh" into pipe.md')
-    key: Secret | None = None
+    dotenv, doubts = read_dotenv(folder / DOTENV)  # a few looks at files: cheaper than a thread
+    key: str | None = None
     if it.preset.api_key is not None:
-        environ = {**shelf.environ, **(await asyncio.to_thread(read_dotenv, folder / DOTENV))[0]}
-        key = await resolve_key(it.preset.api_key, environ, cwd=shelf.config.presets_file.parent, run=shelf.run)
-    found = await asyncio.to_thread(_without_version, it, spec, folder, shelf, key)
+        environ, cwd = {**shelf.environ, **dotenv}, shelf.config.presets_file.parent
+        key = await resolve_key(it.preset.api_key, environ, cwd=cwd, run=shelf.run)
+    found = _without_version(it, spec, folder, shelf, dotenv, key)
     version = await shelf.versions.find(spec, found.argv[0], folder, found.env, shelf.run)
-    doubts = found.warnings
     if plan.history and found.session_path is None:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
     if (doubt := provider_doubt(spec, it.preset.provider)) is not None:
@@ -116,10 +137,11 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
     return replace(found, values=values, version=version, warnings=(*version.warnings, *doubts))
 
 
-def _without_version(it: Execution, spec: AgentSpec, folder: Path, shelf: AgentShelf, key: Secret | None) -> LaunchSpec:
-    """Return what would be spawned, but for what its version says of it. Blocking."""
+def _without_version(
+    it: Execution, spec: AgentSpec, folder: Path, shelf: AgentShelf, dotenv: Mapping[str, str], key: str | None
+) -> LaunchSpec:
+    """Return what would be spawned, but for what its version says of it."""
     plan, config = it.plan, shelf.config
-    dotenv, doubts = read_dotenv(folder / DOTENV)
     values = placeholder_values(spec, it, folder, config, has_key=key is not None)
     argv = command_line(spec, values, it.rendered_prompt or "", history=plan.history) if spec.argv else plan.command
     plain, secrets = build_environment(spec, values, shelf.environ, config.env_allow, dotenv, key)
@@ -137,9 +159,21 @@ def _without_version(it: Execution, spec: AgentSpec, folder: Path, shelf: AgentS
         cwd=str(folder),
         stdin_file=Path(str(values["prompt_file"])) if spec.prompt is PromptBy.STDIN else None,
         values=values,
-        secrets=tuple(map(Secret, secrets)),
+        secrets=secrets,
         session_path=str(values["session_dir"]) if plan.history and spec.supports_history else None,
-        warnings=doubts,
+    )
+
+
+def _terms(found: LaunchSpec, config: PipesConfig, own_patterns: tuple[str, ...]) -> RunTerms:
+    adapter, stop, patterns = found.adapter, found.adapter.stop, (*config.output.redact, *own_patterns)
+    return RunTerms(
+        parser=adapter.parser,
+        success=adapter.success,
+        errors=adapter.errors,
+        settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
+        stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
+        patterns=patterns,
+        copied=adapter.parser != "text" or bool(found.secrets or patterns),
     )
 
 
@@ -153,17 +187,17 @@ def provider_doubt(spec: AgentSpec, provider: str | None) -> str | None:
     return f"the provider {provider!r} is not known to be one of {spec.name}'s{also}; it is passed on as it stands"
 
 
-async def recall_secrets(it: Execution, folder: Path, shelf: AgentShelf) -> tuple[str, ...]:
-    """Return the values that may be in what an execution printed, as far as they are to be had again."""
-    adapters, (dotenv, _doubts) = await asyncio.to_thread(lambda: (shelf.adapters_now(), read_dotenv(folder / DOTENV)))
-    if (spec := adapters.agents.get(it.plan.agent)) is None:
+async def recall_secrets(run: Run) -> tuple[str, ...]:
+    """Return the values that may be in what an adopted execution printed, as far as they are to be had again."""
+    it, shelf = run.execution, run.room.shelf
+    dotenv, _doubts = read_dotenv(run.home / DOTENV)
+    if (spec := shelf.adapters_now().agents.get(it.plan.agent)) is None:
         return ()
     found = build_environment(spec, {}, shelf.environ, (), dotenv, None)[1]  # of every provider
     with contextlib.suppress(CannotRunError):
         if (reference := it.preset.api_key) is not None:
             environ, cwd = {**shelf.environ, **dotenv}, shelf.config.presets_file.parent
-            key = await resolve_key(reference, environ, cwd=cwd, run=shelf.run, seconds=RECALL_SECONDS)
-            return (*found, key.reveal())
+            return (*found, await resolve_key(reference, environ, cwd=cwd, run=shelf.run, seconds=RECALL_SECONDS))
     return found
 
 
@@ -230,7 +264,7 @@ def build_environment(
     daemon: Mapping[str, str],
     allow: Sequence[str],
     dotenv: Mapping[str, str],
-    key: Secret | None,
+    key: str | None,
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the environment of an agent without the execution's marks, and every value in it that is a secret. Pure.
 
@@ -243,7 +277,7 @@ def build_environment(
     handed = passed(daemon, spec.pass_env) | own | dict(dotenv)
     secrets = {value for name, value in handed.items() if _KEY_LIKE.search(name)} | set(own.values())
     env = {"PATH": DEFAULT_PATH} | passed(daemon, allow) | handed
-    known = {**values, "key": key.reveal() if key else None}
+    known = {**values, "key": key or None}
     for name, variable in spec.env.items():
         text, when = (variable, ()) if isinstance(variable, str) else (variable.value, variable.when)
         value = fill(text, known)
@@ -255,10 +289,10 @@ def build_environment(
     names = spec.keys_of(str(named)) if named is not None else ()
     key_name = spec.key_variable if has_url or not names else names[0]
     if key_name and key:
-        env[key_name] = key.reveal()
+        env[key_name] = key
     elif key_name and has_url and spec.no_key:
         env[key_name] = spec.no_key
-    secrets |= {key.reveal()} if key else set()
+    secrets |= {key} if key else set()
     return env, tuple(sorted(filter(None, secrets)))
 
 
@@ -335,33 +369,23 @@ def _write(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
 
     Below the execution's folder: `prompt.md`, and `agent/` with what the program reads as its own configuration.
     Nothing of a user's own configuration is ever opened.
-
-    Raises CannotRunError: `disk_full`, or `config_error` where something cannot be made or written.
     """
-    spec, where = found.adapter, Path(str(found.values["output_dir"]))
-    texts, folders = file_texts(spec, found.values), [(where, 0o777)]
+    spec = found.adapter
+    texts, folders = file_texts(spec, found.values), [(Path(str(found.values["output_dir"])), 0o777)]
     if found.session_path:
         folders.append((Path(found.session_path), 0o700))
-    try:
-        for where, mode in folders:
-            where.mkdir(mode=mode, parents=True, exist_ok=True)
-            if not os.access(where, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(where))
-        where = run_dir
-        make_folder(run_dir)
-        write_private(run_dir / PROMPT_FILE, prompt)
-        if spec.files or spec.argv or spec.env:  # else nobody is told of the folder
-            (run_dir / AGENT_DIR).mkdir(mode=0o700)
-        for path, text in texts.items():
-            target = run_dir / AGENT_DIR / path
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_private(target, text)
-    except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        detail = f"{error.filename or where} cannot be written: {error.strerror or error}"
-        kind = ErrorType.DISK_FULL if full else ErrorType.CONFIG_ERROR
-        hint = "free some space" if full else "look at its owner and mode"
-        raise CannotRunError(kind, detail, hint=hint) from error
+    for where, mode in folders:
+        where.mkdir(mode=mode, parents=True, exist_ok=True)
+        if not os.access(where, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(where))
+    make_folder(run_dir)
+    write_private(run_dir / PROMPT_FILE, prompt)
+    if spec.files or spec.argv or spec.env:  # else nobody is told of the folder
+        (run_dir / AGENT_DIR).mkdir(mode=0o700)
+    for path, text in texts.items():
+        target = run_dir / AGENT_DIR / path
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(target, text)
 
 
 def write_private(path: Path, text: str) -> None:

@@ -9,12 +9,12 @@ with the end of the run. Private (0700, 0600) from the first instant; a byte is 
 from __future__ import annotations
 
 import codecs
-import itertools
 import os
 import shutil
+import time
 from contextlib import suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from supervisord_py.pipes.secrets import Redactor, redact
 from supervisord_py.pipes.streams import parser_for
@@ -56,22 +56,22 @@ def make_folder(folder: Path) -> None:
 
     Raises OSError: it cannot be made.
     """
-    if folder.exists():
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
         if any(size(folder, stream) for stream in BOTH):
-            aside = (folder.with_name(f"{folder.name}.old{n}") for n in itertools.count())
-            folder.rename(next(each for each in aside if not each.exists()))
+            folder.rename(folder.with_name(f"{folder.name}.old-{time.time_ns()}"))
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700)
     folder.chmod(0o700)  # also under a umask that takes more away
 
 
-def open_for_child(folder: Path, *, copied: bool) -> tuple[int, int]:
+def open_for_child(folder: Path, *, copied: bool) -> tuple[int, ...]:
     """Return descriptors of the files that an agent's stdout and stderr become. Blocking.
 
-    Raises:
-        OSError: They cannot be made; nothing is left open.
+    Raises OSError: they cannot be made; nothing is left open.
     """
     fds: list[int] = []
     try:
@@ -83,7 +83,7 @@ def open_for_child(folder: Path, *, copied: bool) -> tuple[int, int]:
         for fd in fds:
             os.close(fd)
         raise
-    return fds[0], fds[1]
+    return tuple(fds)
 
 
 def _open(folder: Path, name: str, flags: int) -> int:
@@ -132,8 +132,16 @@ def tail(folder: Path, stream: OutputStream, limit: int) -> str:
     return decode_tail(read(folder, stream, max(0, whole - limit - 4), limit + 4), limit)
 
 
+def texts(folder: Path, limit: int) -> dict[str, Any]:
+    """Return what a row says of both streams: size, and text: all, or head and tail around a marker. Blocking."""
+    facts: dict[str, Any] = {}
+    for stream in BOTH:
+        facts[stream.value] = row_text(folder, stream, limit)
+        facts[f"{stream.value}_bytes"] = size(folder, stream) or 0
+    return facts
+
+
 def row_text(folder: Path, stream: OutputStream, limit: int) -> str:
-    """Return the text of a stream as a row keeps it: all, or head and tail around a marker. Blocking."""
     whole = size(folder, stream) or 0
     if whole <= limit:
         return read(folder, stream, 0, limit).decode("utf-8", "replace")
@@ -282,10 +290,11 @@ class FollowNews(NamedTuple):
 FollowItem = FollowOutput | FollowNews
 
 
-def page_of_row(row: Execution, stream: OutputStream, offset: int, limit: int) -> OutputPage:
-    """Return a piece of what a row keeps of an output whose files are gone."""
-    whole = (getattr(row, stream.value, None) or "").encode("utf-8", "surrogateescape")
-    total, data, said = len(whole), whole[offset : offset + limit], int(getattr(row, f"{stream.value}_bytes", 0))
-    is_part = said > total or (said != total and not row.invalid_utf8)
-    is_end = not row.truncated and not is_part and offset + len(data) >= total
-    return OutputPage(data, offset, max(said, total) if is_part else total, is_end, is_part or row.truncated)
+def page(folder: Path, row: Execution, stream: OutputStream, offset: int, limit: int) -> OutputPage:
+    """Return a piece of an execution's output, as its `row` stood before. Blocking."""
+    total, is_final = size(folder, stream), row.status.is_final
+    data = read(folder, stream, offset, limit)
+    is_gone = total is None and getattr(row, f"{stream.value}_bytes", 0) > 0
+    is_cut = is_final and (row.truncated or is_gone)
+    is_end = is_final and not is_cut and offset + len(data) >= (total or 0)
+    return OutputPage(data, offset, total or 0, is_end, is_cut)

@@ -11,37 +11,37 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
+from supervisord_py.pipes import status
 from supervisord_py.pipes.adapters import CannotRunError, finding
-from supervisord_py.pipes.intake import BY_HAND
+from supervisord_py.pipes.intake import BY_HAND, build, choose
 from supervisord_py.pipes.launch import DOTENV, check, provider_doubt
 from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of, usable
 from supervisord_py.pipes.presets import EVERY, PresetProblem, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from supervisord_py.pipes.adapters import Adapters
     from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.front_matter import Value
     from supervisord_py.pipes.intake import Chosen
     from supervisord_py.pipes.models import Declared, PipeView
-    from supervisord_py.pipes.presets import Presets, ResolvedPreset
+    from supervisord_py.pipes.presets import ResolvedPreset
     from supervisord_py.pipes.room import Pipes
 
 
 class PipeFiles:
-    """Works on the files of the room's pipes."""
+    """Works on the files of the room's pipes. UnknownUnitError where there is no pipe of a name."""
 
     def __init__(self, room: Pipes) -> None:
         self._room = room
         self._lock = asyncio.Lock()  # two edits of one file at a time would lose one of them
 
-    # -- adding ------------------------------------------------------------------------------------------------------
-
-    async def install(self, source: str, name: str | None) -> PipeView:
-        """Add a pipe; return how it stands, with what is to be said of it now."""
+    async def install(self, source: str, *, name: str | None = None) -> PipeView:
+        """Add a pipe from a path, an https address or `example:NAME`: disabled, validated, whole or not at all."""
         from supervisord_py.pipes.install import install
 
+        self._room.refuse_at_the_end()
         config = self._room.config
         known = (await asyncio.to_thread(self._room.shelf.adapters_now)).agents
         async with self._lock:
@@ -61,25 +61,25 @@ class PipeFiles:
         self._room.say_of_pipe("pipe_installed", view.name, source=source, warnings=list(warnings))
         return structs.replace(view, warnings=warnings)
 
-    async def scaffold(self, name: str) -> str:
-        """Make a pipe to be filled in; return its name."""
+    async def scaffold(self, name: str) -> PipeView:
+        """Make a new pipe to be filled in."""
         from supervisord_py.pipes.install import scaffold
 
+        self._room.refuse_at_the_end()
         folder = await asyncio.to_thread(scaffold, name, self._room.config.pipes_dir)
         await self._room.upkeep.refresh()
-        return folder.name
+        return self._room.get(folder.name)
 
-    # -- changing ----------------------------------------------------------------------------------------------------
+    async def configure(self, name: str, changes: Mapping[str, Value]) -> PipeView:
+        """Change front matter keys of a pipe's file; None removes one. Body, comments and other keys stay.
 
-    async def configure(self, declared: Declared, changes: Mapping[str, Value]) -> None:
-        """Change front matter keys.
-
-        Raises:
-            ConfigError: The pipe would be broken by it; nothing is written.
+        Raises ConfigError: the pipe would be broken by it; nothing is written.
         """
+        declared = self._room.definition(name)
         async with self._lock:
             await asyncio.to_thread(self._edit, declared, changes)
         await self._room.upkeep.refresh()
+        return self._room.get(name)
 
     def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
         from supervisord_py.pipes.catalog import write_pipe
@@ -110,45 +110,40 @@ class PipeFiles:
             raise error_of(wrong, declared.name)
         write_pipe(file, text)
 
-    async def remove(self, declared: Declared) -> None:
-        """Delete a pipe's folder."""
+    async def remove(self, name: str) -> None:
+        """End everything of a pipe, then delete its folder; its executions stay in the ledger."""
         from supervisord_py.pipes.install import remove
 
+        declared = self._room.definition(name)
+        await self._room.cancel_all(name, "its pipe was removed")
         async with self._lock:
             await asyncio.to_thread(remove, declared.folder)
         await self._room.upkeep.refresh()
-        await self._room.upkeep.gone(declared.name, "its pipe was removed")
+        await self._room.upkeep.gone(name, "its pipe was removed")
 
     # -- checking ----------------------------------------------------------------------------------------------------
 
-    async def afresh(self, name: str) -> Declared:
-        """Return a pipe as its file stands now: whoever has just saved it means that, even if it does not read.
+    async def usable(self, name: str) -> PipeDefinition:
+        """Return a pipe as its file stands now. Raises ConfigError: it is broken."""
+        return usable(await self._afresh(name))
 
-        Raises UnknownUnitError: there is none of that name.
-        """
-        found = await asyncio.to_thread(self._room.catalog.fresh, name)
+    async def _afresh(self, name: str) -> Declared:
+        """Return a pipe as its file stands now: whoever has just saved it means that, even if it does not read."""
+        found = self._room.catalog.fresh(name)  # a stat: cheaper than a thread
         if found is None or found is not self._room.catalog.get(name):
             await self._room.upkeep.refresh()
-        known = self._room.catalog.declared(name)
+        known = self._room.definition(name)
         # The look holds back what does not read while it is young. A file that is away for a moment is what it was.
         return found if isinstance(found, BrokenPipe) and found.digest else known
 
-    async def usable(self, name: str) -> PipeDefinition:
-        """Return a pipe that can be used, as its file stands now.
-
-        Raises:
-            UnknownUnitError: There is none of that name; the nearest is named.
-            ConfigError: There is one, and it is broken.
-        """
-        return usable(await self.afresh(name))
-
-    async def validate(self, declared: Declared) -> tuple[Check, ...]:
-        """Check a pipe, its agent, its presets, its times."""
+    async def validate(self, name: str) -> tuple[Check, ...]:
+        """Check a pipe, its agent, its presets, its times; nothing is started."""
         from supervisord_py.pipes.checks import validate
 
+        declared = await self._afresh(name)
         if isinstance(declared, BrokenPipe):
             return validate(declared)
-        chosen = await self._room.intake.choose(declared, BY_HAND)
+        chosen = await choose(self._room, declared, BY_HAND)
         adapters, presets = await self._room.shelf.look()
         found = resolve(declared, presets)
         words = None if isinstance(found, PresetProblem) else _in_words(declared, found)
@@ -157,13 +152,15 @@ class PipeFiles:
         agent, agent_doubts = await self._of_agent(declared, chosen, adapters)
         if agent is not None and not troubles.keys() & {"agent", "command"}:
             troubles["agent"] = Problem(message=agent, file=str(declared.file), hint="mend that")
-        if isinstance(never := self._room.status.end_of_times(declared), Problem):
+        if isinstance(never := status.end_of_times(self._room, declared), Problem):
             troubles["schedule"] = never
         doubts: dict[str, list[str]] = {"agent": list(agent_doubts)}
-        for name, sentence in self._room.status.doubts(declared):
-            doubts.setdefault(name, []).append(sentence)
-        preset_doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
-        doubts["presets"] = [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in preset_doubts]
+        for check_name, sentence in status.doubts(self._room, declared):
+            doubts.setdefault(check_name, []).append(sentence)
+        left_out = presets.broken if EVERY in declared.presets else ()
+        preset_doubts = [f"the preset {each!r} is left out: {finding(presets.broken[each][0])}" for each in left_out]
+        runs_with = f"it runs with {chosen.preset.id or 'no preset'}"
+        doubts["presets"] = [f"{each} ({runs_with})" for each in (*chosen.warnings, *preset_doubts)]
         return await asyncio.to_thread(validate, declared, troubles, doubts, words)
 
     async def _of_agent(
@@ -175,7 +172,7 @@ class PipeFiles:
         spec = adapters.get(definition.agent)
         later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
-            example = self._room.intake.example(definition, chosen)
+            example = build(self._room, definition, BY_HAND, chosen, 0)
             found = await check(example, definition.folder, self._room.shelf)
         except CannotRunError as error:
             return error.message, ()
@@ -194,9 +191,3 @@ def _in_words(definition: PipeDefinition, found: ResolvedPreset) -> str | None:
     default = "" if definition.presets else ", the default one"
     then = f"; then {', '.join(each.id or '' for each in found.fallbacks)}" if found.fallbacks else ""
     return f"{found.preset.id}{default}: {what}{then}"
-
-
-def _preset_doubts(definition: PipeDefinition, presets: Presets) -> Iterator[str]:
-    """Say which presets a pipe does without at present."""
-    for name in presets.broken if EVERY in definition.presets else ():
-        yield f"the preset {name!r} is left out: {finding(presets.broken[name][0])}"

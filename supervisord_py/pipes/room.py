@@ -11,21 +11,29 @@ import asyncio
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import structs
 
-from supervisord_py.errors import ConflictError, InterruptedRunError, ShuttingDownError, UnknownUnitError
+from supervisord_py.errors import (
+    ConflictError,
+    InterruptedRunError,
+    InvalidInputError,
+    OverloadedError,
+    ShuttingDownError,
+    UnknownUnitError,
+)
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, Status
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, Status, Trigger
 from supervisord_py.ledger.table import together
-from supervisord_py.pipes import output, retention
+from supervisord_py.pipes import output, retention, status
 from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.checks import PipeFaults
 from supervisord_py.pipes.driver import RunDriver
+from supervisord_py.pipes.ending import REASONS
 from supervisord_py.pipes.events import EventSources, check_published
-from supervisord_py.pipes.intake import BY_HAND, Intake, again
+from supervisord_py.pipes.intake import BY_HAND, again, build, choose, enqueue, take_in
 from supervisord_py.pipes.models import PipeDefinition, PipesHealth, usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import (
@@ -40,33 +48,30 @@ from supervisord_py.pipes.output import (
 )
 from supervisord_py.pipes.pipe_files import PipeFiles
 from supervisord_py.pipes.queue import Queue
-from supervisord_py.pipes.run import REASONS, Run, look_at_runs
+from supervisord_py.pipes.run import Run, look_at_runs
 from supervisord_py.pipes.scheduler import Clocks, Timetable
 from supervisord_py.pipes.shelf import AgentShelf
 from supervisord_py.pipes.states import PipeStates, Upkeep
-from supervisord_py.pipes.status import PipeStatus
 from supervisord_py.pipes.triggers import Triggers
 from supervisord_py.process.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
     from supervisord_py.ledger.store import Ledger
-    from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.front_matter import Value
-    from supervisord_py.pipes.models import EventClaims, NextReport, PipeView, PublishedEvent
+    from supervisord_py.pipes.intake import Order
+    from supervisord_py.pipes.models import EventClaims, GroupView, NextReport, PipeView, PublishedEvent
     from supervisord_py.pipes.output import FollowItem
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import Child
 
-_MOST_NEXT = 50
-T = TypeVar("T")
 LOOK_AGAIN_SECONDS = 30.0
 """A timer of the loop does not count suspend, and the wall clock may be set: the longest time between two looks."""
+WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
+_MOST_NEXT = 50
 _log = structlog.get_logger(__name__)
 
 
@@ -81,11 +86,9 @@ class Pipes:
     Attributes:
         runs: Every execution that is not final, and those of which an end has still to be told, by id.
         is_ending: Nothing new is taken in.
+        files: Adds, changes, checks and removes pipes.
         task: Does something in the background until the room ends; what it raises is logged.
-        snapshot: Returns every pipe, by name; broken ones with their `config_error`.
-        queue: Returns all lines.
         definition: Returns what a pipe's file says; UnknownUnitError where there is none of that name.
-        refresh: Looks at the folders now.
     """
 
     def __init__(
@@ -117,13 +120,10 @@ class Pipes:
         self.line = Queue(config.slots)
         self.triggers = Triggers(self)
         self.timetable = Timetable(self)
-        self.status = PipeStatus(self)
-        self.intake = Intake(self)
         self.sources = EventSources(self)
         self.upkeep = Upkeep(self)
-        self._files = PipeFiles(self)
-        self.task, self.snapshot, self.queue = self.supervisor.task, self.status.all, self.status.queue
-        self.definition, self.refresh = self.catalog.declared, self.upkeep.refresh
+        self.files = PipeFiles(self)
+        self.task, self.definition = self.supervisor.task, self.catalog.declared
         self._is_over = self._is_gate_open = False
         self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
         """When to look at the line again."""
@@ -135,10 +135,9 @@ class Pipes:
         await self.supervisor.open()
         await self.shelf.open()
         await self.states.open()
-        await self.upkeep.begin()
-        await self.status.open()
+        changed = await self.upkeep.begin()
         await self.driver.adopt_all()
-        await self.upkeep.settle_all()
+        await self.upkeep.settle_all(changed)
         self.task(self.upkeep.look_for_ever())
         self.task(look_at_runs(self))
         self.events.listeners.add(self.sources.hear)
@@ -159,7 +158,7 @@ class Pipes:
             at_work = [run for run in self.runs.values() if self.line.position(run.id) is None]
             for run in at_work:
                 run.want_end(Cause.SHUTDOWN)
-            await asyncio.gather(*map(_over, at_work))
+            await asyncio.gather(*(run.until_done() for run in at_work))
             await self.detach()
 
     async def detach(self) -> None:
@@ -176,22 +175,10 @@ class Pipes:
         self._is_gate_open = False
         self._timer.cancel()
 
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something to its end, also when whoever asked goes away in the middle; return what it returns."""
-        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        async def do() -> None:
-            try:
-                result.set_result(await work)
-            except BaseException as error:
-                ending = ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
-                result.set_exception(error if isinstance(error, Exception) else ending)
-                result.exception()  # who asked may be gone
-                if not isinstance(error, Exception):
-                    raise
-
-        self.task(do())
-        return await asyncio.shield(result)
+    def refuse_at_the_end(self) -> None:
+        """Raise ShuttingDownError once nothing new is taken in."""
+        if self.is_ending:
+            raise ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
 
     def reconfigure(self, config: PipesConfig) -> None:
         self.config = config
@@ -218,14 +205,19 @@ class Pipes:
     def queued(self, pipe: str) -> tuple[Run, ...]:
         return tuple(it for it in self.of_pipe(pipe) if it.execution.status is Status.QUEUED)
 
+    def run_of(self, execution: Execution, definition: PipeDefinition | None = None, key: str | None = None) -> Run:
+        """Return the run of a row; `key`: of the process that it has already."""
+        return Run(self, execution, definition or self.definition_of(execution.pipe_name), key)
+
     def add(self, run: Run) -> None:
         self.runs[run.id] = self._of_pipes.setdefault(run.name, {})[run.id] = run
 
-    def push(self, *runs: Run) -> None:
-        for run in runs:
-            self.add(run)
-            self.line.push(run.execution)
-        self.admit()
+    def push(self, run: Run) -> None:
+        """Put an execution into the line; it is admitted at the next turn of the loop, with all that come now."""
+        self.add(run)
+        self.line.push(run.execution)
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(0, self.admit)
 
     def admit(self) -> None:
         """Start whoever can be, and come back when somebody else might; the line has moved."""
@@ -234,10 +226,7 @@ class Pipes:
             return
         admitted = self.line.admit(self.clocks.wall())
         for number in admitted:
-            if (run := self.runs.get(number)) is None:
-                self.line.ended(number)
-            else:
-                self.task(run.go())
+            self.task(self.runs[number].go())
         deadline = self.line.next_deadline()
         if deadline is not None:
             seconds = min(max(0.0, deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
@@ -249,27 +238,24 @@ class Pipes:
         for waiting in self.line.waiting():
             self.runs[waiting.id].tell()
 
-    def view(self, run: Run, row: Execution | None = None) -> Execution:
-        """Return an execution as it stands, with its place in line; with the texts of a row of it."""
-        it = run.execution
-        changes: dict[str, Any] = {} if row is None else {"stdout": row.stdout, "stderr": row.stderr}
-        if it.status is Status.QUEUED:  # who has a slot and is being started is the first
-            changes["position"] = self.line.position(run.id) or 1
-        return structs.replace(it, **changes)
+    def view(self, run: Run) -> Execution:
+        """Return an execution as it stands, with its place in line."""
+        if run.execution.status is Status.QUEUED:  # who has a slot and is being started is the first
+            return structs.replace(run.execution, position=self.line.position(run.id) or 1)
+        return run.execution
 
     async def end(self, run: Run, why: str) -> Execution:
         """Cancel one; return it as it became."""
-
-        async def leave_line() -> None:
-            await self.ledger.write(together(await run.final_row()))
-            run.take_final()
-            await self.after(run)
-
         if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
-            await self.finish(leave_line())
             self._tell_places()
-        await _over(run)
+            self.task(self._end_unrun(run))
+        await run.until_done()
         return run.execution
+
+    async def _end_unrun(self, run: Run) -> None:
+        await self.ledger.write(together(await run.final_row()))
+        run.take_final()
+        await self.after(run)
 
     async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:
         """Cancel all of a pipe's: first those that wait, so that none of them starts in between."""
@@ -288,11 +274,15 @@ class Pipes:
             exit_code=it.exit_code,
             duration_ms=it.duration_ms,
         )
-        self.status.ended(run)
+        self.states.ended(it)
         try:
-            if run.following is not None:
-                await _safely(run, self.intake.try_again(run, run.following))
-            await _safely(run, self.triggers.ended(run))
+            if run.following is not None and run.definition is not None:
+                row, order, chosen = run.following
+                follower = take_in(self, run.definition, row, order._replace(cause=run.event), chosen)
+                self.supervisor.say("execution_retried", follower, retry_of=run.id)
+            await self.triggers.ended(run)
+        except Exception:  # that it fails must not keep the slot
+            _log.exception("pipe_aftermath_failed", unit=run.unit, execution=run.id)
         finally:
             self.runs.pop(run.id, None)
             self._of_pipes.get(run.name, {}).pop(run.id, None)
@@ -314,9 +304,6 @@ class Pipes:
     def usable(self) -> Iterator[PipeDefinition]:
         return (each for each in self.catalog.all().values() if isinstance(each, PipeDefinition))
 
-    def run_of(self, execution: Execution, child: Child | None = None) -> Run:
-        return Run(self, execution, self.definition_of(execution.pipe_name), child.key if child else None)
-
     def say_of_pipe(self, event: str, pipe: str, *, cause: int | None = None, **facts: Any) -> None:
         self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
 
@@ -330,7 +317,7 @@ class Pipes:
             scheduler_error=scheduler.last_error,
             catalog=self.catalog.trouble,
             pipes=len(self.catalog.all()),
-            broken=self.status.broken(),
+            broken=status.count_broken(self),
             queued=len(self.line.waiting()),
             running=len(self.line.running),
             ledger=self.ledger.degraded,
@@ -346,63 +333,40 @@ class Pipes:
 
     def get(self, name: str) -> PipeView:
         """Return one pipe; UnknownUnitError where there is none of that name."""
-        return self.status.view(self.definition(name))
+        return status.view(self, self.definition(name))
+
+    def snapshot(self) -> tuple[PipeView, ...]:
+        """Return every pipe, by name; broken ones with their `config_error`."""
+        return tuple(status.view(self, declared) for declared in self.catalog.all().values())
+
+    def queue(self) -> tuple[GroupView, ...]:
+        """Return all lines."""
+        return status.lines(self)
 
     def next(self, name: str, count: int = 5) -> NextReport:
         """Return when a pipe is due, and why; UnknownUnitError where there is none of that name."""
-        return self.status.next(name, max(1, min(count, _MOST_NEXT)))
+        return status.next_report(self, self.definition(name), max(1, min(count, _MOST_NEXT)))
 
     def preview(self, text: str, timezone: str | None = None, count: int = 5) -> dict[str, Any]:
         """Return what a schedule means: JSON values `{valid, summary, error, hint, warnings, next}`; never raises."""
-        return self.status.preview(text, timezone, max(1, min(count, _MOST_NEXT)))
+        return status.preview(self, text, timezone, max(1, min(count, _MOST_NEXT)))
 
     async def rendered(self, name: str) -> str:
-        return await self.intake.rendered(usable(self.definition(name)))
+        """Return the prompt that a pipe would be run with now."""
+        definition = usable(self.definition(name))
+        newest = (await pipe_history.page(self.ledger, pipe_history.ExecutionFilter(limit=1))).executions
+        chosen = await choose(self, definition, BY_HAND)
+        number = newest[0].id + 1 if newest else 1
+        return build(self, definition, BY_HAND, chosen, number).rendered_prompt or ""
 
-    async def validate(self, name: str) -> tuple[Check, ...]:
-        """Check a pipe, its agent and its presets; nothing is started. UnknownUnitError where there is none."""
-        return await self._files.validate(await self._files.afresh(name))
-
-    async def enable(self, name: str) -> PipeView:
-        return await self._wish(name, enabled=True)
-
-    async def disable(self, name: str) -> PipeView:
-        """Have a pipe not run by itself, on this machine; what waits of it by itself is cancelled."""
-        return await self._wish(name, enabled=False)
-
-    async def _wish(self, name: str, *, enabled: bool) -> PipeView:
+    async def enable(self, name: str, *, enabled: bool = True) -> PipeView:
+        """Have a pipe run by itself or not, on this machine; if not, what waits of it by itself is cancelled."""
         definition = usable(self.definition(name))
         self.states.change(name, enabled=enabled, enabled_file=definition.enabled)
         await self.upkeep.settle(definition)
         self.say_of_pipe("pipe_enabled" if enabled else "pipe_disabled", name)
         self.look_again()
         return self.get(name)
-
-    async def configure(self, name: str, changes: Mapping[str, Value]) -> PipeView:
-        """Change front matter keys of a pipe's file; None removes one. Body, comments and other keys stay.
-
-        Raises:
-            UnknownUnitError: There is none of that name.
-            ConfigError: The file would be broken by it; nothing is written.
-        """
-        await self._files.configure(self.definition(name), changes)
-        return self.get(name)
-
-    async def install(self, source: str, *, name: str | None = None) -> PipeView:
-        """Add a pipe from a path, an https address or `example:NAME`: disabled, validated, whole or not at all."""
-        self._refuse_at_the_end()
-        return await self._files.install(source, name)
-
-    async def scaffold(self, name: str) -> PipeView:
-        """Make a new pipe to be filled in."""
-        self._refuse_at_the_end()
-        return self.get(await self._files.scaffold(name))
-
-    async def remove(self, name: str) -> None:
-        """End everything of a pipe, then delete its folder; its executions stay in the ledger."""
-        declared = self.definition(name)
-        await self.cancel_all(name, "its pipe was removed")
-        await self._files.remove(declared)
 
     # -- executions --------------------------------------------------------------------------------------------------
 
@@ -424,23 +388,19 @@ class Pipes:
         Raises UnknownUnitError, ConfigError: there is no pipe of that name, or its file is broken;
         ConflictError: it runs, or waits for its run, already (unless `queue`).
         """
-        self._refuse_at_the_end()
         order = BY_HAND._replace(context=context, timeout_seconds=timeout_seconds)
-        return await self.intake.run(await self._files.usable(name), order, queue=queue)
+        return (await self._run_by_hand(name, [order], queue=queue))[0]
 
     async def run_each(
         self, name: str, contexts: Sequence[Mapping[str, Any]], *, timeout_seconds: float | None = None
     ) -> tuple[Execution, ...]:
         """Queue a run by hand for each context, in their order: all of them or none. Raises as `run`."""
-        self._refuse_at_the_end()
         orders = [BY_HAND._replace(context=each, timeout_seconds=timeout_seconds) for each in contexts]
-        return await self.intake.run_each(await self._files.usable(name), orders)
+        return await self._run_by_hand(name, orders, queue=True)
 
     async def retry(self, number: int) -> Execution:
         """Run an execution again, as a new row that names it, with what its pipe says now; raises as `run`."""
-        self._refuse_at_the_end()
         before = await self.execution(number, blobs=True)
-        definition = await self._files.usable(before.pipe_name)
         if not before.status.is_final:
             raise ConflictError(
                 f"execution {number} is {before.status}; only one that is over can be retried",
@@ -448,7 +408,43 @@ class Pipes:
                 unit=before.unit,
                 execution=number,
             )
-        return await self.intake.run(definition, again(before), queue=False)
+        return (await self._run_by_hand(before.pipe_name, [again(before)], queue=False))[0]
+
+    async def _run_by_hand(self, name: str, orders: Sequence[Order], *, queue: bool) -> tuple[Execution, ...]:
+        self.refuse_at_the_end()
+        definition = await self.files.usable(name)
+        seconds = orders[0].timeout_seconds
+        if seconds is not None and not seconds > 0:
+            message = f"a timeout of {seconds:g} s is no time"
+            errors = [{"pointer": "/timeout", "message": message}]
+            raise InvalidInputError(message, hint="give seconds greater than 0", unit=f"pipe:{name}", errors=errors)
+        chosen = await choose(self, definition, orders[0])
+        # From here to the last of them nobody else has a turn: of two that ask at once, the second sees the first.
+        self._refuse_beside(name, len(orders), queue=queue)
+        runs = enqueue(self, definition, orders, chosen)
+        await self.ledger.flush()
+        return tuple(map(self.view, runs))
+
+    def _refuse_beside(self, name: str, count: int, *, queue: bool) -> None:
+        """Refuse a run beside one that is at work, or was asked for by hand, and more in line than can be meant."""
+        for run in () if queue else self.of_pipe(name):
+            waits = self.line.position(run.id) is not None
+            if not waits or run.execution.trigger is Trigger.MANUAL:
+                raise ConflictError(
+                    f"pipe {name} {'is in line already' if waits else 'runs already'}: execution {run.id}",
+                    hint=f"follow it: `pxctl pipe tail {run.id}`; or wait in line with --queue",
+                    unit=f"pipe:{name}",
+                    execution=run.id,
+                    pid=run.execution.pid,
+                )
+        waiting = len(self.queued(name))
+        if waiting + count > WAITING_MAX:
+            raise OverloadedError(
+                f"{waiting} executions of pipe {name} wait already, of {WAITING_MAX} at most",
+                hint=f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all",
+                unit=f"pipe:{name}",
+                retry_after_seconds=60,
+            )
 
     async def cancel(self, number: int) -> Execution:
         """End an execution in whatever state it is; return it as it became. ConflictError where it is over."""
@@ -474,11 +470,15 @@ class Pipes:
 
         Raises UnknownUnitError: there is none of that id, or it is not one of the `pipe`.
         """
-        run, rows = self.runs.get(number), []
-        if run is None or blobs:
+        run = self.runs.get(number)
+        if run is not None:
+            found: Execution | None = self.view(run)
+            if blobs and not run.execution.status.is_final:
+                texts = await asyncio.to_thread(output.texts, run.folder, self.config.output.row_bytes)
+                found = structs.replace(self.view(run), **texts)
+        else:
             rows = await (EXECUTIONS.find if blobs else EXECUTIONS.listed)(self.ledger, "WHERE id = ?", number)
-        found = next(iter(rows), None)
-        found = found if run is None else self.view(run, found)
+            found = next(iter(rows), None)
         if found is None or pipe not in {None, found.pipe_name}:
             raise UnknownUnitError(f"there is no execution {number}", hint="see `pxctl pipe runs`", execution=number)
         return found
@@ -492,22 +492,10 @@ class Pipes:
     async def output(
         self, number: int, stream: OutputStream = OutputStream.STDOUT, offset: int = 0, limit: int | None = None
     ) -> OutputPage:
-        """Return a piece of an execution's output; where the files are gone (retention) the row's text stands for them.
-
-        Raises UnknownUnitError: there is no execution of that id.
-        """
-        offset = max(0, offset)
+        """Return a piece of an execution's output. Raises UnknownUnitError: there is no execution of that id."""
         limit = max(0, min(self.config.output.page_bytes if limit is None else limit, PAGE_MAX))
         known = await self.execution(number)  # before the file is read: a final one's is whole then
-        folder = self.folder(number)
-        total, data = await asyncio.to_thread(
-            lambda: (output.size(folder, stream), output.read(folder, stream, offset, limit))
-        )
-        if total is None and known.status.is_final:
-            known = await self.execution(number, blobs=True)
-            return output.page_of_row(known, stream, offset, limit)
-        is_end = known.status.is_final and not known.truncated and offset + len(data) >= (total or 0)
-        return OutputPage(data, offset, total or 0, is_end, known.status.is_final and known.truncated)
+        return await asyncio.to_thread(output.page, self.folder(number), known, stream, max(0, offset), limit)
 
     async def follow(
         self, number: int, streams: Sequence[OutputStream] = BOTH, *begins: int
@@ -520,64 +508,54 @@ class Pipes:
             UnknownUnitError: There is none of that id.
             InterruptedRunError: This control plane ends; the execution goes on.
         """
-        known = await self.execution(number)
+        known, folder = await self.execution(number), self.folder(number)
         yield FollowNews("start", known)
         offsets = dict(zip(streams, (*begins, *[0] * len(streams)), strict=False))
         run = self.runs.get(number)
-        while run is not None and not run.done.is_set():
-            news, now = run.news, self.view(run)
+        while True:
+            is_over = run is None or run.done.is_set()  # before the files are read: they are whole then
+            news = None if run is None else run.news
+            now = known if run is None else self.view(run)
             if (now.status, now.position) != (known.status, known.position) and not now.status.is_final:
                 yield FollowNews("status", now)
-            known, found = now, False
-            for stream, at in offsets.items():
-                if data := await asyncio.to_thread(output.read, self.folder(number), stream, at, PIECE_BYTES):
-                    found = True
-                    offsets[stream] = at + len(data)
-                    yield FollowOutput(stream, at, data)
-            if run.is_left:
+            known = now
+            pieces = await asyncio.to_thread(_pieces, folder, offsets)
+            for piece in pieces:
+                offsets[piece.stream] = piece.offset + len(piece.data)
+                yield piece
+            if is_over and not pieces:
+                break
+            if run is not None and run.is_left and not is_over:
                 raise _cut_off(number)
-            if not found:
+            if not pieces and news is not None:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(news.wait(), None if now.position is not None else POLL_SECONDS)
-        for stream, at in offsets.items():
-            position = at
-            while (page := await self.output(number, stream, position, PIECE_BYTES)).data:
-                yield FollowOutput(stream, position, page.data)
-                position += len(page.data)
-        yield FollowNews("done", await self.execution(number) if run is None else self.view(run))
+        yield FollowNews("done", known)
 
     async def wait(self, number: int) -> Execution:
         """Wait until an execution is final; return it with the texts of its output. Raises as `follow` does."""
         run = self.runs.get(number)
         if run is None:
             return await self.execution(number, blobs=True)
-        await _over(run)
+        await run.until_done()
         if not run.done.is_set():
             raise _cut_off(number)
         return run.execution  # with its texts: a full disk may not show them yet
 
     async def publish_event(self, event: PublishedEvent) -> EventClaims:
-        """Start every enabled pipe that waits for an event, once each; BadRequestError where it is no such event."""
-        self._refuse_at_the_end()
+        """Start every enabled pipe that waits for an event, once each; not to be cancelled.
+
+        Raises BadRequestError: there is no such event.
+        """
+        self.refuse_at_the_end()
         check_published(event.name)
         return await self.triggers.publish(event)
 
-    def _refuse_at_the_end(self) -> None:
-        if self.is_ending:
-            raise ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
 
-
-async def _over(run: Run) -> None:
-    while not run.done.is_set() and not run.is_left:
-        await run.news.wait()
-
-
-async def _safely(run: Run, work: Awaitable[None]) -> None:
-    """Do one of the things that follow; that it fails must not keep the others from being done."""
-    try:
-        await work
-    except Exception:
-        _log.exception("pipe_aftermath_failed", unit=run.unit, execution=run.id)
+def _pieces(folder: Path, offsets: Mapping[OutputStream, int]) -> list[FollowOutput]:
+    """Return what each stream has from its offset on, where it has something. Blocking."""
+    found = [FollowOutput(each, at, output.read(folder, each, at, PIECE_BYTES)) for each, at in offsets.items()]
+    return [piece for piece in found if piece.data]
 
 
 def _cut_off(number: int) -> InterruptedRunError:

@@ -13,84 +13,45 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import math
 import os
-import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import structlog
 
-from supervisord_py.errors import ConflictError, KeeperLostError, PxError
+from supervisord_py.errors import ConflictError, KeeperLostError
 from supervisord_py.ledger.pipe_executions import (
     ErrorType,
     Execution,
     Outcome,
     Status,
     change_open,
-    finish,
     mark_running,
 )
 from supervisord_py.ledger.pipe_state import PIPE_STATES
-from supervisord_py.ledger.store import LedgerDegradedError
 from supervisord_py.ledger.table import together
-from supervisord_py.pipes import output
-from supervisord_py.pipes.ending import close
-from supervisord_py.pipes.launch import recall_secrets
-from supervisord_py.pipes.outcome import Cause, ErrorPattern, SuccessRule, ceiling_exceeded
+from supervisord_py.pipes import ending, output
+from supervisord_py.pipes.launch import RunTerms, recall_secrets
+from supervisord_py.pipes.outcome import Cause, ceiling_exceeded
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, Copier
 from supervisord_py.pipes.scheduler import Resumes, whole_ms
 from supervisord_py.process.instance import Instance
-from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from supervisord_py.ledger.table import Operation
+    from supervisord_py.pipes.intake import Chosen, Order
     from supervisord_py.pipes.launch import LaunchSpec
     from supervisord_py.pipes.models import PipeDefinition
-    from supervisord_py.pipes.outcome import NextTry
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.model import Child
 
 LOOK_SECONDS = 1.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, GROWTH = 0.01, 0.25, 1.5  # between two looks for more output
-CHARACTERS_A_SECOND = 32 * 1024
-"""So much text of a run goes into its row: a full one, at each look, would wear out the disk for hours."""
-REASONS = {
-    Cause.NOBODY: Reason.EXIT,
-    Cause.SETTLED: Reason.EXIT,
-    Cause.TIMEOUT: Reason.TIMEOUT,
-    Cause.SILENT: Reason.TIMEOUT,
-    Cause.CANCELLED: Reason.CANCELLED,
-    Cause.SHUTDOWN: Reason.SHUTDOWN,
-    Cause.INTERRUPTED: Reason.INTERRUPTED,
-    Cause.BUDGET: Reason.RUNTIME_LIMIT,
-    Cause.OUTPUT: Reason.RUNTIME_LIMIT,
-}
 _log = structlog.get_logger(__name__)
-
-
-class RunTerms(msgspec.Struct, frozen=True):
-    """How an agent that was started is to be read, judged and stopped: fixed at its start, kept in its row.
-
-    An edit of agents.toml changes what starts from now on, never how a run under way is judged. Keys are not in here:
-    who goes on with a run looks them up again.
-
-    Attributes:
-        success, errors: When it has succeeded, and what its errors look like.
-    """
-
-    parser: str = "text"  # name of its output format
-    success: SuccessRule = SuccessRule()
-    errors: tuple[ErrorPattern, ...] = ()
-    settle_seconds: float = 2.0  # grace after it said that it is done
-    stop_seconds: float = 5.0  # from TERM to KILL
-    stop_signal: int | None = None  # what it is asked to end with
-    patterns: tuple[str, ...] = ()  # regular expressions whose matches are never stored
-    copied: bool = False  # it writes `raw.*`, of which the files that are kept are made
 
 
 class Run(Instance):
@@ -105,7 +66,7 @@ class Run(Instance):
         trouble: Why its output is not stored at present.
         is_short: The disk took no output for a while: not all of it may be there.
         outcome: How it ended, once that is decided.
-        following: The next try, where one follows.
+        goes_on, following: Whether another try follows; its row, and why and with what it is.
         news: Set at the next change.
         done: Set when all that follows from its end is done.
         is_left: This control plane goes; the run goes on without it.
@@ -120,12 +81,14 @@ class Run(Instance):
         self, room: Pipes, execution: Execution, definition: PipeDefinition | None, key: str | None = None
     ) -> None:
         super().__init__(key or room.placement.new_key(), execution.unit)
+        loop = asyncio.get_running_loop()
         self.room = room
         self.execution = execution
         self.definition = definition
         self.terms = RunTerms()
-        with suppress(msgspec.MsgspecError):
-            self.terms = msgspec.json.decode(execution.progress or "", type=RunTerms)
+        if execution.progress:
+            with suppress(msgspec.MsgspecError):
+                self.terms = msgspec.json.decode(execution.progress, type=RunTerms)
         self.stop_seconds = self.terms.stop_seconds
         self.cause = Cause.NOBODY
         self.detail: str | None = None
@@ -133,22 +96,20 @@ class Run(Instance):
         self.trouble: str | None = None
         self.is_short = False
         self.outcome: Outcome | None = None
-        self.following: NextTry | None = None
-        self._news: asyncio.Event | None = None  # there while somebody waits
+        self.goes_on = False
+        self.following: tuple[Execution, Order, Chosen] | None = None
         self.done = asyncio.Event()
         self.is_left = False
-        self.is_claimed = False
+        self.is_at_work = False  # to be looked at
         self.launch: LaunchSpec | None = None
         self.fds: tuple[int, ...] = ()
-        self._turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.final: dict[str, Any] = {}  # what its row says of its end, once that is decided
+        self._news: asyncio.Event | None = None  # there while somebody waits
+        self._to_end: asyncio.Future[None] = loop.create_future()
+        self._grown: asyncio.Future[None] = loop.create_future()
         self._copier: Copier | None = None
-        self._settled_until = math.inf
-        self.is_at_work = False  # to be looked at
-        self._grown: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._stamp: tuple[Any, ...] = ()
-        self._row_due = 0.0
-        self._is_stale = False
-        self._final: dict[str, Any] = {}
+        self._settling: asyncio.TimerHandle | None = None
+        self._stamp: tuple[tuple[int, int], ...] = ()
 
     @property
     def id(self) -> int:
@@ -159,6 +120,10 @@ class Run(Instance):
         return self.definition.folder if self.definition else self.room.config.pipes_dir / self.name
 
     @property
+    def folder(self) -> Path:
+        return self.room.folder(self.id)
+
+    @property
     def died(self) -> bool:
         """Whether its end is an accident: the outcome says so, not the exit."""
         return False
@@ -167,10 +132,6 @@ class Run(Instance):
     def is_leaving_line(self) -> bool:
         """Whether it is to end, or has ended, before it ran."""
         return self.cause is not Cause.NOBODY and self.execution.started_at is None
-
-    @property
-    def folder(self) -> Path:
-        return self.room.folder(self.id)
 
     @property
     def news(self) -> asyncio.Event:
@@ -191,23 +152,20 @@ class Run(Instance):
         if self.cause is not Cause.NOBODY:
             return False
         self.cause, self.detail = cause, detail
-        self._turn.set_result(None)
+        self._to_end.set_result(None)
         return True
 
+    def leave(self) -> None:
+        self.is_left = True
+        self.tell()
+
+    async def until_done(self) -> None:
+        """Wait until all that follows from its end is done, or this control plane goes."""
+        while not self.done.is_set() and not self.is_left:
+            await self.news.wait()
+
     def open_files(self, found: LaunchSpec) -> None:
-        """Take the terms of an agent, and open what its process is to have. Blocking."""
-        adapter, stop, config = found.adapter, found.adapter.stop, self.room.config
-        patterns = (*config.output.redact, *(self.definition.redact if self.definition else ()))
-        self.terms = RunTerms(
-            parser=adapter.parser,
-            success=adapter.success,
-            errors=adapter.errors,
-            settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
-            stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
-            stop_signal=stop.number,
-            patterns=patterns,
-            copied=adapter.parser != "text" or bool(found.secrets or patterns),
-        )
+        """Open what its process is to have. Blocking."""
         self.stop_seconds = self.terms.stop_seconds
         self.fds = output.open_for_child(self.folder, copied=self.terms.copied)
         if found.stdin_file is not None:
@@ -218,10 +176,6 @@ class Run(Instance):
         fds, self.fds = self.fds, ()
         for fd in fds:
             os.close(fd)
-
-    def leave(self) -> None:
-        self.is_left = True
-        self.tell()
 
     # -- what the supervisor writes of it --------------------------------------------------------------------------
 
@@ -236,12 +190,9 @@ class Run(Instance):
         now = self.room.clocks.moment()
         wait_ms = max(0, round((now - self.execution.queued_at) * 1000))
         known = {"started_at": now, "queue_wait_ms": wait_ms, "instance": self.key}
-        self.is_claimed = True
         self.become(status=Status.RUNNING, **known)
-        seconds, progress = self.execution.plan.timeout_seconds, msgspec.json.encode(self.terms).decode()
-        claim = mark_running(self.id, timeout_seconds=seconds, progress=progress, **known)
-        state = PIPE_STATES.merge(self.name, last_run_at=now)
-        return together(claim, state, super().starting())
+        claim = mark_running(self.id, progress=msgspec.json.encode(self.terms).decode(), **known)
+        return together(claim, PIPE_STATES.merge(self.name, last_run_at=now), super().starting())
 
     def spawned(self, child: Child) -> Operation:
         who, found, clocks = child.identity, self.launch, self.room.clocks
@@ -256,29 +207,45 @@ class Run(Instance):
         return together(change_open(self.id, **known), super().spawned(child))
 
     async def ended(self) -> Operation:
-        if self.id and self.execution.status.is_final and self.outcome is None:
-            await self.room.intake.follow_up(self)
         return together(await self.final_row(), await super().ended())
+
+    async def final_row(self) -> Operation | None:
+        """Decide how it ended, and what follows; return what writes it down, None where that is done."""
+        if self.final or self.execution.status.is_final:
+            return None
+        had_process = self.child is not None or self.cause is Cause.INTERRUPTED
+        copier = await self._open_output() if had_process else None
+        return await ending.conclude(self, copier)
+
+    @property
+    def began(self) -> bool:
+        """Whether it ran, or was about to be spawned; not where another execution of its pipe runs already."""
+        return self.execution.started_at is not None and not isinstance(self.error, ConflictError)
+
+    def take_final(self) -> None:
+        if self.final and not self.execution.status.is_final:
+            self.become(position=None, **self.final)
 
     # -- its life ---------------------------------------------------------------------------------------------------
 
     async def go(self) -> None:
+        """Start it, see it through, and stop what is left of it."""
         starting = asyncio.ensure_future(self.room.supervisor.start(self.room.driver, self))
         try:
-            await asyncio.wait((starting, self._turn), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((starting, self._to_end), return_when=asyncio.FIRST_COMPLETED)
         finally:
             starting.cancel()
         await asyncio.wait([starting])
-        error = None if starting.cancelled() else starting.exception()
-        if self.cause is Cause.SHUTDOWN and not self.is_claimed:
+        if self.cause is Cause.SHUTDOWN and self.execution.started_at is None:
             await self.room.driver.release(self)
             self.leave()  # it waits on, for the next start
-        elif starting.cancelled() or error is not None:
+        elif starting.cancelled() or starting.exception() is not None:
             await self._stop()
         else:
             await self.see_through()
 
     async def see_through(self) -> None:
+        """Wait until a process that is there has ended, or is to end, and stop what is left of it."""
         try:
             await self._until_over()
         except KeeperLostError:
@@ -292,25 +259,22 @@ class Run(Instance):
 
     async def _until_over(self) -> None:
         """Wait until it has ended by itself, or is to end; take its output and look after it meanwhile."""
-        loop, clocks = asyncio.get_running_loop(), self.room.clocks
-        copier = await self._open_output()
+        clocks, copier = self.room.clocks, await self._open_output()
         exited = asyncio.ensure_future(self.room.supervisor.wait(self))
         pause, self.is_at_work = FIRST_PAUSE_SECONDS, True
         try:
-            while not exited.done() and not self._turn.done():
-                left = min(self._settled_until - loop.time(), self.deadline - clocks.boot())
+            while not exited.done() and not self._to_end.done():
+                left = max(0.0, self.deadline - clocks.boot())
+                # Once it has long said nothing, the look at all runs says whether there is more.
                 if self.terms.copied and (pause < LONGEST_PAUSE_SECONDS or self._news is not None):
-                    left = min(left, pause)  # else the next look says whether there is more
-                first = asyncio.FIRST_COMPLETED
-                await asyncio.wait((exited, self._turn, self._grown), timeout=max(0.0, left), return_when=first)
+                    left = min(left, pause)
+                awaited = (exited, self._to_end, self._grown)
+                await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if self._grown.done():
                     self._grown.result()
+                    self._grown, pause = asyncio.get_running_loop().create_future(), FIRST_PAUSE_SECONDS
                 if self.terms.copied and not exited.done():
-                    if self._grown.done():
-                        self._grown, pause = loop.create_future(), FIRST_PAUSE_SECONDS
                     pause = await self._copy(copier, pause)
-                    if loop.time() >= self._settled_until:
-                        self.want_end(Cause.SETTLED)
                 if clocks.boot() >= self.deadline and not exited.done():
                     self.want_end(Cause.TIMEOUT, _too_late(self.execution))
             if exited.done():
@@ -318,35 +282,24 @@ class Run(Instance):
         finally:
             self.is_at_work = False
             exited.cancel()
+            if self._settling is not None:
+                self._settling.cancel()
 
     async def _stop(self) -> None:
         """End what is there of it; returns when nothing is left, or what survives is named."""
         supervisor, driver = self.room.supervisor, self.room.driver
         if self.cause is not Cause.NOBODY:
-            self.wanted = REASONS[self.cause]
-        await self._ask_politely()
+            self.wanted = ending.REASONS[self.cause]
         stopping = supervisor.task(supervisor.stop(driver, self, self.wanted))
         stopped = asyncio.ensure_future(self.stopped.wait())  # a stop that breaks may never set it
         await asyncio.wait((stopping, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if self.report is not None and self.report.survivors and not self._final:
+        if self.report is not None and self.report.survivors and not self.final:
             await self.room.ledger.write(together(await self.final_row()))
             await driver.tidy(self)
             await self.room.after(self)
-            return
-        await asyncio.wait([stopping])
-
-    async def _ask_politely(self) -> None:
-        """Send the adapter's own signal first, where it has one that is not TERM; its grace counts twice then."""
-        number, placement = self.terms.stop_signal, self.room.placement
-        if self.record or self.child is None or number in {None, signal.SIGTERM, signal.SIGKILL}:
-            return
-        with suppress(PxError):
-            await self.room.supervisor.annotate(self)
-            await placement.signal(self.key, number or signal.SIGTERM)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.terms.stop_seconds):
-                    await self.room.supervisor.wait(self)
+        else:
+            await asyncio.wait([stopping])
 
     # -- its output -------------------------------------------------------------------------------------------------
 
@@ -354,10 +307,7 @@ class Run(Instance):
         if self._copier is None:
             secrets: tuple[str, ...] = ()
             if self.terms.copied:
-                if self.launch is not None:
-                    secrets = tuple(each.reveal() for each in self.launch.secrets)
-                else:
-                    secrets = await recall_secrets(self.execution, self.home, self.room.shelf)
+                secrets = await recall_secrets(self) if self.launch is None else self.launch.secrets
             copied, patterns = self.terms.copied, self.terms.patterns
             self._copier = Copier(self.folder, self.terms.parser, copied=copied, secrets=secrets, patterns=patterns)
         return self._copier
@@ -377,53 +327,39 @@ class Run(Instance):
             self.become(**msgspec.structs.asdict(summary.usage))
             if sentence := ceiling_exceeded(summary.usage, self.execution.plan):
                 self.want_end(Cause.BUDGET, sentence)
-        if not summary.settled:
-            self._settled_until = math.inf
-        elif self._settled_until == math.inf:
-            self._settled_until = asyncio.get_running_loop().time() + self.terms.settle_seconds
+        if summary.settled and self._settling is None:
             self.room.supervisor.say("execution_settled", self)
+            loop = asyncio.get_running_loop()
+            self._settling = loop.call_later(self.terms.settle_seconds, self.want_end, Cause.SETTLED)
+        elif not summary.settled and self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
         self.tell()
         return 0.0
 
     def look(self, stamp: tuple[tuple[int, int], ...], resumed_at: float | None) -> None:
         """Take in how much it has written (`measured`), and end it where that is too much, or its time is over."""
-        clocks, limits = self.room.clocks, self.room.config.output
-        now = clocks.boot()
+        now, limits = self.room.clocks.boot(), self.room.config.output
         if now >= self.deadline:
             self.want_end(Cause.TIMEOUT, _too_late(self.execution))
         if stamp != self._stamp:
             if self._stamp or any(written for written, _ in stamp):  # that its files are there is no word of it
                 self.heard_at = now
-            self._stamp, self._is_stale = stamp, True
+            self._stamp = stamp
             self.tell()
             if self.terms.copied and not self._grown.done():
                 self._grown.set_result(None)
         if any(written > limits.file_bytes for written, _ in stamp):
-            self.want_end(
-                Cause.OUTPUT, f"wrote more than {limits.file_bytes} bytes of output (pipes.output_file_bytes)"
-            )
+            words = f"wrote more than {limits.file_bytes} bytes of output (pipes.output_file_bytes)"
+            self.want_end(Cause.OUTPUT, words)
         patience = self.room.config.scheduler.wake_silence_seconds
         if resumed_at is not None and self.heard_at <= resumed_at and now - resumed_at >= patience:
             self.want_end(Cause.SILENT, f"said nothing for {patience:g} s after the machine woke up")
-        if self._is_stale and clocks.awake() >= self._row_due:
-            self._is_stale, self._row_due = False, math.inf
-            self.room.task(self._write_row())
 
     def break_off(self, defect: Exception) -> None:
         self.is_at_work = False
         if not self._grown.done():
             self._grown.set_exception(defect)
-
-    async def _write_row(self) -> None:
-        """Bring its row up to date; the more there is to write, the later again."""
-        facts = await asyncio.to_thread(self.texts)
-        self._row_due = self.room.clocks.awake() + len(facts["stdout"] + facts["stderr"]) / CHARACTERS_A_SECOND
-        if self._final or self.execution.status.is_final:
-            return
-        self.become(stdout_bytes=facts["stdout_bytes"], stderr_bytes=facts["stderr_bytes"])
-        with suppress(LedgerDegradedError):  # the end of the run says all of it again
-            usage = msgspec.structs.asdict(self.execution.usage)
-            await self.room.ledger.call(change_open(self.id, **facts, **usage))
 
     def measured(self) -> tuple[tuple[int, int], ...]:
         """Return how much it has written and when it last did, of each stream. Blocking."""
@@ -439,40 +375,6 @@ class Run(Instance):
         elif not self.terms.copied:
             self.trouble = None
         return tuple(found)
-
-    def texts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
-        for stream in BOTH:
-            facts[stream.value] = output.row_text(self.folder, stream, self.room.config.output.row_bytes)
-            facts[f"{stream.value}_bytes"] = output.size(self.folder, stream) or 0
-        return facts
-
-    # -- its end ----------------------------------------------------------------------------------------------------
-
-    async def final_row(self) -> Operation | None:
-        """Decide how it ended, and what follows; return what writes it down, None where that is done."""
-        if self._final or self.execution.status.is_final:
-            return None
-        started = self.execution.started_at
-        began = started is not None and not isinstance(self.error, ConflictError)
-        copier = await self._open_output() if self.child is not None or self.cause is Cause.INTERRUPTED else None
-        outcome, facts, now = await asyncio.to_thread(close, self, copier, began=began)
-        self.outcome, self.following = outcome, self.room.intake.next_try(self, outcome)
-        change = self.room.states.change_by(self.execution, outcome, now, goes_on=self.following is not None)
-        if self.is_claimed and self.child is None and began:
-            self.room.states.take(self.name, last_run_at=started)
-        self.room.states.take(self.name, **change)
-        self._final = facts
-        return finish(self.id, also=PIPE_STATES.merge(self.name, **change), **facts)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether its end was decided here."""
-        return bool(self._final)
-
-    def take_final(self) -> None:
-        if self._final and not self.execution.status.is_final:
-            self.become(position=None, **self._final)
 
 
 async def look_at_runs(room: Pipes) -> None:

@@ -1,6 +1,6 @@
 """Keys by reference (`$ENV`, `file:PATH`, `cmd:ARGV`), and how they are taken out of output before it is stored.
 
-A key itself is in no repr, no log, no argv and no message. A key file must be its owner's alone (0600 or stricter). A
+A key itself is in no log, no argv and no message. A key file must be its owner's alone (0600 or stricter). A
 command is split as a shell splits words, and run without one.
 """
 
@@ -29,22 +29,9 @@ _MAX_KEY_BYTES = 64 * 1024
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
 
-class Secret:
-    """A key. Only `reveal` shows it."""
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        return self._value
-
-    def __repr__(self) -> str:
-        return "[hidden]"
-
-
 async def resolve_key(
     reference: str, environ: Mapping[str, str], *, cwd: Path, run: Run, seconds: float = COMMAND_SECONDS
-) -> Secret:
+) -> str:
     """Return the key that a reference leads to. The reference is never quoted in a message: it may be a key.
 
     Args:
@@ -58,7 +45,7 @@ async def resolve_key(
     if variable := _VARIABLE.fullmatch(reference):
         name = variable[1] or variable[2]
         if key := environ.get(name, "").strip():
-            return Secret(key)
+            return key
         raise _no_key(f"the variable {name} is not set", f"set {name} in the .env beside pipe.md, or for the daemon")
     kind, _, rest = reference.partition(":")
     try:
@@ -66,9 +53,9 @@ async def resolve_key(
     except ValueError:
         words = []
     if kind == "file" and words:
-        return Secret(await asyncio.to_thread(_from_file, rest.strip(), environ, cwd))
+        return await asyncio.to_thread(_from_file, rest.strip(), environ, cwd)
     if kind == "cmd" and words:
-        return Secret(await _from_command(words, environ, cwd, run, seconds))
+        return await _from_command(words, environ, cwd, run, seconds)
     hint = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
     raise CannotRunError(ErrorType.CONFIG_ERROR, "an api_key is no reference to a key", hint=hint)
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import structlog
@@ -22,7 +22,6 @@ from supervisord_py.process import program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from supervisord_py.pipes.adapters import Adapters
     from supervisord_py.pipes.config import PipesConfig
@@ -30,39 +29,24 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.presets import Presets
     from supervisord_py.pipes.room import Pipes
 
-
-LOCALTIME = "/etc/localtime"
-TIMEZONE = "/etc/timezone"
-_OFFSET = re.compile(r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]{3,}>)(?P<sign>[+-]?)0?(?P<hours>[0-9]{1,2})(?::00)?")
-"""`TZ` of POSIX without daylight saving, as tzset(3) reads it: west of Greenwich counts positive."""
 _log = structlog.get_logger(__name__)
+SETTLE_SECONDS = 2.0  # the coarsest clocks of file systems tick so seldom: a younger file may change unseen
+T = TypeVar("T")
 
 
-def machine_zone(environ: Mapping[str, str], *, localtime: str = LOCALTIME, timezone: str = TIMEZONE) -> str:
-    """Return `TZ` where it names a zone, else what /etc/localtime points to, else what /etc/timezone says, else UTC.
-
-    A `TZ` that is none of the known zones, nor whole hours from Greenwich, is told in the log.
-    """
-    wanted = environ.get("TZ", "").lstrip(":")
-    linked = os.path.realpath(localtime).rpartition("zoneinfo/")[2]
-    found = next(filter(_is_zone, (wanted, _by_offset(wanted), linked, _first_line(timezone))), "UTC")
-    if wanted and found not in {wanted, _by_offset(wanted)}:
+def machine_zone(
+    environ: Mapping[str, str], *, localtime: str = "/etc/localtime", timezone: str = "/etc/timezone"
+) -> str:
+    """Return `TZ` where it names a zone, else what /etc/localtime points to, else what /etc/timezone says, else UTC."""
+    wanted, linked = environ.get("TZ", "").lstrip(":"), os.path.realpath(localtime).rpartition("zoneinfo/")[2]
+    try:
+        written = Path(timezone).read_text("utf-8", "replace")[:256].strip()
+    except OSError:
+        written = ""
+    found = next(filter(_is_zone, (wanted, linked, written)), "UTC")
+    if wanted and found != wanted:
         _log.warning("time_zone_unknown", wanted=wanted, taken=found, hint="write TZ=Area/City, or pipes.timezone")
     return found
-
-
-def _by_offset(wanted: str) -> str:
-    """Return the zone of `UTC-3`, which is three hours east: `Etc/GMT-3`; "" where it is no such text."""
-    found = _OFFSET.fullmatch(wanted)
-    return "" if found is None else f"Etc/GMT{found['sign'] or '+'}{int(found['hours'])}"
-
-
-def _first_line(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.readline(256).strip()
-    except OSError:
-        return ""
 
 
 def _is_zone(name: str) -> bool:
@@ -73,42 +57,28 @@ def _is_zone(name: str) -> bool:
     return bool(name)
 
 
-SETTLE_SECONDS = 2.0  # the coarsest clocks of file systems tick so seldom
-T = TypeVar("T")
-_Stamp: TypeAlias = tuple[int, int, int, int] | None
-"""Device, inode, size and change time (ns); None where there is no file."""
-
-
 class ReadAgain(Generic[T]):
-    """What one file says.
-
-    Args:
-        read: Reads it; a file that is not there, too.
-        wall: Unix seconds, to compare with the times of files.
-    """
+    """What one file says; it is read again only where it has changed, or is young."""
 
     def __init__(self, read: Callable[[Path], T], wall: Callable[[], float] = time.time) -> None:
         self._read = read
         self._wall = wall
-        self._known: tuple[Path, _Stamp, T] | None = None
+        self._known: tuple[Path, tuple[int, ...], T] | None = None
 
     def now(self, file: Path) -> T:
-        """Return what the file says, any number of threads may ask."""
-        known, stamp = self._known, _stamp(file)
+        """Return what the file says, any number of threads may ask. Blocking."""
+        known, stamp, is_young = self._known, (0, 0, 0, 0), False
+        try:
+            found = file.stat()
+            stamp = (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
+            is_young = abs(self._wall() - found.st_ctime) <= SETTLE_SECONDS
+        except OSError:
+            pass  # there is none
         if known is not None and known[:2] == (file, stamp):
             return known[2]
-        found = self._read(file)
-        is_young = stamp is not None and abs(self._wall() - stamp[3] / 1e9) <= SETTLE_SECONDS
-        self._known = None if is_young else (file, stamp, found)
-        return found
-
-
-def _stamp(file: Path) -> _Stamp:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
+        read = self._read(file)
+        self._known = None if is_young else (file, stamp, read)
+        return read
 
 
 class AgentShelf:

@@ -15,6 +15,7 @@ import structlog
 from msgspec import structs
 
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
+from supervisord_py.ledger.pipe_history import last_of_each
 from supervisord_py.ledger.pipe_state import PIPE_STATES, PipeStateRow, forget
 from supervisord_py.pipes.catalog import SETTLE_SECONDS
 from supervisord_py.pipes.due import Progress
@@ -33,13 +34,21 @@ FEW = 32  # so many pipes are looked at without a thread
 _INSTANTS = ("last_run_at", "last_due", "anchor_at")
 _NOT_ITS_OWN = frozenset((ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED))
 _MEANS = " | "  # between a schedule's text and what it was read as, in what is remembered of a pipe
+_AVERAGED = 20  # durations are averaged over about so many runs
 _log = structlog.get_logger(__name__)
 
 
 class PipeStates:
-    """One row for each pipe that was ever seen."""
+    """One row for each pipe that was ever seen.
+
+    Attributes:
+        last_status: How the newest execution of a pipe ended.
+        average_seconds: How long its runs take; of those before this life only the last one counts.
+    """
 
     def __init__(self, ledger: Ledger, clocks: Clocks) -> None:
+        self.last_status: dict[str, Status] = {}
+        self.average_seconds: dict[str, float] = {}
         self._ledger = ledger
         self._clocks = clocks
         self._rows: dict[str, PipeStateRow] = {}
@@ -54,6 +63,8 @@ class PipeStates:
             known = {name: getattr(row, name) for name in _INSTANTS}
             # What lies ahead of the clock was noted when that was wrong: it counts as now (B4).
             self._boots |= {(pipe, name): min(at, wall) - ahead for name, at in known.items() if at is not None}
+        for execution in (await last_of_each(self._ledger)).values():
+            self.ended(execution)
 
     def get(self, pipe: str) -> PipeStateRow:
         """Return the row of a pipe; an empty one where nothing is remembered."""
@@ -61,18 +72,16 @@ class PipeStates:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All pipes that something is remembered of."""
         return tuple(self._rows)
 
     def take(self, pipe: str, **fields: Any) -> None:
         """Take over a change that the transaction of somebody's row writes."""
         before = self.get(pipe)
         after = self._rows[pipe] = structs.replace(before, **fields)
-        ahead = self._clocks.wall() - self._clocks.boot()
         for name in _INSTANTS:
             instant = getattr(after, name)
             if instant is not None and instant != getattr(before, name):
-                self._boots[pipe, name] = instant - ahead
+                self._boots[pipe, name] = instant - (self._clocks.wall() - self._clocks.boot())
 
     def change(self, pipe: str, **fields: Any) -> None:
         """Change a row and write it behind."""
@@ -81,6 +90,10 @@ class PipeStates:
         if wanted or pipe not in self._rows:
             self.take(pipe, **wanted)
             self._ledger.post(PIPE_STATES.merge(pipe, **wanted))
+
+    def decided(self, pipe: str, words: str) -> None:
+        """Remember what was last done about a pipe, in a sentence."""
+        self.change(pipe, last_decision=words, last_decision_at=self._clocks.moment())
 
     async def forget(self, pipe: str) -> None:
         """Drop what is remembered of a pipe that is gone."""
@@ -117,6 +130,13 @@ class PipeStates:
             return {}
         return {"consecutive_failures": self.get(execution.pipe_name).consecutive_failures + 1}
 
+    def ended(self, it: Execution) -> None:
+        """Take in how an execution ended."""
+        self.last_status[it.pipe_name] = it.status
+        if it.duration_ms is not None and it.status in {Status.COMPLETED, Status.TIMED_OUT}:
+            before = self.average_seconds.get(it.pipe_name, it.duration_ms / 1000)
+            self.average_seconds[it.pipe_name] = before + (it.duration_ms / 1000 - before) / _AVERAGED
+
 
 class Upkeep:
     """Keeps what is remembered of pipes, and what waits of them, in step with their files."""
@@ -124,20 +144,18 @@ class Upkeep:
     def __init__(self, room: Pipes) -> None:
         self._room = room
         self._was_enabled: dict[str, bool] = {}
-        self._changed_meanwhile: set[str] = set()
         self._looking = asyncio.Lock()
 
-    async def begin(self) -> None:
-        """Look for the first time: nothing is an event, everything may have changed while we were away."""
+    async def begin(self) -> set[str]:
+        """Look for the first time; return the pipes whose schedule has changed while we were away."""
         await asyncio.to_thread(self._room.catalog.refresh)
-        self._changed_meanwhile = {it.name for it in self._room.usable() if self._note(it)}
+        return {it.name for it in self._room.usable() if self._note(it)}
 
-    async def settle_all(self) -> None:
+    async def settle_all(self, changed: set[str]) -> None:
         """Bring the line in step with what became of the pipes while we were away, once the line is known."""
         room = self._room
         for definition in tuple(room.usable()):
-            why = "its schedule has changed" if definition.name in self._changed_meanwhile else None
-            await self._dequeue(definition, why)
+            await self._dequeue(definition, "its schedule has changed" if definition.name in changed else None)
         if room.catalog.trouble is None:
             waiting = {run.name for run in room.runs.values()}
             for name in {*room.states.names, *waiting} - set(room.catalog.all()):

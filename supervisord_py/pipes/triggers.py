@@ -14,10 +14,10 @@ import structlog
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.pipe_executions import ErrorType, Group, Status, Trigger
-from supervisord_py.ledger.pipe_state import Claim, release_claim
+from supervisord_py.ledger.pipe_state import Claim
 from supervisord_py.pipes import events
 from supervisord_py.pipes.definition import FILE_CHANGED
-from supervisord_py.pipes.intake import Order
+from supervisord_py.pipes.intake import Order, choose, enqueue, enqueue_once
 from supervisord_py.pipes.models import Claimed, EventClaims, PublishedEvent, Suppressed
 from supervisord_py.pipes.schedule import At
 
@@ -37,13 +37,12 @@ class Triggers:
     def __init__(self, room: Pipes) -> None:
         self._room = room
 
-    # -- due times -----------------------------------------------------------------------------------------------
-
     async def due(self, pipe: str, due: Due) -> str | None:
         """Queue a pipe that is due; return why it is skipped, None when it is not."""
-        room, definition = self._room, self._room.definition_of(pipe)
+        room, definition, order = self._room, self._room.definition_of(pipe), Order(Trigger.SCHEDULED, Group.SCHEDULED)
         if definition is None or room.is_ending:
             return "it is not there any more" if definition is None else "the daemon is stopping"
+        chosen = await choose(room, definition, order)
         at_work = room.of_pipe(pipe)
         if any(run.is_leaving_line for run in at_work):  # whoever ends it says whether its time counts as served
             return "the execution that waited is just being cancelled"
@@ -54,15 +53,16 @@ class Triggers:
         change: dict[str, Any] = {"last_due": due.at, "occurrences": room.states.get(pipe).occurrences + 1}
         if isinstance(definition.schedule, At):
             change |= {"enabled": False, "enabled_file": definition.enabled}
-        await room.intake.take(definition, Order(Trigger.SCHEDULED, Group.SCHEDULED), **change)
+        enqueue(room, definition, [order], chosen, **change)
         return None
-
-    # -- events --------------------------------------------------------------------------------------------------
 
     async def publish(
         self, published: PublishedEvent, cause: int | None = None, source: Execution | None = None
     ) -> EventClaims:
         """Start every enabled pipe that waits for an event, once each; `source` is the execution that caused it."""
+        waiting = [each for each in self._room.usable() if each.events]
+        if not waiting:
+            return EventClaims()
         if source is None and published.source is not None:
             running = self._room.running(published.source)
             source = None if running is None else running.execution
@@ -71,7 +71,7 @@ class Triggers:
         event = published._replace(key=published.key or uuid.uuid4().hex, chain=chain)
         claimed: list[Claimed] = []
         suppressed: list[Suppressed] = []
-        for definition in tuple(self._room.usable()):
+        for definition in waiting:
             if not any(events.matches(each, event, str(definition.folder)) for each in definition.events):
                 continue
             why = self._refusal(definition, event) or self._looping(definition.name, event, cause)
@@ -97,21 +97,17 @@ class Triggers:
         why = events.loop(pipe, event)
         if why is not None and event.chain[-1] != pipe:
             self._room.say_of_pipe("pipe_event_suppressed", pipe, cause=cause, event_name=event.text, why=why)
-            self._decided(pipe, f"not started: {why}")
+            self._room.states.decided(pipe, f"not started: {why}")
         return why
-
-    def _decided(self, pipe: str, words: str) -> None:
-        self._room.states.change(pipe, last_decision=words, last_decision_at=self._room.clocks.moment())
 
     def _refusal(self, definition: PipeDefinition, event: PublishedEvent) -> str | None:
         room = self._room
-        for is_so, why in (
-            (room.is_ending, "the daemon is stopping"),
-            (not room.config.enabled, "pipes do not start by themselves here (pipes.enabled)"),
-            (not room.states.is_enabled(definition), "it is disabled"),
-        ):
-            if is_so:
-                return why
+        if room.is_ending:
+            return "the daemon is stopping"
+        if not room.config.enabled:
+            return "pipes do not start by themselves here (pipes.enabled)"
+        if not room.states.is_enabled(definition):
+            return "it is disabled"
         waiting = room.queued(definition.name)
         if len(waiting) >= room.config.scheduler.deferred_events:
             return f"{len(waiting)} of its executions wait already"
@@ -126,18 +122,17 @@ class Triggers:
         if event.chain:
             context["chain"] = event.chain
         order = Order(Trigger.EVENT, Group.EVENT, context=context, event=event.text, key=key, cause=cause)
+        chosen = await choose(self._room, definition, order)
         claim = Claim(name, event.text, key, self._room.clocks.moment())
-        run = await self._room.intake.take(definition, order, claim=claim)
+        run = await enqueue_once(self._room, definition, order, chosen, claim)
         if run is not None:
-            self._decided(name, f"started by the event {event.text}: execution {run.id}")
+            self._room.states.decided(name, f"started by the event {event.text}: execution {run.id}")
         return run
 
-    # -- ends ----------------------------------------------------------------------------------------------------
-
     async def ended(self, run: Run) -> None:
-        """Tell other pipes of an end, and give back what it had claimed where it failed for good."""
-        it, goes_on = run.execution, run.following is not None
-        if not goes_on and it.status is not Status.CANCELLED and it.error_type is not ErrorType.SHUTDOWN:
+        """Tell other pipes of an end that nothing follows."""
+        it = run.execution
+        if not run.goes_on and it.status is not Status.CANCELLED and it.error_type is not ErrorType.SHUTDOWN:
             name = "pipe_completed" if it.status is Status.COMPLETED else "pipe_failed"
             facts = {
                 "execution": it.id,
@@ -147,9 +142,7 @@ class Triggers:
                 "output_dir": it.output_dir,
             }
             await self.publish(PublishedEvent(name, it.pipe_name, str(it.id), facts, it.pipe_name), run.event, it)
-        if not goes_on and it.status is not Status.COMPLETED and it.trigger_event and it.trigger_key:
-            # Let the event start the pipe again, should it be told once more.
-            await self._room.ledger.write(release_claim(it.pipe_name, it.trigger_event, it.trigger_key))
         if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:
             # Else it would read as if what was decided (its first run, say) had come to pass.
-            self._decided(it.pipe_name, f"execution {run.id} did not run: {it.error_message or 'cancelled'}")
+            words = f"execution {run.id} did not run: {it.error_message or 'cancelled'}"
+            self._room.states.decided(it.pipe_name, words)

@@ -148,11 +148,12 @@ class FakePipes:
         self.views[name] = view
         return view
 
-    async def enable(self, name: str) -> PipeView:
-        return await self._change("enable", name, enabled=True)
+    @property
+    def files(self) -> FakePipes:
+        return self
 
-    async def disable(self, name: str) -> PipeView:
-        return await self._change("disable", name, enabled=False)
+    async def enable(self, name: str, *, enabled: bool = True) -> PipeView:
+        return await self._change("enable" if enabled else "disable", name, enabled=enabled)
 
     async def configure(self, name: str, changes: Mapping[str, str | None]) -> PipeView:
         self._did("configure", name, dict(changes))

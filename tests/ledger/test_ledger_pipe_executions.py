@@ -26,7 +26,7 @@ from supervisord_py.ledger.pipe_executions import (
     finish,
     mark_running,
 )
-from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow
+from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow, claimed
 from supervisord_py.ledger.store import Durability, Ledger, LedgerDegradedError
 from supervisord_py.ledger.table import together
 
@@ -55,15 +55,11 @@ def everything(number: int = 1) -> Execution:
     return Execution(**{**found, "id": number, "pipe_name": "report", "position": None})
 
 
-def of(pipe: str = "report", **facts: Any) -> Callable[[int], Execution]:
-    """Return what makes a queued execution."""
-    return lambda number: Execution(id=number, pipe_name=pipe, status=Status.QUEUED, queued_at=NOW, **facts)
-
-
 async def add(ledger: Ledger, pipe: str = "report", **facts: Any) -> int:
-    added = await pipe_executions.add(ledger, of(pipe, **facts))
-    assert added is not None
-    return added.id
+    number = ledger.next_number("pipe_executions")
+    row = Execution(id=number, pipe_name=pipe, status=Status.QUEUED, queued_at=NOW, **facts)
+    await ledger.write(EXECUTIONS.insert(row))
+    return number
 
 
 async def whole(ledger: Ledger, number: int) -> Execution:
@@ -148,15 +144,6 @@ async def test_one_execution_of_a_pipe_runs_and_the_holder_is_named(ledger: Ledg
     await ledger.write(mark_running(await add(ledger, "other"), started_at=NOW))
 
 
-async def test_an_event_starts_a_pipe_once_and_a_refusal_leaves_no_hole_in_the_ids(open_ledger: OpenLedger) -> None:
-    ledger = await open_ledger()
-    claim, also = Claim("report", "pipe_completed", "mail:7", NOW), PIPE_STATES.merge("report", occurrences=1)
-    told = await asyncio.gather(*(pipe_executions.add(ledger, of(), claim=claim, also=also) for _ in range(3)))
-    assert [it is None for it in told] == [False, True, True]
-    assert await PIPE_STATES.find(ledger) == [PipeStateRow("report", occurrences=1)]
-    assert await add(ledger, "mail") == 2
-
-
 async def fill_the_disk(ledger: Ledger) -> None:
     def limit(connection: sqlite3.Connection) -> None:
         (count,) = connection.execute("PRAGMA page_count").fetchone()
@@ -183,19 +170,17 @@ async def test_a_full_disk_stops_no_execution_and_forgets_none(open_ledger: Open
     before = await add(ledger, "mail")
     await ledger.write(mark_running(before, started_at=NOW))
     await fill_the_disk(ledger)
-    added = await pipe_executions.add(ledger, of(), also=PIPE_STATES.merge("report", last_due=NOW))
-    assert added is not None
-    assert await ledger.write(mark_running(added.id, started_at=NOW)) is Durability.DEFERRED
-    await ledger.write(finish(added.id, status=Status.COMPLETED, finished_at=NOW + 5, stdout="all"))
+    added = await add(ledger)
+    assert await ledger.write(mark_running(added, started_at=NOW)) is Durability.DEFERRED
+    await ledger.write(finish(added, status=Status.COMPLETED, finished_at=NOW + 5, stdout="all"))
     await ledger.write(finish(before, status=Status.FAILED, finished_at=NOW + 6))
     with pytest.raises(LedgerDegradedError):
-        await pipe_executions.add(ledger, of(), claim=Claim("report", "e", "k", NOW))
-    assert await EXECUTIONS.get(ledger, added.id) is None, "it is in memory only"
+        await ledger.call(claimed(Claim("report", "e", "k", NOW), PIPE_STATES.merge("report")))
+    assert await EXECUTIONS.get(ledger, added) is None, "it is in memory only"
     await make_room(ledger)
-    row = await whole(ledger, added.id)
+    row = await whole(ledger, added)
     assert (row.status, row.stdout, row.started_at) == (Status.COMPLETED, "all", NOW)
     assert (await whole(ledger, before)).status is Status.FAILED
-    assert [it.last_due for it in await PIPE_STATES.find(ledger)] == [NOW]
     assert ledger.lost_writes == 0
 
 
@@ -225,4 +210,4 @@ async def test_a_ledger_of_the_third_version_loads_with_its_pipes(path: Path, op
     assert (states["daily-report"].enabled, states["daily-report"].occurrences) == (True, 1)
     assert states["mail"] == PipeStateRow("mail", consecutive_failures=3)
     again = Claim("mail", "pipe_completed", "daily-report:1", NOW)
-    assert await pipe_executions.add(ledger, of("mail"), claim=again) is None, "it was taken in the old one"
+    assert not await ledger.call(claimed(again, PIPE_STATES.merge("mail"))), "it was taken in the old one"

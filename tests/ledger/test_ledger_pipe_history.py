@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, Execution, Status
 from supervisord_py.ledger.pipe_history import ExecutionFilter
@@ -70,23 +68,12 @@ async def test_pages_follow_each_other_and_hold_what_fits_newest_first(ledger: L
         assert got.next_cursor == (expected[wanted.limit - 1] if len(expected) > wanted.limit else None)
 
 
-async def test_the_last_of_each_pipe_and_how_long_they_take(ledger: Ledger) -> None:
+async def test_the_last_of_each_pipe(ledger: Ledger) -> None:
     assert await pipe_history.last_of_each(ledger) == {}
-    assert await pipe_history.average_seconds(ledger) == {}
-    told = (
-        ("a", "completed", 9000),
-        ("b", "failed", 100),
-        ("a", "failed", 1),
-        ("a", "completed", 1000),
-        ("a", "timed_out", 3000),
-        ("c", "queued", None),
-        ("a", "cancelled", 5),
-    )
-    await put(ledger, [row(it, pipe, status, duration_ms=ms) for it, (pipe, status, ms) in enumerate(told, 1)])
+    told = (("a", "completed"), ("b", "failed"), ("a", "failed"), ("c", "queued"), ("a", "cancelled"))
+    await put(ledger, [row(it, pipe, status) for it, (pipe, status) in enumerate(told, 1)])
     last = await pipe_history.last_of_each(ledger)
-    assert {pipe: it.id for pipe, it in last.items()} == {"a": 7, "b": 2, "c": 6}
-    assert await pipe_history.average_seconds(ledger, runs=2) == {"a": 2.0}, "failures end when they like"
-    assert (await pipe_history.average_seconds(ledger))["a"] == pytest.approx(13 / 3)
+    assert {pipe: it.id for pipe, it in last.items()} == {"a": 5, "b": 2, "c": 4}
 
 
 async def test_what_was_used_since_a_moment(ledger: Ledger) -> None:
@@ -150,7 +137,6 @@ async def test_no_question_of_the_history_reads_all_rows(ledger: Ledger) -> None
         await pipe_history.page(ledger, wanted)
     await pipe_history.last_of_each(ledger)
     await pipe_history.usage_since(ledger, 1.0, "a")
-    await pipe_history.average_seconds(ledger)
     await ledger.read(lambda connection: connection.set_trace_callback(None))
 
     def plans(connection: sqlite3.Connection) -> list[tuple[str, str]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from supervisord_py.ledger import instants, retention
-from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow, forget, release_claim, take_claim
+from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow, claimed, forget, release_claim
 
 if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
@@ -19,10 +19,12 @@ NOW = 1_763_700_000.5
 
 
 async def take(ledger: Ledger, claim: Claim) -> bool:
-    return await ledger.call(lambda connection: take_claim(connection, claim))
+    """Claim, and count in the same transaction; say whether it was free."""
+    count = "UPDATE pipe_scheduler_state SET occurrences = occurrences + 1 WHERE pipe_name = ?"
+    return bool(await ledger.call(claimed(claim, lambda connection: connection.execute(count, (claim.pipe_name,)))))
 
 
-async def claimed(ledger: Ledger, column: str) -> list[object]:
+async def cells(ledger: Ledger, column: str) -> list[object]:
     return await ledger.read(lambda it: [cell for (cell,) in it.execute(f"SELECT {column} FROM pipe_claims")])  # noqa: S608
 
 
@@ -49,13 +51,14 @@ async def test_a_pipe_that_is_removed_is_forgotten_with_its_claims(ledger: Ledge
         await ledger.write(PIPE_STATES.merge(pipe))
         assert await take(ledger, Claim(pipe, "e", "k", NOW))
     await ledger.write(forget("a"))
-    assert await PIPE_STATES.find(ledger) == [PipeStateRow("b")]
-    assert await claimed(ledger, "pipe_name") == ["b"]
+    assert await PIPE_STATES.find(ledger) == [PipeStateRow("b", occurrences=1)]
+    assert await cells(ledger, "pipe_name") == ["b"]
 
 
 async def test_a_claim_is_somebodys_until_it_is_given_back_or_old(ledger: Ledger) -> None:
-    assert await take(ledger, Claim("a", "e", "k", NOW))
-    assert not await take(ledger, Claim("a", "e", "k", NOW + 9))
+    await ledger.write(PIPE_STATES.merge("a"))
+    asked = await asyncio.gather(*(take(ledger, Claim("a", "e", "k", NOW + later)) for later in (0, 9, 3)))
+    assert (asked, [it.occurrences for it in await PIPE_STATES.find(ledger)]) == ([True, False, False], [1])
     await ledger.write(release_claim("a", "e", "k"))
     assert await take(ledger, Claim("a", "e", "k", NOW))
     for number in range(25):
@@ -63,21 +66,7 @@ async def test_a_claim_is_somebodys_until_it_is_given_back_or_old(ledger: Ledger
     limits = retention.RetentionLimits(pipe_claims_seconds=10.0)
     assert await retention.prune(ledger, limits, now=NOW + 30, batch=4) == {"pipe_claims": 21}
     assert await take(ledger, Claim("a", "e", "k", NOW + 30))
-    assert instants.to_text(NOW + 30) in await claimed(ledger, "claimed_at")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0, "1970-01-01T00:00:00.000Z"),
-        (0.0006, "1970-01-01T00:00:00.001Z"),
-        (-1.0, "1969-12-31T23:59:59.000Z"),
-        (1e300, "9999-12-31T23:59:59.999Z"),
-        (float("-inf"), "0001-01-01T00:00:00.000Z"),
-    ],
-)
-def test_a_moment_that_no_calendar_knows_becomes_the_nearest(seconds: float, text: str) -> None:
-    assert instants.to_text(seconds) == text
+    assert instants.to_text(NOW + 30) in await cells(ledger, "claimed_at")
 
 
 @given(st.floats(0, 4e9), st.floats(0, 4e9))
@@ -89,7 +78,10 @@ def test_texts_sort_as_the_moments_do_and_are_read_to_the_millisecond(one: float
     assert instants.to_text(read) == instants.to_text(one), "what is read and written again is the same"
 
 
-def test_texts_of_other_hands_are_read_where_they_say_a_moment() -> None:
+def test_odd_moments_and_texts_of_other_hands_become_the_nearest_or_none() -> None:
+    assert instants.to_text(0.0006) == "1970-01-01T00:00:00.001Z"
+    assert instants.to_text(1e300) == "9999-12-31T23:59:59.999Z"
+    assert instants.to_text(float("-inf")) == "0001-01-01T00:00:00.000Z"
     assert instants.to_seconds("1970-01-01T01:00:00+01:00") == 0.0
     assert instants.to_seconds("1970-01-01 00:00:01") == 1.0
     assert instants.to_seconds("soon") is None

@@ -36,7 +36,6 @@ from supervisord_py.pipes.launch import (
     recall_secrets,
 )
 from supervisord_py.pipes.preflight import Completed
-from supervisord_py.pipes.secrets import Secret
 from supervisord_py.pipes.shelf import AgentShelf
 
 BUILTIN = load_adapters(None)
@@ -86,10 +85,16 @@ class House:
 
     async def prepare(self, *order: Any, agents: str = MINE, **plan: Any) -> LaunchSpec:
         (self.root / "agents.toml").write_text(agents)
-        return await prepare(self.execution(*order, **plan), self.folder, self.shelf)
+        return await prepare(self.run_of(self.execution(*order, **plan)))
 
-    async def refused(self, *order: Any, **plan: Any) -> CannotRunError:
-        with pytest.raises(CannotRunError) as caught:
+    def run_of(self, it: Execution) -> Any:
+        """Return what a launch reads of a run."""
+        room = SimpleNamespace(shelf=self.shelf)
+        known = {"room": room, "definition": None, "open_files": lambda _: None}
+        return SimpleNamespace(execution=it, home=self.folder, folder=self.run_dir, **known)
+
+    async def refused(self, *order: Any, **plan: Any) -> Any:
+        with pytest.raises((CannotRunError, OSError)) as caught:
             await self.prepare(*order, **plan)
         assert not (self.run_dir / "agent").exists()
         assert not (self.run_dir / "prompt.md").exists()
@@ -128,7 +133,7 @@ async def test_pi_is_made_ready(house: House) -> None:
     assert {name: found.env[name] for name in expected} == expected
     assert Path(expected["PX_OUTPUT_DIR"]).is_dir()
     assert (found.version.text, found.warnings, found.session_path) == ("0.74.2", (), sessions)
-    assert [secret.reveal() for secret in found.secrets] == ["sk-very-secret"]
+    assert list(found.secrets) == ["sk-very-secret"]
     everything = repr(found) + "".join(path.read_text() for path in house.run_dir.rglob("*") if path.is_file())
     assert "sk-very-secret" not in everything + "".join(found.argv)
 
@@ -195,10 +200,9 @@ async def test_folders_that_cannot_be_written(house: House, monkeypatch: pytest.
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(launch, "write_private", full)
-    assert (await house.refused("mine")).error_type is ErrorType.DISK_FULL
+    assert (await house.refused("mine")).errno == errno.ENOSPC
     monkeypatch.setattr("os.access", lambda _path, mode: mode == os.X_OK)
-    refused = await house.refused("mine")
-    assert (refused.error_type, "output/7 cannot be written" in refused.message) == (ErrorType.CONFIG_ERROR, True)
+    assert (await house.refused("mine")).filename.endswith("output/7")
 
 
 async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> None:
@@ -215,8 +219,8 @@ async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> N
     ]
     for reference, secrets in rows:
         it = house.execution("claude", Preset(provider="acme", api_key=reference))
-        assert await recall_secrets(it, house.folder, house.shelf) == secrets
-    assert await recall_secrets(house.execution("nobody"), house.folder, house.shelf) == ()
+        assert await recall_secrets(house.run_of(it)) == secrets
+    assert await recall_secrets(house.run_of(house.execution("nobody"))) == ()
 
 
 def test_where_programs_are_looked_for(tmp_path: Path) -> None:
@@ -317,7 +321,7 @@ def environment(
 ) -> tuple[dict[str, str], set[str]]:
     spec = BUILTIN.get(spec) if isinstance(spec, str) else spec
     known = values(spec.name, preset) if spec.name in BUILTIN.agents else {}
-    key = Secret("sk-preset") if preset.api_key else None
+    key = "sk-preset" if preset.api_key else None
     env, secrets = build_environment(spec, known, DAEMON, ("PATH", "HOME"), dotenv or {}, key)
     return env, set(secrets)
 

@@ -131,14 +131,13 @@ def test_the_text_of_a_row_is_all_or_head_and_tail_with_whole_characters(
     assert output.row_text(tmp_path, OUT, limit) == text
 
 
-async def test_where_only_the_row_is_left_it_stands_for_the_files(short_tmp: Path) -> None:
-    """And whoever reads it is told where it is not the whole."""
+async def test_whoever_reads_an_output_whose_files_are_gone_is_told(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("long", "head -c 400000 /dev/zero | tr '\\0' x; echo err >&2")
         done = await rig.run("long")
         assert (done.status, done.stdout_bytes, done.truncated) == (Status.COMPLETED, 400_000, False)
         await eventually(lambda: not rig.placement.children(), "the release")
         shutil.rmtree(rig.room.folder(done.id))
-        row = await rig.room.output(done.id, OUT, 0, 1_000_000)
-        assert (row.data.decode(), row.total_bytes, row.complete, row.truncated) == (done.stdout, 400_000, False, True)
-        assert (await rig.room.output(done.id, ERR, 0, 100)).complete
+        page = await rig.room.output(done.id, OUT, 0, 1_000_000)
+        assert (page.data, page.complete, page.truncated) == (b"", False, True)
+        assert (await rig.room.execution(done.id, blobs=True)).stdout == done.stdout

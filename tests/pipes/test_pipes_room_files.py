@@ -24,10 +24,10 @@ async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Pat
     async with pipe_house(short_tmp) as rig:
         rig.room.reconfigure(replace(rig.config, timeout_max_seconds=60.0))
         rig.write("long", "agent: command\ncommand: [sleep, 9]\ntimeout: 10m")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         told = "timeout: 600 s is cut to 60 s (pipes.timeout_max_seconds)"
         assert rig.room.get("long").warnings == (told,)
-        assert told in {each.message for each in await rig.room.validate("long")}
+        assert told in {each.message for each in await rig.room.files.validate("long")}
         queued = await rig.room.run("long", timeout_seconds=90.0)
         assert queued.plan.warnings == ("timeout: 90 s is cut to 60 s (pipes.timeout_max_seconds)",)
         await rig.room.cancel(queued.id)
@@ -48,9 +48,9 @@ async def test_a_look_ends_when_what_another_one_found_is_taken_in(
 
         monkeypatch.setattr(upkeep, "_take", held)
         rig.write("fresh", "agent: command\ncommand: cat")
-        first = asyncio.create_task(rig.room.refresh())
+        first = asyncio.create_task(rig.room.upkeep.refresh())
         await reached.wait()
-        second = asyncio.create_task(rig.room.refresh())
+        second = asyncio.create_task(rig.room.upkeep.refresh())
         ended, _ = await asyncio.wait({second}, timeout=0.5)
         go.set()
         await asyncio.gather(first, second)
@@ -62,7 +62,7 @@ async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does
     async with pipe_house(short_tmp, scheduler=False) as rig:
         for name in ("gone", "off", "late", "kept"):
             rig.shell(name, "echo", "schedule: every 1h")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         rig.room.timetable.start()
         await eventually(lambda: rig.room.health().queued == 4, "four in line")
         await rig.room.detach()
@@ -86,11 +86,11 @@ async def test_who_asks_straight_after_an_edit_is_answered_for_the_file_as_it_is
     """The look holds back what is young and does not read; a person has saved it and means it."""
     async with pipe_house(short_tmp) as rig:
         file = rig.shell("p", "echo one") / "pipe.md"
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         file.write_text("---\nagent: command\ncommand: [echo, two]\nschedule: nonsense\n---\n")
         with pytest.raises(ConfigError, match="nonsense"):
             await rig.room.run("p")
-        assert "fail" in {it.status.value for it in await rig.room.validate("p")}
+        assert "fail" in {it.status.value for it in await rig.room.files.validate("p")}
         assert not await rig.rows()
         file.write_text("---\nagent: command\ncommand: [echo, two]\n---\n")
         assert (await rig.run("p")).stdout == "two\n"
@@ -116,7 +116,7 @@ async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(
         for name, (front, _line, _words, _kind) in CASES.items():
             rig.write(name, front)
         folder = rig.shell("sound", "echo fine")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         views = {each.name: each for each in rig.room.snapshot()}
         for name, (_front, line, words, kind) in CASES.items():
             told = views[name].config_error or ""
@@ -127,7 +127,7 @@ async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(
             assert words in (done.error_message or "")
             assert told in rig.room.next(name).sentences[0]
         assert (views["sound"].config_error, rig.room.health().broken) == (None, len(CASES))
-        checks = {each.name: each.status for each in await rig.room.validate("careless")}
+        checks = {each.name: each.status for each in await rig.room.files.validate("careless")}
         assert checks["presets"] is CheckStatus.FAIL
         presets.write_text(f'{PRESET}default = true\n[presets.fats]\nprovider = "openai"\nmodel = "m"\n')
         agents.write_text('[agents.claud]\nargv = ["true"]\nparser = "text"\n')
@@ -148,15 +148,15 @@ async def test_a_change_is_refused_for_what_it_breaks_and_for_nothing_else(short
         text = (folder / "pipe.md").read_text()
         rig.write("stranger", "agent: claud\ntimeout: 1m")
         rig.write("torn", "agent: claud\nschedule: continuous")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         for changes in ({"agent": "nosuch"}, {"preset": "nosuch"}, {"command": "./nosuch"}):
             for name in ("sound", "stranger") if "preset" in changes else ("sound",):
                 with pytest.raises(ConfigError) as refused:
-                    await rig.room.configure(name, changes)
+                    await rig.room.files.configure(name, changes)
                 assert (refused.value.extra["pointer"], refused.value.exit_code) == (f"/{next(iter(changes))}", 2)
         assert (folder / "pipe.md").read_text() == text
-        assert "claud" in ((await rig.room.configure("stranger", {"timeout": "2m"})).config_error or "")
-        assert (await rig.room.configure("stranger", {"agent": "pi"})).config_error is None
+        assert "claud" in ((await rig.room.files.configure("stranger", {"timeout": "2m"})).config_error or "")
+        assert (await rig.room.files.configure("stranger", {"agent": "pi"})).config_error is None
         with pytest.raises(ConfigError, match="continuous"):
-            await rig.room.configure("torn", {"timeout": "2m"})
-        assert "claud" in ((await rig.room.configure("torn", {"schedule": "manual"})).config_error or "")
+            await rig.room.files.configure("torn", {"timeout": "2m"})
+        assert "claud" in ((await rig.room.files.configure("torn", {"schedule": "manual"})).config_error or "")

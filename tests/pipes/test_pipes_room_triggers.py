@@ -34,22 +34,22 @@ async def test_what_was_due_and_is_taken_out_of_the_line_unrun_is_due_again(shor
     """By disabling or by another schedule; what somebody cancelled by hand was not wanted."""
     async with pipe_house(short_tmp) as rig:
         rig.shell("hold", "exec sleep 1000", "schedule: every 1h")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         await eventually(lambda: rig.room.get("hold").pid, "the start")
         roster = rig.room
         for name in ("off", "edited", "hand"):
             rig.shell(name, "echo", "schedule: every 1h")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         await eventually(lambda: all(roster.queued(it) for it in ("off", "edited", "hand")), "all in line")
-        await rig.room.disable("off")
+        await rig.room.enable("off", enabled=False)
         said = f"execution {(await rig.rows('off'))[0].id} did not run: cancelled before it ran: it was disabled"
         assert rig.room.next("off").last_decision.text == said
         await rig.room.enable("off")
-        await rig.room.configure("edited", {"schedule": "every 2h"})
+        await rig.room.files.configure("edited", {"schedule": "every 2h"})
         await rig.room.cancel_pipe("hand")
         await eventually(lambda: roster.queued("off") and roster.queued("edited"), "both in line again")
         assert "first run" in rig.room.next("off").last_decision.text
-        await rig.room.disable("hand")
+        await rig.room.enable("hand", enabled=False)
         await rig.room.enable("hand")
         wait = await eventually(lambda: rig.room.get("hand").next_run, "its next time")
         assert abs(wait - rig.time.clocks.wall() - 3600) < 60
@@ -67,7 +67,7 @@ async def test_an_end_starts_the_pipes_that_wait_for_it_and_never_in_a_circle(sh
         rig.shell("b", "cat", "trigger: {events: ['pipe_completed:a', 'pipe_completed:b']}")
         rig.shell("c", "echo", "trigger: {events: ['pipe_failed:*']}\nretries: 0")
         rig.shell("bad", "exit 1", "retries: 0")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         first = await rig.run("a")
         second = (await row_of(rig, "b"))[0]
         assert (second.trigger, second.group, second.trigger_event) == (Trigger.EVENT, Group.EVENT, "pipe_completed:a")
@@ -86,7 +86,7 @@ async def test_an_event_is_claimed_once_and_given_back_when_the_run_failed(short
     async with pipe_house(short_tmp) as rig:
         rig.shell("hook", "cat", "trigger: {events: [invoice]}\nretries: 0")
         rig.shell("off", "cat", "trigger: {events: [invoice]}\nenabled: false")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         event = PublishedEvent("invoice", key="n-1", facts={"total": 3})
         claims = await rig.room.publish_event(event)
         assert [it.pipe for it in claims.claimed] == ["hook"]
@@ -97,7 +97,7 @@ async def test_an_event_is_claimed_once_and_given_back_when_the_run_failed(short
         await rig.restart()
         assert (await rig.room.publish_event(event)).claimed == ()
         rig.shell("hook", "exit 1", "trigger: {events: [invoice]}\nretries: 0")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         other = PublishedEvent("invoice", key="n-2")
         failed = (await rig.room.publish_event(other)).claimed[0].execution
         assert (await rig.room.wait(failed)).status is Status.FAILED
@@ -109,7 +109,7 @@ async def test_files_and_tools_that_fail_start_pipes(short_tmp: Path) -> None:
         inbox = rig.shell("inbox", "cat", "trigger: {events: ['file_changed:in/*.txt']}") / "in"
         inbox.mkdir()
         rig.shell("nurse", "cat", "trigger: {events: ['tool_failed:fetch']}")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         rig.events.publish("died", "tool:fetch", instance="i-1")
         nurse = (await row_of(rig, "nurse"))[0]
         assert nurse.trigger_event == "tool_failed:fetch"

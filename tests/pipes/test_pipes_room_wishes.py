@@ -27,11 +27,11 @@ async def test_a_wish_is_over_for_good_once_the_file_says_something_new(short_tm
     async with pipe_house(short_tmp) as rig:
         for word, enabled in (("true", True), ("false", False), ("true", True)):
             rig.shell("p", "echo", f"enabled: {word}")
-            await rig.room.refresh()
+            await rig.room.upkeep.refresh()
             assert rig.room.get("p").enabled is enabled
             if word == "true":
-                await rig.room.disable("p")
-                await rig.room.refresh()
+                await rig.room.enable("p", enabled=False)
+                await rig.room.upkeep.refresh()
                 assert not rig.room.get("p").enabled
 
 
@@ -40,7 +40,7 @@ async def test_a_skip_stays_the_last_decision_while_the_pipe_waits_for_its_next_
         for_long = "timeout: 80000"  # it runs on while the clocks are turned
         rig.shell("slow", "exec sleep 1000", f"schedule: every 30m\n{for_long}")
         rig.shell("later", "echo", "schedule: every 30m\nrun_on_enable: false")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         await eventually(lambda: rig.room.get("slow").pid, "the start")
         timetable = rig.room.timetable
         await eventually(
@@ -58,7 +58,7 @@ async def test_a_skip_stays_the_last_decision_while_the_pipe_waits_for_its_next_
         )
         assert "still running: execution" in rig.room.next("slow").last_decision.text
         rig.shell("slow", "exec sleep 1000", f"schedule: every 40m\n{for_long}")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         assert rig.room.get("slow").last_decision is None
         await rig.room.cancel_pipe("slow")
 
@@ -77,14 +77,14 @@ async def test_validate_warns_of_providers_presets_and_times(short_tmp: Path) ->
             '[presets.one]\nprovider = "acme"\n[presets.two]\nprovider = "acmee"\n[presets.three]\nprovider = 3\n'
         )
         rig.write("odd", "agent: teller\npreset: [one, '*']\nschedule: at 2020-01-01T00:00:00Z\nenabled: false")
-        await rig.room.refresh()
-        warned = {it.name: it.message for it in await rig.room.validate("odd") if it.status != "pass"}
+        await rig.room.upkeep.refresh()
+        warned = {it.name: it.message for it in await rig.room.files.validate("odd") if it.status != "pass"}
         assert warned["agent"].startswith("the provider 'acmee' is not known to be one of teller's")
         assert warned["presets"].startswith("the preset 'three' is left out: ")
         assert warned["schedule"].startswith("no run of it comes by itself: ")
-        assert {it.status for it in await rig.room.validate("odd")} == {"pass", "warn"}
+        assert {it.status for it in await rig.room.files.validate("odd")} == {"pass", "warn"}
         await rig.room.enable("odd")
-        failed = [it for it in await rig.room.validate("odd") if it.status == "fail"]
+        failed = [it for it in await rig.room.files.validate("odd") if it.status == "fail"]
         assert [(it.name, it.line, it.hint) for it in failed] == [
             ("schedule", 4, "write a time that will come, or `manual`")
         ]
@@ -97,7 +97,7 @@ async def test_what_does_not_run_by_itself_has_neither_a_decision_nor_a_time_to_
         rig.shell("event", "echo", "trigger:\n  events: [thing]")
         rig.shell("off", "echo", "schedule: every 1h\nenabled: false")
         rig.shell("past", "echo", "schedule: at 2020-01-01T00:00:00Z")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         said = await eventually(lambda: rig.room.next("past").last_decision, "the refusal")
         assert "refused" in said.text
         listed = rig.room.get("past").config_error
@@ -118,7 +118,7 @@ async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(s
     """Every schedule has a next run, a config_error, or says that it is over."""
     async with pipe_house(short_tmp) as rig:
         rig.shell("once", "echo", in_an_hour(rig))
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         assert (rig.room.get("once").warnings, rig.room.get("once").next_run is None) == ((), False)
         rig.time.pass_by(3601)
         rig.room.timetable.wake()
@@ -129,29 +129,29 @@ async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(s
         assert view.warnings[0].startswith("its schedule is over: was due once, at ")
         assert "; it last ran " in view.warnings[0]
         assert view.warnings[0].endswith(", and will not run again by schedule")
-        assert view.warnings[0] in [it.message for it in await rig.room.validate("once") if it.status == "warn"]
+        assert view.warnings[0] in [it.message for it in await rig.room.files.validate("once") if it.status == "warn"]
         assert view.warnings in [it.warnings for it in rig.room.snapshot()]
 
 
 async def test_a_new_schedule_is_told_at_once_and_not_what_the_old_one_waited_for(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "echo", "schedule: '*/30 * * * *'")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         await eventually(lambda: rig.room.timetable.decision_on(rig.room.definition("p")), "a decision")
         assert rig.room.next("p").summary.endswith(" (UTC)"), "the zone of the settings"
-        view = await rig.room.configure("p", {"schedule": "manual"})
+        view = await rig.room.files.configure("p", {"schedule": "manual"})
         assert (view.schedule, view.next_run, view.last_decision) == ("manual", None, None)
 
 
 async def test_what_waits_for_a_pipe_that_is_not_there_is_warned_of(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "echo", "trigger: ['pipe_completed:q']")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         said = "trigger: pipe_completed:q cannot come: there is no pipe 'q' here"
         assert rig.room.get("p").warnings == (said,)
-        assert [it.message for it in await rig.room.validate("p") if it.status == "warn"] == [said]
+        assert [it.message for it in await rig.room.files.validate("p") if it.status == "warn"] == [said]
         rig.shell("q", "echo")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         assert rig.room.get("p").warnings == ()
         with pytest.raises(BadRequestError):
             await rig.room.publish_event(PublishedEvent("pipe_completed:q"))
@@ -160,7 +160,7 @@ async def test_what_waits_for_a_pipe_that_is_not_there_is_warned_of(short_tmp: P
 async def test_files_of_a_pipe_that_are_no_news_to_it_are_warned_of(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "echo", "trigger: ['file_changed:pipe.md', 'file_changed:in/']")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         own = "pipe.md, output and .env of its own folder do not start a pipe"
         assert rig.room.get("p").warnings == (f"trigger: file_changed:pipe.md cannot come: {own}",)
 
@@ -170,7 +170,7 @@ async def test_an_example_that_needs_what_is_not_there_says_so_when_it_is_added(
         source = rig.folder / "elsewhere"
         source.mkdir()
         (source / "pipe.md").write_text("---\nagent: command\ncommand: ./nothere\n---\n")
-        added = await rig.room.install(str(source), name="p")
+        added = await rig.room.files.install(str(source), name="p")
         assert len(added.warnings) == 1
         assert added.warnings[0].startswith("it cannot run until this is mended: ")
         assert "nothere" in added.warnings[0]
@@ -179,7 +179,7 @@ async def test_an_example_that_needs_what_is_not_there_says_so_when_it_is_added(
 async def test_who_is_queued_has_a_place_and_a_timeout_begins_with_the_process(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "exec sleep 1000", "timeout: 100")
-        await rig.room.refresh()
+        await rig.room.upkeep.refresh()
         queued = await rig.room.run("p")
         assert (queued.status.value, queued.position) == ("queued", 1)
         await eventually(lambda: rig.room.get("p").pid, "the start")
@@ -199,12 +199,12 @@ async def test_who_is_queued_has_a_place_and_a_timeout_begins_with_the_process(s
 async def test_a_one_time_pipe_runs_again_at_another_time_and_a_disabled_one_does_not(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("off", "echo", "schedule: at 2099-01-01T00:00:00Z")
-        await rig.room.refresh()
-        await rig.room.disable("off")
+        await rig.room.upkeep.refresh()
+        await rig.room.enable("off", enabled=False)
         for count in (1, 2):
             rig.shell("once", "echo", in_an_hour(rig))
             rig.shell("off", "echo", in_an_hour(rig))
-            await rig.room.refresh()
+            await rig.room.upkeep.refresh()
             assert (rig.room.get("once").enabled, rig.room.get("off").enabled) == (True, False)
             rig.time.pass_by(3601)
             rig.room.timetable.wake()

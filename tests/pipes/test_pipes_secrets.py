@@ -15,7 +15,7 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.preflight import Completed
-from supervisord_py.pipes.secrets import LINE_BYTES, MARK, OVERLAP_BYTES, Redactor, Secret, redact, resolve_key
+from supervisord_py.pipes.secrets import LINE_BYTES, MARK, OVERLAP_BYTES, Redactor, redact, resolve_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,15 +37,10 @@ async def key(
         return answer
 
     try:
-        return (await resolve_key(reference, environ or {}, cwd=cwd, run=run)).reveal()
+        return await resolve_key(reference, environ or {}, cwd=cwd, run=run)
     except CannotRunError as error:
         assert KEY not in error.message
         return f"{error.error_type}: {error.message}"
-
-
-def test_a_secret_shows_itself_nowhere() -> None:
-    assert KEY not in f"{Secret(KEY)} {Secret(KEY)!r} {[Secret(KEY)]} {Completed(0, None, KEY, KEY)!r}"
-    assert Secret(KEY).reveal() == KEY
 
 
 @pytest.mark.parametrize("text", ["", KEY, "$", "$A-B", "${A", "file:", "file: ", "cmd:", "cmd: ", "cmd:'a"])

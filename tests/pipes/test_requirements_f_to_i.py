@@ -68,7 +68,7 @@ async def test_f3_a_folder_deleted_mid_run_is_cancelled_first(rig: PipeRig) -> N
     folder = rig.shell("f3", "sleep 1000")
     number = await begun(rig, "f3")
     pid = rig.running(number)
-    await rig.room.remove("f3")
+    await rig.room.files.remove("f3")
     assert (alive(pid), folder.exists()) == (False, False)
     folder = rig.shell("f3-rm", "sleep 1000")
     other = await begun(rig, "f3-rm")
@@ -94,20 +94,20 @@ async def test_f4_the_output_folder_is_there_before_the_spawn(rig: PipeRig) -> N
 async def test_f5_what_is_installed_is_checked_and_disabled(rig: PipeRig) -> None:
     """Only over https; broken: nothing is added; an agent that nobody knows is told; never enabled by itself."""
     with pytest.raises(BadRequestError, match="http"):
-        await rig.room.install("http://127.0.0.1:9/pipe.md")
+        await rig.room.files.install("http://127.0.0.1:9/pipe.md")
     source = rig.folder / "downloads"
     source.mkdir()
     (source / "f5-bad.md").write_text("---\nschedule: continuous\n---\nx\n")
     with pytest.raises(PxError, match="continuous"):
-        await rig.room.install(str(source / "f5-bad.md"))
+        await rig.room.files.install(str(source / "f5-bad.md"))
     assert not (rig.config.pipes_dir / "f5-bad").exists()
     (source / "f5.md").write_text("---\nagent: hermes\nenabled: true\nschedule: every 1m\n---\nx\n")
-    added = await rig.room.install(str(source / "f5.md"))
+    added = await rig.room.files.install(str(source / "f5.md"))
     assert (added.enabled, added.next_run) == (False, None)
     assert "the agent hermes is not known here" in added.warnings[-1].replace("'", "")
     told = next(it for it in await rig.said("pipe:f5") if it.event == "pipe_installed")
     assert "hermes" in str(told.facts["warnings"])
-    checks = {it.name: it for it in await rig.room.validate("f5")}
+    checks = {it.name: it for it in await rig.room.files.validate("f5")}
     assert (checks["agent"].status, "hermes" in checks["agent"].message) == ("fail", True)
 
 
@@ -119,7 +119,7 @@ async def test_g1_nothing_runs_before_the_api_listens(short_tmp: Path) -> None:
     async with pipe_house(short_tmp, scheduler=False) as house:
         house.shell("g1-due", "echo", "schedule: every 1h")
         house.shell("g1-asked", "echo")
-        await house.room.refresh()
+        await house.room.upkeep.refresh()
         asked = await house.room.run("g1-asked")
         assert (asked.status, asked.position) == (Status.QUEUED, 1)
         assert (house.room.health().scheduler_running, len(await house.rows())) == (False, 1)
@@ -244,7 +244,7 @@ async def test_h4_sessions_take_no_slot_of_pipes(short_tmp: Path) -> None:
         chats = [await _chat(house, f"chat{at}") for at in range(2)]
         house.shell("h4-due", "sleep 1000", "schedule: every 1h")
         house.shell("h4-hand", UNTIL_GATE)
-        await house.room.refresh()
+        await house.room.upkeep.refresh()
         await eventually(lambda: house.room.get("h4-due").pid, "the scheduled one")
         await begun(house, "h4-hand")
         assert {it.group: len(it.running) for it in house.room.queue()} == {
