@@ -171,7 +171,11 @@ async def execute(call: Call, body: s.Execute) -> web.StreamResponse:
         place["kernelspec"] = content.kernelspec
     else:
         content = content._replace(missed_spec=None)
-    living = {view.pid: view.instance for view in kernels.snapshot() if view.pid is not None and view.instance}
+
+    def caller() -> str | None:
+        living = {view.pid: view.instance for view in kernels.snapshot() if view.pid is not None and view.instance}
+        return caller_instance(call.request.headers, getattr(call.request.protocol, "peer", None), living)
+
     request = CallRequest(
         session=call.path("k").removeprefix("kernel:"),
         cells=content.cells,
@@ -179,7 +183,7 @@ async def execute(call: Call, body: s.Execute) -> web.StreamResponse:
         timeout_seconds=body.timeout,
         reset=bool(body.reset),
         per_call=bool(body.per_call),
-        caller_instance=caller_instance(call.request.headers, getattr(call.request.protocol, "peer", None), living),
+        caller=caller,
         **place,
     )
 

@@ -128,6 +128,14 @@ def resident(pid: int) -> int:
         return 0
 
 
+def has_children(pid: int) -> bool:
+    """Say whether a process has children, or may have: not every kernel tells (CONFIG_PROC_CHILDREN)."""
+    try:
+        return any(slurp(f"/proc/{pid}/task/{thread}/children") for thread in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return True
+
+
 def proportional(pid: int) -> int | None:
     """Return the proportional set size in bytes: shared pages count once over all sharers. None: not readable.
 

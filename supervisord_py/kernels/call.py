@@ -132,7 +132,7 @@ class Call:
     async def _run_with_kernel(self) -> CallResult:
         session, request, pool = self._session, self._request, self._room.pool
         is_busy, present = session.running is not None, session.kernel
-        if is_busy and present is not None and present.is_called_by(request.caller_instance):
+        if is_busy and present is not None and present.is_called_by(request.caller()):
             raise messages.own_session(session.unit)
         granted = asyncio.get_running_loop().create_future()
         waiter = KernelWaiter(session=session, reset=request.reset, granted=granted, tell=self._tell)

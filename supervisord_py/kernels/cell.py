@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from supervisord_py.kernels.session import BackendName
 
@@ -89,7 +89,7 @@ class CallRequest(Struct, frozen=True):
     timeout_seconds: float | None = None  # as asked for, before clamping; None is the default
     reset: bool = False  # replace the kernel before the first cell
     per_call: bool = False  # a kernel of its own, removed afterwards
-    caller_instance: str | None = None  # PX_INSTANCE of whoever calls, to refuse a cell that calls its own session
+    caller: Callable[[], str | None] = lambda: None  # finds PX_INSTANCE of whoever calls: own sessions are refused
     environ: Mapping[str, str] = field(default_factory=dict)  # of the caller; decides between interpreters, and is
     # never passed on unfiltered
 

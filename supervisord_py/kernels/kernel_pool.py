@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import KeeperLostError, PxError
+from supervisord_py.keeper import procfs
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.cell import KernelStarting, Queued
 from supervisord_py.kernels.kernel_driver import KernelDriver, KernelInstance
@@ -277,11 +278,18 @@ class KernelPool:
     async def is_over_memory(self, kernel: KernelInstance) -> bool:
         """Measure a kernel after a cell; say whether it is over the soft limit.
 
-        Forked workers share pages with the kernel: before any verdict these are counted once, which takes longer.
+        One without children is measured here; the keeper knows whole trees. Forked workers share pages with the kernel:
+        before any verdict these are counted once, which takes longer.
         """
-        limit = self.config.limits.soft_memory_bytes
+        limit, pid = self.config.limits.soft_memory_bytes, kernel.pid
+        if limit is None:
+            return False
+        if pid is not None and not procfs.has_children(pid):
+            kernel.rss_bytes = procfs.resident(pid)
+            if kernel.rss_bytes <= limit:
+                return False
         size = await self.measure(kernel)
-        if limit is None or size is None or size <= limit:
+        if size is None or size <= limit:
             return False
         size = await self.measure(kernel, shared_once=True)
         return size is not None and size > limit

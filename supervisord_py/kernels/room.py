@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, 
 from supervisord_py.kernels.session_register import SessionRegister
 from supervisord_py.kernels.session_set import Want
 from supervisord_py.process import clock, program
+from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor, stop_report
 
@@ -45,9 +46,31 @@ if TYPE_CHECKING:
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.zygote_pool import ZygoteView
 
+RECENT_SECONDS = 5.0  # how long a call like the last one is taken to the same session, unless its folder has changed
+RECENT_MAX = 64
 ZYGOTE_SECONDS = 3.0  # from the opening to the first zygote: those who waited for the daemon come first
 RUNG_SECONDS = 5.0  # how long an interrupt waits for the rung that it asked for
 LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
+
+
+class RecentCall(NamedTuple):
+    """Where a call went."""
+
+    session: LiveSession
+    environ: Mapping[str, str]
+    seen: tuple[int, ...]  # `traces` of what it was chosen from
+    at: float  # loop time
+
+    def is_fresh(self, now: float) -> bool:
+        """Say whether another call may go there without a look at what there is to choose from."""
+        return now - self.at < RECENT_SECONDS and self.session.phase is Phase.READY
+
+
+def traces(request: CallRequest) -> tuple[int, ...]:
+    """Return what changes when an environment comes or goes among those that the choice for a call looks at."""
+    places = [str(request.cwd), f"{request.cwd}/.venv/bin", f"{request.cwd}/venv/bin", request.interpreter or ""]
+    places += [f"{request.environ.get(name, '')}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    return tuple(os.stat(place).st_mtime_ns if os.path.exists(place) else 0 for place in places)
 
 
 class Kernels:
@@ -82,6 +105,7 @@ class Kernels:
         self.pool = KernelPool(placement, ledger, events, backends, self.register, config, lambda: self.resolver)
         self.cell_store = CellStore(ledger, lambda: self.config)
         self._calls: set[Call] = set()
+        self._recent: dict[tuple[object, ...], RecentCall] = {}
         self._ending: PxError | None = None
         self._is_over = False
 
@@ -154,6 +178,7 @@ class Kernels:
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: limits of the set at once, the rest for what starts from now on."""
+        self._recent.clear()
         self.pool.reconfigure(config)
 
     # -- looking -----------------------------------------------------------------------------------------------------
@@ -353,6 +378,25 @@ class Kernels:
     async def _session_to_call(
         self, request: CallRequest, deadline: float, tell: Callable[[CallEvent], None]
     ) -> LiveSession:
+        """Return the session of a call; the interpreter is not chosen anew for a call like one right before it."""
+        loop = asyncio.get_running_loop()
+        place = (request.session, request.cwd, request.interpreter, request.backend, request.language)
+        is_usual = not (request.per_call or request.reset or request.kernelspec or request.cwd is None)
+        seen = traces(request) if is_usual else ()
+        last = self._recent.get(place) if is_usual else None
+        is_as_before = last is not None and (last.environ, last.seen) == (request.environ, seen)
+        if last is not None and is_as_before and last.is_fresh(loop.time()):
+            return last.session
+        session = await self._choose_session(request, deadline, tell)
+        if is_usual:
+            if len(self._recent) >= RECENT_MAX:
+                self._recent.clear()
+            self._recent[place] = RecentCall(session, request.environ, seen, loop.time())
+        return session
+
+    async def _choose_session(
+        self, request: CallRequest, deadline: float, tell: Callable[[CallEvent], None]
+    ) -> LiveSession:
         known = self.register.get(request.session)
         if known is not None and not request.per_call:
             if known.kernel is None or request.reset:
@@ -366,10 +410,8 @@ class Kernels:
             asked = replace(asked, cwd=asked.cwd or (known.key.cwd if known else None))
         chosen = await self._resolve(asked, tell)
         if request.per_call:
-            name, owner = f"{name[:50]}.{secrets.token_hex(4)}", Owner.PER_CALL
-        else:
-            owner = Owner.SESSION
-        return self._session_of(name, chosen, owner, request.environ)
+            name = f"{name[:50]}.{secrets.token_hex(4)}"
+        return self._session_of(name, chosen, Owner.PER_CALL if request.per_call else Owner.SESSION, request.environ)
 
     def _choose_request(
         self, request: StartRequest | CallRequest, deadline: float | None = None, extra: Mapping[str, str] = NOTHING

@@ -70,22 +70,22 @@ async def test_a_call_says_all_that_the_body_said(rig: Rig) -> None:
     assert (asked.session, asked.cells) == ("work", (Cell("a = 1", "set"), Cell("a")))
     assert (asked.cwd, asked.timeout_seconds, asked.reset, asked.per_call) == ("/work", 5.0, True, True)
     assert (asked.interpreter, asked.kernelspec, asked.backend) == ("/p", "python3", BackendName.GATEWAY_EXTERNAL)
-    assert (asked.language, asked.environ, asked.caller_instance) == ("python", {"VIRTUAL_ENV": "/v"}, "me")
+    assert (asked.language, asked.environ, asked.caller()) == ("python", {"VIRTUAL_ENV": "/v"}, "me")
 
 
 async def test_the_callers_instance_is_read_from_its_process(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The peer of this test is this test: its environment, as the kernel saw it at exec, bears no mark."""
     await rig.ask("POST", PATH, {"code": "1"})
-    assert request_of(rig).caller_instance is None
+    assert request_of(rig).caller() is None
     rig.kernels.asked.clear()
     monkeypatch.setattr("psutil.Process.environ", lambda _: {"PX_INSTANCE": "00000000.X"})
     await rig.ask("POST", PATH, {"code": "1"})
-    assert request_of(rig).caller_instance == "00000000.X"
+    assert request_of(rig).caller() == "00000000.X"
     for pid in (os.getpid(), os.getppid()):
         rig.kernels.asked.clear()
         rig.kernels.put("ahead", pid=pid, instance="00000000.Y")
         await rig.ask("POST", PATH, {"code": "1"})
-        assert request_of(rig).caller_instance == "00000000.Y", "a kernel that was started ahead bears another mark"
+        assert request_of(rig).caller() == "00000000.Y", "a kernel that was started ahead bears another mark"
 
 
 def notebook(*sources: str, spec: str | None = None, language: str = "python") -> str:
