@@ -31,7 +31,7 @@ from supervisord_py.api.streams import json_answer, rfc3339, until_closing
 from supervisord_py.errors import OverloadedError, PxError, SurvivorsError, UnknownUnitError
 from supervisord_py.kernels.session import BackendName, Owner, SessionState, StartRequest
 from supervisord_py.kernels.session_register import SessionView
-from supervisord_py.kernels.websocket_frames import V1, Message, pack, request, unpack
+from supervisord_py.kernels.wire import V1, Message, make, pack, unpack
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.channels import Channels  # zmq, which only who opens channels pays for
@@ -46,7 +46,6 @@ _STATES = {
 }
 _LIVING = frozenset({SessionState.STARTING, SessionState.IDLE, SessionState.BUSY})
 _OVER = frozenset({SessionState.STOPPED, SessionState.FAILED})
-_PARTS = ("header", "parent_header", "metadata", "content")
 _TOUCH_SECONDS = 20.0
 _log = structlog.get_logger(__name__)
 
@@ -219,9 +218,7 @@ class _Bridge:
                 message = unpack(item.data, self._socket.ws_protocol, channel="shell")
                 if not message.type:
                     raise ValueError("this is no Jupyter message: it has no msg_type")
-                joined = await asyncio.shield(self._joined)
-                parts = (message.header, message.parent, message.metadata, message.content)
-                await joined.send(message.channel, dict(zip(_PARTS, parts, strict=True)), message.buffers)
+                (await asyncio.shield(self._joined)).send(message)
             except (ValueError, PxError) as error:
                 _log.warning("jupyter_message_refused", session=self._session_id, detail=str(error))
                 continue
@@ -259,9 +256,8 @@ class _Bridge:
     async def _downwards(self, joined: Channels) -> None:
         """Send on what the kernel says; a client that cannot follow loses its socket, never the kernel."""
         try:
-            async for channel, parts, buffers in joined:
-                header, parent, metadata, content = (parts[part] for part in _PARTS)
-                await self._send(Message(channel, header, parent, metadata, content, tuple(buffers)))
+            async for message in joined:
+                await self._send(message)
         except OverloadedError as error:
             _log.warning("jupyter_client_too_slow", session=self._session_id, detail=error.detail)
             await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow")
@@ -287,8 +283,7 @@ class _Bridge:
         return False
 
     async def _tell(self, state: str) -> None:
-        content = {"execution_state": state}
-        await self._send(request("status", content, secrets.token_hex(16), self._client, "iopub"))
+        await self._send(make("status", {"execution_state": state}, self._client, "iopub"))
 
     async def _send(self, message: Message) -> None:
         framed = pack(message, self._socket.ws_protocol)

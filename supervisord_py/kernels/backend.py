@@ -72,7 +72,6 @@ class Reply(Struct, frozen=True):
     error: CellError | None = None
     execution_count: int | None = None
     asked_exit: bool = False  # the code called exit() or quit(): the kernel ends by its own wish
-    iopub_lost: bool = False  # the reply came, the end of output did not; of a kernel that writes files nothing is lost
     lossy: bool = False  # some output is or may be missing; `notice` says why
     notice: str | None = None
 
@@ -223,7 +222,7 @@ class Backends:
             case BackendName.GATEWAY_LOCAL:
                 backend = module.GatewayLocal(self._supervisor, config)
             case BackendName.GATEWAY_EXTERNAL:
-                backend = module.GatewayExternal(config, daemon=placement.new_key().split(".")[0])
+                backend = module.GatewayExternal(self._supervisor, config)
             case BackendName.BASH:
                 backend = module.BashBackend(self._supervisor)
         return backend

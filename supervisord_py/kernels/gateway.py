@@ -1,8 +1,8 @@
 """Kernels at Jupyter servers: what this daemon has there, and the backend for somebody else's server.
 
-A kernel that a server started for us is written down, in a file of its own, and deleted when its start does not come to
-its end; where the server's answer never came, the id that we proposed is deleted. The note goes after the kernel is
-known to be gone; what has a note and no session is deleted by a later sweep.
+A kernel that a server starts for us is written down, in a file of its own, before it is asked for, under the id that we
+propose. What does not come up is deleted. The note goes after the kernel is known to be gone; what has a note and no
+session is deleted by a later sweep.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 import uuid
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.process.supervisor import Supervisor
 
-UNDO_SECONDS = 5.0
 ATTACH_SECONDS = 15.0
 BUSY_SECONDS = 2.0  # a kernel that is taken over and has not answered until then is believed to be busy with a cell
 EARLY_MESSAGES = 10_000
@@ -51,22 +52,23 @@ def remaining(deadline: float) -> float:
 class RemoteKernels:
     """Kernels of one daemon at the servers of one backend, `external` or `local`; a backend is one of these.
 
-    `spools`: its Python kernels write the files of their cells by themselves.
+    `writes_files`: its Python kernels write the files of their cells by themselves.
     """
 
-    spools = False
+    writes_files = False
 
-    def __init__(self, config: KernelsConfig, daemon: str, backend: str) -> None:
+    def __init__(self, supervisor: Supervisor, config: KernelsConfig, backend: str) -> None:
         self.config = config
+        self.supervisor = supervisor
         self._folder = config.gateway.dir / "held" / backend
         self._notes: dict[str, RemoteKernel] = {}  # by instance; the files say the same
+        daemon = supervisor.placement.new_key().partition(".")[0]
         for path in sorted(self._folder.glob(f"{daemon}.*.json")):
             with suppress(OSError, msgspec.MsgspecError):
                 held = msgspec.json.decode(path.read_bytes(), type=RemoteKernel)
                 self._notes[held.instance] = held
         self._open: dict[str, GatewayKernel] = {}
         self._writing = asyncio.Lock()
-        self._undoing: set[asyncio.Task[None]] = set()
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: for kernels to come."""
@@ -74,6 +76,10 @@ class RemoteKernels:
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
         """Return who speaks with the server of a kernel that is written down; None where it is out of our reach."""
+        raise NotImplementedError
+
+    async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
+        """Make a new Python kernel at home."""
         raise NotImplementedError
 
     async def spec(self, launch: Launch) -> None:
@@ -93,9 +99,11 @@ class RemoteKernels:
         # Each kind of server has its own place for the id that we want.
         proposed = {"env": {**body["env"], "KERNEL_ID": wanted}} if body.get("env") else {}
         try:
-            created = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
-            held = msgspec.structs.replace(held, kernel=created)
             await self._write(held)
+            created = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
+            if created != wanted:
+                held = msgspec.structs.replace(held, kernel=created)
+                await self._write(held)
             kernel = self._kernel(client, held, launch)
             await kernel.connect(remaining(deadline))
             if await kernel.is_python(remaining(deadline)):
@@ -109,13 +117,23 @@ class RemoteKernels:
         return kernel
 
     def _kernel(self, client: GatewayClient, held: RemoteKernel, launch: Launch) -> GatewayKernel:
-        spool = self.spools and launch.interpreter is not None
-        kernel = GatewayKernel(client, held, spool=spool, trace=self.config.trace, ended=self.ended)
+        writes = self.writes_files and launch.interpreter is not None
+        forget = partial(self.forget, held)
+        kernel = GatewayKernel(client, held, writes_files=writes, trace=self.config.trace, forget=forget)
         self._open[held.instance] = kernel
         return kernel
 
-    async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
-        """Make a new Python kernel at home."""
+    def _undo(self, client: GatewayClient, held: RemoteKernel) -> None:
+        """Delete what a start left at the server, in the background: the one who waited has waited long enough."""
+        self._open.pop(held.instance, None)
+
+        async def delete() -> None:
+            with suppress(PxError):  # the note stays, for a later sweep
+                await client.delete(held.kernel)
+                if self._notes.get(held.instance) == held:  # it may have another kernel by now
+                    await self.forget(held)
+
+        self.supervisor.task(delete())
 
     async def attach(self, launch: Launch, child: Child) -> GatewayKernel | None:
         """Take over a kernel that an earlier control plane had started; None when its variables are lost.
@@ -138,7 +156,7 @@ class RemoteKernels:
                     mark = await kernel.evaluate("", f"__import__('os').environ.get({MARK!r})", BUSY_SECONDS)
             is_same = mark == repr(held.instance) and not kernel.died.done()
         except PxError as error:
-            _log.info("gateway_attach_failed", unit=f"kernel:{held.session_id}", detail=error.detail)
+            _log.info("gateway_attach_failed", unit=kernel.unit, detail=error.detail)
         finally:
             if not is_same:
                 await kernel.close()
@@ -147,34 +165,13 @@ class RemoteKernels:
         self._undo(client, held)
         return None
 
-    async def ended(self, held: RemoteKernel, is_deleted: bool) -> tuple[int, ...]:
-        """Forget a kernel that is known to be gone; returns the pids of what is left of it on this machine."""
-        self._open.pop(held.instance, None)
-        if is_deleted:
-            await self.forget(held)
-        return ()
-
-    def _undo(self, client: GatewayClient, held: RemoteKernel) -> None:
-        """Delete what a start left at the server, in the background: the one who waited has waited long enough."""
-        self._open.pop(held.instance, None)
-
-        async def delete() -> None:
-            with suppress(PxError):
-                await client.delete(held.kernel, UNDO_SECONDS)
-                if self._notes.get(held.instance, held).kernel == held.kernel:  # it may have another kernel by now
-                    await self.forget(held)
-
-        task = asyncio.create_task(delete(), name=f"undo start of {held.instance}")
-        self._undoing.add(task)
-        task.add_done_callback(self._undoing.discard)
-
     # -- what is written down ----------------------------------------------------------------------------------------
 
     async def held(self) -> tuple[Child, ...]:
         """Return what this daemon's control planes have started and nobody has seen the end of, as the keeper would."""
         return tuple(
             Child(each.instance, f"kernel:{each.session_id}", Identity(0, 0, ""), each.started_at, each.tag, 0)
-            for each in await self._forgotten()
+            for each in self._without_handle()
         )
 
     async def annotate(self, instance: str, tag: str) -> None:
@@ -188,7 +185,7 @@ class RemoteKernels:
         The notes of those at a server out of our reach stay, until the settings name it again.
         """
         deleted = 0
-        for held in await self._forgotten():
+        for held in self._without_handle():
             if (client := await self.client_of(held)) is None:
                 continue
             try:
@@ -200,10 +197,7 @@ class RemoteKernels:
             deleted += 1
         return deleted
 
-    async def _forgotten(self) -> list[RemoteKernel]:
-        """Return the notes of kernels that no handle has, when what is being deleted is gone."""
-        if self._undoing:
-            await asyncio.wait(set(self._undoing))
+    def _without_handle(self) -> list[RemoteKernel]:
         living = {name for name, kernel in self._open.items() if not kernel.died.done()}
         return [held for name, held in self._notes.items() if name not in living]
 
@@ -217,7 +211,9 @@ class RemoteKernels:
             await asyncio.to_thread(write)
 
     async def forget(self, held: RemoteKernel) -> None:
+        """Remove the note of a kernel that is known to be gone."""
         async with self._writing:
+            self._open.pop(held.instance, None)
             self._notes.pop(held.instance, None)
             with suppress(OSError):
                 await asyncio.to_thread(self._path(held).unlink, missing_ok=True)
@@ -229,19 +225,17 @@ class RemoteKernels:
         """Let go of all connections; the kernels go on living."""
         while self._open:
             await self._open.popitem()[1].close()
-        if self._undoing:
-            await asyncio.wait(set(self._undoing))
 
 
 class GatewayExternal(RemoteKernels):
     """A `KernelBackend` for the server of the settings: kernel_gateway, jupyter_server, JupyterHub, Enterprise Gateway.
 
     The server owns its processes: we interrupt and delete through it, and what it cannot promise, whole output above
-    all, is said with the result. `daemon`: id with which the keys of our instances begin.
+    all, is said with the result.
     """
 
-    def __init__(self, config: KernelsConfig, *, daemon: str) -> None:
-        super().__init__(config, daemon, "external")
+    def __init__(self, supervisor: Supervisor, config: KernelsConfig) -> None:
+        super().__init__(supervisor, config, "external")
         self._clients: dict[tuple[str, str | None], GatewayClient] = {}
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
@@ -269,7 +263,7 @@ class GatewayExternal(RemoteKernels):
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
         """Give it what is harmless of its environment, and its directory; say with its first answer what it has not."""
-        code = init_code(launch.cwd, launch.env, launch.instance, f"kernel:{launch.session_id}")
+        code = init_code(launch.cwd, launch.env, launch.instance, launch.unit)
         cwd = await kernel.evaluate(code, "__import__('os').getcwd()", remaining(deadline))
         where = kernel.held.url
         kernel.notice = f"Kernels at {where} have no prelude, no modules and no limits of ours."

@@ -17,7 +17,7 @@ import aiohttp
 from yarl import URL
 
 from supervisord_py.errors import ConfigError, OverloadedError, PxError, StartFailedError, UnknownUnitError
-from supervisord_py.kernels.websocket_frames import V1
+from supervisord_py.kernels.wire import V1
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

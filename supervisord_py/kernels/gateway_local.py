@@ -1,6 +1,6 @@
 """The one gateway of this daemon, and kernels in it, each with its own project's interpreter and environment.
 
-The gateway is found again by the next control plane, or started, and stopped by its owner. What is written in
+The gateway is an instance of the supervisor's, found again by the next control plane, or started. What is written in
 `gateway.json` is used only while its process is ours and answers to its token; whatever else of ours is there is
 stopped first. A gateway that answers is never replaced: other sessions live in it. Each kernel is started by a
 kernelspec of its own, which runs our launcher, so that the kernel writes the files of its cells by itself: what the
@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
-import structlog
 
 from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels.connection_file import write_private
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 UNIT = "kernel:gateway"
 LOOK_SECONDS = 0.05
 ANSWER_SECONDS = 5.0
-LEFT_SECONDS = 0.5  # how long what the gateway was ending may take to be gone by itself
 _KEPT = re.compile(r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|TMPDIR|TZ|XDG_DATA_HOME|XDG_CONFIG_HOME)\Z|LC_")
 _GATEWAY_LINE = re.compile(r"\[[DIWEC] [^\]]+\]")
 # As `-m` does, but without a package that jsonschema asks for the format of addresses: that builds a grammar as it is
@@ -60,13 +58,6 @@ _GATEWAY = (
     "import runpy, sys; sys.modules['rfc3987_syntax'] = None; "
     "runpy.run_module('kernel_gateway', run_name='__main__', alter_sys=True)"
 )
-_SET_LIMITS = """
-import json, os, resource, sys
-for name, soft, hard in json.loads(sys.argv[1]):
-    resource.setrlimit(getattr(resource, "RLIMIT_" + name.upper()), (soft, hard))
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-_log = structlog.get_logger(__name__)
 
 
 class GatewayRecord(msgspec.Struct, frozen=True):
@@ -76,20 +67,24 @@ class GatewayRecord(msgspec.Struct, frozen=True):
     pid: int
     token_file: str
     instance: str  # its key with the keeper
-    python: str = msgspec.field(name="pythonPath")  # interpreter that runs it
-    started_at: float = msgspec.field(name="startedAt")  # Unix seconds
 
 
 class GatewayInstance(Instance):
-    """The gateway that this daemon runs; `launch` is the kernel for which it is started."""
-
-    client: GatewayClient | None = None
-    python = ""
+    """The gateway that this daemon runs; `launch` is the kernel for which it is started, `client` speaks with it."""
 
     def __init__(self, key: str, config: KernelsConfig, launch: Launch | None = None) -> None:
         super().__init__(key, UNIT, stop_seconds=config.stop_seconds)
         self.launch = launch
+        self.client: GatewayClient | None = None
         self.give_up_at = self.asked_at + config.gateway.start_seconds
+
+    async def answers(self) -> bool:
+        """Say whether it can be used."""
+        with suppress(PxError):
+            if self.client is not None:
+                await self.client.preflight(ANSWER_SECONDS)
+                return True
+        return False
 
 
 def gateway_python(launch: Launch) -> str:
@@ -122,25 +117,15 @@ class SharedGateway(Driver[GatewayInstance]):
         self._record, self._token = self.folder / "gateway.json", self.folder / "token"
 
     async def get(self, launch: Launch | None = None) -> GatewayClient | None:
-        """Return who speaks with the gateway, started for `launch` if none runs. Raises StartFailedError."""
+        """Return who speaks with the gateway, started for `launch` if none answers. Raises StartFailedError."""
         async with self._one_at_a_time:
-            if self.own is not None and self.own.phase is not Phase.READY:
-                await self.own.stopped.wait()
             if self.own is None:
                 await self._find()
+            elif launch is not None and not (self.own.phase is Phase.READY and await self.own.answers()):
+                await self._stop(self.own)
             if self.own is None and launch is not None:
                 await self._start(launch)
             return self.own.client if self.own is not None else None
-
-    async def give_up_if_silent(self, client: GatewayClient) -> None:
-        """Stop a gateway that does not answer, so that the next one who asks gets another."""
-        with suppress(PxError):
-            await client.preflight(ANSWER_SECONDS)
-            return
-        async with self._one_at_a_time:
-            if self.own is not None and self.own.client is client:
-                _log.warning("gateway_unhealthy", url=client.shown)
-                await self._stop(self.own)
 
     async def close(self, *, stop: bool) -> None:
         """Let go of it; with `stop`, end it."""
@@ -149,13 +134,6 @@ class SharedGateway(Driver[GatewayInstance]):
         elif self.own is not None and self.own.client is not None:
             await self.own.client.close()
 
-    def _read(self) -> GatewayRecord | None:
-        """Return what is written of the gateway; None where nothing sensible is. File I/O."""
-        try:
-            return msgspec.json.decode(self._record.read_bytes(), type=GatewayRecord)
-        except (OSError, ValueError):
-            return None
-
     async def _find(self) -> None:
         """Take the gateway of an earlier control plane, if it can be used; stop what cannot."""
         record = await asyncio.to_thread(self._read)
@@ -163,22 +141,28 @@ class SharedGateway(Driver[GatewayInstance]):
             if child.unit != UNIT:  # a session may be called so
                 continue
             instance = self.revive(child, None)
-            with suppress(PxError, OSError):
-                if record is not None and record.instance == child.key and child.exit is None:
+            if record is not None and record.instance == child.key and child.exit is None:
+                with suppress(OSError):
                     token = await asyncio.to_thread(self._token.read_text)
                     instance.client = GatewayClient(record.url, token, "", is_ours=True)
-                    await instance.client.preflight(ANSWER_SECONDS)
-                    self._watch(instance)
-                    continue
-            await self._stop(instance)
+            if await instance.answers():
+                self._watch(instance)
+            else:
+                await self._stop(instance)
+
+    def _read(self) -> GatewayRecord | None:
+        """Return what is written of the gateway; None where nothing sensible is. File I/O."""
+        try:
+            return msgspec.json.decode(self._record.read_bytes(), type=GatewayRecord)
+        except (OSError, ValueError):
+            return None
 
     async def _start(self, launch: Launch) -> None:
         instance = GatewayInstance(self._supervisor.placement.new_key(), self.config, launch)
         try:
-            await asyncio.to_thread(self.folder.mkdir, mode=0o700, parents=True, exist_ok=True)
             await self._supervisor.start(self, instance)
-            url, pid = f"http://127.0.0.1:{instance.port}", instance.pid or 0
-            record = GatewayRecord(url, pid, str(self._token), instance.key, instance.python, time.time())
+            url = f"http://127.0.0.1:{instance.port}"
+            record = GatewayRecord(url, instance.pid or 0, str(self._token), instance.key)
             await asyncio.to_thread(write_private, self._record, msgspec.json.encode(record))
         except BaseException:
             await asyncio.shield(self._stop(instance))
@@ -201,6 +185,8 @@ class SharedGateway(Driver[GatewayInstance]):
             await self._supervisor.stop(self, instance, None if is_over else Reason.STOPPED)
         await instance.stopped.wait()
 
+    # -- what the supervisor asks of its driver ----------------------------------------------------------------------
+
     async def prepare(self, instance: GatewayInstance) -> ChildSpec:
         """Return what is to be spawned: a free port, a secret token, a private folder for its sockets.
 
@@ -210,16 +196,19 @@ class SharedGateway(Driver[GatewayInstance]):
         and what nobody uses is culled. Of the environment of the kernel for which it is started it gets a few names.
         """
         assert instance.launch is not None
-        runtime = self.config.run_dir / "gw"
-        await asyncio.to_thread(shutil.rmtree, runtime, ignore_errors=True)  # of a gateway that has ended
-        await asyncio.to_thread(runtime.mkdir, mode=0o700, parents=True)
+        runtime, token = self.config.run_dir / "gw", secrets.token_urlsafe(32)
+
+        def make_places() -> None:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            shutil.rmtree(runtime, ignore_errors=True)  # of a gateway that has ended
+            runtime.mkdir(mode=0o700, parents=True)
+            write_private(self._token, token.encode())
+
+        await asyncio.to_thread(make_places)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             instance.port = int(probe.getsockname()[1])
-        token = secrets.token_urlsafe(32)
-        await asyncio.to_thread(write_private, self._token, token.encode())
         instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", token, "", is_ours=True)
-        instance.python = self._python(instance.launch)
         options = {
             "KernelGatewayApp.ip": "127.0.0.1",
             "KernelGatewayApp.port": instance.port,
@@ -244,20 +233,18 @@ class SharedGateway(Driver[GatewayInstance]):
             "JUPYTER_PLATFORM_DIRS": "1",
             "PYTHONUNBUFFERED": "1",
         }
-        argv = (instance.python, "-c", _GATEWAY, *(f"--{name}={value}" for name, value in options.items()))
+        python = self._python(instance.launch)
+        argv = (python, "-c", _GATEWAY, *(f"--{name}={value}" for name, value in options.items()))
         return ChildSpec(unit=UNIT, argv=argv, cwd="/", env=env)
 
     async def ready(self, instance: GatewayInstance) -> None:
         """Return when its own process listens on the port that was chosen for it, and answers to its token."""
         assert instance.pid is not None
-        assert instance.client is not None
         ended = asyncio.create_task(self._supervisor.wait(instance))
         try:
             while not ended.done():
-                if await asyncio.to_thread(listens, instance.pid, instance.port):
-                    with suppress(PxError):
-                        await instance.client.preflight(ANSWER_SECONDS)
-                        return
+                if await asyncio.to_thread(listens, instance.pid, instance.port) and await instance.answers():
+                    return
                 if asyncio.get_running_loop().time() > instance.give_up_at:
                     raise ReadinessTimeoutError(
                         f"The shared gateway did not answer in time ({self.config.gateway.start_seconds:g} s).",
@@ -272,9 +259,10 @@ class SharedGateway(Driver[GatewayInstance]):
         record, tail = ended.result(), await self._supervisor.last_words(instance)
         how = f"code {record.code}" if record.signal is None else f"signal {record.signal}"
         detail, hint = f"The shared gateway exited during startup ({how}).", OUR_LOG
-        if "No module named" in tail and "kernel_gateway" in tail:
-            detail = f"{instance.python} cannot run the shared gateway: it has no kernel_gateway."
-            hint = f"{shlex.quote(instance.python)} -m pip install jupyter_kernel_gateway"
+        if "No module named" in tail and "kernel_gateway" in tail and instance.launch is not None:
+            python = self._python(instance.launch)
+            detail = f"{python} cannot run the shared gateway: it has no kernel_gateway."
+            hint = f"{shlex.quote(python)} -m pip install jupyter_kernel_gateway"
         facts = {"reason": "early_exit", "code": record.code, "signal": record.signal, "stderr_tail": tail}
         raise StartFailedError(detail, hint=hint, unit=UNIT, **facts)
 
@@ -291,6 +279,7 @@ class SharedGateway(Driver[GatewayInstance]):
 
     def interrupt(self, instance: GatewayInstance) -> None:
         """Its kernels hear of its end by their websockets."""
+        return
 
     async def release(self, instance: GatewayInstance) -> None:
         """Close our connections to it, and remove what is written down of it."""
@@ -309,13 +298,12 @@ class SharedGateway(Driver[GatewayInstance]):
 class GatewayLocal(RemoteKernels):
     """A `KernelBackend` over the shared gateway. A failed start touches no other session's kernel."""
 
-    spools = True
+    writes_files = True
 
     def __init__(
         self, supervisor: Supervisor, config: KernelsConfig, *, python: Callable[[Launch], str] = gateway_python
     ) -> None:
-        super().__init__(config, supervisor.placement.new_key().partition(".")[0], "local")
-        self._supervisor = supervisor
+        super().__init__(supervisor, config, "local")
         self._shared = SharedGateway(supervisor, config, python)
 
     def reconfigure(self, config: KernelsConfig) -> None:
@@ -327,7 +315,7 @@ class GatewayLocal(RemoteKernels):
         getting = asyncio.ensure_future(self._shared.get(launch))  # goes on for those who come later
         getting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits: it is in its log
         if not (await asyncio.wait([getting], timeout=remaining(deadline)))[0]:
-            about = {"hint": OUR_LOG, "unit": f"kernel:{launch.session_id}", "reason": "readiness_timeout"}
+            about = {"hint": OUR_LOG, "unit": launch.unit, "reason": "readiness_timeout"}
             raise ReadinessTimeoutError("The shared gateway did not answer in time.", **about)
         client, began = getting.result(), time.time()
         assert client is not None
@@ -342,19 +330,15 @@ class GatewayLocal(RemoteKernels):
             return await self.start_at(client, launch, body, deadline=deadline, wanted=wanted)
         except EndedEarlyError:
             own = self._shared.own
-            log = await self._supervisor.tail(own, began) if own is not None else ""
+            log = await self.supervisor.tail(own, began) if own is not None else ""
             said = "".join(line for line in log.splitlines(keepends=True) if not _GATEWAY_LINE.match(line))
             raise early_exit(launch, End(Reason.EARLY_EXIT, None, said)) from None
-        except StartFailedError as error:
-            if error.extra.get("gateway_status", 500) >= 500:
-                await self._shared.give_up_if_silent(client)
-            raise
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
         """Nothing is to be done: its kernelspec gave it directory and environment."""
-        kernel.notice = "No limits of memory hold for kernels of the shared gateway."
+        kernel.notice = "No limits hold for kernels of the shared gateway."
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
         """Return who speaks with the gateway, if it is the kernel's; otherwise the kernel ended with its gateway."""
@@ -364,48 +348,24 @@ class GatewayLocal(RemoteKernels):
         await self.forget(held)
         return None
 
-    async def ended(self, held: RemoteKernel, is_deleted: bool) -> tuple[int, ...]:
-        """Forget it, and end what its cells put into sessions of their own, out of the gateway's reach."""
-        await super().ended(held, is_deleted)
-        left = await asyncio.to_thread(_end_bearers, held.instance)
-        return tuple(each.pid for each in left)
-
     async def close(self, *, stop: bool) -> None:
-        """Let go of everything; with `stop`, end the gateway if it is ours, whoever else uses it."""
+        """Let go of everything; with `stop`, end the gateway, whatever runs in it."""
         await super().close(stop=stop)
         await self._shared.close(stop=stop)
-
-
-def _end_bearers(instance: str) -> list[psutil.Process]:
-    """Kill the processes whose environment bears an instance's mark; return what is left of them. Blocking."""
-    left = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == instance:
-                left.append(process)
-    _, left = psutil.wait_procs(left, LEFT_SECONDS if left else 0)
-    for process in left:
-        with suppress(psutil.Error):
-            process.kill()  # psutil looks at its start time first
-    return list(psutil.wait_procs(left, LEFT_SECONDS if left else 0)[1])
 
 
 def kernelspec(launch: Launch) -> str:
     """Return the text of the `kernel.json` by which the gateway starts one kernel: our launcher, its own environment.
 
-    A `$` in a value is doubled: Jupyter takes single ones for references to variables. The gateway has no setting for
-    rlimits, so they are set before the launcher.
+    A `$` in a value is doubled: Jupyter takes single ones for references to variables.
     """
     argv = launch.kernelspec_argv or ()
     if launch.interpreter is not None:
         argv = launcher_command(launch.interpreter, launch, CONNECTION_FILE)
-        if launch.limits:
-            limits = json.dumps([[each.name, each.soft, each.hard] for each in launch.limits])
-            argv = (launch.interpreter, "-I", "-S", "-c", _SET_LIMITS, limits, *argv)
-    env = {**launch.env, MARK: launch.instance, "PX_UNIT": f"kernel:{launch.session_id}"}
+    env = {**launch.env, MARK: launch.instance, "PX_UNIT": launch.unit}
     spec = {
         "argv": list(argv),
-        "display_name": f"kernel:{launch.session_id}",
+        "display_name": launch.unit,
         "language": "python" if launch.interpreter else "",
         "interrupt_mode": launch.interrupt_mode,
         "env": {name: value.replace("$", "$$") for name, value in env.items()},

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervisord_py.kernels.backend import ExecuteRequest
-    from supervisord_py.kernels.kernel_client import Message
 
 QUEUE_BYTES = 256 * 1024 * 1024
 CELLS_KEPT = 16  # so many cells, the newest, still take output that comes after their end
@@ -47,13 +46,8 @@ class Recording:
             await self._do(oldest, self._cells[oldest][0].close)
             del self._cells[oldest]
 
-    def take(self, message: Message) -> None:
-        """Record a message if it is output of a cell that is known."""
-        if message.type != "status":
-            self.record(message.parent_id, message.type, message.content, message.size)
-
     def record(self, cell_id: str, kind: str, content: Callable[[], Mapping[str, Any]], size: int) -> None:
-        """Record output, read when its turn has come; `size` in bytes is about what it holds until then."""
+        """Record output of a known cell, read when its turn has come; `size` is what it holds until then, in bytes."""
         known = self._cells.get(cell_id)
         if known is not None and self._waiting_bytes + size > self._queue_bytes:
             self._dropped[cell_id] += size

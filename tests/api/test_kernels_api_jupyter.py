@@ -25,7 +25,7 @@ from kernels.room_house import RoomHouse, room_house
 from lean_module import lean_module
 from supervisord_py.api.app import build_app, build_runner
 from supervisord_py.api.context import ApiConfig, ApiContext, TcpAccess
-from supervisord_py.kernels.websocket_frames import V1, Message, pack, unpack
+from supervisord_py.kernels.wire import V1, Message, execute_content, make, pack, unpack
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolsConfig
 
@@ -117,22 +117,8 @@ async def api(short_tmp: Path) -> AsyncIterator[KernelsApi]:
         yield running
 
 
-def request(kind: str, channel: str = "shell", **content: Any) -> Message:
-    header = {
-        "msg_id": uuid.uuid4().hex,
-        "msg_type": kind,
-        "username": "u",
-        "session": "s",
-        "date": "",
-        "version": "5.3",
-    }
-    return Message(channel, header, content=content)
-
-
 def run(code: str) -> Message:
-    return request(
-        "execute_request", code=code, silent=False, store_history=True, allow_stdin=False, stop_on_error=True
-    )
+    return make("execute_request", execute_content(code), "s")
 
 
 async def say(ws: aiohttp.ClientWebSocketResponse, message: Message) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -15,28 +14,23 @@ from api.kernel_fakes import FakeHandle
 from supervisord_py.errors import OverloadedError
 from supervisord_py.kernels.session import BackendName, Owner, SessionState
 from supervisord_py.kernels.session_register import SessionView
-from supervisord_py.kernels.websocket_frames import unpack
+from supervisord_py.kernels.wire import Message, make, unpack
 
 
 class FakeChannels:
     """Channels that say once that they can be heard, and then what they are told to."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[str, Any]] = []
+        self.sent: list[Message] = []
         self.failure: Exception | None = None
         self.news = asyncio.Event()
         self.closed = 0
 
-    async def send(self, channel: str, msg: Any, _: Any = ()) -> None:
-        self.sent.append((channel, msg))
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        header = {"msg_type": "status", "msg_id": "1"}
-        yield (
-            "iopub",
-            {"header": header, "parent_header": {}, "metadata": {}, "content": {"execution_state": "idle"}},
-            [],
-        )
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        yield make("status", {"execution_state": "idle"}, "kernel", "iopub")
         await self.news.wait()
         if self.failure is not None:
             raise self.failure
@@ -152,7 +146,4 @@ async def test_the_next_life_is_joined_by_the_same_socket(rig: Rig, joined: list
         rig.kernels.put("work")
         rig.kernels.handles[view.id] = FakeHandle()
         rig.context.events.publish("ready", view.unit)
-        await until(lambda: len(joined) == 2 and any(msg["header"]["msg_id"] == "w" for _, msg in joined[1].sent))
-
-
-# -- doctor ------------------------------------------------------------------------------------------------------
+        await until(lambda: len(joined) == 2 and any(it.id == "w" for it in joined[1].sent))

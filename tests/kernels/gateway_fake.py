@@ -1,4 +1,4 @@
-"""A server of kernels that does what a test tells it to: to be slow, to refuse, to break off, to answer nonsense."""
+"""A server of kernels that does what a test tells it to: to be slow, to refuse, to break off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import WSMsgType, web
 
-from supervisord_py.kernels import websocket_frames as wire
+from supervisord_py.kernels import wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,9 +25,7 @@ class FakeServer:
     asked: list[str] = field(default_factory=list)  # `METHOD /path` of each request
     headers: dict[str, str] = field(default_factory=dict)  # of the last one
     state: str | None = "idle"  # `execution_state` of its kernel; None: it has no such kernel
-    v1: bool = False  # it knows the v1 subprotocol
     is_mute: bool = False  # it lets websockets wait for ever
-    started: list[str] = field(default_factory=list)  # ids of the kernels that were asked for
     on_execute: Callable[[FakeServer, wire.Message], Awaitable[None]] | None = None
     before_info: Callable[[FakeServer], Awaitable[None]] | None = None  # before it answers a kernel_info_request
     sockets: list[web.WebSocketResponse] = field(default_factory=list)
@@ -37,13 +35,12 @@ class FakeServer:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer anything."""
-        self.asked.append(f"{request.method} {request.path}")
-        self.headers = dict(request.headers)
         key = f"{request.method} {request.path}"
+        self.asked.append(key)
+        self.headers = dict(request.headers)
         if key in self.answers:
             status, body = self.answers[key]
-            headers = {"Location": body} if status in range(300, 400) else {}
-            return web.Response(status=status, text=body, headers=headers)
+            return web.Response(status=status, text=body)
         if request.path.endswith("/channels"):
             return await self._channels(request)
         match key:
@@ -53,15 +50,10 @@ class FakeServer:
                 return web.json_response(SPECS)
             case "POST /api/kernels":
                 body = await request.json()
-                self.started.append(body["kernel_id"])
-                self.state = self.state or "idle"
                 return web.json_response({"id": body["kernel_id"], "execution_state": "starting"}, status=201)
-        return self._kernel(request)
-
-    def _kernel(self, request: web.Request) -> web.StreamResponse:
         if self.state is None:
             return web.json_response({"message": "Kernel does not exist"}, status=404)
-        if request.method == "DELETE" and request.path.endswith(tuple(self.started[-1:]) or ""):
+        if request.method == "DELETE":
             self.state = None
         if request.method == "GET":
             return web.json_response({"id": request.path.rpartition("/")[2], "execution_state": self.state})
@@ -72,12 +64,12 @@ class FakeServer:
             return web.Response(status=404)
         if self.is_mute:
             await asyncio.Event().wait()
-        channel = web.WebSocketResponse(protocols=(wire.V1,) if self.v1 else (), max_msg_size=0)
+        channel = web.WebSocketResponse(max_msg_size=0)
         await channel.prepare(request)
         self.sockets.append(channel)
         async for frame in channel:
-            if frame.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                await self._hear(wire.unpack(frame.data, channel.ws_protocol))
+            if frame.type is WSMsgType.TEXT:
+                await self._hear(wire.unpack(frame.data, None))
         with suppress(ValueError):
             self.sockets.remove(channel)
         return channel
@@ -99,11 +91,9 @@ class FakeServer:
         self, kind: str, content: dict[str, Any], *, to: wire.Message | None = None, channel: str = "iopub"
     ) -> None:
         """Send a message to everybody."""
-        parent = to.header if to is not None else {}
-        message = wire.Message(channel, {"msg_type": kind, "msg_id": "f"}, parent, {}, content)
+        frame = wire.pack(wire.make(kind, content, "server", channel, parent=to.header if to else {}), None)
         for each in list(self.sockets):
-            frame = wire.pack(message, each.ws_protocol)
-            await (each.send_bytes(frame) if isinstance(frame, bytes) else each.send_str(frame))
+            await each.send_str(str(frame))
 
     async def end_cell(self, message: wire.Message) -> None:
         """Say that a cell went well."""
@@ -144,11 +134,3 @@ async def fake_server(**how: Any) -> AsyncIterator[FakeServer]:
     finally:
         await server.end()
         await runner.cleanup()
-
-
-async def answer_and_hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes) -> None:
-    """Be a server that says these bytes, whatever it is asked."""
-    await reader.readline()
-    writer.write(answer)
-    await writer.drain()
-    writer.close()

@@ -1,17 +1,25 @@
-"""A backend over each kind of server of kernels, real ones, for tests that say the same of all of them."""
+"""A backend over each kind of server of kernels, real ones on loopback, for tests that say the same of all of them."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
-from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS, PATIENCE, peer
 from kernels.kernel_rig import eventually, kernel_house, no_news
+from lean_module import lean_module
+from ports import free_port
+from supervisord_py.errors import PxError
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.config import GatewayConfig
 from supervisord_py.kernels.direct import DirectBackend
@@ -21,15 +29,94 @@ from supervisord_py.kernels.gateway_local import GatewayLocal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
-    from kernels.gateway_peers import Peer
     from kernels.kernel_rig import KernelRig
-    from supervisord_py.kernels.backend import ExecuteRequest, KernelBackend, Launch, Reply
+    from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
 
 EXTERNALS = ("kernel_gateway", "jupyter_server", "enterprise_gateway")
 GATEWAYS = ("local", *EXTERNALS)
 EVERYBODY = ("direct", *GATEWAYS)
+ENTERPRISE = (
+    Path(__file__).parents[2] / os.environ.get("VENV", ".venv") / "peers" / "enterprise-gateway" / "bin" / "python"
+)
+NEEDS_PEERS = "needs the environments of the peers: run `make peers`"
+PATIENCE = 60.0
+TOKEN = "peer-0f3a"  # noqa: S105 - of a server that lives for one test
+_LOOSE = ("--ZMQChannelsWebsocketConnection.limit_rate=False",)
+
+
+@dataclass(slots=True)
+class Peer:
+    """A server; it listens on the same port after it was started again."""
+
+    kind: str
+    folder: Path
+    options: tuple[str, ...]
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """What it has said."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    async def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self._argv(), env=self._env(), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        client, deadline = GatewayClient(self.url, TOKEN, "a test's"), time.monotonic() + PATIENCE
+        while True:
+            with suppress(PxError):
+                await client.preflight()
+                break
+            assert self.process.poll() is None, f"{self.kind} ended:\n{self.log[-2000:]}"
+            assert time.monotonic() < deadline, f"{self.kind} does not answer:\n{self.log[-2000:]}"
+            await asyncio.sleep(0.05)
+        await client.close()
+
+    async def end(self) -> None:
+        """End it and its kernels."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(process.wait, PATIENCE)
+        if process.poll() is None:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+
+    def _argv(self) -> list[str]:
+        match self.kind:
+            case "kernel_gateway":
+                argv = [*lean_module(sys.executable, "kernel_gateway"), "--KernelGatewayApp.port_retries=0"]
+                argv += ["--JupyterWebsocketPersonality.list_kernels=True", f"--KernelGatewayApp.port={self.port}"]
+            case "jupyter_server":
+                argv = [*lean_module(sys.executable, "jupyter_server"), "--ServerApp.open_browser=False"]
+                argv += ["--allow-root", "--ServerApp.ip=127.0.0.1"]
+                argv += [f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0"]
+            case _:
+                argv = [str(ENTERPRISE), "-m", "enterprise_gateway", f"--EnterpriseGatewayApp.port={self.port}"]
+                argv += ["--EnterpriseGatewayApp.port_retries=0", "--EnterpriseGatewayApp.ip=127.0.0.1"]
+                argv += ["--EnterpriseGatewayApp.list_kernels=True"]
+        return [*argv, *self.options]
+
+    def _env(self) -> dict[str, str]:
+        names = dict.fromkeys(("KG_AUTH_TOKEN", "EG_AUTH_TOKEN", "JUPYTER_TOKEN"), TOKEN)
+        home = str(self.folder)
+        places = {"HOME": home, "JUPYTER_RUNTIME_DIR": f"{home}/run", "JUPYTER_CONFIG_DIR": f"{home}/etc"}
+        kept = {name: os.environ[name] for name in ("PATH", "TEST_SESSION_OF_PX", "LANG") if name in os.environ}
+        if self.kind == "enterprise_gateway":
+            kept["PATH"] = f"{ENTERPRISE.parent}:{kept['PATH']}"
+        quiet = {"PYTHONWARNINGS": "ignore", "JUPYTER_PLATFORM_DIRS": "1"}
+        return {**kept, **names, **places, **quiet, "EG_ENABLE_DEPRECATED": "0"}
 
 
 @dataclass(slots=True)
@@ -82,42 +169,42 @@ class House:
         assert not task.done(), task.result()
         return request, task
 
+    async def replace(self) -> None:
+        """Let go, and be the next control plane."""
+        await self.backend.close(stop=False)
+        await self.rig.replace()
+        self.backend = await local_of(self.rig) if self.peer is None else await external_of(self.rig, self.peer.url)
+
 
 @asynccontextmanager
 async def house_of(
     kind: str, folder: Path, require: Callable[[object, str], None], *options: str
 ) -> AsyncIterator[House]:
-    """Start a keeper, the server where it is another's, and a backend over it.
-
-    Args:
-        kind: One of EVERYBODY.
-        folder: Short and private.
-        require: The fixture of that name.
-        options: More of the server's command line.
-    """
+    """Start a keeper, the server where it is another's (with these options), and a backend over it."""
     require(kind != "enterprise_gateway" or ENTERPRISE.exists(), NEEDS_PEERS)
     async with AsyncExitStack() as stack:
         patience = stack.enter_context(pytest.MonkeyPatch.context())
         for call in (GatewayClient.preflight, GatewayClient.model, GatewayClient.interrupt):
             patience.setattr(call, "__defaults__", (PATIENCE,))  # a real server on a busy machine, and no dead one
         rig = await stack.enter_async_context(kernel_house(folder))
-        server = await stack.enter_async_context(peer(kind, folder, *options)) if kind in EXTERNALS else None
-        backend: KernelBackend
-        if server is not None:
-            backend = external_of(rig, server)
+        peer = Peer(kind, folder / kind, options or _LOOSE) if kind in EXTERNALS else None
+        if peer is not None:
+            stack.push_async_callback(peer.end)
+            await peer.start()
+            house = House(rig, await external_of(rig, peer.url), peer)
         else:
-            backend = DirectBackend(rig.placement, rig.config) if kind == "direct" else await local_of(rig)
-        house = House(rig, backend, server)
+            direct = DirectBackend(rig.placement, rig.config)
+            house = House(rig, direct if kind == "direct" else await local_of(rig))
         try:
             yield house
         finally:
             await house.backend.close(stop=True)
 
 
-def external_of(rig: KernelRig, server: Peer) -> GatewayExternal:
-    """Return a backend for a server."""
-    gateway = GatewayConfig(dir=rig.folder / "gateway", url=server.url, token=server.token)
-    return GatewayExternal(replace(rig.config, gateway=gateway), daemon=rig.keeper.daemon_id)
+async def external_of(rig: KernelRig, url: str, token: str | None = TOKEN, **config: Any) -> GatewayExternal:
+    """Return a backend for a server, for the present control plane."""
+    gateway = GatewayConfig(dir=rig.folder / "gateway", url=url, token=token)
+    return GatewayExternal(await rig.supervise(), replace(rig.config, gateway=gateway, **config))
 
 
 async def local_of(rig: KernelRig, **gateway: Any) -> GatewayLocal:

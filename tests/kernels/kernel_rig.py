@@ -197,7 +197,6 @@ async def answers(handle: Any, seconds: float) -> bool:
     """Say whether a kernel of the direct backend answers on shell in time; a running cell makes it False."""
     if handle.died.done():
         return False
-    asked = handle.client.ask("shell", "kernel_info_request")
-    await asyncio.wait({asked.reply, handle.died}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    handle.client.forget(asked)
+    asked = await handle.ask("kernel_info_request")
+    await handle.until(asked.reply, seconds=seconds)
     return bool(asked.reply.done())

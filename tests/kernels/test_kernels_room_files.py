@@ -13,7 +13,6 @@ import pytest
 from kernels.cell_folder import finish, log_of, writer_of
 from kernels.fake_backend import FakeBackend
 from kernels.room_house import room_house
-from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.kernel_driver import folder_of_cells
@@ -74,18 +73,6 @@ async def test_where_no_folder_can_be_made_the_cell_runs_and_says_that_nothing_i
     cell = await _cell(house, "say hello")
     assert (cell.status, cell.lossy) == (CellStatus.ERROR, True)
     assert str(cells) in cell.notices[0]
-
-
-async def test_of_files_that_say_how_the_cell_ended_nothing_is_missing_whatever_message_was_late(
-    house: RoomHouse, backend: FakeBackend
-) -> None:
-    """The end of output comes by way of all that is published, which takes a gateway longer than anybody waits."""
-    call = asyncio.ensure_future(house.run("hold"))
-    await backend.held.wait()
-    assert backend.handle.cell is not None
-    backend.handle.cell.set_result(Reply(CellStatus.OK, iopub_lost=True))
-    cell = (await call).cells[0]
-    assert (cell.status, cell.lossy, cell.notices) == (CellStatus.OK, False, ())
 
 
 async def test_a_cell_that_ends_with_its_kernel_is_not_called_lossy(house: RoomHouse) -> None:

@@ -1,0 +1,407 @@
+"""The direct backend with real kernels: starts, cells of ours and of stock kernels, interrupts, taking over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
+from process.real_keeper import alive
+from supervisord_py.errors import ConfigError, InterruptedRunError, PxError, StartFailedError
+from supervisord_py.kernels import connection_file as place
+from supervisord_py.kernels import kernelspecs, messages, messaging, wire
+from supervisord_py.kernels.backend import KernelGoneError, Launch
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.channels import open_channels
+from supervisord_py.kernels.config import LadderTimes
+from supervisord_py.kernels.direct import DirectBackend, sweep_stale
+from supervisord_py.process.instance import End
+from supervisord_py.process.model import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from kernels.kernel_rig import KernelRig
+    from supervisord_py.kernels.backend import ExecuteRequest, Reply
+    from supervisord_py.kernels.channels import Channels
+
+WAITS = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+SLEEPS = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+async def rig(short_tmp: Path) -> AsyncIterator[KernelRig]:
+    async with kernel_house(short_tmp) as made:
+        yield made
+
+
+class Kernel:
+    """A kernel that runs, and what it was started from."""
+
+    def __init__(self, rig: KernelRig, launch: Launch) -> None:
+        self.rig = rig
+        self.launch = launch
+        self.handle: Any = None
+
+    async def start(self) -> Kernel:
+        self.handle = await self.rig.start(DirectBackend(self.rig.placement, self.rig.config), self.launch)
+        return self
+
+    def send(self, code: str) -> tuple[ExecuteRequest, asyncio.Future[Reply]]:
+        request = self.rig.request(self.launch, code)
+        return request, asyncio.ensure_future(self.handle.execute(request, no_news))
+
+    async def begin(self, code: str) -> tuple[ExecuteRequest, asyncio.Future[Reply]]:
+        """Send a cell that prints, and return when it does."""
+        request, running = self.send(code)
+        await eventually(lambda: self.rig.out(request) or running.done(), "the cell's begin")
+        return request, running
+
+    async def run(self, code: str) -> Reply:
+        async with asyncio.timeout(PATIENCE):
+            return await self.send(code)[1]
+
+    async def follow(self, request: ExecuteRequest) -> Reply:
+        async with asyncio.timeout(PATIENCE):
+            found: Reply = await self.handle.follow(request, no_news)
+            return found
+
+    async def replace(self) -> Any:
+        """Be the next control plane."""
+        await self.rig.replace()
+        return await self.attach()
+
+    async def attach(self) -> Any:
+        self.handle = await self.rig.attach(DirectBackend(self.rig.placement, self.rig.config), self.launch)
+        return self.handle
+
+    def pid(self) -> int:
+        return int(self.handle.child.identity.pid)
+
+
+@pytest.fixture(params=["ours", "stock"])
+async def kernel(request: pytest.FixtureRequest, rig: KernelRig) -> Kernel:
+    """One that writes its cells' files by itself, and one that knows nothing of us."""
+    return await Kernel(rig, rig.stock() if request.param == "stock" else rig.launch()).start()
+
+
+# -- starts ------------------------------------------------------------------------------------------------------------
+
+
+def program(rig: KernelRig, script: str) -> tuple[str, ...]:
+    """Return the command line of a shell script that is taken for a kernel."""
+    path = rig.folder / "program"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path), "{connection_file}"
+
+
+async def failing(rig: KernelRig, launch: Launch) -> PxError:
+    """Start what does not come up, check that nothing is left, and return the error."""
+    with pytest.raises(PxError) as caught:
+        await Kernel(rig, launch).start()
+    await nothing_left(rig, launch)
+    return caught.value
+
+
+async def nothing_left(rig: KernelRig, launch: Launch) -> None:
+    assert not place.folder_of(rig.config.run_dir, launch.session_id).exists()
+    assert await rig.placement.attach(launch.instance) is None
+    assert not any(alive(it.pid) for it in rig.started if it.pid is not None)
+
+
+async def test_a_start_that_fails_says_why_and_leaves_nothing(rig: KernelRig) -> None:
+    error = await failing(rig, rig.stock(kernelspec_argv=program(rig, "echo one >&2; echo two >&2; exit 3")))
+    assert isinstance(error, StartFailedError)
+    assert "exited with code 3" in error.detail
+    assert "two" in error.detail
+    assert error.extra["stderr_tail"] == "one\ntwo\n"
+    assert (error.extra["reason"], error.extra["code"], error.extra["signal"]) == ("early_exit", 3, None)
+    rig.config = replace(rig.config, start_seconds=0.2)
+    late = await failing(rig, rig.stock(kernelspec_argv=program(rig, "sleep 600")))
+    assert late.extra["reason"] == "readiness_timeout"
+    assert "it does not answer" in late.detail
+
+
+async def test_a_start_that_is_given_up_leaves_nothing(rig: KernelRig) -> None:
+    launch = rig.stock(kernelspec_argv=program(rig, "sleep 600"))
+    starting = asyncio.ensure_future(Kernel(rig, launch).start())
+    await eventually(lambda: rig.started and rig.started[0].pid, "its process")
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await nothing_left(rig, launch)
+
+
+async def test_a_runtime_directory_that_is_too_long_is_told_with_its_bound(rig: KernelRig) -> None:
+    rig.config = replace(rig.config, run_dir=rig.folder / ("d" * 90))
+    error = await failing(rig, rig.launch())
+    assert isinstance(error, ConfigError)
+    assert str(rig.config.run_dir) in error.detail
+    most = int(str(error.hint).split("at most ")[1].split()[0])
+    fitting = place.folder_of(Path("/" + "d" * (most - 1)), rig.launch().session_id)
+    assert len(os.fsencode(fitting / "s-1")) == place.SOCKET_PATH_MAX
+
+
+def test_a_session_that_is_started_again_has_the_same_sockets_and_key(short_tmp: Path) -> None:
+    """So that a front end's sockets find it; another session, or another runtime directory, has others."""
+    first = place.make(short_tmp, "s-1", "a.1")
+    (first.folder / "s-1").touch()
+    again = place.make(short_tmp, "s-1", "a.2")  # a dead predecessor's folder is in the way
+    assert (again.folder, again.key) == (first.folder, first.key)
+    assert os.listdir(again.folder) == [place.FILE]
+    assert place.read(again.file).instance == "a.2"
+    assert place.make(short_tmp, "s-2", "b.1").key != first.key
+    assert place.make(short_tmp / "other", "s-1", "a.1").key != first.key
+    secret = short_tmp / place.FOLDER / place.SECRET
+    assert secret.stat().st_mode & 0o777 == 0o600
+    secret.write_bytes(b"cut short")
+    assert place.make(short_tmp, "s-1", "a.4").key != first.key
+
+
+async def test_an_end_that_comes_late_leaves_its_replacement_alone_and_what_nobody_owns_is_swept(
+    rig: KernelRig,
+) -> None:
+    """The folder is the session's: a second stop of the first instance must not take the second one's sockets away."""
+    first, second = await Kernel(rig, rig.launch()).start(), Kernel(rig, rig.launch())
+    assert await first.handle.shutdown(5.0, "replaced") == ()
+    await second.start()
+    assert second.handle.connection_file == first.handle.connection_file
+    assert await first.handle.shutdown(0.0, "replaced") == ()
+    place.make(rig.config.run_dir, "dead", "dead.instance")
+    await sweep_stale(rig.config.run_dir, {second.launch.instance})
+    ours = place.folder_of(rig.config.run_dir, "s-000000").name
+    assert sorted(os.listdir(rig.config.run_dir / place.FOLDER)) == [place.SECRET, ours]
+    assert await answers(second.handle, PATIENCE)
+    assert await second.handle.shutdown(5.0, "stopped") == ()
+    assert not second.handle.connection_file.parent.exists()
+
+
+LAUNCH = Launch("s-abcdef", "daemon.key", "/opt/my env/bin/python", "/", {}, Path("/cells"))
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "hint"),
+    [
+        ({"error": "ipykernel", "detail": "No module", "version": "3.9"}, "3.9", "pip install"),
+        ({"error": "overlay", "detail": "no folder", "path": "/o"}, "/o", "remove /o"),
+        ({"error": "old_python", "detail": "too old"}, "too old", "--python"),
+        ({"error": "usage", "detail": "what?"}, "what?", "daemon restart"),
+        ({"error": "news"}, "", "pxctl logs"),
+    ],
+)
+def test_each_trouble_of_the_launcher_has_its_words_and_its_step(said: dict[str, Any], words: str, hint: str) -> None:
+    tail = f"noise\npx-launch: {json.dumps(said)}\n"
+    error = messages.early_exit(LAUNCH, End(Reason.EARLY_EXIT, None, tail))
+    assert hint in str(error.hint)
+    assert words in error.detail
+    assert (error.unit, error.extra["reason"]) == ("kernel:s-abcdef", "early_exit")
+
+
+def test_a_kernelspec_gets_its_connection_file() -> None:
+    spec = replace(LAUNCH, interpreter=None, kernelspec="ir", kernelspec_argv=("R", "--args", "{connection_file}"))
+    assert kernelspecs.command(spec, "/run/c.json") == ("R", "--args", "/run/c.json")
+    for argv in (None, (), ("R",)):
+        with pytest.raises(ConfigError, match="'ir'"):
+            kernelspecs.command(replace(spec, kernelspec_argv=argv), "/run/c.json")
+
+
+def test_importing_the_backend_is_cheap() -> None:
+    """The control plane imports it at its start: zmq comes with the first kernel, jupyter_client never."""
+    code = (
+        "import sys, supervisord_py.kernels.direct, supervisord_py.kernels.cell_files as _; "
+        "print('zmq' in sys.modules); import supervisord_py.kernels.zmq_sockets; "
+        "print(*sorted({'jupyter_client', 'tornado', 'traitlets', 'nbformat'} & sys.modules.keys()))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout == "False\n\n"
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_reply_of_a_stock_kernel_that_left_may_come_a_while_after_the_news_of_its_end(
+    rig: KernelRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It alone says that the end was wished for: the thread that reads the sockets may be late on a busy machine."""
+    kernel = await Kernel(rig, rig.stock()).start()
+    hear, loop = kernel.handle.hear, asyncio.get_running_loop()
+
+    def late(message: wire.Message) -> None:
+        if message.channel == "shell":
+            kernel.handle.died.add_done_callback(lambda _: loop.call_later(0.1, hear, message))
+        else:
+            hear(message)
+
+    monkeypatch.setattr(kernel.handle._sockets, "_hear", late)
+    monkeypatch.setattr(messaging, "REPLY_SECONDS", PATIENCE)
+    reply = await kernel.run("exit()")
+    assert (reply.status, reply.asked_exit) == (CellStatus.OK, True)
+
+
+async def test_a_cell_behind_the_failing_one_of_another_client_is_aborted(kernel: Kernel) -> None:
+    """One that was sent may still be on its way when the other one fails, and then it runs: so it is tried again."""
+    channels = await open_channels(kernel.handle.connection_file)
+    async with asyncio.timeout(PATIENCE):
+        while (reply := await behind_a_failing_one(kernel, channels)).status is CellStatus.OK:
+            await kernel.run("del never")
+    assert (reply.status, reply.error) == (CellStatus.ABORTED, None)
+    await eventually(lambda: not kernel.handle.foreign_busy, "the end of the other client's cell")
+    await channels.close()
+    assert (await kernel.run("assert 'never' not in dir()")).status is CellStatus.OK
+
+
+async def behind_a_failing_one(kernel: Kernel, channels: Channels) -> Reply:
+    """Send a cell while another client's runs, and let that one fail."""
+    go, begun = Path(kernel.launch.cwd, "go"), Path(kernel.launch.cwd, "begun")
+    for each in (go, begun):
+        each.unlink(missing_ok=True)
+    code = "import os, time\nos.mknod('begun')\nwhile not os.path.exists('go'): time.sleep(0.01)\n1 / 0"
+    channels.send(wire.make("execute_request", wire.execute_content(code, stop_on_error=True), "front"))
+    await eventually(begun.exists, "the other client's cell")
+    await eventually(lambda: kernel.handle.foreign_busy, "the news of it")
+    assert kernel.handle.foreign_used_at is not None
+    request, running = kernel.send("never = 1")
+    await eventually(lambda: request.cell_id in kernel.handle._requests, "the cell to be sent")
+    go.touch()
+    async with asyncio.timeout(PATIENCE):
+        return await running
+
+
+async def test_what_a_stock_kernel_loses_is_told(rig: KernelRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faster than can be written, or without the word that all of it came: the reply says that it is lossy."""
+    stock = await Kernel(rig, rig.stock()).start()
+    with monkeypatch.context() as tight:
+        tight.setattr(stock.handle._recording, "_queue_bytes", 100)
+        reply = await stock.run("print('x' * 1000)")
+    assert (reply.status, reply.lossy) == (CellStatus.OK, True)
+    assert "missing" in str(reply.notice)
+    with monkeypatch.context() as deaf:
+        deaf.setattr(messaging, "IDLE_SECONDS", 0.05)
+        deaf.setattr(wire.Message, "state", property(lambda it: "busy" if it.type == "status" else None))
+        reply = await stock.run("1")
+    assert (reply.status, reply.lossy) == (CellStatus.OK, True)
+    assert "was not heard" in str(reply.notice)
+    assert not (await stock.run("1")).lossy
+
+
+# -- interrupts: as far as one rung goes -------------------------------------------------------------------------------
+
+
+async def interrupted(kernel: Kernel, running: asyncio.Future[Reply]) -> None:
+    """Wait for the end of an interrupted cell.
+
+    Python may take the signal just as it falls asleep, and IPython drops one that hits its callbacks (1 of 200 was seen
+    of each): there the second rung ends the cell, as in a call.
+    """
+    await asyncio.wait({running}, timeout=5.0)
+    if not running.done():
+        assert await kernel.handle.interrupt() == "sigint"
+    async with asyncio.timeout(PATIENCE):
+        reply = await running
+    assert reply.error is not None
+    assert reply.error.name in {"KeyboardInterrupt", "CancelledError", "NoReply"}  # where it just begins
+
+
+async def test_an_interrupt_that_comes_before_its_cell_has_begun_waits_for_it_and_ends_it(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle kernel ignores the signal: it is sent once the cell has begun, as its files or messages say."""
+    monkeypatch.setattr(kernel.handle, "_next_rung_seconds", PATIENCE)
+    _, running = kernel.send(SLEEPS)
+    await asyncio.sleep(0)  # sent, and not a moment later
+    assert await kernel.handle.interrupt() == "sigint"
+    await interrupted(kernel, running)
+    os.kill(kernel.pid(), signal.SIGSTOP)
+    _, running = kernel.send(SLEEPS)
+    await asyncio.sleep(0)
+    interrupting = asyncio.ensure_future(kernel.handle.interrupt())
+    await asyncio.wait({interrupting}, timeout=0.5)
+    assert not interrupting.done(), "it would have been lost on an idle kernel"
+    os.kill(kernel.pid(), signal.SIGCONT)
+    assert await interrupting == "sigint"
+    await interrupted(kernel, running)
+
+
+async def test_a_kernelspec_may_ask_to_be_interrupted_by_message(rig: KernelRig) -> None:
+    rig.config = replace(rig.config, ladder=LadderTimes(again_seconds=PATIENCE))
+    kernel = await Kernel(rig, rig.stock(interrupt_mode="message")).start()
+    _, running = await kernel.begin(f"print('begun', flush=True)\n{SLEEPS}")
+    assert await kernel.handle.interrupt() == "interrupt_request"
+    async with asyncio.timeout(PATIENCE):
+        reply = await running
+    assert reply.error is not None
+    assert reply.error.name == "KeyboardInterrupt"
+
+
+# -- the control plane is replaced -------------------------------------------------------------------------------------
+
+
+async def test_a_stock_kernel_that_is_done_and_whose_reply_nobody_heard_is_not_claimed_to_be_well(
+    rig: KernelRig,
+) -> None:
+    stock = await Kernel(rig, rig.stock()).start()
+    request, running = await stock.begin(WAITS)
+    await rig.replace()
+    with pytest.raises(InterruptedRunError):
+        await running
+    Path(stock.launch.cwd, "go").touch()
+    assert await answers(await stock.attach(), PATIENCE)
+    reply = await stock.follow(request)
+    assert (reply.status, reply.lossy) == (CellStatus.ERROR, True)
+    assert reply.error is not None
+    assert reply.error.name == "NoReply"
+
+
+async def test_a_kernel_that_cannot_answer_is_taken_all_the_same(rig: KernelRig) -> None:
+    """A loop in C holds the interpreter: nothing is said, and the user's state is not thrown away for that."""
+    ours = await Kernel(rig, rig.launch()).start()
+    request, running = await ours.begin("print('begun', flush=True)\nsum(range(10**14))")
+    assert await ours.replace() is not None
+    with pytest.raises(InterruptedRunError):
+        await running
+    following = asyncio.ensure_future(ours.follow(request))
+    assert await ours.handle.terminate() == "sigterm"
+    with pytest.raises(KernelGoneError):
+        await following
+
+
+async def test_a_cell_that_never_reached_its_kernel_is_followed_as_aborted(rig: KernelRig) -> None:
+    ours = await Kernel(rig, rig.launch()).start()
+    await ours.replace()
+    reply = await ours.follow(rig.request(ours.launch, "1"))
+    assert reply.status is CellStatus.ABORTED
+    assert "was not run" in str(reply.notice)
+
+
+async def test_what_is_dead_or_has_lost_its_files_is_not_attached(rig: KernelRig) -> None:
+    ours = await Kernel(rig, rig.launch()).start()
+    attach: Callable[[Any], Any] = lambda child: DirectBackend(rig.placement, rig.config).attach(ours.launch, child)  # noqa: E731
+    child = await rig.placement.attach(ours.launch.instance)
+    folder = place.folder_of(rig.config.run_dir, ours.launch.session_id)
+    text = (folder / place.FILE).read_text()
+    for broken in ("{}", text.replace(ours.launch.instance, "another.instance")):
+        (folder / place.FILE).write_text(broken)
+        assert await attach(child) is None
+    (folder / place.FILE).write_text(text)
+    (folder / "s-1").rename(folder / "elsewhere")
+    with socket.socket(socket.AF_UNIX) as nobody:
+        nobody.bind(str(folder / "s-1"))
+        assert await attach(child) is None
+    os.kill(ours.pid(), signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.shield(ours.handle.died)
+    dead = await rig.placement.attach(ours.launch.instance)
+    assert dead is not None
+    assert dead.exit is not None
+    assert await attach(dead) is None

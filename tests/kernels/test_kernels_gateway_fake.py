@@ -1,0 +1,357 @@
+"""Servers that refuse, break off, fall silent or are something else: what is known is said, nothing is sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels.gateway_fake import fake_server
+from kernels.gateway_house import House, external_of
+from kernels.kernel_rig import eventually, kernel_house
+from supervisord_py.errors import (
+    ConfigError,
+    InvalidInputError,
+    OverloadedError,
+    PxError,
+    StartFailedError,
+    UnknownUnitError,
+)
+from supervisord_py.kernels import gateway_kernel, messaging
+from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.gateway import init_code
+from supervisord_py.kernels.gateway_client import GatewayClient
+from supervisord_py.kernels.gateway_local import listens
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from kernels.gateway_fake import FakeServer
+    from supervisord_py.kernels.wire import Message
+
+SECRET = "s3cr3t-t0ken"  # noqa: S105 - of nothing
+WARNING = "IOPub data rate exceeded.\nThe Jupyter server will temporarily stop sending output\n"
+
+
+@asynccontextmanager
+async def talking(folder: Path, **how: Any) -> AsyncIterator[tuple[House, FakeServer]]:
+    """Have a backend for a server that does what it is told to."""
+    async with kernel_house(folder) as rig, fake_server(**how) as server:
+        house = House(rig, await external_of(rig, server.url, None, trace=True))
+        try:
+            yield house, server
+        finally:
+            await house.backend.close(stop=True)
+
+
+def output(text: str) -> dict[str, str]:
+    return {"name": "stdout", "text": text}
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path) -> None:
+    """The rest of its output and its reply come over the second connection; what came between is not known."""
+    ended = asyncio.Event()
+
+    async def in_turn(server: FakeServer) -> None:
+        """Answer no other request before the cell has ended, as a kernel does."""
+        if server.executed:
+            await ended.wait()
+
+    async def break_in_the_middle(server: FakeServer, message: Message) -> None:
+        await server.say("stream", output("first "), to=message)
+        await server.cut()
+        await eventually(lambda: server.sockets, "the second connection")
+        await server.say("stream", output("second"), to=message)
+        await server.end_cell(message)
+        ended.set()
+
+    async with talking(short_tmp, on_execute=break_in_the_middle, before_info=in_turn) as (house, server):
+        await house.open()
+        ran = await house.run("1")
+        assert (ran.reply.status, ran.out, ran.reply.lossy) == (CellStatus.OK, b"first second", True)
+        assert "connection to the gateway broke" in str(ran.reply.notice)
+        assert server.executed == ["1"], "it is never sent again"
+
+
+async def test_a_reply_that_a_break_took_is_told_as_lost(short_tmp: Path) -> None:
+    async def end_unheard(server: FakeServer, message: Message) -> None:
+        await server.cut()
+
+    async with talking(short_tmp, on_execute=end_unheard) as (house, server):
+        await house.open()
+        ran = await house.run("1")
+        assert (ran.reply.status, ran.reply.lossy) == (CellStatus.ERROR, True)
+        assert (ran.records[-1]["kind"], ran.records[-1]["error"]["name"]) == ("end", "NoReply")
+        assert server.executed == ["1"]
+        assert not house.handle.died.done(), "the variables are kept"
+
+
+@pytest.mark.parametrize("state", ["restarting", "autorestarting", "dead", "starting"])
+async def test_d4_a_server_that_restarts_the_kernel_ends_the_cell(state: str, short_tmp: Path) -> None:
+    async def restart(server: FakeServer, message: Message) -> None:
+        await server.say("status", {"execution_state": state})
+
+    async with talking(short_tmp, on_execute=restart) as (house, server):
+        await house.open()
+        request, task = house.begin("1")
+        with pytest.raises(KernelGoneError, match=state):
+            await task
+        assert [each["kind"] for each in house.rig.records(request)] == ["begin"], "who judges it writes its end"
+        assert await house.handle.shutdown(1.0, "exit") == ()
+        assert server.state is None, "the new process under the old id is deleted"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(404, "does not know it any more"), (401, "requires authentication"), (503, "status 503")]
+)
+async def test_a_connection_that_cannot_come_back_ends_the_kernel(status: int, words: str, short_tmp: Path) -> None:
+    async def nothing(server: FakeServer, message: Message) -> None:
+        """Run on."""
+
+    async with talking(short_tmp, on_execute=nothing) as (house, server):
+        await house.open()
+        _, task = house.begin("1")
+        await eventually(lambda: server.executed, "the cell")
+        path = f"GET /api/kernels/{house.handle.held.kernel}"
+        server.answers = {path: (status, ""), f"{path}/channels": (status, "")}
+        await server.cut()
+        with pytest.raises(KernelGoneError, match=words):
+            await task
+
+
+@pytest.mark.parametrize(
+    ("stream", "ends", "words", "out"),
+    [
+        ({"name": "stderr", "text": WARNING}, True, "IOPub data rate exceeded", b""),
+        ({"name": "stdout", "text": WARNING}, False, "end of the output was not heard", WARNING.encode()),
+        ({"name": "stderr", "text": "it says: " + WARNING}, True, None, b"it says: " + WARNING.encode()),
+    ],
+)
+async def test_what_may_be_missing_is_said_and_a_servers_warning_is_no_output(
+    stream: dict[str, str], ends: bool, words: str | None, out: bytes, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messaging, "IDLE_SECONDS", 0.05)
+
+    async def answer(server: FakeServer, message: Message) -> None:
+        await server.say("stream", stream, to=message)
+        await server.say("execute_reply", {"status": "ok"}, to=message, channel="shell")
+        if ends:
+            await server.say("status", {"execution_state": "idle"}, to=message)
+
+    async with talking(short_tmp, on_execute=answer) as (house, _):
+        await house.open()
+        await house.run("1")
+        ran = await house.run("2")
+        assert (ran.reply.status, ran.reply.lossy, ran.out) == (CellStatus.OK, bool(words), out)
+        assert (words or "None") in str(ran.reply.notice)
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("status", "action"), [(404, "gone"), (500, "interrupt_failed")])
+async def test_an_interrupt_that_fails_says_how(status: int, action: str, short_tmp: Path) -> None:
+    async with talking(short_tmp) as (house, server):
+        await house.open()
+        server.answers = {f"POST /api/kernels/{house.handle.held.kernel}/interrupt": (status, "")}
+        assert await house.handle.interrupt() == action
+        assert house.handle.died.done() is (action == "gone")
+
+
+async def test_a_delete_that_fails_leaves_it_to_a_later_sweep(short_tmp: Path) -> None:
+    """Its note stays until it is known to be gone."""
+    async with talking(short_tmp) as (house, server):
+        await house.open()
+        key = f"DELETE /api/kernels/{house.handle.held.kernel}"
+        server.answers = {key: (500, "")}
+        assert await house.handle.kill() == "delete"
+        with pytest.raises(KernelGoneError, match="status 500"):
+            await house.run("1")
+        await house.handle.shutdown(0.0, "stopped")
+        assert server.asked.count(key) == 1
+        assert len(await house.backend.held()) == 1
+        server.answers = {}
+        assert await house.backend.sweep() == 1
+        assert await house.backend.held() == ()
+
+
+async def test_a_kernel_that_its_server_has_culled_is_noticed_before_the_next_cell(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_kernel, "LEFT_ALONE_SECONDS", 0.0)
+    async with talking(short_tmp) as (house, server):
+        await house.open()
+        server.state = None
+        with pytest.raises(KernelGoneError, match="does not know it any more"):
+            await house.run("1")
+        assert server.executed == []
+
+
+# -- starts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["dead", "idle"])
+async def test_a_kernel_that_does_not_come_up_fails_the_start_and_is_deleted(state: str, short_tmp: Path) -> None:
+    """Its websocket never opens: the server is asked whether it died, else the start ends at its deadline."""
+    async with talking(short_tmp, is_mute=True, state=state) as (house, server):
+        with pytest.raises(StartFailedError, match="before it was ready" if state == "dead" else "not reachable"):
+            await house.backend.start(house.rig.launch(), None, deadline=house.rig.deadline(2.0))
+        await eventually(lambda: server.state is None, "its end")
+        await eventually(lambda: not house.backend._notes, "the end of its note")
+
+
+async def test_a_full_server_is_an_overload_and_an_unknown_kernelspec_is_told_with_the_nearest(
+    short_tmp: Path,
+) -> None:
+    full = (403, '{"reason": "Forbidden", "message": "Resource Limit"}')
+    async with talking(short_tmp, answers={"POST /api/kernels": full}) as (house, server):
+        with pytest.raises(InvalidInputError) as caught:
+            await house.open(kernelspec="pyton3")
+        assert "python3" in str(caught.value.hint)
+        assert caught.value.extra["errors"][0]["pointer"] == "/kernelspec"
+        assert "POST /api/kernels" not in server.asked
+        with pytest.raises(OverloadedError):
+            await house.open()
+        await eventually(lambda: not house.backend._notes, "nothing is left")
+
+
+NAMES = st.from_regex(r"(PI_|LC_|LANG|TZ|TERM|KERNEL_|PX_|HOME)?[A-Z_]{0,12}", fullmatch=True)
+
+
+@given(st.dictionaries(NAMES, st.text(max_size=8)))
+def test_nothing_that_looks_like_a_secret_leaves_this_machine(env: dict[str, str]) -> None:
+    names = re.findall(r"'([A-Z_]+)': ", init_code("/w", env, "d.1", "kernel:s"))
+    for name in names:
+        assert not any(word in name.upper() for word in ("TOKEN", "SECRET", "PASSW", "KEY", "COOKIE", "CREDENTIAL"))
+    assert set(names) - {"PX_INSTANCE", "PX_UNIT"} <= {each for each in env if not each.startswith(("HOME", "KERNEL"))}
+
+
+# -- what a server's answer means --------------------------------------------------------------------------------------
+
+
+async def refusal(url: str, token: str | None = SECRET, seconds: float = 60.0) -> PxError:
+    """Return the error that a preflight ends with; it holds no secret."""
+    client = GatewayClient(url, token, "kernels.gateway_token")
+    with pytest.raises(PxError) as caught:
+        await client.preflight(seconds)
+    await client.close()
+    assert SECRET not in str(caught.value.problem())
+    return caught.value
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_server_that_wants_a_token_names_the_setting(status: int) -> None:
+    async with fake_server(answers={"GET /api/kernelspecs": (status, "")}) as server:
+        missing, wrong = await refusal(server.url, None), await refusal(server.url)
+    assert "requires authentication" in missing.detail
+    assert "does not accept the token of kernels.gateway_token" in wrong.detail
+    for error in (missing, wrong):
+        assert isinstance(error, ConfigError)
+        assert "PX_KERNELS__GATEWAY_TOKEN" in str(error.hint)
+        assert error.extra["setting"] == "kernels.gateway_token"
+
+
+@pytest.mark.parametrize(("query", "token"), [("", SECRET), (f"/?token={SECRET}", None)])
+async def test_the_token_travels_in_a_header_and_in_no_address(query: str, token: str | None) -> None:
+    """Also one in the address, as Jupyter prints it."""
+    async with fake_server() as server:
+        client = GatewayClient(server.url + query, token, "kernels.gateway_token")
+        assert client.shown == server.url
+        await client.preflight()
+        assert server.headers["Authorization"] == f"token {SECRET}"
+        await (await client.connect("k-1", "sess", 60)).close()
+        assert server.headers["Authorization"] == f"token {SECRET}"
+        assert not any(SECRET in each for each in server.asked)
+        await client.close()
+
+
+async def test_nobody_there_is_told_with_the_address_and_what_to_try() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        error = await refusal(f"{url}/?token={SECRET}", None)
+        probe.listen()
+        silent = await refusal(url, seconds=0.05)
+    assert "(timeout: no answer within 0.05 s)" in silent.detail
+    assert isinstance(error, StartFailedError)
+    assert f"The gateway at {url} is not reachable" in error.detail
+    assert f"curl {url}/api" in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"", "closed the connection without an answer"),
+        (b"SSH-2.0-OpenSSH_9\r\n\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort", "its answer broke off"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<ht>", "no Jupyter server"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "no Jupyter server"),
+    ],
+    ids=["nothing", "ssh", "cut", "page", "list"],
+)
+async def test_what_is_no_jupyter_server_is_told_so(answer: bytes, words: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        assert words in (await refusal(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")).detail
+
+
+@pytest.mark.parametrize("url", ["localhost:8888", "ftp://h", "http://", "not an address", "http://h:port"])
+def test_an_address_that_is_none_is_an_error_of_the_setting(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"kernels\.gateway_url"):
+        GatewayClient(url, None, "kernels.gateway_token")
+
+
+URL = "http://h:1/base/?token=hidden#x"
+PLACE = GatewayClient(URL, None, "kernels.gateway_token")
+OURS = GatewayClient(URL, "hidden", "", is_ours=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "words"),
+    [
+        (403, '{"reason": "Forbidden", "message": "Resource Limit"}', OverloadedError, "limit of kernels"),
+        (404, "", UnknownUnitError, "status 404"),
+        (500, '{"message": "broken"}', StartFailedError, "failed to start a kernel: it returned status 500: broken"),
+        (400, '{"message": "broken"}', StartFailedError, "refused to start a kernel: it returned status 400: broken"),
+        (301, "", ConfigError, "sends us elsewhere"),
+        (302, "/login?next=", ConfigError, "does not accept the token"),
+    ],
+)
+def test_every_status_is_told_without_a_secret_and_our_own_gateway_asks_nobody_for_a_token(
+    status: int, body: str, kind: type[PxError], words: str
+) -> None:
+    error = PLACE.refused(status, body, "start a kernel")
+    assert isinstance(error, kind)
+    assert words in error.detail
+    assert "hidden" not in json.dumps(error.problem())
+    assert OURS.refused(401, "", "start a kernel").hint == "pxctl logs kernel:gateway"
+
+
+def test_a_listener_is_known_by_its_process() -> None:
+    """D9: the token goes to nobody but the gateway's own process."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        assert not listens(os.getpid(), port), "bound is not listening"
+        listener.listen()
+        assert listens(os.getpid(), port)
+        assert not listens(os.getppid(), port)

@@ -1,0 +1,378 @@
+"""Real servers: the same results as directly, ends that are told, kernels that outlive us, the one gateway of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import stat
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from kernels.gateway_house import EVERYBODY, EXTERNALS, GATEWAYS, TOKEN, house_of
+from kernels.kernel_rig import eventually, kernel_house, no_news
+from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
+from supervisord_py.kernels import gateway_local
+from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.cell_files import CellLog
+from supervisord_py.kernels.gateway_client import GatewayClient
+from supervisord_py.kernels.gateway_local import GatewayLocal
+from supervisord_py.process import host
+from supervisord_py.process.model import ChildSpec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from kernels.gateway_house import House
+    from kernels.kernel_rig import KernelRig
+    from supervisord_py.process.model import Child
+
+    Require = Callable[[object, str], None]
+
+pytestmark = pytest.mark.deep
+
+BIG = 20_000_000
+DEATHS = ("os._exit(3)", "os.kill(os.getpid(), 9)", "import ctypes; ctypes.string_at(0)")
+QUICK = (
+    "--ZMQChannelsWebsocketConnection.limit_rate=False",
+    "--KernelRestarter.time_to_dead=0.3",
+    "--KernelManager.shutdown_wait_time=0.5",
+)
+SCRIPT = """
+import sys
+for number in range(3):
+    print("out", number, flush=True)
+    print("err", number, file=sys.stderr, flush=True)
+"""
+WHERE = "import os, sys; print('' in sys.path or os.getcwd() in sys.path, os.path.basename(os.getcwd()))"
+CELLS = [  # code, the record that it makes besides begin and end, what that says, output
+    ("x = 20", None, "", ""),
+    ("x + 1", "result", "21", ""),
+    ("print('ü\\ud800'.encode('utf-8', 'ignore').decode(), end='')", None, "", "ü"),
+    (WHERE, None, "", "True cwd\n"),
+    ("print('before')\ndef f():\n    return 1 / 0\nf()", "error", "ZeroDivisionError: division by zero", "before\n"),
+    ("input('? ')", "error", "StdinNotImplementedError", ""),
+    ("x", "result", "20", ""),  # an error costs no variables
+]
+TICKS = "import time\nfor n in range(5):\n    time.sleep(0.2)\n    print(n, flush=True)\nprint('end')"
+
+
+def lives(pid: int) -> bool:
+    return host.start_time(pid) is not None
+
+
+# -- the same results --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", EVERYBODY)
+async def test_the_same_cells_give_the_same_results(kind: str, short_tmp: Path, require: Require) -> None:
+    async with house_of(kind, short_tmp, require) as house:
+        await house.open()
+        for number, (code, kind_of_record, said, out) in enumerate(CELLS, 1):
+            ran = await house.run(code)
+            kinds = ["begin", *filter(None, [kind_of_record]), "end"]
+            assert (ran.kinds(), ran.out.decode(), ran.reply.lossy) == (kinds, out, False), code
+            assert ran.records[-1]["execution_count"] == ran.reply.execution_count == number
+            if kind_of_record == "error":
+                assert ran.reply.error is not None
+                assert f"{ran.reply.error.name}: {ran.reply.error.value}".startswith(said)
+                assert len(ran.reply.error.traceback) > 1
+                assert ran.records[-1]["error"]["name"] == ran.reply.error.name
+            else:
+                assert ran.reply.status is CellStatus.OK
+                assert not said or ran.records[-2]["data"] == {"text/plain": said}
+        await _all_kinds_of_output(house)
+        await _an_interrupt_keeps_the_variables(house)
+
+
+async def _all_kinds_of_output(house: House) -> None:
+    ran = await house.run(SCRIPT)
+    assert ran.out == b"out 0\nerr 0\nout 1\nerr 1\nout 2\nerr 2\n"
+    assert list(CellLog(ran.request.cells_dir, ran.request.cell_id).pieces()) == [
+        (stream, start, start + 6) for start in (0, 6, 12) for stream in ("stdout", "stderr")
+    ]
+    ran = await house.run(
+        "from IPython.display import HTML, clear_output, display\n"
+        "shown = display(HTML('<b>1</b>'), display_id='d')\n"
+        "shown.update(HTML('<b>2</b>'))\n"
+        "display({'application/x-px-status+json': {'op': 'read'}}, raw=True)\n"
+        "clear_output(wait=True)"
+    )
+    assert ran.kinds() == ["begin", "display", "display", "status", "clear", "end"]
+    one, two = (each for each in ran.records if each["kind"] == "display")
+    assert (one["data"]["text/html"], one["display_id"], one["update"]) == ("<b>1</b>", "d", False)
+    assert (two["data"]["text/html"], two["display_id"], two["update"]) == ("<b>2</b>", "d", True)
+    assert ran.records[-3]["event"] == {"op": "read"}
+    ran = await house.run(f"import sys\nfor each in range({BIG} // 50000):\n    sys.stdout.write('0123456789' * 5000)")
+    wanted = hashlib.sha256(b"0123456789" * (BIG // 10)).hexdigest()
+    assert (len(ran.out), hashlib.sha256(ran.out).hexdigest(), ran.reply.lossy) == (BIG, wanted, False)
+
+
+async def _an_interrupt_keeps_the_variables(house: House) -> None:
+    """Also where the cell awaits, which no server's interrupt alone can end: the request behind it does."""
+    await house.run("kept = 7; import asyncio, time")
+    for code, names in (
+        ("time.sleep(600)", ("KeyboardInterrupt",)),
+        ("await asyncio.sleep(600)", ("CancelledError", "KeyboardInterrupt")),
+        ("while True: pass", ("KeyboardInterrupt",)),
+    ):
+        _, task = await house.begin_and_wait(code)
+        assert await house.handle.interrupt() in ("sigint", "rest_interrupt")
+        reply = await asyncio.wait_for(task, 60)
+        assert reply.error is not None
+        assert reply.error.name in names
+    assert (await house.run("kept")).records[-2]["data"] == {"text/plain": "7"}
+
+
+@pytest.mark.parametrize("kind", GATEWAYS)
+async def test_every_end_of_a_kernel_is_told_and_touches_no_other(kind: str, short_tmp: Path, require: Require) -> None:
+    async with house_of(kind, short_tmp, require, *QUICK) as house:
+        other = await house.open("other-000000")
+        await house.run("kept = 1")
+        theirs = house.launch
+        for number, how in enumerate(DEATHS):
+            await house.open(f"s{number}-000000")
+            await _d4_a_death_fails_the_cell_at_once(house, how)
+        await house.open("exit-000000")
+        ran = await house.run("print('bye'); exit()")  # D11: that is the cell's own wish
+        assert (ran.reply.status, ran.reply.asked_exit, ran.out) == (CellStatus.OK, True, b"bye\n")
+        await asyncio.wait_for(asyncio.shield(house.handle.died), 60)
+        await house.open("gil-000000")
+        await _one_that_holds_the_gil_is_deleted(house)
+        house.handle, house.launch = other, theirs
+        assert (await house.run("kept")).records[-2]["data"] == {"text/plain": "1"}
+
+
+async def _d4_a_death_fails_the_cell_at_once(house: House, how: str) -> None:
+    """No reply ever comes; the server restarts the kernel behind its id; neither is waited for."""
+    request, task = house.begin(f"import os\nprint('last words', flush=True)\n{how}")
+    with pytest.raises(KernelGoneError):
+        await asyncio.wait_for(task, 60)
+    if house.peer is None:  # a stock kernel takes what it has not sent yet with it
+        assert house.rig.out(request) == b"last words\n"
+    with pytest.raises(KernelGoneError):
+        await house.run("1")
+    assert await house.handle.shutdown(2.0, "exit") == ()
+
+
+async def _one_that_holds_the_gil_is_deleted(house: House) -> None:
+    """The rungs below the interrupt: terminate begins the DELETE, kill waits for its end."""
+    mark = house.rig.folder / "in the loop"
+    code = f"import pathlib, time; time.sleep(0.3); pathlib.Path({str(mark)!r}).touch(); sum(range(10**11))"
+    _, task = house.begin(code)
+    await eventually(mark.exists, "the loop")
+    assert await house.handle.terminate() == "delete"
+    assert await house.handle.kill() == "delete"
+    with pytest.raises(KernelGoneError):
+        await asyncio.wait_for(task, 60)
+    assert await house.handle.shutdown(0.0, "timeout") == ()
+
+
+@pytest.mark.parametrize("kind", EXTERNALS)
+async def test_what_a_kernel_elsewhere_is_told_and_tells(kind: str, short_tmp: Path, require: Require) -> None:
+    """Secrets stay here, the harmless part goes; a directory that the server does not have is told, once."""
+    async with house_of(kind, short_tmp, require) as house:
+        await house.open(env={"PI_MODE": "there", "PI_TOKEN": "hush", "SECRET_KEY": "hush"})
+        ran = await house.run("import os; print(os.environ['PI_MODE'], 'hush' in os.environ.values())")
+        assert ran.out == b"there False\n"
+        assert "directory" not in str(ran.reply.notice), "it is there"
+        await house.open("t-000000", cwd="/only/here")
+        first, second = await house.run("1"), await house.run("1")
+        assert "/only/here does not exist" in str(first.reply.notice)
+        assert (first.reply.lossy, second.reply.notice) == (False, None)
+        assert house.peer is not None
+        assert TOKEN not in house.peer.log
+
+
+async def test_a_server_that_rations_output_makes_the_cell_lossy(short_tmp: Path, require: Require) -> None:
+    """Servers drop output beyond their limits, with nothing but a text on stderr."""
+    limit = "--ZMQChannelsWebsocketConnection.iopub_data_rate_limit=100000"
+    async with house_of("kernel_gateway", short_tmp, require, limit) as house:
+        await house.open()
+        ran = await house.run("for each in range(100): print('x' * 100_000, flush=True)")
+        assert ran.reply.lossy
+        assert "IOPub data rate exceeded" in str(ran.reply.notice)
+        assert b"rate exceeded" not in ran.out, "the server's words are no output of the cell"
+        again = await house.run("print('small')")
+        assert (again.reply.lossy, again.out) == (False, b"small\n")
+
+
+# -- the control plane is replaced -------------------------------------------------------------------------------------
+
+
+async def held(house: House) -> Child:
+    """Return the one kernel that an earlier control plane left."""
+    (child,) = await house.backend.held()
+    assert (child.key, child.unit) == (house.launch.instance, house.launch.unit)
+    found: Child = child
+    return found
+
+
+@pytest.mark.parametrize("kind", ["local", "kernel_gateway", "enterprise_gateway"])
+async def test_variables_and_running_cells_survive_the_control_plane(
+    kind: str, short_tmp: Path, require: Require
+) -> None:
+    """A kernel that writes by itself loses nothing; elsewhere the server replays, and the cell counts as lossy."""
+    async with house_of(kind, short_tmp, require) as house:
+        await house.open(tag="first")
+        await house.run("kept = 11")
+        await house.backend.annotate(house.launch.instance, "second")
+        request, task = await house.begin_and_wait(TICKS)
+        await house.replace()
+        await asyncio.wait([task])
+        child = await held(house)
+        assert child.tag == "second"
+        house.handle = await house.backend.attach(house.launch, child)
+        reply = await house.handle.follow(request, no_news)
+        assert (reply.status, reply.lossy) == (CellStatus.OK, kind != "local")
+        out = house.rig.out(request).decode()
+        assert out.endswith("end\n")
+        assert kind != "local" or out == "on\n0\n1\n2\n3\n4\nend\n"
+        assert len(house.rig.records(request, "end")) == 1
+        assert (await house.handle.follow(request, no_news)).status is CellStatus.OK, "its end is on disk by now"
+        assert (await house.run("kept")).records[-2]["data"] == {"text/plain": "11"}
+        assert await house.backend.sweep() == 0
+        assert await house.handle.shutdown(1.0, "stopped") == ()
+        assert await house.backend.held() == ()
+
+
+@pytest.mark.parametrize("kind", ["local", "kernel_gateway"])
+async def test_d7_kernels_that_nobody_takes_over_are_deleted(kind: str, short_tmp: Path, require: Require) -> None:
+    async with house_of(kind, short_tmp, require) as house:
+        await house.open()
+        pid = int((await house.run("import os; print(os.getpid())")).out)
+        await house.replace()
+        await held(house)
+        assert await house.backend.sweep() == 1
+        assert await house.backend.held() == ()
+        await eventually(lambda: not lives(pid), "its end")
+
+
+async def test_what_was_restarted_meanwhile_or_lost_its_server_is_not_taken_for_the_old_one(
+    short_tmp: Path, require: Require
+) -> None:
+    async with house_of("jupyter_server", short_tmp, require) as house:
+        await house.open()
+        assert house.peer is not None
+        client = GatewayClient(house.peer.url, TOKEN, "")
+        kernel = house.handle.held.kernel
+        await house.replace()
+        await client._json("POST", f"api/kernels/{kernel}/restart", "restart", 60, {})
+        assert await house.backend.attach(house.launch, await held(house)) is None
+        await eventually(lambda: not house.backend._notes, "its note goes")
+        assert await client.model(kernel) is None, "the new process is deleted"
+        await client.close()
+        await house.open("t-000000")
+        await house.replace()
+        child = await held(house)
+        await house.peer.end()
+        assert await house.backend.attach(house.launch, child) is None
+        await house.peer.start()
+        assert await house.backend.attach(house.launch, child) is None, "a new server does not know it"
+
+
+# -- the shared gateway ------------------------------------------------------------------------------------------------
+
+UNIT = "kernel:gateway"
+
+
+async def gateways_of(rig: KernelRig) -> list[int]:
+    """Return the pids of gateways that the keeper holds."""
+    return [each.identity.pid for each in await rig.placement.list(UNIT) if each.unit == UNIT and each.exit is None]
+
+
+@pytest.fixture
+async def local(short_tmp: Path, require: Require) -> AsyncIterator[House]:
+    async with house_of("local", short_tmp, require) as house:
+        yield house
+
+
+async def test_d10_no_other_user_can_listen_to_a_kernel(local: House) -> None:
+    """Kernels talk over sockets in a private directory.
+
+    The one TCP port that ipykernel opens takes the output of forked processes, by a secret, and gives nothing.
+    """
+    await local.open()
+    runtime = local.rig.config.run_dir / "gw"
+    assert stat.S_IMODE(runtime.stat().st_mode) & 0o777 == 0o700
+    (file,) = runtime.glob("kernel-*.json")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert json.loads(file.read_text())["transport"] == "ipc"
+    sockets = "kernel-*-ipc-*"  # that of the heartbeat is bound on a thread of its own
+    await eventually(lambda: len([each for each in runtime.glob(sockets) if each.is_socket()]) == 5)
+
+
+async def test_a_gateway_that_a_dead_control_plane_was_starting_is_stopped(local: House) -> None:
+    spec = ChildSpec(UNIT, (sys.executable, "-c", "import time; time.sleep(600)"), "/", {"PATH": "/bin"})
+    stray = await local.rig.placement.spawn(local.rig.placement.new_key(), spec)
+    await local.open()
+    assert len(await gateways_of(local.rig)) == 1
+    assert not lives(stray.identity.pid)
+
+
+async def test_a_gateway_that_does_not_answer_is_replaced_at_the_next_start(
+    local: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await local.open()
+    (pid,) = await gateways_of(local.rig)
+    local.backend._shared.own.stop_seconds = 0.2
+    os.kill(pid, signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr(gateway_local, "ANSWER_SECONDS", 0.2)
+        await local.backend._shared.get(local.rig.launch("t-000000"))
+    await asyncio.wait_for(asyncio.shield(first.died), 60)
+    await local.open("t-000000")
+    assert (await local.run("1")).reply.status is CellStatus.OK
+    assert await gateways_of(local.rig) != [pid]
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "words"),
+    [
+        ("echo no good >&2; exit 3", StartFailedError, r"exited during startup \(code 3\)"),
+        ("echo No module named kernel_gateway >&2; exit 1", StartFailedError, "has no kernel_gateway"),
+        ("kill -9 $$", StartFailedError, r"exited during startup \(signal 9\)"),
+        ("sleep 600", ReadinessTimeoutError, "did not answer in time"),
+    ],
+    ids=["exit", "missing", "signal", "silent"],
+)
+async def test_a_gateway_that_does_not_come_up_is_told_and_cleared(
+    script: str, kind: type[StartFailedError], words: str, short_tmp: Path
+) -> None:
+    program = short_tmp / "program"  # that is taken for an interpreter
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    async with kernel_house(short_tmp) as rig:
+        seconds = 0.3 if "sleep" in script else 30.0
+        config = replace(rig.config, gateway=replace(rig.config.gateway, start_seconds=seconds))
+        backend = GatewayLocal(await rig.supervise(), config, python=lambda _: str(program))
+        with pytest.raises(kind, match=words) as caught:
+            await rig.start(backend, rig.launch())
+        if "No module" in script:
+            assert caught.value.hint == f"{program} -m pip install jupyter_kernel_gateway"
+        elif "echo" in script:
+            assert "no good" in caught.value.extra["stderr_tail"]
+        await backend.close(stop=True)
+        assert await rig.placement.list("") == ()
+        assert not (config.gateway.dir / "gateway.json").exists()
+
+
+async def test_a_kernel_that_does_not_come_up_says_what_its_launcher_said(local: House) -> None:
+    with pytest.raises(StartFailedError, match="there is no such folder: /not/there"):
+        await local.open(overlay="/not/there")
+    await eventually(lambda: not local.backend._notes, "nothing is left of it")
+    await local.open("t-000000")
+
+
+async def test_a_stock_kernel_in_the_shared_gateway_is_recorded_by_us(local: House) -> None:
+    local.launch = local.rig.stock()
+    local.handle = await local.rig.start(local.backend, local.launch)
+    ran = await local.run("print('hello'); 5")
+    assert (ran.out, ran.kinds(), ran.reply.lossy) == (b"hello\n", ["begin", "result", "end"], False)
