@@ -125,8 +125,6 @@ class Kernels:
 
     async def open(self) -> None:
         """Take over what the keeper holds and follow cells in flight; begin to look after time and memory."""
-        await self.supervisor.open()
-        await self.pool.supervisor.open()
         await self.register.open()
         await program.stop_left_over(self._placement, PROGRAMS)  # what an earlier control plane asked or installed
         await KernelAdoption(self).adopt_all()

@@ -132,7 +132,6 @@ class Pipes:
 
     async def open(self) -> None:
         """Read the pipes, take over what runs, close what was cut off, put in line what waited."""
-        await self.supervisor.open()
         await self.shelf.open()
         await self.states.open()
         changed = await self.upkeep.begin()

@@ -35,12 +35,6 @@ def start_time(pid: int) -> int | None:
     return row.start_time if row is not None and row.alive else None
 
 
-def identity_of(pid: int) -> Identity | None:
-    """Return who the process with this pid is now; None when it cannot be seen or is a zombie."""
-    started = start_time(pid)
-    return None if started is None else Identity(pid, started, boot_id())
-
-
 def liveness(identity: Identity) -> Liveness:
     """Say whether exactly this process lives, not merely some process with its pid."""
     if identity.pid <= 0 or (identity.boot_id and boot_id() and identity.boot_id != boot_id()):

@@ -67,26 +67,22 @@ class End:
         self.reason = reason
         self.record = record
         self.stderr_tail = stderr_tail
-
-    @property
-    def code(self) -> int | None:
-        """The exit code, if it exited."""
-        return self.record.code if self.record else None
-
-    @property
-    def signal(self) -> int | None:
-        return self.record.signal if self.record else None
-
-    @property
-    def verdict(self) -> dict[str, Any] | None:
-        """What its killer wrote down, JSON values."""
-        return _verdict(self.record)
+        self.code = record.code if record else None
+        self.signal = record.signal if record else None
 
     def facts(self) -> dict[str, Any]:
         """Return the members of a problem document that describe this end."""
-        verdict = {"verdict": self.verdict} if self.verdict else {}
-        tail = {"stderr_tail": self.stderr_tail}
+        found = _verdict(self.record)
+        verdict, tail = {"verdict": found} if found else {}, {"stderr_tail": self.stderr_tail}
         return {"reason": self.reason.value, "code": self.code, "signal": self.signal, **verdict, **tail}
+
+
+def _verdict(record: ExitRecord | None) -> dict[str, Any] | None:
+    """Return what the killer wrote down, JSON values."""
+    found = record.verdict if record else None
+    if found is None:
+        return None
+    return {name: getattr(found, name) for name in ("by", "rss_bytes", "limit_bytes", "signal", "time")}
 
 
 class Instance:
@@ -179,24 +175,38 @@ class Instance:
         note = Note(NOTE_VERSION, self.ready_at is not None, self.wanted, self.digest, self.own_note())
         return msgspec.json.encode(note).decode()
 
-    # What its kind adds to the rows that are written of it.
-
-    def starting(self) -> Operation:
-        """Return what writes down that it is about to be spawned."""
-        facts = {"start_method": self.start_method, "port": self.port or None, "spec_digest": self.digest}
-        return starting_row(self.key, self.unit, self.started_at, **facts)
-
-    def spawned(self, child: Child) -> Operation:
-        """Return what writes down which process it is."""
-        return spawned_row(child, self.start_method)
-
-    async def ended(self) -> Operation:
-        """Return what writes down how it ended: nothing of it is left, and the keeper has not forgotten it yet."""
-        return ended_row(self.key, self.decide_end("").reason, self.record)
-
     def facts(self) -> dict[str, Any]:
         """Return what is told with every event about it; JSON values."""
         return {}
+
+    # -- its row: what writes it down ------------------------------------------------------------------------------
+
+    def starting(self) -> Operation:
+        """Return what writes down that it is about to be spawned."""
+        facts: dict[str, Any] = {
+            "start_method": self.start_method,
+            "port": self.port or None,
+            "spec_digest": self.digest,
+        }
+        return INSTANCES.insert(InstanceRow(self.key, self.unit, self.started_at, **facts))
+
+    def spawned(self, child: Child) -> Operation:
+        """Return what writes down which process it is."""
+        who: dict[str, Any] = {
+            "started_at": child.started_at,
+            "log_position": child.log_position,
+            "start_method": self.start_method,
+        }
+        return INSTANCES.update(self.key, **msgspec.structs.asdict(child.identity), **who)
+
+    async def ended(self) -> Operation:
+        """Return what writes down how it ended: nothing of it is left, and the keeper has not forgotten it yet."""
+        record, reason = self.record, self.decide_end("").reason.value
+        if record is None:
+            return ended(self.key, time.time(), reason)
+        facts = {name: getattr(record, name) for name in ("code", "signal", "max_rss_bytes", "log_end")}
+        facts |= {"verdict": _verdict(record), "cpu_seconds": record.user_seconds + record.system_seconds}
+        return ended(self.key, record.ended_at, reason, **facts)
 
     # -- how its process is reached: by the keeper, where its driver knows nothing better ----------------------
 
@@ -228,52 +238,6 @@ class Instance:
             self.end = End(reason, self.record, stderr_tail)
             self.over.set()
         return self.end
-
-
-def _verdict(record: ExitRecord | None) -> dict[str, Any] | None:
-    found = record.verdict if record else None
-    if found is None:
-        return None
-    return {name: getattr(found, name) for name in ("by", "rss_bytes", "limit_bytes", "signal", "time")}
-
-
-# -- rows --------------------------------------------------------------------------------------------------------------
-
-
-def starting_row(key: str, unit: str, started_at: float, **facts: Any) -> Operation:
-    """Return what writes the row of a life that is about to begin."""
-    return INSTANCES.insert(InstanceRow(key, unit, started_at, **facts))
-
-
-def spawned_row(child: Child, start_method: str) -> Operation:
-    """Return what writes down which process it is."""
-    who = child.identity
-    return INSTANCES.update(
-        child.key,
-        pid=who.pid,
-        start_time=who.start_time,
-        boot_id=who.boot_id,
-        started_at=child.started_at,
-        log_position=child.log_position,
-        start_method=start_method,
-    )
-
-
-def ended_row(key: str, reason: Reason, record: ExitRecord | None) -> Operation:
-    """Return what writes down how it ended; only the first end of a key counts."""
-    if record is None:
-        return ended(key, time.time(), reason.value)
-    return ended(
-        key,
-        record.ended_at,
-        reason.value,
-        code=record.code,
-        signal=record.signal,
-        verdict=_verdict(record),
-        max_rss_bytes=record.max_rss_bytes,
-        cpu_seconds=record.user_seconds + record.system_seconds,
-        log_end=record.log_end,
-    )
 
 
 def reason_of(error: PxError) -> Reason:

@@ -1,8 +1,8 @@
 """The control plane's way to get processes: asks the keeper, over the channel that it inherited.
 
 Law: nothing here blocks; every call has a deadline and ends; when the keeper is gone every call, pending or new, raises
-`KeeperLostError`. An exit record is kept until it is released, so `wait` may come before or after the end; each
-`on_exit` callback hears of each key once. Descriptors that nobody takes are closed.
+`KeeperLostError`. An exit record is kept until it is released, so `wait` may come before or after the end. Descriptors
+that nobody takes are closed.
 
 The keeper's JSON becomes the values of process/model.py: members that this side does not know are ignored (a newer
 keeper may say more), missing ones are an error, because guessing about a process is worse than refusing to.
@@ -81,21 +81,16 @@ class Topic(Generic[T]):
     def listen(self, callback: Callable[[T], None]) -> None:
         self._listeners.append(callback)
         while self._early:
-            tell(callback, self._early.popleft())
+            self.emit(self._early.popleft())
 
     def emit(self, event: T) -> None:
         if not self._listeners:
             self._early.append(event)
         for callback in tuple(self._listeners):
-            tell(callback, event)
-
-
-def tell(callback: Callable[[T], None], event: T) -> None:
-    """Call one listener; its defect must not end the channel that all hang on."""
-    try:
-        callback(event)
-    except Exception:
-        _log.exception("callback_failed", listener=getattr(callback, "__qualname__", repr(callback)))
+            try:
+                callback(event)
+            except Exception:  # the defect of one must not end the channel that all hang on
+                _log.exception("callback_failed", listener=getattr(callback, "__qualname__", repr(callback)))
 
 
 class KeeperClient:
@@ -104,11 +99,12 @@ class KeeperClient:
     Every call is idempotent by `key`, the instance id that the caller chose. Every method may raise `KeeperLostError`.
 
     Attributes:
+        caps: What the keeper is and can do here, as it said when greeted.
         log_dir: Root of the output segments: `log_dir/<kind>/<name>/`.
         lost: Whether the keeper is gone, or the channel closed.
     """
 
-    caps: Caps  # what the keeper is and can do here, as it said when greeted
+    caps: Caps
 
     def __init__(self, channel: socket.socket, *, daemon_id: str, log_dir: str, timeouts: Timeouts) -> None:
         self.log_dir = log_dir
@@ -121,11 +117,8 @@ class KeeperClient:
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[tuple[Message, Fds]]] = {}
         self._children: dict[str, Child] = {}
-        self._records: dict[str, ExitRecord] = {}
-        self._waiters: dict[str, asyncio.Future[ExitRecord]] = {}
+        self._ends: dict[str, asyncio.Future[ExitRecord]] = {}  # of what is waited for, or has ended
         self._emptied: set[str] = set()  # held, and told to be gone with its tree: there is nothing to stop
-        self._exit_listeners: list[Callable[[ExitRecord], None]] = []
-        self._gone: Topic[str] = Topic()
         self._log_trouble: Topic[LogTrouble] = Topic()
         self._control: Topic[ControlEvent] = Topic()
         self._lost: Topic[None] = Topic()
@@ -191,7 +184,7 @@ class KeeperClient:
             "unit": spec.unit,
             "argv": list(spec.argv),
             "cwd": spec.cwd,
-            "env": marked(key, spec.unit, spec.env),
+            "env": {**spec.env, MARK_INSTANCE: key, MARK_UNIT: spec.unit},  # DESIGN D11
             "rlimits": [[limit.name, limit.soft, limit.hard] for limit in spec.limits],
             "grant_fds": [[grant.child_fd, grant.stored_name] for grant in spec.grants],
             "set_listen_pid": spec.listen_pid,
@@ -204,7 +197,7 @@ class KeeperClient:
         try:
             reply, _ = await self._exchange("spawn", self._timeouts.spawn, tuple(given.values()), members)
         except RefusedError as refusal:
-            raise start_error(spec, refusal) from refusal
+            raise _start_error(spec, refusal) from refusal
         return self._hold(reply.get("child"))
 
     async def attach(self, key: str) -> Child | None:
@@ -221,14 +214,14 @@ class KeeperClient:
 
         Raises UnknownUnitError: no such key is held.
         """
-        if key not in self._children and key not in self._records and await self.attach(key) is None:
+        if key not in self._children and await self.attach(key) is None:
             raise UnknownUnitError(f"there is no instance {key}: it was never started, or is released")
-        if (record := self._records.get(key)) is not None:
-            return record
-        if self.lost:
-            raise KeeperLostError(f"the keeper is gone; how {key} ended is not known")
-        waiter = self._waiters.setdefault(key, self._loop.create_future())
-        return await asyncio.shield(waiter)  # cancelling one who waits leaves the others
+        end = self._ends.get(key)
+        if end is None:
+            if self.lost:
+                raise KeeperLostError(f"the keeper is gone; how {key} ended is not known")
+            end = self._ends[key] = self._loop.create_future()
+        return await asyncio.shield(end)  # cancelling one who waits leaves the others
 
     async def signal(self, key: str, signum: int) -> None:
         """Send a signal to the leader. Raises ConflictError: it is dead."""
@@ -272,7 +265,7 @@ class KeeperClient:
         """
         await self._ask("release", fine="unknown_key", key=key)
         self._children.pop(key, None)
-        self._records.pop(key, None)
+        self._ends.pop(key, None)
         self._emptied.discard(key)
 
     # -- descriptors -----------------------------------------------------------------------------------------------
@@ -288,7 +281,7 @@ class KeeperClient:
         except RefusedError as refusal:
             if refusal.kind == "unknown_fd":
                 return None
-            raise error_of(refusal) from refusal
+            raise _error_of(refusal) from refusal
         if len(fds) != 1:
             close_fds(fds)
             raise KeeperLostError(f"the keeper answered `take_fd` with {len(fds)} descriptors instead of one")
@@ -318,16 +311,6 @@ class KeeperClient:
 
     # -- listening -------------------------------------------------------------------------------------------------
 
-    def on_exit(self, callback: Callable[[ExitRecord], None]) -> None:
-        """Call back once for every exit record; those not yet released come at once."""
-        for record in tuple(self._records.values()):
-            tell(callback, record)
-        self._exit_listeners.append(callback)
-
-    def on_gone(self, callback: Callable[[str], None]) -> None:
-        """Call back with the key when the tree of an exited leader is empty and its pipes are drained."""
-        self._gone.listen(callback)
-
     def on_log_degraded(self, callback: Callable[[LogTrouble], None]) -> None:
         """Call back when the disk takes no output of a unit, and when it does again."""
         self._log_trouble.listen(callback)
@@ -351,7 +334,7 @@ class KeeperClient:
         except RefusedError as refusal:
             if refusal.kind == fine:
                 return {}
-            raise error_of(refusal) from refusal
+            raise _error_of(refusal) from refusal
         close_fds(unwanted)
         return reply
 
@@ -433,14 +416,10 @@ class KeeperClient:
             case "ping":
                 self._send({"id": next(self._numbers), "verb": "alive"})
             case "exit":
-                record = _exit_record(event["record"])
-                if (child := self._children.get(record.key)) is not None:
-                    self._children[record.key] = msgspec.structs.replace(child, exit=record)
-                self._add_record(record)
+                self._ended(_exit_record(event["record"]))
             case "gone":
                 if event["key"] in self._children:
                     self._emptied.add(event["key"])
-                self._gone.emit(event["key"])
             case "log_degraded" | "log_recovered":
                 fields = {"errno": None, **event, "recovered": name == "log_recovered"}
                 self._log_trouble.emit(_read(LogTrouble, fields))
@@ -449,23 +428,23 @@ class KeeperClient:
             case other:
                 _log.warning("keeper_event_unknown", keeper_event=other)
 
-    def _add_record(self, record: ExitRecord) -> None:
+    def _ended(self, record: ExitRecord) -> None:
         """Take an exit record; one that is known already (the keeper repeats until it is released) changes nothing."""
-        if record.key not in self._records:
-            self._records[record.key] = record
-            if (waiter := self._waiters.pop(record.key, None)) is not None:
-                waiter.set_result(record)
-            for callback in tuple(self._exit_listeners):
-                tell(callback, record)
+        if (child := self._children.get(record.key)) is not None and child.exit is None:
+            self._children[record.key] = msgspec.structs.replace(child, exit=record)
+        end = self._ends.setdefault(record.key, self._loop.create_future())
+        if not end.done():
+            end.set_result(record)
 
     def _hold(self, message: Any) -> Child:
         """Note a child; one whose end is known here stays ended, however late the keeper's word about it comes."""
-        child = _child(message)
+        child, end = _child(message), None
+        known = self._ends.get(child.key)
+        if child.exit is None and known is not None and known.done() and not known.exception():
+            end = known.result()
+        self._children[child.key] = child = msgspec.structs.replace(child, exit=child.exit or end)
         if child.exit is not None:
-            self._add_record(child.exit)
-        elif (record := self._records.get(child.key)) is not None:
-            child = msgspec.structs.replace(child, exit=record)
-        self._children[child.key] = child
+            self._ended(child.exit)
         return child
 
     def _keeper_lost(self, why: str) -> None:
@@ -479,10 +458,8 @@ class KeeperClient:
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._frames.close()
-        futures: list[asyncio.Future[Any]] = [*self._pending.values(), *self._waiters.values()]
-        self._pending.clear()
-        self._waiters.clear()
-        for future in futures:
+        waited: list[asyncio.Future[Any]] = [*self._pending.values(), *self._ends.values()]
+        for future in waited:
             if not future.done():
                 future.set_exception(KeeperLostError(why, hint=_GONE_HINT))
                 future.exception()  # a waiter whose last task was cancelled is not reported as forgotten
@@ -517,11 +494,6 @@ def _exit_record(message: Message) -> ExitRecord:
     return _read(ExitRecord, {**message, "identity": message, "verdict": verdict})
 
 
-def marked(key: str, unit: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with the marks of DESIGN D11."""
-    return {**env, MARK_INSTANCE: key, MARK_UNIT: unit}
-
-
 # -- what a refusal means to a user: a start that failed names the program, the stage and the system's own words -------
 
 _HINTS: dict[object, str] = {
@@ -536,10 +508,9 @@ _HINTS: dict[object, str] = {
 }
 
 
-def start_error(spec: ChildSpec, refusal: RefusedError) -> PxError:
-    """Return the error of a spawn that was refused: which program, at which stage, why, and what to do."""
+def _start_error(spec: ChildSpec, refusal: RefusedError) -> PxError:
     if refusal.kind != "spawn_failed":
-        return error_of(refusal, unit=spec.unit)
+        return _error_of(refusal, unit=spec.unit)
     stage, number = str(refusal.members.get("stage")), refusal.members.get("errno")
     why = os.strerror(number) if isinstance(number, int) else refusal.detail
     subject = f"working directory {spec.cwd}" if stage == "chdir" else f"program {spec.argv[0]}"
@@ -552,8 +523,7 @@ def _not_started(spec: ChildSpec, said: str, stage: str, number: int | None, hin
     return StartFailedError(said, hint=hint, unit=spec.unit, reason=reason, stage=stage, errno=number)
 
 
-def error_of(refusal: RefusedError, unit: str | None = None) -> PxError:
-    """Return the error of any other refusal."""
+def _error_of(refusal: RefusedError, unit: str | None = None) -> PxError:
     match refusal.kind:
         case "unknown_key":
             return UnknownUnitError(refusal.detail, unit=unit)

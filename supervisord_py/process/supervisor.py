@@ -77,43 +77,33 @@ class Driver(Protocol[Kind_contra]):
 
 
 class Supervisor:
-    """The one owner of rows, notes, events and ends of instances. `open` it where the loop runs."""
+    """The one owner of rows, notes, events and ends of instances."""
 
     def __init__(self, placement: KeeperClient, ledger: Ledger, events: EventStream) -> None:
         self.placement = placement
         self._ledger = ledger
         self._events = events
-        self._group: asyncio.TaskGroup
-        self._owner: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     # -- tasks -------------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Begin to take tasks."""
-        grouped = asyncio.Event()
-        self._owner = asyncio.create_task(self._hold_group(grouped), name="supervisor")
-        await grouped.wait()
-
-    async def _hold_group(self, grouped: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as self._group:
-            grouped.set()
-            await asyncio.Event().wait()  # until `close` cancels the group with all that is in it
-
     async def close(self) -> None:
         """Cancel all tasks. The children stay with the keeper, for the next control plane or for its own shutdown."""
-        if self._owner is not None:
-            self._owner.cancel()
-            await asyncio.wait([self._owner])
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     def task(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
         """Run something until `close`; what it raises is logged and harms nothing else."""
-        guarded = _guarded(work)
-        try:
-            task = self._group.create_task(guarded)
-        except RuntimeError:  # `close` is under way
-            task = asyncio.create_task(guarded)
-            task.cancel()
+        task = asyncio.create_task(_guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: work.close())  # cancelled before its first step, nobody else would
+        if self._is_closed:
+            task.cancel()
         return task
 
     def say(self, event: str, instance: Instance, reason: Reason | None = None, **facts: Any) -> int:
@@ -140,9 +130,15 @@ class Supervisor:
             instance.is_ours = spec is not None
             if spec is not None:
                 await self._spawn(instance, spec)
-            await self._until_ready(driver, instance)
-        except (PxError, OSError) as error:
-            raise self._failed(instance, _as_error(instance, error)) from error
+            await driver.ready(instance)
+            instance.ready_at, instance.phase = time.time(), Phase.READY
+        except PxError as error:
+            raise self._failed(instance, error) from error
+        except OSError as error:
+            said, reason = f"{instance.unit} was not started: {error}.", Reason.SPAWN_FAILED.value
+            known: dict[str, Any] = {"unit": instance.unit, "reason": reason, "errno": error.errno}
+            failed = StartFailedError(said, hint="See `pxctl doctor`.", **known)
+            raise self._failed(instance, shortage(instance.unit) if error.errno in SHORT else failed) from error
         except Exception as error:
             _log.exception("start_broke", unit=instance.unit)
             broken = StartFailedError(f"pxd failed: {error!r}", unit=instance.unit)
@@ -159,14 +155,10 @@ class Supervisor:
     async def resume(self, driver: Driver[Kind_contra], instance: Kind_contra) -> None:
         """Go on with an adopted instance that was not ready yet; raises as `start`."""
         try:
-            await self._until_ready(driver, instance)
+            await driver.ready(instance)
         except PxError as error:
             raise self._failed(instance, error) from error
-
-    async def _until_ready(self, driver: Driver[Kind_contra], instance: Kind_contra) -> None:
-        await driver.ready(instance)
-        instance.ready_at = time.time()
-        instance.phase = Phase.READY
+        instance.ready_at, instance.phase = time.time(), Phase.READY
 
     def became_ready(self, instance: Instance, **facts: Any) -> None:
         """Tell everybody that an instance takes work."""
@@ -273,16 +265,17 @@ class Supervisor:
             await self._ledger.write(await instance.ended())
         await driver.release(instance)
         if instance.is_ours:
-            await self._release(instance)
-        self._say_ended(instance)
+            try:
+                await self.placement.release(instance.key)
+            except ConflictError as error:
+                _log.warning("release_refused", instance=instance.key, detail=error.detail)
+        end = instance.decide_end("")
+        event = "died" if instance.died else "stopped"
+        self.say(event, instance, end.reason, pid=instance.pid, code=end.code, signal=end.signal)
+        if instance.died:
+            _log.warning("died", unit=instance.unit, reason=end.reason.value, code=end.code, signal=end.signal)
         instance.phase = Phase.COLD
         driver.gone(instance)  # no await since the event: who hears it reads the state after this
-
-    async def _release(self, instance: Instance) -> None:
-        try:
-            await self.placement.release(instance.key)
-        except ConflictError as error:
-            _log.warning("release_refused", instance=instance.key, detail=error.detail)
 
     async def _clear(self, instance: Instance) -> None:
         """Stop the tree, again and again while something survives."""
@@ -295,13 +288,6 @@ class Supervisor:
             _log.error("survived_stop", unit=instance.unit, pids=pids)
             instance.stopped.set()
             await asyncio.sleep(TRY_AGAIN_SECONDS)
-
-    def _say_ended(self, instance: Instance) -> None:
-        end = instance.decide_end("")
-        event = "died" if instance.died else "stopped"
-        self.say(event, instance, end.reason, pid=instance.pid, code=end.code, signal=end.signal)
-        if instance.died:
-            _log.warning("died", unit=instance.unit, reason=end.reason.value, code=end.code, signal=end.signal)
 
     async def _cut_off(self, driver: Driver[Kind_contra], instance: Kind_contra, error: PxError) -> None:
         """The keeper is gone, or we are broken: nothing can be known or done any more; whoever waits hears of it."""
@@ -329,7 +315,7 @@ class Supervisor:
         try:
             reader = LogReader.of(self.placement.log_dir, unit)
             start = start if since is None else max(start, reader.since(since))
-            return reader.tail_bytes(start, reader.end() if end is None else end, Stream.STDERR, TAIL_BYTES)
+            return reader.tail_bytes(start, end, Stream.STDERR, TAIL_BYTES)
         except OSError:
             return b""  # a full or broken disk must not hide the failure itself
 
@@ -361,20 +347,6 @@ def decode_tail(raw: bytes, limit: int) -> str:
 
 def _where(instance: Instance) -> dict[str, Any]:
     return {"pid": instance.pid, "port": instance.port} if instance.port else {"pid": instance.pid}
-
-
-def _as_error(instance: Instance, error: PxError | OSError) -> PxError:
-    if isinstance(error, PxError):
-        return error
-    if error.errno in SHORT:
-        return shortage(instance.unit)
-    return StartFailedError(
-        f"{instance.unit} was not started: {error}.",
-        hint="See `pxctl doctor`.",
-        unit=instance.unit,
-        reason=Reason.SPAWN_FAILED.value,
-        errno=error.errno,
-    )
 
 
 async def _guarded(work: Coroutine[Any, Any, object]) -> None:

@@ -113,7 +113,6 @@ class Tools:
 
     async def open(self) -> None:
         """Take over what the keeper holds; returns when every adopted ready tool serves again."""
-        await self.supervisor.open()
         await self.states.read()
         for row in await PINS.find(self._ledger):
             if row.unit.startswith("tool:"):

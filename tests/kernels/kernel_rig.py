@@ -76,7 +76,6 @@ class KernelRig:
             self.ledger = await Ledger.open(self.folder / "pxd.db")
             events = await EventStream.open(EventJournal(self.ledger))
             self._supervisor = Supervisor(self.placement, self.ledger, events)
-            await self._supervisor.open()
         return self._supervisor
 
     async def connect(self) -> KeeperClient:

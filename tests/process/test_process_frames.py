@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
@@ -44,14 +43,6 @@ def frames(sock: FrameSocket) -> list[tuple[dict[str, Any], list[int]]]:
     except BlockingIOError:
         pass
     return found
-
-
-def test_a_frame_is_a_big_endian_length_and_that_much_json() -> None:
-    data = encode({"verb": "hello", "text": "grüß \udcff"})
-    assert struct.unpack(">I", data[:4])[0] == len(data) - 4
-    assert json.loads(data[4:]) == {"verb": "hello", "text": "grüß \udcff"}
-    with pytest.raises(FrameError, match="over the limit"):
-        encode({"text": "x" * MAX_FRAME})
 
 
 @given(st.lists(MESSAGES, max_size=5), st.data())

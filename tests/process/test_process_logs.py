@@ -56,14 +56,6 @@ async def take(stream: AsyncIterator[Output], count: int) -> bytes:
     return found
 
 
-def test_an_output_that_does_not_exist_yet_is_empty(folder: Path) -> None:
-    reader = LogReader(folder)
-    assert reader.read(0) == Batch((), Cursor(0), at_end=True)
-    assert reader.tail_lines(5) == []
-    assert (reader.start(), reader.end(), reader.since(5.0)) == (0, 0, 0)
-    assert reader.tail_bytes(0) == b""
-
-
 def test_chunks_carry_time_stream_position_and_instance(folder: Path) -> None:
     writer = SegmentWriter(folder)
     writer.write(b"out\n")
@@ -160,23 +152,6 @@ def test_what_rotation_took_is_a_gap(folder: Path) -> None:
     assert text(batch.items) == b"new"
     assert reader.start() == 10
     assert reader.tail_bytes(0) == b"new"
-
-
-def test_a_segment_that_vanishes_while_it_is_read_is_a_gap(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = SegmentWriter(folder)
-    writer.write(b"0123456789")
-    writer.rotate()
-    writer.write(b"new")
-    opened = logs.Segment
-
-    def open_late(where: Path, start: int) -> logs.Segment:
-        writer.drop_oldest()
-        return opened(where, start)
-
-    monkeypatch.setattr(logs, "Segment", open_late)
-    batch = LogReader(folder).read(0)
-    assert batch.items[0] == Gap(0, 10, 10)
-    assert text(batch.items) == b"new"
 
 
 def test_what_is_written_and_rotated_while_it_is_read_is_not_skipped(

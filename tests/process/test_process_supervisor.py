@@ -93,7 +93,6 @@ class House:
         self.ledger = await Ledger.open(self.folder / "pxd.db")
         self.events = await EventStream.open(EventJournal(self.ledger))
         self.supervisor = Supervisor(self.client, self.ledger, self.events)
-        await self.supervisor.open()
 
     async def vanish(self) -> None:
         """Be killed as a control plane."""

@@ -10,21 +10,16 @@ import os
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
 from supervisord_py.errors import (
-    PxError,
     ShuttingDownError,
     StartFailedError,
-    SurvivorsError,
     TimedOutError,
 )
 from supervisord_py.ledger import instances
-from supervisord_py.process import supervisor
-from supervisord_py.process.model import StopReport, Survivor
 from supervisord_py.tools import driver, service
 from tools.tool_house import alive, eventually
 
@@ -130,17 +125,6 @@ async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse
     assert await house.placement.take_fd("listen:tool:shapes") is None
 
 
-async def test_a_stop_while_starting_ends_the_start(house: ToolHouse) -> None:
-    house.add("shapes", env={"FAULT": "slow", "SLOW": "600"}, start_timeout_seconds=3000)
-    waiting = asyncio.create_task(house.ask("shapes"))
-    await eventually(lambda: house.state("shapes").pid)
-    pid = house.state("shapes").pid
-    await house.launcher.stop("shapes")
-    assert not alive(pid)
-    (result,) = await asyncio.gather(waiting, return_exceptions=True)
-    assert "stopped" in str(result)
-
-
 async def test_closing_stops_everything_and_tells_who_waits(house: ToolHouse) -> None:
     house.add("shapes", "a")
     house.add("shapes", "b")
@@ -190,40 +174,3 @@ async def test_our_own_question_that_an_evicted_tool_leaves_unanswered_starts_it
     await house.ask("other")
     assert len(await house.said("starting", "tool:shapes")) == 1
     asks.close()
-
-
-async def test_what_survives_a_stop_is_named_and_no_second_copy_is_started(
-    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.add("shapes")
-    await house.ask("shapes")
-    real, spared = house.placement.stop, True
-
-    async def stop(key: str, **options: Any) -> StopReport:
-        if spared:
-            return StopReport(key, (Survivor(4242, "undead", 1),), killed=True)
-        return await real(key, **options)
-
-    monkeypatch.setattr(house.placement, "stop", stop)
-    monkeypatch.setattr(supervisor, "TRY_AGAIN_SECONDS", 0.05)
-    with pytest.raises(SurvivorsError, match=r"undead \(4242\)") as caught:
-        await house.launcher.stop("shapes")
-    assert caught.value.extra["survivors"] == [{"pid": 4242, "name": "undead", "start_time": 1}]
-    assert caught.value.exit_code == 8
-    assert (house.state("shapes").state, house.state("shapes").survivors) == ("stopping", (4242,))
-    with pytest.raises(PxError):
-        await house.ask("shapes", timeout_seconds=0.2)
-    assert len(await house.said("starting")) == 1
-    spared = False
-    await eventually(lambda: house.state("shapes").state == "cold")
-
-
-async def test_new_settings_hold_at_once(house: ToolHouse) -> None:
-    house.add("shapes", "a")
-    house.add("shapes", "b")
-    await house.ask("a")
-    await house.ask("b")
-    pool = replace(house.config.pool, warm_keep_max=1)
-    house.launcher.reconfigure(replace(house.config, pool=pool))
-    await eventually(lambda: house.state("a").state == "cold")
-    assert house.state("b").state == "ready"
