@@ -35,7 +35,7 @@ from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from supervisord_py.config.documents import Pointer
 
@@ -143,12 +143,10 @@ def parse_version(text: str) -> Version | None:
 
 def in_range(version: Version, bounds: str) -> bool:
     """Say whether a version satisfies all bounds of `>=0.74,<2`; what is not said counts as 0."""
-    for found in map(_BOUND.fullmatch, bounds.replace(" ", "").split(",")):
-        if found is None:
-            return False
-        pairs = zip_longest(version, map(int, found[2].split(".")), fillvalue=0)
+    for sign, bound in _BOUND.findall(bounds):
+        pairs = zip_longest(version, map(int, bound.split(".")), fillvalue=0)
         difference = next((mine - its for mine, its in pairs if mine != its), 0)
-        if not _OPERATORS[found[1]](difference, 0):
+        if not _OPERATORS[sign](difference, 0):
             return False
     return True
 
@@ -158,6 +156,7 @@ def in_range(version: Version, bounds: str) -> bool:
 Text = Annotated[str, Meta(min_length=1)]
 Arguments = tuple[str | tuple[str, ...], ...]  # a tuple inside is left out when a placeholder in it has no value
 Seconds = Annotated[float, Meta(ge=0)]
+Ceiling = Annotated[int, Meta(ge=1)]
 ParserName = Literal["text", "pi-jsonl", "claude-json", "codex-jsonl", "gemini-json", "opencode-jsonl"]
 
 
@@ -206,21 +205,20 @@ class VersionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the agent is ended. None takes the daemon's setting."""
 
-    signal: str = "TERM"
+    signal: Literal["TERM", "INT", "HUP", "QUIT"] = "TERM"
     grace_seconds: Seconds | None = None
     settle_seconds: Seconds | None = None
 
     @property
-    def number(self) -> int | None:
-        found = getattr(signals, f"SIG{self.signal.upper().removeprefix('SIG')}", None)
-        return int(found) if isinstance(found, signals.Signals) else None
+    def number(self) -> int:
+        return int(signals.Signals[f"SIG{self.signal}"])
 
 
 class AgentLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ceilings of one execution; None takes the daemon's."""
 
-    turns: Annotated[int, Meta(ge=1)] | None = None
-    tokens: Annotated[int, Meta(ge=1)] | None = None
+    turns: Ceiling | None = None
+    tokens: Ceiling | None = None
     cost: Seconds | None = None
 
 
@@ -310,14 +308,11 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
     if wanted and wanted not in placeholders_of((spec.argv, spec.extra_argv, spec.prompt_argv)):
         hint = f'prompt_argv = ["--", "{{{wanted}}}"]'
         yield ("prompt",), f'"{spec.prompt}" needs {{{wanted}}} in prompt_argv', hint
+    # Where which placeholders stand, and which one may stand there beside those that may anywhere.
     texts: list[tuple[Pointer, Any, str]] = [(("prompt_argv",), spec.prompt_argv, "prompt")]
     texts += [((key,), getattr(spec, key), "") for key in ("argv", "fresh_argv", "session_argv", "extra_argv")]
-    names: list[tuple[Pointer, Iterable[str]]] = [(("pass_env",), [each.removesuffix("*") for each in spec.pass_env])]
-    names += [(("key_variable",), [spec.key_variable] if spec.key_variable else [])]
-    names += [(("provider_keys", provider), spec.keys_of(provider)) for provider in spec.provider_keys]
     for name, variable in spec.env.items():
         value, when = (variable, ()) if isinstance(variable, str) else (variable.value, variable.when)
-        names.append((("env", name), [name]))
         texts.append((("env", name), [value, *map("{{{}}}".format, when)], "key"))
     for path, file in spec.files.items():
         at: Pointer = ("files", path)
@@ -332,10 +327,13 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
                 yield where, f"{{{name}}} is no placeholder{did_you_mean(name, PLACEHOLDERS)}", _SEE
             elif name not in _ANYWHERE and name != also:
                 yield where, f"{{{name}}} cannot stand here", f"{_SEE} for what may stand where"
-    for where, found in names:
-        for name in found:
-            if not ENV_NAME.fullmatch(name) or name in MARKS:
-                yield where, f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
+    names: list[tuple[Pointer, tuple[str, ...]]] = [(("env", name), (name,)) for name in spec.env]
+    names += [(("provider_keys", provider), spec.keys_of(provider)) for provider in spec.provider_keys]
+    names.append((("pass_env",), tuple(each.removesuffix("*") for each in spec.pass_env)))
+    names.append((("key_variable",), (spec.key_variable,) if spec.key_variable else ()))
+    for where, name in ((where, name) for where, found in names for name in found):
+        if not ENV_NAME.fullmatch(name) or name in MARKS:
+            yield where, f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
     ranges = [(("version",), spec.version.want), (("version",), spec.version.tested)]
     ranges += [(("key_reference",), row.agent) for row in spec.key_reference]
     ranges += [(("auth_check",), spec.auth_check.since)] if spec.auth_check else []
@@ -348,8 +346,6 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
         except re.error as error:
             at = ("errors", index, "pattern")
             yield at, f"{pattern!r} is no regular expression: {error}", "quote it with ' so that \\ stays"
-    if spec.stop.number is None:
-        yield ("stop", "signal"), f"{spec.stop.signal!r} is no signal", 'write signal = "TERM", "INT" or "HUP"'
 
 
 class Adapters(msgspec.Struct, frozen=True):

@@ -63,7 +63,7 @@ prompt_argv = ["--", "{prompt}"]
 env = { A = "1", B = { value = "{model}", when = ["url"] } }
 errors = [{ type = "rate_limited", pattern = 'slow down' }]
 success = { exit = [3], require = "text", scan_output = true }
-stop = { signal = "int", grace_seconds = 1.5, settle_seconds = 0 }
+stop = { signal = "INT", grace_seconds = 1.5, settle_seconds = 0 }
 provider_keys = { acme = "ACME_KEY", other = ["A", "B"] }
 [agents.mine.files."a/b.json"]
 json = [1]
@@ -107,7 +107,7 @@ WRONG = [
     (X + 'success = { require = "words" }', "success/require", "must be one of nothing, text, final_text"),
     (X + 'errors = [{ type = "rate" }]', "errors/0", "must be one of timeout"),
     (X + 'errors = [{ type = "crash", pattern = "(" }]', "errors/0/pattern", "is no regular expression"),
-    (X + 'stop = { signal = "TREM" }', "stop/signal", "'TREM' is no signal"),
+    (X + 'stop = { signal = "TREM" }', "stop/signal", "did you mean 'TERM'?"),
     (X + "stop = { grace_seconds = -1 }", "stop/grace_seconds", ">= 0"),
     (X + "limits = { turns = 0 }", "limits/turns", ">= 1"),
 ]
