@@ -305,9 +305,9 @@ class _Header:
         fields["schedule"], fields["schedule_text"] = self._schedule(fields)
         self._agent(fields, default_agent)
         fields["events"] = tuple(dict.fromkeys(self._events(own_name)))
-        fields["unknown"] = tuple(key for key in self._value if key not in USED)
-        for key in fields["unknown"]:
-            self._doubt(key, self._value[key])
+        for key in self._value:
+            if key not in USED:
+                self._doubt(key, self._value[key])
         return fields
 
     def _complain(self, path: tuple[str | int, ...], detail: str, hint: str | None, *, at_key: bool = False) -> None:

@@ -194,8 +194,6 @@ def _edited(front: FrontMatter, key: str, value: Value) -> str:
         line_start = text.rfind("\n", 0, front.start + node[0].start_mark.index) + 1
         line_end = _LINE_END.search(text, end)
         rest = line_end.end() if line_end else len(text)
-        if _ends_in_block(node[1]):  # blank lines below a block text are its own
-            rest = _BLANK_LINES.match(text, rest).end()  # type: ignore[union-attr]
         return text[:line_start] + text[rest:]
     gap = text[colon.end() : begin]
     if gap and not _LINE_END.search(gap):
@@ -213,13 +211,6 @@ def _end(node: Any, header: str) -> int:
         return int(node.end_mark.index)
     last = node.value[-1]
     return _end(last[1] if node.id == "mapping" else last, header)
-
-
-def _ends_in_block(node: Any) -> bool:
-    if node.id == "scalar":
-        return node.style in {"|", ">"}
-    last = node.value[-1] if node.value else None
-    return last is not None and _ends_in_block(last[1] if node.id == "mapping" else last)
 
 
 def inline(value: Value) -> str:

@@ -40,13 +40,13 @@ _MACROS = {
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
 }  # fmt: skip
 _INTERVALS = {"hourly": 3600.0, "daily": 86400.0, "weekly": 604800.0}
-_FIXED = {"daily": "daily at 9:00", "every day": "daily at 9:00"}
-_FIXED |= {"weekly": "monday at 9:00", "every week": "monday at 9:00"}
+_FIXED = {
+    **dict.fromkeys(("daily", "every day"), "daily at 9:00"),
+    **dict.fromkeys(("weekly", "every week"), "monday at 9:00"),
+}
 _GROUPS = {"day": "*", "weekday": "1-5", "workday": "1-5", "weekend": "0,6", "daily": "*", "everyday": "*"}
 _HOURS = {"noon": (12, 0), "midday": (12, 0), "midnight": (0, 0)}
 _WORDS = ("manual", "every", "other", "and", "at", *UNITS, *_INTERVALS, *_GROUPS, *WEEKDAYS, *_HOURS, *_MACROS)
-_ZONE_BEFORE = re.compile(r"(?:CRON_TZ|TZ)=(\S+) (.+)")
-_ZONE_AFTER = re.compile(r"(.+?)(?: in| \()? ?(?<=[ (])((?:[A-Za-z_]+/[A-Za-z][A-Za-z0-9_+/-]*)|UTC|GMT)\)?")
 _CRON_LIKE = re.compile(r"[0-9*?,/-]*[0-9*?][0-9*?,/-]*(?: [0-9A-Za-z*?,/#-]+)*")
 _TIMED = re.compile(r"(?P<days>[a-z][a-z, -]*?),? (?:at|@) (?P<time>[0-9a-z:. ]+)")
 _TIME = re.compile(r"(?P<hour>[0-9]{1,2})(?:[:.](?P<minute>[0-9]{2}))?(?: ?(?P<half>am|pm|a\.m\.|p\.m\.))?")
@@ -99,11 +99,6 @@ def _read(text: str, zone: str | None, floor: float) -> ParsedSchedule | None:
         warning = f"`{lower}` is an interval from start to start, at no fixed hour; for a fixed hour write `{{}}`"
         warnings = (warning.format(_FIXED[lower]),) if lower in _FIXED else ()
         return ParsedSchedule(Every(_checked(seconds, text, floor)), warnings)
-    if before := _ZONE_BEFORE.fullmatch(text):
-        zone, text = checked_zone(before[1]), before[2]
-    elif after := _ZONE_AFTER.fullmatch(text):
-        text, zone = after[1], checked_zone(after[2])
-    lower = text.lower()
     expression = _MACROS.get(lower) or _clock_cron(lower)
     if expression is None and _CRON_LIKE.fullmatch(lower) and (" " in lower or "*" in lower):
         expression = _checked_cron(lower, floor)
@@ -124,11 +119,9 @@ def _hint(text: str, zone: str | None, floor: float) -> str:
 
 
 def _once(text: str, zone: str | None, floor: float) -> At | None:
-    """Read `at 2026-12-01T10:00Z`, `2026-12-01 10:00 Europe/Berlin`, `in 30m`, `tomorrow at 9am`."""
+    """Read `at 2026-12-01T10:00Z`, `2026-12-01 10:00`, `in 30m`, `tomorrow at 9am`."""
     if not re.match(r"(?:at )?[0-9]{4}-|in |tomorrow at ", text, re.IGNORECASE):
         return None
-    if after := _ZONE_AFTER.fullmatch(text):
-        text, zone = after[1], checked_zone(after[2])
     plain = text.lower().removeprefix("at ")
     if plain.startswith("tomorrow at "):
         return At(next_day=time(*_time(plain.removeprefix("tomorrow at "))).isoformat(), timezone=zone)
@@ -188,9 +181,9 @@ def _days(text: str) -> str | None:
     if (group := _GROUPS.get(words) or _GROUPS.get(words.removesuffix("s"))) is not None:
         return group
     found: set[int] = set()
-    for each in re.split(r"(?:, ?and |, ?| and | )", words.replace(" - ", "-").replace(" to ", "-")):
-        first, dash, last = each.partition("-")
-        begin, end = _weekday(first), _weekday(last if dash else first)
+    for each in re.split(r"(?:, ?and |, ?| and | )", words):
+        first, _, last = each.partition("-")
+        begin, end = _weekday(first), _weekday(last or first)
         if begin is None or end is None:
             return None
         found.update((begin + step) % 7 for step in range((end - begin) % 7 + 1))

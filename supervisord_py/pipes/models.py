@@ -94,7 +94,6 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     limits: RunLimits = RunLimits()
     redact: tuple[str, ...] = ()  # regular expressions whose matches are never stored
     timezone: str | None = None
-    unknown: tuple[str, ...] = ()  # keys that nobody here knows, kept in the file
     warnings: tuple[str, ...] = ()  # sentences for people
     lines: Mapping[str, int] = {}  # of the file's keys, counted from 1: where somebody is sent who has to mend one
     digest: str = ""  # SHA-256 of the file: another one is another pipe

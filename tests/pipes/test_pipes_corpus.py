@@ -23,7 +23,6 @@ class Animal:
     text: str
     fields: dict[str, Any] = field(default_factory=dict)
     warns: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
 
 
 ZOO = {
@@ -36,7 +35,7 @@ ZOO = {
         {"title": "Voice to Task", "schedule": Every(43200)}),
     "once": Animal("---\nschedule: at 2099-01-01T00:00:00Z\n---\nx\n", {"schedule": At(4070908800.0)}),
     "typed-words": Animal("---\nenabled: yes\nhistory: off\ntimeout: 10m\nmodel: 010\nicon: 2026-01-01\n---\nx\n",
-        {"enabled": True, "history": False, "timeout_seconds": 600, "model": "010"}, unknown=("icon",)),
+        {"enabled": True, "history": False, "timeout_seconds": 600, "model": "010"}),
     "windows": Animal("\ufeff---\r\nname: Fenêtre\r\nschedule: every 1h\r\n---\r\n\r\nBonjour\r\n\r\n---\r\nSuite\r\n",
         {"title": "Fenêtre", "schedule": Every(3600), "body": "Bonjour\r\n\r\n---\r\nSuite"}),
     "spaced": Animal("\n\n---   \n\n# made by a program\n\nschedule : every 4h\n\n---\t\n\n\n  Indented first.\n",
@@ -48,13 +47,13 @@ ZOO = {
         "allow-apps: [Mail]\n---\nFrom {{start_time}} to {{end_time}} in {{vault_path}} cost $5\n",
         {"presets": ("auto",), "model": None, "agent": "pi",
          "body": "From {{start_time}} to {{end_time}} in {{vault_path}} cost $5"},
-        warns=("lookback", "config", "allow-apps"), unknown=("lookback", "config", "allow-apps")),
+        warns=("lookback", "config", "allow-apps")),
     "rights": Animal(
         "---\nschedule: every 30m\npermissions:\n  allow:\n    - Api(GET /search)\n  deny: [App(a, b), Window(*x*)]\n"
         "connections: []\n---\nx\n",
-        warns=("permissions",), unknown=("permissions", "connections")),
+        warns=("permissions",)),
     "rights-null": Animal("---\npermissions:\nconnections:\n  - slack\n  - mcp:notes\n---\nx\n",
-        warns=("connections",), unknown=("permissions", "connections")),
+        warns=("connections",)),
     "chained": Animal(
         "---\nschedule: manual\ntrigger:\n  events:\n    - pipe_completed:often\n    - meeting_ended\n"
         "    - workflow_ready:x\n---\nx\n",
@@ -62,8 +61,7 @@ ZOO = {
                     EventPattern("workflow_ready", "x"))}),
     "from-a-store": Animal(
         "---\nsource_slug: someone/thing\ninstalled_version: 3\nsource_hash: 12345678901234567890\nfeatured: true\n"
-        "icon: 🗒️\ncategory: work\nartifacts:\n- path: ./output/a.md\n  title: Résumé — 日本\n  kind: md\n---\nx\n",
-        unknown=("source_slug", "installed_version", "source_hash", "featured", "icon", "category", "artifacts")),
+        "icon: 🗒️\ncategory: work\nartifacts:\n- path: ./output/a.md\n  title: Résumé — 日本\n  kind: md\n---\nx\n"),
     "hostile-body": Animal(
         "---\nschedule: every 60m\nenabled: true\n---\n# Set up\n\n```yaml\n---\nenabled: false\nschedule: never\n---\n"
         "```\n\nenabled: false\n\n---\n\n$HOME `x` {{a}} %Y &amp; *b* @c\n",
@@ -83,7 +81,6 @@ def test_each_file_becomes_what_it_says(name: str) -> None:
     assert {key: getattr(found, key) for key in animal.fields} == animal.fields
     assert len(found.warnings) == len(animal.warns), found.warnings
     assert [words for words, said in zip(animal.warns, found.warnings, strict=True) if words not in said] == []
-    assert tuple(found.unknown) == animal.unknown
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -99,4 +96,4 @@ def test_switching_a_pipe_changes_one_line(name: str, enabled: bool) -> None:
     assert all(each.startswith("enabled:") for each in differing)
     original = read(before, name)
     assert isinstance(original, PipeDefinition)
-    assert (found.unknown, found.warnings, found.body) == (original.unknown, original.warnings, original.body)
+    assert (found.warnings, found.body) == (original.warnings, original.body)

@@ -25,7 +25,7 @@ def test_an_empty_front_matter_is_a_pipe_that_runs_by_hand() -> None:
     found = usable("")
     assert found.schedule == Manual()
     assert (found.schedule_text, found.enabled, found.agent, found.timeout_seconds) == ("manual", True, "pi", None)
-    assert (found.title, found.presets, found.events, found.unknown, found.warnings) == (None, (), (), (), ())
+    assert (found.title, found.presets, found.events, found.warnings) == (None, (), (), ())
     assert found.body == "Do it."
     assert found.file == Path("/pipes/mine/pipe.md")
 

@@ -107,7 +107,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
         ("d: >-\n  one\n", {"d": 'two\nlin"es\u2028'}, 'd: "two\\nlin\\"es\\U00002028"\n'),
         ("a: 1\nb: 2\nc: 3\n", {"b": None}, "a: 1\nc: 3\n"),
         ("a: 1\nb:\n  - x\n  - y # z\n\nc: 3\n", {"b": None}, "a: 1\n\nc: 3\n"),
-        ("b: [{k: v}]\nd:\n  - k:\n    - |\n     y\n\nc: 3\n", {"b": None, "d": None}, "c: 3\n"),
+        ("b: [{k: v}]\nd:\n  - k:\n    - |\n     y\n\nc: 3\n", {"b": None, "d": None}, "\nc: 3\n"),
         ("a: 1\n", {"a": None}, ""),
         ("a: 1\n", {"r": {"max": 3, "on": True, "x y": [None, 1.5]}},
          "a: 1\nr: {max: 3, 'on': true, x y: [null, 1.5]}\n"),
