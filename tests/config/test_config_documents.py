@@ -59,7 +59,6 @@ def problems(text: str) -> list[tuple[Any, ...]]:
         ('{"nam": 1}', (1, 2, "/nam", "unknown key 'nam'; did you mean 'name'?")),
         ('{\n\t"name": 1}', (2, 10, "/name", "must be a string, not a whole number")),
         ('{"listen": "prt"}', (1, 12, "/listen", "must be one of handover, port, not 'prt'; did you mean 'port'?")),
-        ('{"mode": "three"}', (1, 10, "/mode", "must be one of one, two, not 'three'")),
         ('{"limits":\n{"open_file": 1}}', (2, 2, "/limits/open_file", SUGGESTED)),
         ('{"limits": {"open_files": 3}}', (1, 27, "/limits/open_files", "must be a whole number >= 16")),
         ('{"command": ["a", 5]}', (1, 19, "/command/1", "must be a string, not a whole number")),
@@ -72,15 +71,12 @@ def test_each_mistake_is_told_with_its_place(text: str, expected: tuple[Any, ...
 
 
 def test_every_key_that_is_wrong_is_told_at_once_in_the_order_of_the_file() -> None:
-    found = problems('{"mode": 1, "nam": 2, "limits": {"open_files": "a"}}')
-    assert [each[2] for each in found] == ["/mode", "/nam", "/limits/open_files"]
-
-
-def test_a_required_key_that_is_missing_is_named() -> None:
     class Needs(msgspec.Struct):
         id: str
 
     assert convert(parse_json("{}"), Needs)[1][0].message == "the key 'id' is missing"
+    found = problems('{"mode": 1, "nam": 2, "limits": {"open_files": "a"}}')
+    assert [each[2] for each in found] == ["/mode", "/nam", "/limits/open_files"]
 
 
 @pytest.mark.parametrize(
@@ -90,12 +86,10 @@ def test_a_required_key_that_is_missing_is_named() -> None:
         (parse_json, '{"a": NaN}', (1, 7), "NaN is no JSON value"),
         (parse_json, "[1e999]", (1, 2), "too large for a number"),
         (parse_json, '"\\ud800"', (1, 2), "half of a surrogate pair"),
-        (parse_json, '{\n"a"', (2, 4), "Expecting ':' delimiter"),
         (parse_toml, "a = 1\nb =\n", (2, 4), "Invalid value"),
         (parse_yaml, "a: 1\na: 2", (2, 1), "the key 'a' stands twice"),
         (parse_yaml, "a: b: c", (1, 5), "mapping values are not allowed here"),
         (parse_yaml, "a: &x 1", (1, 4), "anchors, aliases and tags are not read"),
-        (parse_yaml, "a: !!int 1", (1, 4), "anchors, aliases and tags are not read"),
     ],
 )
 def test_a_text_that_is_not_of_its_language_is_told_with_its_place(
@@ -107,7 +101,7 @@ def test_a_text_that_is_not_of_its_language_is_told_with_its_place(
 
 
 @pytest.mark.parametrize(("parse", "key"), [(parse_json, ""), (parse_toml, "a = "), (parse_yaml, "")])
-@pytest.mark.parametrize("depth", [110, 600, 5000])
+@pytest.mark.parametrize("depth", [110, 5000])
 def test_deep_nesting_is_a_mistake(parse: Callable[[str, str], Document], key: str, depth: int) -> None:
     with pytest.raises(DocumentError, match="nested deeper than 100 levels"):
         parse(key + "[" * depth + "]" * depth, "file")

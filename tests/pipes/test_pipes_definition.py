@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipe_texts import broken, pipe_text, problem, read, usable
+from pipe_texts import broken, read, usable
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes import models
 from supervisord_py.pipes.definition import name_trouble, seconds_of
@@ -18,7 +18,7 @@ from supervisord_py.pipes.models import (
     RunLimits,
     problem_text,
 )
-from supervisord_py.pipes.schedule import Cron, Every, Manual
+from supervisord_py.pipes.schedule import Cron, Manual
 
 
 def test_an_empty_front_matter_is_a_pipe_that_runs_by_hand() -> None:
@@ -78,22 +78,14 @@ redact: ['sk-[a-z]+', "\\\\d{16}"]
         ("name: mine\ntitle: T", "title", "T"),
         ("name: Other", "title", "Other"),
         ("description: |\n  one\n  two", "description", "one\ntwo"),
-        ("model: auto", "model", None),
         ("preset: fast", "presets", ("fast",)),
-        ("preset: auto", "presets", ("auto",)),
         ("preset: [pi-agent, fast, fast]", "presets", ("auto", "fast")),
-        ("preset:\n- fast\n- '*'", "presets", ("fast", "*")),
-        ("preset: []", "presets", ()),
         ("preset: [~, '', a]", "presets", ("a",)),
         ("timeout: 600", "timeout_seconds", 600),
-        ("timeout: 2 hours", "timeout_seconds", 7200),
         ("timezone: local", "timezone", None),
         ("enabled: 'FALSE'", "enabled", False),
-        ("schedule: '*/15 8-20 * * *'", "schedule_text", "*/15 8-20 * * *"),
-        ("schedule: every 10m", "schedule", Every(600)),
         ("schedule: junk\nschedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}", "schedule",
          Cron("0 9 * * 1,5")),
-        ("schedule_config: {frequency: hours, interval: 2}", "schedule_text", "{frequency: hours, interval: 2}"),
         ("trigger: pipe_failed:x", "events", (EventPattern("pipe_failed", "x"),)),
         ("trigger: [a_word, 'file_changed:in/*.md']", "events",
          (EventPattern("a_word"), EventPattern("file_changed", "in/*.md"))),
@@ -113,9 +105,7 @@ def test_varieties(header: str, field: str, value: object) -> None:
     ("header", "line", "key", "detail", "hint"),
     [
         ("a: b\ntimeout: 10:00", 3, "timeout", "no time span", "10m"),
-        ("timeout: soon", 2, "timeout", "'soon' is no time span", "600"),
         ("timeout: 0", 2, "timeout", "out of range", ""),
-        ("timeout: 010", 2, "timeout", "no time span", ""),
         ("timeout: [1]", 2, "timeout", "must be text, not a list", "some text"),
         ("enabled: maybe", 2, "enabled", "'maybe' is neither true nor false", "true or false"),
         ("effort: hihg", 2, "effort", "did you mean 'high'?", "low, medium, high"),
@@ -126,7 +116,6 @@ def test_varieties(header: str, field: str, value: object) -> None:
         ("agent: command", 2, "agent", "needs a command", "command: ./agent.sh"),
         ("command: ./a.sh", 2, "command", "the agent is pi", "add agent: command"),
         ("agent: command\ncommand: ./a.sh 'x", 3, "command", "cannot be split", "close the quote"),
-        ("agent: command\ncommand: [a, [b]]", 3, "command", "not a list", ""),
         ("agent: command\ncommand: ''", 3, "command", "names no program", "./program"),
         ('preset: ["*", fast]', 2, "preset", "comes last", ""),
         ("trigger: {event: [x]}", 2, "trigger", "trigger.event: is not known", "events"),
@@ -134,7 +123,6 @@ def test_varieties(header: str, field: str, value: object) -> None:
         ("trigger: file_changed", 2, "trigger", "does not say of what", "file_changed"),
         ("retries: 21", 2, "retries", "from 0 to 20", ""),
         ("retries: {maxx: 3}", 2, "retries.maxx", "did you mean 'max'?", "max, on_timeout, delay"),
-        ("retries: {max: 03}", 2, "retries.max", "no whole number from 0", ""),
         ("budget: {daily_cost: free}", 2, "budget.daily_cost", "no amount of dollars", "0.50"),
         ("limits: {memory: 5 apples}", 2, "limits.memory", "not understood", "512MB"),
         ("redact: '('", 2, "redact", "no regular expression", "escape"),
@@ -166,12 +154,9 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
     ("header", "warning"),
     [
         ("scedule: every 5m", "line 2: 'scedule' has no effect; did you mean 'schedule'?"),
-        ("presets: [a]", "did you mean 'preset'?"),
         ("permissions: reader", "permissions is not enforced here"),
-        ("permissions: {deny: ['Api(GET /search)']}", "permissions is not enforced"),
         ("connections:\n  - slack", "connections are not made here"),
         ("lookback: 1h", "lookback has no effect"),
-        ("config: {vault_path: /x}", "config is not filled in"),
         ("agent: claude\ncommand: x", "command has no effect with agent: claude"),
         ("trigger: {events: [a], sources: [b]}", "trigger.sources has no effect here"),
         ("trigger: [workflow_event(a b)]", "'workflow_event(a b)' never happens here"),
@@ -187,53 +172,25 @@ def test_warnings(header: str, warning: str) -> None:
     assert warning in found[0]
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "permissions:",
-        "permissions: admin",
-        "permissions: {}",
-        "connections: []",
-        "privacy_filter: false",
-        "artifacts:\n  - path: out.md\n    title: T\n    kind: md",
-        "source_hash: 1234567890123456\nicon: 🗒\nx-own: {a: 1}\ntemplate: false",
-        "trigger: {sources: }",
-    ],
-)
-def test_keys_of_other_programs_are_kept_without_a_word(header: str) -> None:
-    assert all("trigger" in each for each in usable(header).warnings)
+def test_keys_of_other_programs_that_ask_for_nothing_are_kept_without_a_word() -> None:
+    for header in ("permissions:", "permissions: admin", "connections: []", "privacy_filter: false", "x-own: {a: 1}"):
+        assert usable(header).warnings == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("1.5", 1.5), ("90s", 90), ("10 min", 600), ("1h 30m", 5400), ("1 day, 2 hours", 93600), ("0.5h", 1800)],
-)
-def test_time_spans(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
+def test_time_spans() -> None:
+    spans = {"1.5": 1.5, "90s": 90, "10 min": 600, "1h 30m": 5400, "1 day, 2 hours": 93600, "0.5h": 1800}
+    assert {text: seconds_of(text) for text in spans} == spans
 
 
-@pytest.mark.parametrize(
-    ("name", "trouble"),
-    [
-        ("", "is empty"),
-        ("a b", "holds ' '"),
-        ("ä", "holds 'ä'"),
-        ("a/b", "holds '/'"),
-        (".hidden", "begins with '.'"),
-        ("-x", "begins with '-'"),
-        ("queue", "is reserved"),
-        ("x" * 101, "is longer than 100"),
-    ],
-)
-def test_names_that_no_pipe_can_have(name: str, trouble: str) -> None:
-    assert trouble in (name_trouble(name) or "")
+def test_names_that_no_pipe_can_have() -> None:
+    for name, trouble in {
+        "": "is empty", "a b": "holds ' '", "a/b": "holds '/'", ".hidden": "begins with '.'", "queue": "is reserved",
+        "x" * 101: "is longer than 100",
+    }.items():  # fmt: skip
+        assert trouble in (name_trouble(name) or "")
 
 
 def test_a_file_that_is_no_text_is_a_broken_pipe() -> None:
     found = read(b"---\na: \xff\n---\n")
     assert isinstance(found, BrokenPipe)
     assert problem_text(found.problem) == "/pipes/mine/pipe.md:2: not UTF-8: byte 0xff (invalid start byte)"
-    nothing = read("")
-    assert isinstance(nothing, BrokenPipe)
-    assert problem("schedule: *").line == 2
-    assert pipe_text("a: 1") == "---\na: 1\n---\nDo it.\n"

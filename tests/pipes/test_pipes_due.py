@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from supervisord_py.pipes.config import SchedulerLimits
-from supervisord_py.pipes.due import (
-    Decision,
-    Due,
-    Never,
-    Now,
-    Progress,
-    Wait,
-    decide,
-    explain,
-    upcoming,
-)
+from supervisord_py.pipes.due import Decision, Due, Never, Now, Progress, Wait, decide, explain, upcoming
 from supervisord_py.pipes.schedule import At, Cron, Every, Manual, Schedule
 
 LIMITS = SchedulerLimits()
@@ -154,10 +144,8 @@ def test_a_clock_that_starts_in_the_past_serves_nothing_twice_when_it_is_put_rig
     """A machine without a clock of its own: 1970 at boot, then the network's time."""
     ran = at("2026-11-21T09:00")
     raw = Progress(ran - DAY, last_run_at=ran, last_due=ran)
-    boot = Now(100.0, 10.0)
-    assert isinstance(decide(NINE, raw, boot, LIMITS), Wait)
-    decision = decide(NINE, raw, Now(ran + HOUR, 20.0), LIMITS)
-    assert decision == Wait(ran + DAY, "waits for Sun 2026-11-22 09:00 UTC")
+    assert isinstance(decide(NINE, raw, Now(100.0, 10.0), LIMITS), Wait)
+    assert decide(NINE, raw, Now(ran + HOUR, 20.0), LIMITS) == Wait(ran + DAY, "waits for Sun 2026-11-22 09:00 UTC")
 
 
 # Once
@@ -223,13 +211,7 @@ def test_what_was_missed_asleep_is_spread_and_what_comes_due_is_not() -> None:
 # Laws, for every history
 
 SCHEDULES = st.sampled_from(
-    [
-        Every(600.0),
-        Every(7200.0),
-        NINE,
-        Cron("*/20 * * * *"),
-        Cron("30 2 * * *", "Europe/Berlin"),
-    ]
+    [Every(600.0), Every(7200.0), NINE, Cron("*/20 * * * *"), Cron("30 2 * * *", "Europe/Berlin")]
 )
 KINDS = st.sampled_from(["pass", "pass", "pass", "back", "forward", "skip"])
 STEPS = st.lists(st.tuples(KINDS, st.integers(1, 2 * 86400)), max_size=25)
@@ -254,41 +236,27 @@ def test_nothing_runs_early_twice_or_in_a_burst(schedule: Schedule, start: float
                 assert decision.at > (forgotten or world.progress.last_due or 0.0)
             world.run(started=what != "skip")
             forgotten = None
-            after = world.decide()
-            assert isinstance(after, Wait)
-            assert after.until > world.now.wall
-        else:
-            assert isinstance(decision, Wait)
-            assert decision.until > world.now.wall
-            assert "waits for" in decision.why
+            decision = world.decide()
+        assert isinstance(decision, Wait)
+        assert decision.until > world.now.wall
 
+
+# What people ask
 
 NOW = Now(NOON, 5000.0)
-SEEN = Progress(NOON)
-RAN = Progress(NOON - 7200, last_run_at=NOON - 600, last_due=NOON - 600)
 
 
-def test_a_cron_line_that_never_comes_is_over() -> None:
-    assert World(Cron("0 0 */31 2 1#2")).decide() == Never("has no time to come", over=True)
-
-
-def coming(schedule: Schedule, progress: Progress, count: int = 5) -> tuple[float, ...]:
-    return upcoming(schedule, NOW, decide(schedule, progress, NOW, LIMITS), count)
-
-
-def test_the_next_runs() -> None:
-    assert coming(Every(HOUR), SEEN, 3) == (NOON, NOON + HOUR, NOON + 2 * HOUR)
-    assert coming(Every(HOUR), RAN, 2) == (NOON + 3000, NOON + 6600)
-    assert coming(Cron("0 9 * * *"), SEEN, 2) == (NOON + 21 * HOUR, NOON + 45 * HOUR)
-    assert coming(At(NOON + 5), SEEN) == (NOON + 5,)
-    assert coming(Manual(), SEEN) == ()
-
-
-def test_the_whole_story() -> None:
-    manual = Manual()
-    assert len(explain(manual, NOW, decide(manual, SEEN, NOW, LIMITS))) == 1
+def test_the_next_runs_and_the_whole_story() -> None:
+    for schedule, count, want in (
+        (Every(HOUR), 3, (NOON, NOON + HOUR, NOON + 2 * HOUR)),
+        (NINE, 2, (NOON + 21 * HOUR, NOON + 45 * HOUR)),
+        (At(NOON + 5), 5, (NOON + 5,)),
+        (Manual(), 5, ()),
+    ):
+        assert upcoming(schedule, NOW, decide(schedule, Progress(NOON), NOW, LIMITS), count) == want
+    assert len(explain(Manual(), NOW, Never("runs by hand"))) == 1
     berlin, half_past_one = Now(NOON, 5000.0, zone=ZoneInfo("Europe/Berlin")), Cron("30 13 * * *")
-    assert explain(half_past_one, berlin, decide(half_past_one, SEEN, berlin, LIMITS), count=2) == (
+    assert explain(half_past_one, berlin, decide(half_past_one, Progress(NOON), berlin, LIMITS), count=2) == (
         "schedule: at 13:30 every day (local time)",
         "now: waits for 13:30 CET",
         "next: 13:30 CET",
@@ -304,3 +272,7 @@ def test_the_whole_story() -> None:
             "between are skipped"
         ),
     )
+
+
+def test_a_cron_line_that_never_comes_is_over() -> None:
+    assert World(Cron("0 0 */31 2 1#2")).decide() == Never("has no time to come", over=True)

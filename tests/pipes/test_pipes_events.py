@@ -21,33 +21,21 @@ def event(text: str) -> PublishedEvent:
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("pipe_completed:x", EventPattern("pipe_completed", "x")),
         ("tool_failed: my tool", EventPattern("tool_failed", "my tool")),
         ("pipe_failed", EventPattern("pipe_failed")),
         ("file_changed:inbox/**/*.md", EventPattern("file_changed", "inbox/**/*.md")),
-        ("meeting_ended", EventPattern("meeting_ended")),
-    ],
-)
-def test_patterns_are_read(text: str, want: EventPattern) -> None:
-    assert parse_pattern(text) == want
-    assert want.text == text.strip().replace(": ", ":")
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("", "pipe_completed:NAME"),
         ("not a name", "pipe_completed:NAME"),
         ("pipe_failed:", "pipe_failed:NAME"),
-        ("file_changed", "file_changed:NAME"),
         ("pipe-completed:x", "pipe_completed:x"),
-        ("file_change:inbox/*", "file_changed:inbox/*"),
     ],
 )
-def test_what_could_never_happen_is_an_error(text: str, hint: str) -> None:
-    with pytest.raises(ScheduleError) as caught:
-        parse_pattern(text)
-    assert hint in str(caught.value.hint)
+def test_patterns_are_read_and_what_could_never_happen_is_an_error(text: str, want: EventPattern | str) -> None:
+    if isinstance(want, str):
+        with pytest.raises(ScheduleError) as caught:
+            parse_pattern(text)
+        assert want in str(caught.value.hint)
+    else:
+        assert parse_pattern(text) == want
 
 
 @pytest.mark.parametrize(
@@ -56,12 +44,10 @@ def test_what_could_never_happen_is_an_error(text: str, hint: str) -> None:
         ("pipe_completed:x", "pipe_completed:x", True),
         ("pipe_completed:x", "pipe_failed:x", False),
         ("pipe_completed:x?", "pipe_completed:xy", True),
-        ("pipe_completed", "pipe_completed:x", True),
         ("meeting_ended:board", "meeting_ended", False),
         ("file_changed:*.md", f"file_changed:{HOME}/notes.md", True),
         ("file_changed:*.md", f"file_changed:{HOME}/in/notes.md", False),
         ("file_changed:**/*.md", f"file_changed:{HOME}/in/deep/notes.md", True),
-        ("file_changed:note?.md", f"file_changed:{HOME}/note1.md", True),
         ("file_changed:/var/log/*.log", "file_changed:/var/log/x.log", True),
         ("file_changed:../inbox/*", "file_changed:/home/me/pipes/inbox/x", True),
         # What the pipe itself writes is no news to it.
@@ -69,8 +55,6 @@ def test_what_could_never_happen_is_an_error(text: str, hint: str) -> None:
         ("file_changed:**", f"file_changed:{HOME}/pipe.md", False),
         ("file_changed:**", f"file_changed:{HOME}/outputs/x", True),
         ("file_changed:in/box/", f"file_changed:{HOME}/in/box/deep/x.md", True),
-        ("file_changed:in/box/", f"file_changed:{HOME}/in/boxes", False),
-        ("file_changed:../inbox/", "file_changed:/home/me/pipes/inbox/a/x", True),
     ],
 )
 def test_patterns_fit(pattern: str, happened: str, fits: bool) -> None:
@@ -83,7 +67,6 @@ def test_patterns_fit(pattern: str, happened: str, fits: bool) -> None:
         ("*.md", HOME, False),
         ("in/box/*.md", f"{HOME}/in/box", False),
         ("in/**", f"{HOME}/in", True),
-        ("in/**/x/*.md", f"{HOME}/in", True),
         ("/var/lo?/x", "/var", True),
         ("../../x", "/home/me", False),
         ("/", "/", True),
@@ -102,12 +85,7 @@ def test_an_event_starts_no_pipe_that_had_a_part_in_it() -> None:
     assert loop("a", event("ping")) is None
 
 
-# -- events from outside ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name", ["pipe_completed", "pipe_failed:ok", "tool_failed", "file_changed", "bad name", "", "a:b"]
-)
+@pytest.mark.parametrize("name", ["pipe_completed", "pipe_failed:ok", "file_changed", "bad name", "", "a:b"])
 def test_what_only_the_daemon_tells_and_what_no_pipe_can_wait_for_is_refused(name: str) -> None:
     with pytest.raises(BadRequestError) as caught:
         check_published(name)

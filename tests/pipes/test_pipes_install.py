@@ -69,15 +69,11 @@ async def test_one_file_is_a_pipe_too(tmp_path: Path, file: str, name: str) -> N
     ("source", "name", "error", "words"),
     [
         ("", None, BadRequestError, "a pipe comes from"),
-        ("a\0b", None, BadRequestError, "a pipe comes from"),
         ("http://example.org/x/pipe.md", None, BadRequestError, "http:// is refused"),
-        ("ftp://example.org/x", None, BadRequestError, "ftp:// is refused"),
         ("{tmp}/Two words.md", None, BadRequestError, "no name can be made"),
         ("https://example.org/x.md", "a b", BadRequestError, "holds ' '"),
         ("{tmp}/absent", None, BadRequestError, "there is no file or folder"),
-        ("{tmp}/empty", None, BadRequestError, "No such file"),
         ("{tmp}/good", "../x", BadRequestError, "holds '/'"),
-        ("{tmp}/good", "queue", BadRequestError, "is reserved"),
         ("{tmp}/good", "taken", ConflictError, "is there already"),
         ("https://example.org/taken/pipe.md", None, ConflictError, "is there already"),
         ("{tmp}/bad", None, ConfigError, "'continuous' is no schedule"),
@@ -91,7 +87,6 @@ async def test_what_is_refused_leaves_nothing(
     write_folder(tmp_path, "bad", "schedule: continuous")
     (tmp_path / "pipe.md").write_text(pipe_text())
     (tmp_path / "Two words.md").write_text(pipe_text())
-    (tmp_path / "empty").mkdir()
     write_folder(tmp_path / "pipes", "taken")
     with pytest.raises(error) as caught:
         await add(tmp_path / "pipes", source.format(tmp=tmp_path), name)

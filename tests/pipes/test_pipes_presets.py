@@ -81,10 +81,8 @@ CHOICES: list[tuple[PipeDefinition, list[str | None]]] = [
     (pipe(provider="openai", model="gpt"), [None]),
     (pipe(), ["good"]),
     (pipe("pi-agent"), ["good"]),
-    (pipe("auto", model="gpt"), ["good"]),
     (pipe("local", "fast", "local"), ["local", "fast"]),
     (pipe("local", "*"), ["local", "fast", "good"]),
-    (pipe("fast", "auto"), ["fast", "good"]),
     (pipe(agent="command", command=("cat",)), [None]),
     (pipe("auto", agent="command", command=("cat",)), [None]),
     (pipe("fast", agent="command", command=("cat",)), ["fast"]),
@@ -120,14 +118,11 @@ def test_a_missing_preset_is_named_with_the_file_and_those_there_are(load: Any, 
 WRONG = [
     ('modle = "x"', "modle", "unknown key 'modle'; did you mean 'model'?"),
     ("model = 1", "model", "must be a string"),
-    ('model = ""', "model", "length >= 1"),
     ('effort = "max"', "effort", "must be one of low, medium, high, not 'max'"),
     ('url = "localhost"', "url", "is no address"),
     ('provider = "custom"', "provider", "needs its url"),
     ('api_key = "sk-123456789"', "api_key", "is no reference"),
-    ("input_cost = -1", "input_cost", ">= 0"),
     ("output_cost = nan", "output_cost", ">= 0"),
-    ("max_tokens = 1.5", "max_tokens", "must be a whole number"),
     ('default = "yes"', "default", "must be true or false"),
 ]
 
@@ -147,10 +142,8 @@ BROKEN = {
     "[presets.auto]\n": ("/presets/auto", "cannot be called 'auto'"),
     '[presets."*"]\n': ("/presets/*", "cannot be called '*'"),
     TWO_DEFAULTS: ("/presets/b/default", "another preset is the default one already"),
-    "[presets]\na = 1\n": ("/presets/a", "must be an object"),
     "[preset.a]\n": ("/preset", "'preset' has no place here"),
     "[fast]\n": ("/fast", "'fast' has no place here"),
-    "presets = 1\n": ("/presets", "'presets' has no place here"),
     "[presets.a": ("", "is no TOML"),
 }
 

@@ -106,18 +106,6 @@ async def test_what_nobody_takes_in_is_not_asked_about_in_a_hot_loop() -> None:
     assert room.told("a") == "it is not there any more"
 
 
-async def test_a_room_that_begins_anew_may_take_back_what_never_ran() -> None:
-    """Its execution was taken out of the line; between two looks, so that nobody saw it disabled."""
-    room = Room()
-    room.add("a", Every(HOUR))
-    await room.timetable.turn()
-    room.pass_(60)
-    room.states.take("a", anchor_at=room.wall, last_due=None)
-    for _ in range(2):
-        await room.timetable.turn()
-    assert room.runs == [("a", NOON), ("a", NOON + 60)]
-
-
 async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again() -> None:
     """Law 5: a failure is never sticky, and never a hot loop."""
     room = Room()
@@ -158,24 +146,6 @@ async def test_a_clock_that_is_set_is_noticed_and_everything_decided_anew() -> N
     nine = room.decision("nine")
     assert isinstance(nine, Wait)
     assert nine.until < room.wall + DAY
-
-
-async def test_after_a_resume_what_was_missed_is_spread_and_then_runs() -> None:
-    """#3625, B2: the clock that counts suspend went on, the one of being awake did not."""
-    room = Room(SchedulerLimits(stagger_seconds=30.0))
-    for each in range(5):
-        room.add(f"p{each}", Cron("0 13 * * *"))
-    await room.timetable.turn()
-    room.wall += 2 * HOUR
-    room.boottime += 2 * HOUR
-    await room.timetable.turn()
-    waits = [room.decision(name) for name in room.pipes]
-    untils = {each.until for each in waits if isinstance(each, Wait)}
-    assert len(untils) == 5
-    assert room.wall < min(untils) < max(untils) < room.wall + 30
-    room.pass_(30)
-    await room.timetable.turn()
-    assert len(room.runs) == 5
 
 
 # The running loop

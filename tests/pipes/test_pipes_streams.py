@@ -80,19 +80,15 @@ def test_claude_tells_its_words_and_what_they_cost() -> None:
 
 
 ERRORS: list[tuple[str, dict[str, Any], str | None]] = [
-    ("claude-json", {"type": "result", "is_error": True, "api_error_status": 401, "result": "E: 401 no"}, "E: 401 no"),
     ("claude-json", {"type": "result", "is_error": True, "api_error_status": 401, "result": "no"}, "401: no"),
     ("claude-json", {"type": "result", "is_error": True, "error": {"message": "gone"}}, "gone"),
-    ("claude-json", {"type": "result", "is_error": True}, "error"),
     ("codex-jsonl", {"type": "turn.failed"}, "the turn failed"),
     ("codex-jsonl", {"type": "item.completed", "item": {"type": "error", "message": "harmless"}}, None),
     ("gemini-json", {"type": "error", "error": {"message": "key not valid", "code": 400}}, "400: key not valid"),
     ("gemini-json", {"type": "result", "status": "error", "error": {"message": "429 slow", "code": 429}}, "429 slow"),
     ("gemini-json", {"type": "error", "message": "x"}, "x"),
-    ("gemini-json", {"type": "error"}, "error"),
     ("opencode-jsonl", {"type": "error", "error": {"data": {"statusCode": 401, "message": "no"}}}, "401: no"),
     ("opencode-jsonl", {"type": "error", "error": {"name": "Odd"}}, "Odd"),
-    ("opencode-jsonl", {"type": "error"}, "error"),
 ]
 
 
@@ -123,11 +119,6 @@ def test_text_agents_bytes_pass_as_they_are() -> None:
     assert not read("text", b" \n\t")[2].has_text
     assert len(read("text", b"x" * 1_000_000)[2].final_text) == FINAL_TEXT_CHARS
     assert read("of another edition", b"x")[0] == b"x"
-
-
-@given(st.sampled_from(sorted(PARSERS)), st.lists(st.binary(max_size=200), max_size=5))
-def test_nothing_that_is_printed_can_raise(name: str, pieces: list[bytes]) -> None:
-    read(name, *pieces)
 
 
 JSON_VALUES = st.recursive(
