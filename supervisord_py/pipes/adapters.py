@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import operator
 import re
-import signal as signals
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
@@ -205,13 +204,9 @@ class VersionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the agent is ended. None takes the daemon's setting."""
 
-    signal: Literal["TERM", "INT", "HUP", "QUIT"] = "TERM"
+    signal: Any = None  # of earlier versions, without effect
     grace_seconds: Seconds | None = None
     settle_seconds: Seconds | None = None
-
-    @property
-    def number(self) -> int:
-        return int(signals.Signals[f"SIG{self.signal}"])
 
 
 class AgentLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -220,13 +215,6 @@ class AgentLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     turns: Ceiling | None = None
     tokens: Ceiling | None = None
     cost: Seconds | None = None
-
-
-class AuthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A command that exits with 1 where a provider has no credentials; from a version on."""
-
-    argv: Arguments
-    since: str | None = None
 
 
 class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -254,7 +242,7 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     errors: tuple[ErrorPattern, ...] = ()
     stop: StopRule = StopRule()
     limits: AgentLimits = AgentLimits()
-    auth_check: AuthCheck | None = None
+    auth_check: Any = None  # of earlier versions, without effect
 
     @property
     def supports_history(self) -> bool:
@@ -336,7 +324,6 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
             yield where, f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
     ranges = [(("version",), spec.version.want), (("version",), spec.version.tested)]
     ranges += [(("key_reference",), row.agent) for row in spec.key_reference]
-    ranges += [(("auth_check",), spec.auth_check.since)] if spec.auth_check else []
     for where, bounds in ranges:
         if bounds is not None and not all(_BOUND.fullmatch(part.strip()) for part in bounds.split(",")):
             yield where, f"{bounds!r} is no range of versions", 'write bounds joined by commas: ">=0.74,<2"'

@@ -26,7 +26,7 @@ from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fil
 from supervisord_py.pipes.intake import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.output import make_folder
-from supervisord_py.pipes.preflight import AgentVersion, check_credentials, check_provider
+from supervisord_py.pipes.preflight import AgentVersion, check_provider
 from supervisord_py.pipes.secrets import resolve_key
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
 
@@ -102,7 +102,6 @@ async def prepare(run: Run) -> LaunchSpec:
         await asyncio.to_thread(write)
         if config.preflight:
             await check_provider(found.values, seconds=config.preflight_seconds)
-            await check_credentials(found, run=shelf.run, seconds=config.preflight_seconds)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(cleanup, run.folder))
         raise

@@ -1,4 +1,4 @@
-"""What is asked before a spawn, which would only fail after it: the version, the provider, the credentials.
+"""What is asked before a spawn, which would only fail after it: the agent's version, and its provider.
 
 Only certain trouble stops an execution: a server that accepts and then says nothing, or something strange, is the
 agent's to judge. Everything ends within a deadline; a refused connection is tried again a few times within it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ import msgspec
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.pipe_executions import ErrorType
-from supervisord_py.pipes.adapters import CannotRunError, Version, fill_arguments, in_range, parse_version
+from supervisord_py.pipes.adapters import CannotRunError, Version, in_range, parse_version
 from supervisord_py.pipes.outcome import classify
 from supervisord_py.process.program import Completed
 
@@ -25,10 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    import aiohttp
-
     from supervisord_py.pipes.adapters import AgentSpec, Values
-    from supervisord_py.pipes.launch import LaunchSpec
 
 VERSION_SECONDS = 30.0  # `pi --version` was seen to take nine seconds on a busy machine
 FIRST_WAIT_SECONDS = 0.2
@@ -37,11 +33,8 @@ _ATTEMPTS = 3
 _MAX_TAGS_BYTES = 4 * 1024 * 1024
 
 
-Run = Callable[..., Awaitable[Completed]]
+ProgramRunner = Callable[..., Awaitable[Completed]]
 """`run(argv, *, name, timeout, cwd, env)`: `process.program.run` with its keeper."""
-
-
-# -- versions ----------------------------------------------------------------------------------------------------------
 
 
 class AgentVersion(msgspec.Struct, frozen=True):
@@ -62,7 +55,9 @@ class VersionCache:
     def __init__(self) -> None:
         self._known: dict[tuple[str, ...], tuple[tuple[int, int], Version]] = {}
 
-    async def find(self, spec: AgentSpec, executable: str, cwd: Path, env: Mapping[str, str], run: Run) -> AgentVersion:
+    async def find(
+        self, spec: AgentSpec, executable: str, cwd: Path, env: Mapping[str, str], run: ProgramRunner
+    ) -> AgentVersion:
         """Return the version of an agent's program, in the folder and environment that it would run with.
 
         Raises CannotRunError: `agent_incompatible`.
@@ -75,22 +70,35 @@ class VersionCache:
         command, stamp = (executable, *rule.argv[1:]), _stamp(executable)
         known = self._known.get(command)
         if known is None or known[0] != stamp:
-            try:
-                done = await run(command, name="version", timeout=VERSION_SECONDS, cwd=str(cwd), env=env)
-                text, version = f"{done.stdout}\n{done.stderr}", None  # some print it on stderr
-                if done.code == 0:
-                    version = parse_version(text)
-                said = done.last_line or "it printed nothing"
-            except TimeoutError:
-                text, version, said = "", None, f"it did not answer within {VERSION_SECONDS:g} s"
-            except PxError as error:
-                text, version, said = error.detail, None, error.detail
+            version, said = await _asked(spec, command, cwd, env, run)
             if version is None:
-                if classify(text) is ErrorType.AGENT_INCOMPATIBLE:
-                    raise _incompatible(spec, f"{executable} does not start under what is there to run it: {said}")
                 return AgentVersion(warnings=(f"the version of {spec.name} could not be found: {said}",))
             known = self._known[command] = stamp, version
-        return _judged(spec, AgentVersion(known[1]))
+        found = AgentVersion(known[1])
+        if rule.want is not None and not in_range(known[1], rule.want):
+            raise _incompatible(spec, f"{spec.name} is {found.text}, and this adapter needs {rule.want}")
+        if rule.tested is not None and not in_range(known[1], rule.tested):
+            doubt = f"{spec.name} is {found.text}; this adapter was tested with {rule.tested}"
+            return AgentVersion(known[1], (doubt,))
+        return found
+
+
+async def _asked(
+    spec: AgentSpec, command: tuple[str, ...], cwd: Path, env: Mapping[str, str], run: ProgramRunner
+) -> tuple[Version | None, str]:
+    """Run a program that prints its version; return that, and what it said else."""
+    version = None
+    try:
+        done = await run(command, name="version", timeout=VERSION_SECONDS, cwd=str(cwd), env=env)
+        text, said = f"{done.stdout}\n{done.stderr}", done.last_line or "it printed nothing"  # some print it on stderr
+        version = parse_version(text) if done.code == 0 else None
+    except TimeoutError:
+        text, said = "", f"it did not answer within {VERSION_SECONDS:g} s"
+    except PxError as error:
+        text = said = error.detail
+    if version is None and classify(text) is ErrorType.AGENT_INCOMPATIBLE:
+        raise _incompatible(spec, f"{command[0]} does not start under what is there to run it: {said}")
+    return version, said
 
 
 def _stamp(path: str) -> tuple[int, int]:
@@ -99,16 +107,6 @@ def _stamp(path: str) -> tuple[int, int]:
     except OSError:  # it went meanwhile: the spawn will say so
         return 0, 0
     return found.st_mtime_ns, found.st_ino
-
-
-def _judged(spec: AgentSpec, found: AgentVersion) -> AgentVersion:
-    rule, version = spec.version, found.version or ()
-    if rule.want is not None and not in_range(version, rule.want):
-        raise _incompatible(spec, f"{spec.name} is {found.text}, and this adapter needs {rule.want}")
-    if rule.tested is not None and not in_range(version, rule.tested):
-        doubt = f"{spec.name} is {found.text}; this adapter was tested with {rule.tested}"
-        return AgentVersion(version, (doubt,))
-    return found
 
 
 def _incompatible(spec: AgentSpec, detail: str) -> CannotRunError:
@@ -131,27 +129,24 @@ async def check_provider(values: Values, *, seconds: float) -> None:
     url, root, model = values.get("url"), values.get("url_root"), values.get("model")
     if url is None:
         return
-    import aiohttp
-
     is_ollama = values.get("provider") == "ollama"
-    async with aiohttp.ClientSession(trust_env=True) as session:
-        try:
-            raw = await _get(session, f"{root}/api/tags" if is_ollama else str(url), seconds, read=is_ollama)
-        except UnreachableError as error:
-            if is_ollama:
-                detail, hint = f"Ollama is not running at {root}: {error}", "start it: ollama serve"
-                raise CannotRunError(ErrorType.PREFLIGHT_FAILED, detail, hint=hint) from error
-            detail, hint = f"nothing answers at {url}: {error}", f"try: curl -i {url}"
-            raise CannotRunError(ErrorType.NETWORK, detail, hint=hint) from error
-    tags = model_names(raw) if is_ollama and raw is not None else None
+    try:
+        raw = await _get(f"{root}/api/tags" if is_ollama else str(url), seconds)
+    except UnreachableError as error:
+        if is_ollama:
+            detail, hint = f"Ollama is not running at {root}: {error}", "start it: ollama serve"
+            raise CannotRunError(ErrorType.PREFLIGHT_FAILED, detail, hint=hint) from error
+        detail, hint = f"nothing answers at {url}: {error}", f"try: curl -i {url}"
+        raise CannotRunError(ErrorType.NETWORK, detail, hint=hint) from error
+    tags = model_names(raw) if is_ollama else None
     if tags is None or model is None or same_model(str(model), tags):
         return
     detail = f"Ollama at {root} does not have the model {model!r}; it has {', '.join(tags) or 'none'}"
     raise CannotRunError(ErrorType.MODEL_NOT_FOUND, detail, hint=f"fetch it: ollama pull {model}")
 
 
-async def _get(session: aiohttp.ClientSession, url: str, seconds: float, *, read: bool) -> bytes | None:
-    """Return a good answer's body if it is to be read; None where somebody is there and says nothing that helps.
+async def _get(url: str, seconds: float) -> bytes:
+    """Return the beginning of what is at an address; b"" where somebody is there and says nothing that helps.
 
     Raises UnreachableError: no connection came about.
     """
@@ -168,23 +163,31 @@ async def _get(session: aiohttp.ClientSession, url: str, seconds: float, *, read
     # No total: the deadline around it counts. Redirects are the agent's to follow.
     timeout = aiohttp.ClientTimeout(total=None, sock_read=min(READ_SECONDS, seconds / 2))
 
-    async def once() -> bytes | None:
-        async with session.get(url, timeout=timeout, allow_redirects=False) as answer:
-            return await answer.content.read(_MAX_TAGS_BYTES) if read and answer.ok else None
+    async def once() -> bytes:
+        async with (
+            aiohttp.ClientSession(trust_env=True) as session,
+            session.get(url, timeout=timeout, allow_redirects=False) as answer,
+        ):
+            return await answer.content.read(_MAX_TAGS_BYTES) if answer.ok else b""
 
     try:
         async with asyncio.timeout(seconds):
-            found: bytes | None = await tries(once)
+            return bytes(await tries(once))
     except (*refused, aiohttp.InvalidURL) as error:
-        cause = getattr(error, "os_error", None)  # in the system's words, without the library's
-        number = (cause.errno or 0) if isinstance(cause, OSError) else 0
-        words = os.strerror(number) if number > 0 else str(error)
-        raise UnreachableError(words) from error
+        number = getattr(getattr(error, "os_error", None), "errno", None) or 0
+        raise UnreachableError(os.strerror(number) if number > 0 else str(error)) from error  # the system's own words
     except aiohttp.ClientError:
-        return None
+        return b""
     except TimeoutError as error:
         raise UnreachableError(f"no connection within {seconds:g} s") from error
-    return found
+
+
+class _OllamaModel(msgspec.Struct):
+    name: str
+
+
+class _OllamaTags(msgspec.Struct):
+    models: list[_OllamaModel]
 
 
 def same_model(model: str, tags: Sequence[str]) -> bool:
@@ -195,34 +198,6 @@ def same_model(model: str, tags: Sequence[str]) -> bool:
 def model_names(raw: bytes) -> list[str] | None:
     """Read Ollama's list of models; None where it is none. Pure."""
     try:
-        models = json.loads(raw)["models"]
-    except (ValueError, TypeError, LookupError, RecursionError):
+        return [each.name for each in msgspec.json.decode(raw, type=_OllamaTags).models]
+    except msgspec.MsgspecError:
         return None
-    if not isinstance(models, list):
-        return None
-    names = (each.get("name") for each in models if isinstance(each, dict))
-    return [name for name in names if isinstance(name, str)]
-
-
-async def check_credentials(found: LaunchSpec, *, run: Run, seconds: float) -> None:
-    """Ask the agent itself whether it has credentials, where it knows how to answer and the provider is known.
-
-    Raises CannotRunError: `auth_failed`.
-    """
-    spec, values, version = found.adapter, found.values, found.version.version
-    check = spec.auth_check
-    if check is None or values.get("provider") is None:
-        return
-    if check.since is not None and (version is None or not in_range(version, check.since)):
-        return
-    argv = (found.argv[0], *fill_arguments(spec, check.argv[1:], values))
-    try:
-        done = await run(argv, name="auth", timeout=seconds, cwd=found.cwd, env=found.env)
-    except (TimeoutError, PxError):
-        return
-    if done.code == 1:  # any other code says nothing
-        raise CannotRunError(
-            ErrorType.AUTH_FAILED,
-            f"{spec.name} has no credentials for the provider {values['provider']!r}: {done.last_line}",
-            hint="write api_key into the preset, or the provider's key into the .env beside pipe.md",
-        )

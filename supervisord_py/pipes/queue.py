@@ -3,20 +3,18 @@
 Law: in a line, whoever has been ready longest is first (ready = queued, and `not_before` is past; the id breaks ties),
 and only its own pipe, being at work, lets others pass it. Nobody waits while a slot of his group and his pipe are free.
 A slot is held from `admit` to `ended`, whatever happens in between, so nothing is started twice. After each change
-call `admit`; when nothing changes, `next_deadline` says when time alone will admit somebody.
+call `admit`; when nothing changes, `next_deadline` says when to call it again.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from supervisord_py.ledger.pipe_executions import Group
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.config import SlotLimits
 
@@ -33,15 +31,13 @@ class Queue:
 
     def __init__(self, limits: SlotLimits) -> None:
         self._line: list[Execution] = []
-        self._in_line: dict[int, Execution] = {}  # the same, by id
         self.running: dict[int, Execution] = {}
-        self._looked_at = float("-inf")
+        self.next_deadline: float | None = None  # when time alone will admit somebody, as of the last `admit`
         self._slots: dict[Group, int]
         self.resize(limits)
 
     def push(self, entry: Execution) -> None:
         insort(self._line, entry, key=_place)
-        self._in_line[entry.id] = entry
 
     def adopt(self, entry: Execution) -> None:
         """Take in one that runs already; it holds a slot, even where there is none left."""
@@ -49,8 +45,9 @@ class Queue:
 
     def admit(self, now: float) -> tuple[int, ...]:
         """Return whom to start now, in order; each holds its slot and its pipe from here on."""
-        self._looked_at = now
-        free, pipes = self._free()
+        held = Counter(entry.group for entry in self.running.values())
+        free = {group: count - held[group] for group, count in self._slots.items()}
+        pipes = {entry.pipe_name for entry in self.running.values()}
         admitted: dict[int, Execution] = {}
         for entry in self._line:
             is_due = entry.not_before is None or entry.not_before <= now
@@ -59,7 +56,10 @@ class Queue:
                 pipes.add(entry.pipe_name)
                 admitted[entry.id] = entry
         self.running |= admitted
-        self._leave(admitted.keys())
+        if admitted:
+            self._line = [entry for entry in self._line if entry.id not in admitted]
+        could = (entry for entry in self._line if free[entry.group] > 0 and entry.pipe_name not in pipes)
+        self.next_deadline = min((entry.not_before for entry in could if entry.not_before is not None), default=None)
         return tuple(admitted)
 
     def ended(self, number: int) -> None:
@@ -68,10 +68,9 @@ class Queue:
 
     def remove(self, number: int) -> bool:
         """Take an execution out of the line; return False where it was not in it (it may hold a slot: end it)."""
-        if number not in self._in_line:
-            return False
-        self._leave({number})
-        return True
+        before = len(self._line)
+        self._line = [entry for entry in self._line if entry.id != number]
+        return len(self._line) < before
 
     def resize(self, limits: SlotLimits) -> None:
         """Set the slots; where there are fewer than holders, nobody is thrown out and nobody let in."""
@@ -80,32 +79,15 @@ class Queue:
 
     def position(self, number: int) -> int | None:
         """Return the 1-based place in its group's line; None where it is in none."""
-        if (entry := self._in_line.get(number)) is None:
-            return None
-        before = self._line[: bisect_left(self._line, _place(entry), key=_place)]
-        return 1 + sum(1 for other in before if other.group is entry.group)
+        places: Counter[Group] = Counter()
+        for entry in self._line:
+            places[entry.group] += 1
+            if entry.id == number:
+                return places[entry.group]
+        return None
 
     def waiting(self, group: Group | None = None) -> tuple[Execution, ...]:
         return tuple(entry for entry in self._line if group in (None, entry.group))
-
-    def next_deadline(self) -> float | None:
-        """Return when `admit` will let somebody in if nothing else happens; None: never."""
-        free, pipes = self._free()
-        could = (entry for entry in self._line if free[entry.group] > 0 and entry.pipe_name not in pipes)
-        coming = (entry.not_before for entry in could if entry.not_before is not None)
-        return min((moment for moment in coming if moment > self._looked_at), default=None)
-
-    def _leave(self, numbers: Collection[int]) -> None:
-        if numbers:
-            self._line = [entry for entry in self._line if entry.id not in numbers]
-        for number in numbers:
-            del self._in_line[number]
-
-    def _free(self) -> tuple[dict[Group, int], set[str]]:
-        """Return the free slots of each group, and the pipes that are at work."""
-        held = Counter(entry.group for entry in self.running.values())
-        free = {group: count - held[group] for group, count in self._slots.items()}
-        return free, {entry.pipe_name for entry in self.running.values()}
 
 
 def _place(entry: Execution) -> tuple[float, int]:

@@ -226,9 +226,8 @@ class Pipes:
         admitted = self.line.admit(self.clocks.wall())
         for number in admitted:
             self.task(self.runs[number].go())
-        deadline = self.line.next_deadline()
-        if deadline is not None:
-            seconds = min(max(0.0, deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
+        if self.line.next_deadline is not None:
+            seconds = min(max(0.0, self.line.next_deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
             self._timer = asyncio.get_running_loop().call_later(seconds, self.admit)
         if admitted:
             self._tell_places()

@@ -20,9 +20,9 @@ from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import CannotRunError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from supervisord_py.pipes.preflight import Run
+    from supervisord_py.pipes.preflight import ProgramRunner
 
 COMMAND_SECONDS = 30.0  # a password store may ask its owner first
 _MAX_KEY_BYTES = 64 * 1024
@@ -30,7 +30,7 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_
 
 
 async def resolve_key(
-    reference: str, environ: Mapping[str, str], *, cwd: Path, run: Run, seconds: float = COMMAND_SECONDS
+    reference: str, environ: Mapping[str, str], *, cwd: Path, run: ProgramRunner, seconds: float = COMMAND_SECONDS
 ) -> str:
     """Return the key that a reference leads to. The reference is never quoted in a message: it may be a key.
 
@@ -78,7 +78,9 @@ def _from_file(text: str, environ: Mapping[str, str], cwd: Path) -> str:
     return key
 
 
-async def _from_command(argv: list[str], environ: Mapping[str, str], cwd: Path, run: Run, seconds: float) -> str:
+async def _from_command(
+    argv: list[str], environ: Mapping[str, str], cwd: Path, run: ProgramRunner, seconds: float
+) -> str:
     what, hint = f"the command of the key ({argv[0]})", "run the command by hand to see what it says"
     try:
         done = await run(argv, name="key", timeout=seconds, cwd=str(cwd), env=environ)
@@ -102,16 +104,14 @@ def _no_key(detail: str, hint: str) -> CannotRunError:
 
 MARK = b"[redacted]"
 SHORTEST_VALUE = 6  # shorter ones are left alone: `test` as a key would black out half of an answer
-LINE_BYTES = 64 * 1024
-OVERLAP_BYTES = 4096
+LINE_BYTES = 1024 * 1024
 
 
 class Redactor:
     """Takes secrets out of one stream; what comes out does not depend on where its pieces were cut.
 
     Bytes that may be the beginning of a known value are held back until it is certain; with patterns, so is a line
-    until it is whole. A line longer than LINE_BYTES is let go in pieces, and a match of a pattern is found in it as
-    long as it is not longer than OVERLAP_BYTES.
+    until it is whole. A line longer than LINE_BYTES is let go in pieces of that size, each looked at by itself.
 
     Args:
         values: Known secrets.
@@ -162,10 +162,8 @@ class Redactor:
         whole, newline, rest = (self._line + data).rpartition(b"\n")
         done = [self._clean(line) + newline for line in whole.split(b"\n")] if newline else []
         while len(rest) > LINE_BYTES:
-            cut = LINE_BYTES - OVERLAP_BYTES
-            cut = max([cut, *(end for pattern in self._patterns for end in _across(pattern, rest, cut))])
-            done.append(self._clean(rest[:cut]))
-            rest = rest[cut:]
+            done.append(self._clean(rest[:LINE_BYTES]))
+            rest = rest[LINE_BYTES:]
         self._line = rest
         return b"".join(done)
 
@@ -173,12 +171,6 @@ class Redactor:
         for pattern in self._patterns:
             line = pattern.sub(lambda found: MARK if found[0] else b"", line)
         return line
-
-
-def _across(pattern: re.Pattern[bytes], line: bytes, place: int) -> Iterator[int]:
-    for found in pattern.finditer(line, max(0, place - OVERLAP_BYTES), place + OVERLAP_BYTES):
-        if found.start() < place < found.end():
-            yield found.end()
 
 
 def redact(text: str, values: Iterable[str], patterns: Iterable[str] = ()) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.pipes.adapters import Adapters
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.preflight import Run
+    from supervisord_py.pipes.preflight import ProgramRunner
     from supervisord_py.pipes.presets import Presets
     from supervisord_py.pipes.room import Pipes
 
@@ -90,7 +90,7 @@ class AgentShelf:
         self._adapters: ReadAgain[Adapters] = ReadAgain(load_adapters)
         self._presets: ReadAgain[Presets] = ReadAgain(load_presets)
         self.versions = VersionCache()
-        self.run: Run = partial(program.run, room.placement)  # runs small programs
+        self.run: ProgramRunner = partial(program.run, room.placement)  # runs small programs
         self.zone = "UTC"  # the machine's time zone, once it is open
 
     @property

@@ -19,17 +19,13 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes import preflight
 from supervisord_py.pipes.adapters import CannotRunError, load_adapters
-from supervisord_py.pipes.launch import LaunchSpec
 from supervisord_py.pipes.preflight import (
-    AgentVersion,
     Completed,
     VersionCache,
-    check_credentials,
     check_provider,
     model_names,
     same_model,
 )
-from supervisord_py.process.child_environment import Environment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -45,7 +41,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "READ_SECONDS", PATIENCE)
 
 
-def answering(answer: Completed | Exception, asked: list[Any] | None = None) -> preflight.Run:
+def answering(answer: Completed | Exception, asked: list[Any] | None = None) -> preflight.ProgramRunner:
     async def run(argv: Any, **_: Any) -> Completed:
         if asked is not None:
             asked.append(tuple(argv))
@@ -151,45 +147,14 @@ async def test_a_server_that_comes_up_meanwhile_is_found(monkeypatch: pytest.Mon
 @given(st.binary())
 def test_names_of_models(raw: bytes) -> None:
     model_names(raw)
-    assert model_names(b'{"models": [{"name": "a"}, {"name": 1}, 2, {}]}') == ["a"]
+    assert model_names(b'{"models": [{"name": "a", "size": 1}], "x": 2}') == ["a"]
     assert model_names(b'{"models": 1}') is None
     assert [same_model(*it) for it in (("a", ["a:latest"]), ("a:b/c", ["a:b/c:latest"]), ("a:8b", ["a:latest"]))] == [
         *(True, True, False)
     ]
 
 
-# -- credentials and versions ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("provider", "version", "answer", "asks"),
-    [
-        ("openai", (0, 84, 1), Completed(0), True),
-        ("openai", (0, 84, 1), Completed(1, None, '{"status":"not_ready"}\n'), True),
-        ("openai", (1, 0), Completed(2), True),
-        ("openai", (1, 0), Completed(None, 9), True),
-        ("openai", (1, 0), TimeoutError(), True),
-        ("openai", (1, 0), StartFailedError("no"), True),
-        ("openai", (0, 84, 0), Completed(1), False),
-        ("openai", None, Completed(1), False),
-        (None, (0, 90), Completed(1), False),
-    ],
-)
-async def test_pi_is_asked_for_its_credentials_and_only_a_clear_no_stops_it(
-    provider: str | None, version: tuple[int, ...] | None, answer: Completed | Exception, asks: bool
-) -> None:
-    asked: list[Any] = []
-    values = {"provider": provider, "model": "gpt"}
-    found = LaunchSpec(PI, ("/bin/pi",), Environment({}), "/", None, values, version=AgentVersion(version))
-    work = check_credentials(found, run=answering(answer, asked), seconds=PATIENCE)
-    if asks and isinstance(answer, Completed) and answer.code == 1:
-        with pytest.raises(CannotRunError, match=r"no credentials for the provider 'openai': .*not_ready") as caught:
-            await work
-        assert caught.value.error_type is ErrorType.AUTH_FAILED
-    else:
-        await work
-    command = ("/bin/pi", "auth", "check", "--provider", "openai", "--model", "gpt", "--json")
-    assert asked == ([command] if asks else [])
+# -- versions ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ class QueueMachine(RuleBasedStateMachine):
     def sleep_until_the_deadline(self) -> None:
         """Time alone admits somebody exactly at the deadline, and nobody before it."""
         assert self.queue.admit(self.now) == self.admitted()
-        deadline = self.queue.next_deadline()
+        deadline = self.queue.next_deadline
         if deadline is None:
             assert self.queue.admit(self.now + 1e6) == ()
             self.now += 1e6

@@ -15,7 +15,7 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.preflight import Completed
-from supervisord_py.pipes.secrets import LINE_BYTES, MARK, OVERLAP_BYTES, Redactor, redact, resolve_key
+from supervisord_py.pipes.secrets import LINE_BYTES, MARK, Redactor, redact, resolve_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,10 +136,7 @@ def test_what_is_held_and_what_is_a_secret() -> None:
         Redactor([], ["[a"])
 
 
-def test_a_line_without_end_is_let_go_in_pieces_and_nothing_across_them_is_missed() -> None:
-    redactor, where = Redactor([], ["x[0-9]+x"]), LINE_BYTES - OVERLAP_BYTES
-    line = b"." * (where - 3) + b"x" + b"7" * 100 + b"x" + b"." * OVERLAP_BYTES * 2 + b"x7x" + b"." * 10
-    out = redactor.feed(line)
-    assert out == b"." * (where - 3) + MARK
-    assert len(line) - len(out) <= LINE_BYTES + 100
-    assert out + redactor.end() == line.replace(b"x" + b"7" * 100 + b"x", MARK).replace(b"x7x", MARK)
+def test_a_line_without_end_is_let_go_in_pieces() -> None:
+    redactor = Redactor([], ["x[0-9]+x"])
+    assert redactor.feed(b"x7x" + b"." * LINE_BYTES) == MARK + b"." * (LINE_BYTES - 3)
+    assert redactor.end() == b"..."
