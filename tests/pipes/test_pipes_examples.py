@@ -51,7 +51,6 @@ def example(name: str) -> PipeDefinition:
 def test_an_example_is_a_pipe_without_a_warning(name: str) -> None:
     found = example(name)
     assert found.warnings == ()
-    assert found.unknown == ()
     assert found.description
     assert found.title
 
