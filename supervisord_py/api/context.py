@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.tools.catalog import Catalog
-    from supervisord_py.tools.config import ToolsConfig
+    from supervisord_py.tools.driver import ToolsConfig
     from supervisord_py.tools.service import Tools
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from supervisord_py.api.context import ApiContext, Call
 from supervisord_py.api.names import resolve_one
 from supervisord_py.api.streams import NDJSON, feed, frame, json_answer, pick
 from supervisord_py.api.units import all_units, change_unit
-from supervisord_py.errors import BadRequestError, ConflictError, PxError, TimedOutError, UnknownUnitError
+from supervisord_py.errors import BadRequestError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.process import program
 from supervisord_py.process.model import Reason
 from supervisord_py.tools.catalog import Entry
@@ -179,9 +179,9 @@ async def add(call: Call, body: s.Add) -> web.StreamResponse:
             f"The source {body.source[:200]!r} is neither an absolute path nor {EXAMPLE}NAME.",
             hint="the daemon has another working directory: send the absolute path",
         )
-    config, defaults = call.context.config, call.context.tools.defaults
+    config, settings = call.context.config, call.context.tools.settings
     added = await asyncio.to_thread(
-        add_tool, body.source, config.tools_dir, examples_dir=config.examples_dir, name=body.name, defaults=defaults
+        add_tool, body.source, config.tools_dir, examples_dir=config.examples_dir, name=body.name, settings=settings
     )
     if added.needs_compile:
         await _builder(call).compile_bytecode(added.spec)
@@ -214,23 +214,18 @@ async def sync(call: Call) -> web.StreamResponse:
 
     What fails before the first line is an error with its own status. A client that goes away ends the build.
     """
-    name, seconds = tool_name(call), call.context.tools.sync_timeout_seconds
+    name = tool_name(call)
     progress = _builder(call).sync(call.context.catalog.get(name))
     first = await anext(progress, None)
 
     async def told() -> AsyncGenerator[bytes, None]:
         last: dict[str, Any] = {"schema": "px.sync/1", "done": True, "unit": f"tool:{name}"}
-        deadline = asyncio.get_running_loop().time() + seconds
         try:
-            line = first
-            while line is not None:
+            if first is not None:
+                yield frame(NDJSON, {"progress": first})
+            async for line in progress:
                 yield frame(NDJSON, {"progress": line})
-                async with asyncio.timeout_at(deadline):
-                    line = await anext(progress, None)
             await call.context.launcher.refresh()
-        except TimeoutError:
-            detail = f"The build of tool:{name} took longer than {seconds:g} s."
-            last = TimedOutError(detail, unit=f"tool:{name}").problem()
         except PxError as error:
             last = error.problem()
         yield frame(NDJSON, last)
@@ -243,7 +238,7 @@ def _builder(call: Call) -> Any:
     from supervisord_py.tools.sync import Builder
 
     run_program = partial(program.run, call.context.placement)
-    return Builder(run_program, os.environ, call.context.tools.defaults, shutil.which("uv"))
+    return Builder(run_program, os.environ, call.context.tools.settings, shutil.which("uv"))
 
 
 async def validate(call: Call) -> web.StreamResponse:

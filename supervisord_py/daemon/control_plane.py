@@ -132,7 +132,7 @@ class ControlPlane:
         settings, paths = options.loaded.settings, options.paths
         tools = rooms.tools_config(settings, paths)
         own = {"PX_SOCKET": self._socket}
-        self.catalog = Catalog(rooms.tool_folders(settings, paths), tools.defaults)
+        self.catalog = Catalog(rooms.tool_folders(settings, paths), tools.settings)
         self.launcher = Tools(placement, ledger, self.catalog, tools, events)
         kernels = rooms.kernels_config(options.loaded, paths)
         self.kernels = Kernels(placement, ledger, kernels, events, environ=os.environ, own=own)
@@ -331,7 +331,7 @@ class ControlPlane:
         self.loaded = loaded
         settings, paths = loaded.settings, self._options.paths
         tools = rooms.tools_config(settings, paths)
-        self.catalog.reconfigure(rooms.tool_folders(settings, paths), tools.defaults)
+        self.catalog.reconfigure(rooms.tool_folders(settings, paths), tools.settings)
         self.launcher.reconfigure(tools)
         self.kernels.reconfigure(rooms.kernels_config(loaded, paths))
         self.pipes.reconfigure(self._pipes_config())

@@ -22,7 +22,7 @@ from supervisord_py.kernels.config import OutputLimits as CellLimits
 from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.pipes.config import OutputLimits, PipesConfig, RetryLimits, SchedulerLimits, SlotLimits
-from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
+from supervisord_py.tools.driver import ToolsConfig
 
 if TYPE_CHECKING:
     from supervisord_py.config.settings import Settings
@@ -50,16 +50,7 @@ def tool_folders(settings: Settings, paths: Paths) -> tuple[Path, ...]:
 
 def tools_config(settings: Settings, paths: Paths) -> ToolsConfig:
     """Return what the tools are told."""
-    tools = settings.tools
-    return _of(
-        ToolsConfig,
-        tools,
-        data_dir=paths.state_dir / "artefacts",
-        run_dir=paths.run_dir,
-        zygotes=settings.daemon.zygotes,
-        defaults=_of(ToolDefaults, tools),
-        pool=_of(PoolLimits, tools),
-    )
+    return ToolsConfig(paths.state_dir / "artefacts", paths.run_dir, settings.tools, settings.daemon.zygotes)
 
 
 def kernels_config(loaded: Loaded, paths: Paths) -> KernelsConfig:

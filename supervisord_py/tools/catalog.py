@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisord_py.config.documents import Problem, config_error, did_you_mean
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import ConfigError, PxError, UnknownUnitError
-from supervisord_py.tools.config import ToolDefaults
 from supervisord_py.tools.manifest import MANIFEST, load_tool, name_trouble, signature, sources_of
 
 if TYPE_CHECKING:
@@ -54,29 +54,29 @@ class Catalog:
 
     Args:
         paths: Directories of tool folders; the first has precedence. Missing ones are empty.
-        defaults: What counts where a tool says nothing.
+        settings: What counts where a tool says nothing.
         clock: Monotonic seconds.
     """
 
     def __init__(
         self,
         paths: Sequence[Path],
-        defaults: ToolDefaults | None = None,
+        settings: ToolsSettings | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.paths = tuple(path.absolute() for path in paths)
-        self.defaults = defaults or ToolDefaults()
+        self.settings = settings or ToolsSettings()
         self._clock = clock
         self._readings: dict[Path, _Reading] = {}
         self._by_name: dict[str, Entry] = {}
         self._hidden: list[Entry] = []
         self._refreshed_at = float("-inf")
 
-    def reconfigure(self, paths: Sequence[Path], defaults: ToolDefaults) -> None:
-        """Take other directories and defaults, and read everything again."""
+    def reconfigure(self, paths: Sequence[Path], settings: ToolsSettings) -> None:
+        """Take other directories and settings, and read everything again."""
         self.paths = tuple(path.absolute() for path in paths)
-        self.defaults = defaults
+        self.settings = settings
         self._readings = {}
         self.refresh()
 
@@ -137,7 +137,7 @@ class Catalog:
                 return known
         before = signature(folder, ())
         try:
-            spec = load_tool(folder, self.defaults)
+            spec = load_tool(folder, self.settings)
         except (PxError, OSError) as error:
             found = error if isinstance(error, ConfigError) else _folder_error(folder.name, folder, str(error))
             entry = Entry((found.unit or "").removeprefix("tool:") or folder.name, folder, None, found)

@@ -15,6 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import PxError
 from supervisord_py.process.instance import Instance
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason, ResourceLimit
@@ -35,11 +38,21 @@ if TYPE_CHECKING:
     from supervisord_py.process.supervisor import Supervisor
     from supervisord_py.process.zygote_pool import ZygotePool
     from supervisord_py.tools.catalog import Catalog
-    from supervisord_py.tools.config import ToolsConfig
     from supervisord_py.tools.proxy import Run
+
+
+class ToolsConfig(msgspec.Struct, frozen=True):
+    """Everything that the room is told."""
+
+    data_dir: Path  # where artefacts of Pixie runs are kept (`data_dir/<tool>/<run id>/`)
+    run_dir: Path  # private directory for sockets of readiness notification
+    settings: ToolsSettings = ToolsSettings()
+    zygotes: int = 3  # interpreters and environments whose imports are kept ready to fork tools from; 0 is none
+
 
 SHIM = Path(__file__).with_name("shim.py")
 HANDED_FD = 3
+LISTEN_BACKLOG = 128
 _CPU_SLACK_SECONDS = 2
 _LET_GO_IDLE = frozenset({Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACED})
 """Ends of instances that nobody used: what waits in the backlog came since, and is for the next one."""
@@ -124,7 +137,7 @@ class ToolDriver:
         zygotes: ZygotePool | None = None,
     ) -> None:
         self.config = config
-        self.listeners = Listeners(supervisor.placement, config.listen_backlog, stored_prefix)
+        self.listeners = Listeners(supervisor.placement, LISTEN_BACKLOG, stored_prefix)
         self.gone = on_gone
         self.recipes: dict[str, Recipe] = {}  # by tool: what its last instance was, or could have been, forked from
         self._supervisor = supervisor
@@ -172,7 +185,7 @@ class ToolDriver:
 
     def _child_spec(self, instance: ToolInstance) -> ChildSpec:
         spec = instance.spec
-        interpreter = None if spec.command is not None else find_interpreter(spec, self.config.defaults.python)
+        interpreter = None if spec.command else find_interpreter(spec, self.config.settings.python)
         argv = argv_for(spec, instance.port, interpreter)
         extra = {**instance.extra_env, **({"NOTIFY_SOCKET": str(instance.notify.path)} if instance.notify else {})}
         grants: tuple[GrantedFd, ...] = ()
@@ -183,7 +196,7 @@ class ToolDriver:
         if spec.listen is ListenMode.HANDOVER and interpreter is not None:
             shim = (str(SHIM), "--px-fd", str(HANDED_FD), "--px-port", str(instance.port), "--")
             argv = (argv[0], *shim, *argv[1:])
-        allow, artefacts = self.config.defaults.env_allow, self.config.data_dir
+        allow, artefacts = self.config.settings.env_allow, self.config.data_dir
         return ChildSpec(
             unit=spec.unit,
             argv=argv,

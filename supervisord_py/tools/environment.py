@@ -97,7 +97,7 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path
         return Path(shutil.which(expanded, path=path) or expanded)
 
     venv = spec.folder / VENV
-    if spec.python is not None:
+    if spec.python:
         found, origin = written(spec.python), "`python` of the tool"
     elif os.path.lexists(venv / "bin" / "python"):
         found, origin = venv / "bin" / "python", "its .venv"
@@ -121,7 +121,7 @@ def argv_for(spec: ToolSpec, port: int, interpreter: Path | None) -> tuple[str, 
 
     Raises StartFailedError: the entrypoint is not there, or there is no interpreter.
     """
-    if spec.command is not None:
+    if spec.command:
         return tuple(each.replace("{port}", str(port)) for each in spec.command)
     if interpreter is None:
         raise _failed(spec, f"{spec.unit} is a Python tool and there is no interpreter for it")

@@ -33,8 +33,8 @@ from supervisord_py.tools.manifest import MEBIBYTE, ListenMode
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from supervisord_py.config.settings import ToolsSettings
     from supervisord_py.process.pool import Refuse
-    from supervisord_py.tools.config import PoolLimits
     from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.readiness import Listening
 
@@ -290,11 +290,11 @@ _REFUSED: dict[Refusal, tuple[type[PxError], str, str | None]] = {
 }
 
 
-def refusal_error(refuse: Refuse, pool: PoolLimits, last_failure: Mapping[str, Any] | None) -> PxError:
+def refusal_error(refuse: Refuse, settings: ToolsSettings, last_failure: Mapping[str, Any] | None) -> PxError:
     """Return the error of a request that gets no instance; `retry_after_seconds` is a whole number."""
     unit, after = f"tool:{refuse.unit}", max(1, math.ceil(refuse.retry_after))
     kind, said, hint = _REFUSED[refuse.refusal]
-    said, hint = said.format(unit=unit, pool=pool, after=after), hint and hint.format(unit=unit)
+    said, hint = said.format(unit=unit, pool=settings, after=after), hint and hint.format(unit=unit)
     extra: dict[str, Any] = {}
     if kind in (OverloadedError, TimedOutError, StartFailedError):
         extra["retry_after_seconds"] = after

@@ -29,8 +29,8 @@ from supervisord_py.tools.sync import lacks_bytecode, needs_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from supervisord_py.config.settings import ToolsSettings
     from supervisord_py.tools.catalog import Catalog
-    from supervisord_py.tools.config import ToolDefaults
     from supervisord_py.tools.manifest import ToolSpec
 
 EXAMPLE = "example:"
@@ -120,7 +120,7 @@ def _declare(draft: Path, manifest: dict[str, Any]) -> None:
 
 
 def add_tool(
-    source: str, tools_dir: Path, *, examples_dir: Path, name: str | None = None, defaults: ToolDefaults | None = None
+    source: str, tools_dir: Path, *, examples_dir: Path, name: str | None = None, settings: ToolsSettings | None = None
 ) -> Added:
     """Copy a tool into `tools_dir`.
 
@@ -129,7 +129,7 @@ def add_tool(
         tools_dir: Where it goes; made if need be.
         examples_dir: Where the examples of the package lie.
         name: What it is called from now on, also in its copied declaration; None takes the name that it has.
-        defaults: As for `load_tool`.
+        settings: As for `load_tool`.
 
     Raises:
         BadRequestError: The source is no tool's folder, or the name cannot be one.
@@ -155,9 +155,9 @@ def add_tool(
         _copy(origin, draft)
         if name is not None and isinstance(declared.get(key), str) and declared[key] != name:
             _declare(draft, declared | {key: name})
-        _check(draft, origin, defaults)
-    spec = load_tool(folder, defaults)
-    needs_sync = spec.python is None and not os.path.lexists(folder / VENV)
+        _check(draft, origin, settings)
+    spec = load_tool(folder, settings)
+    needs_sync = not spec.python and not os.path.lexists(folder / VENV)
     if needs_sync:
         with contextlib.suppress(ConfigError):  # a broken pyproject.toml is for `sync` to refuse
             needs_sync = needs_of(spec) is not None
@@ -200,10 +200,10 @@ def _copy(origin: Path, draft: Path) -> None:
     draft.chmod(0o700)
 
 
-def _check(draft: Path, origin: Path, defaults: ToolDefaults | None) -> None:
+def _check(draft: Path, origin: Path, settings: ToolsSettings | None) -> None:
     """Load the copy; its errors name the place that it was copied from."""
     try:
-        load_tool(draft, defaults)
+        load_tool(draft, settings)
     except ConfigError as error:
         moved = msgspec.json.encode([error.detail, error.extra]).replace(str(draft).encode(), str(origin).encode())
         detail, extra = msgspec.json.decode(moved)

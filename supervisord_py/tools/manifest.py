@@ -27,8 +27,8 @@ from supervisord_py.config.documents import (
     read_bounded,
     type_name,
 )
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
-from supervisord_py.tools.config import ToolDefaults
 from supervisord_py.tools.pixie import (
     YEAR,
     Megabytes,
@@ -98,26 +98,23 @@ class ToolLimits(Struct, frozen=True, forbid_unknown_fields=True):
     address_space_mb: Annotated[int, Meta(ge=16, le=16 * 1024 * 1024)] | None = None
 
 
-class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is ours alone: keys of a plain `tool.json`, or of `pxd.json` beside a Pixie tool.
+class OwnKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is ours alone: keys of a plain `tool.json`, or of `pxd.json` beside a Pixie tool."""
 
-    The bare numbers get their defaults from the daemon's settings.
-    """
-
-    command: Annotated[tuple[Word, ...], Meta(min_length=1)] = ()
-    python: Word = ""
+    command: Annotated[tuple[Word, ...], Meta(min_length=1)] = ()  # () for Python tools
+    python: Word = ""  # "" for what `environment.find_interpreter` finds
     listen: ListenMode
     memory_limit: MemoryMode = MemoryMode.RESIDENT
-    start_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)]
-    stop_timeout_seconds: Annotated[float, Meta(ge=0, le=3600)]
-    concurrency: Annotated[int, Meta(ge=1, le=10_000)]
-    preload: tuple[Word, ...] | bool = ()
+    start_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0  # from the spawn to ready
+    stop_timeout_seconds: Annotated[float, Meta(ge=0, le=3600)] = 5.0  # from TERM to KILL
+    concurrency: Annotated[int, Meta(ge=1, le=10_000)] = 16  # requests at a time for one instance
+    preload: tuple[Word, ...] | bool = ()  # modules for a zygote, () for those that it learns, False for none
     env: dict[str, Any] = {}
     pinned: bool = False
     limits: ToolLimits = ToolLimits()
 
 
-class PlainManifest(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PlainManifest(OwnKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A `tool.json` of the plain dialect."""
 
     name: Word
@@ -132,25 +129,20 @@ class PlainManifest(Settings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 COMMON_KEYS = ("warm_keep_seconds", "max_memory_mb", "max_runtime_seconds", "entrypoint")
-OWN_KEYS = tuple(Settings.__struct_fields__)
+OWN_KEYS = tuple(OwnKeys.__struct_fields__)
 PLAIN_KEYS = ("name", "version", "description", "input", "output")
 PIXIE_KEYS = tuple(key for key in PixieManifest.__struct_fields__ if key not in COMMON_KEYS)
-_COMMON_DEFAULTS = ("warm_keep_seconds", "max_memory_mb", "max_runtime_seconds")
-_OWN_DEFAULTS = ("start_timeout_seconds", "stop_timeout_seconds", "concurrency")
 _NOT_PLAIN = dict.fromkeys(set(PIXIE_KEYS) - set(PLAIN_KEYS), "it belongs to Pixie's dialect")
 _NOT_PIXIE = dict.fromkeys(OWN_KEYS, "it belongs into pxd.json")
 _NOT_PIXIE |= dict.fromkeys(("input", "output"), "it belongs to the plain dialect")
 _NOT_BESIDE = dict.fromkeys((*PIXIE_KEYS, *COMMON_KEYS), "it belongs into tool.json")
 
 
-class ToolSpec(Struct, frozen=True, kw_only=True):
+class ToolSpec(OwnKeys, frozen=True, kw_only=True):
     """One tool, whichever dialect it is written in: a value, made by `load_tool` and by nothing else.
-
-    Fields are those of `Settings` and of the manifests (CONTRACT §5). What differs or is added:
 
     Attributes:
         input_schema, validator: Of the input of a run; derived from `inputs` for Pixie tools. `{}` accepts everything.
-        command, python: None for Python tools; for what `environment.find_interpreter` finds.
     """
 
     name: str  # the plain `name`, Pixie's `id`
@@ -170,17 +162,6 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     max_memory_mb: int
     max_runtime_seconds: float
     entrypoint: str
-    command: tuple[str, ...] | None
-    python: str | None
-    listen: ListenMode
-    memory_limit: MemoryMode
-    start_timeout_seconds: float
-    stop_timeout_seconds: float
-    concurrency: int  # 1 for a Pixie tool with `concurrent: false`
-    env: Mapping[str, str]
-    preload: tuple[str, ...] | bool  # modules for a zygote to import, () for those that it learns, False for none
-    pinned: bool
-    limits: ToolLimits
     pixie: PixieTraits | None  # what only Pixie's dialect has; None for plain tools
     warnings: tuple[str, ...]  # sentences about what is doubtful but no error
 
@@ -204,12 +185,12 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
         return min(asked) * MEBIBYTE if asked else None
 
 
-def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
-    """Read the declaration of the tool in `folder`; `defaults` count where it says nothing.
+def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
+    """Read the declaration of the tool in `folder`; the settings count where it says nothing.
 
     Raises ConfigError: with `file`, `line`, `column`, `pointer` of the first problem and `errors` with all of them.
     """
-    folder, defaults = folder.absolute(), defaults or ToolDefaults()
+    folder, settings = folder.absolute(), settings or ToolsSettings()
     name = folder.name
     try:
         raw, manifest = _read(folder / MANIFEST)
@@ -220,32 +201,26 @@ def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
         beside, sidecar = _read_sidecar(folder, is_pixie)
     except DocumentError as error:
         raise _broken([error.problem], name) from None
-    common = {key: getattr(defaults, key) for key in _COMMON_DEFAULTS}
-    usual = {key: getattr(defaults, key) for key in _OWN_DEFAULTS}
-    if is_pixie:
-        value = common | without_nulls(manifest.value)
-        settings, asked = sidecar, usual | sidecar.value
-    else:
-        settings, value = manifest, usual | common | manifest.value
-        asked = value
+    value = {key: getattr(settings, key) for key in COMMON_KEYS[:3]} | without_nulls(manifest.value, is_pixie)
+    asked = {**sidecar.value} if is_pixie else value
     asked.setdefault("listen", (ListenMode.PORT if asked.get("command") else ListenMode.HANDOVER).value)
-    problems = [settings.problem(path, message) for path, message in _settings_rules(asked)]
+    source = sidecar if is_pixie else manifest
+    problems = [source.problem(path, message) for path, message in _own_rules(asked)]
     rules = (*_name_rules(value, "id" if is_pixie else "name", folder), *_entrypoint_rules(value, asked, folder))
     problems += [manifest.problem(path, message) for path, message in rules]
-    fields, wrong = _read_pixie(manifest, value, settings, asked) if is_pixie else _read_plain(manifest, value)
+    fields, wrong = _read_pixie(manifest, value, sidecar, asked) if is_pixie else _read_plain(manifest, value)
     if problems or wrong:
         raise _broken([*wrong, *problems], name)
-    words = fields["command"] or ()
+    words = fields["command"]
     if words and fields["listen"] is ListenMode.PORT and not any("{port}" in each for each in words):
         fields["warnings"] = (*fields["warnings"], "command has no {port}: the tool is not told where to listen")
-    sources = sources_of(folder, fields["entrypoint"], fields["command"])
     return ToolSpec(
         name=name,
         unit=f"tool:{name}",
         folder=folder,
         manifest_path=folder / MANIFEST,
         manifest=manifest.value,
-        digest=digest(folder, (raw, beside), sources),
+        digest=digest(folder, (raw, beside), sources_of(folder, fields["entrypoint"], words)),
         validator=compile_schema(fields["input_schema"]),
         **{"title": name, **fields},
     )
@@ -280,14 +255,9 @@ def _read_sidecar(folder: Path, is_pixie: bool) -> tuple[bytes, Document]:
 
 
 def dialect_of(manifest: Mapping[str, Any]) -> Dialect:
-    """Tell the dialects apart by the keys that only one of them has; the ones that matter most decide a tie."""
-    keys, only_pixie = frozenset(manifest), frozenset(PIXIE_KEYS) - frozenset(PLAIN_KEYS)
-    if not keys & only_pixie:
-        return Dialect.PLAIN
-    only_plain = (frozenset(PLAIN_KEYS) - frozenset(PIXIE_KEYS)) | frozenset(OWN_KEYS)
-    telling = len(keys & {"id", "inputs", "outputs"}) - len(keys & {"input", "output"})
-    telling = telling or len(keys & only_pixie) - len(keys & only_plain)
-    return Dialect.PIXIE if telling >= 0 else Dialect.PLAIN
+    """Tell the dialects apart by the keys that matter most: they are called alike, but for a letter."""
+    pixie, plain = (len(keys & manifest.keys()) for keys in ({"id", "inputs", "outputs"}, {"input", "output"}))
+    return Dialect.PIXIE if pixie > plain else Dialect.PLAIN
 
 
 def name_trouble(name: str) -> str | None:
@@ -315,12 +285,12 @@ def _read_plain(document: Document, value: Mapping[str, Any]) -> tuple[dict[str,
 
 
 def _read_pixie(
-    document: Document, value: Mapping[str, Any], settings: Document, asked: Mapping[str, Any]
+    document: Document, value: Mapping[str, Any], sidecar: Document, asked: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Return the fields of a Pixie tool's spec, or what is wrong with it or its side file."""
     read, problems = convert(document, PixieManifest, value=value, elsewhere=_NOT_PIXIE)
     traits, more = read_traits(document)
-    own, wrong = convert(settings, Settings, value=asked, elsewhere=_NOT_BESIDE)
+    own, wrong = convert(sidecar, OwnKeys, value=asked, elsewhere=_NOT_BESIDE)
     problems += more + wrong
     if read is None or traits is None or own is None or problems:
         return {}, problems
@@ -333,17 +303,16 @@ def _read_pixie(
     fields = _fields(read, own) | {"title": read.name, "pinned": own.pinned or read.pinned_warm}
     if not read.concurrent:
         fields["concurrency"] = 1
-        if settings.value.get("concurrency", 1) != 1:
+        if sidecar.value.get("concurrency", 1) != 1:
             warnings.append("concurrency in pxd.json is ignored: the tool says concurrent: false")
     schemas = {"input_schema": input_schema(traits), "output_schema": answer_schema(traits.outputs)}
     return {**fields, **schemas, "dialect": Dialect.PIXIE, "pixie": traits, "warnings": tuple(warnings)}, []
 
 
-def _fields(read: PlainManifest | PixieManifest, own: Settings) -> dict[str, Any]:
+def _fields(read: PlainManifest | PixieManifest, own: OwnKeys) -> dict[str, Any]:
     """Return what both dialects say in the same words."""
     fields = {key: getattr(own, key) for key in OWN_KEYS}
-    fields |= {key: getattr(read, key) for key in (*COMMON_KEYS, "version", "description")}
-    return fields | {"command": own.command or None, "python": own.python or None}
+    return fields | {key: getattr(read, key) for key in (*COMMON_KEYS, "version", "description")}
 
 
 def _name_rules(value: Mapping[str, Any], key: str, folder: Path) -> Iterator[tuple[Pointer, str]]:
@@ -355,15 +324,11 @@ def _name_rules(value: Mapping[str, Any], key: str, folder: Path) -> Iterator[tu
         yield (key,), f"must equal the folder's name: {name!r} in the folder {folder.name!r}"
 
 
-def _settings_rules(value: Mapping[str, Any]) -> Iterator[tuple[Pointer, str]]:
+def _own_rules(value: Mapping[str, Any]) -> Iterator[tuple[Pointer, str]]:
     """Yield what is wrong with our own settings beyond the types of their values."""
     command, modules, env = value.get("command"), value.get("preload"), value.get("env")
     if command and value.get("listen") == ListenMode.HANDOVER:
         yield ("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'"
-    words = {("command", index): word for index, word in enumerate(command if isinstance(command, list) else [])}
-    for at, word in (*words.items(), (("python",), value.get("python"))):
-        if isinstance(word, str) and "\0" in word:
-            yield at, "must be a text without NUL"
     if modules is True:
         yield ("preload",), "must be an array of module names or false"
     for index, module in enumerate(modules if isinstance(modules, list) else []):
@@ -396,9 +361,9 @@ def _entrypoint_rules(value: Mapping[str, Any], own: Mapping[str, Any], folder: 
         yield ("entrypoint",), f"the entrypoint {name!r} {where}; write it, or name another one or a command"
 
 
-def sources_of(folder: Path, entrypoint: str, command: Sequence[str] | None) -> tuple[str, ...]:
+def sources_of(folder: Path, entrypoint: str, command: Sequence[str]) -> tuple[str, ...]:
     """Return the files, relative to the folder, that an instance is started from."""
-    if command is None:
+    if not command:
         return (entrypoint,)
     relative = (each for each in command if each and not each.startswith("/") and ".." not in each.split("/"))
     return tuple(each for each in relative if "{port}" not in each and (folder / each).is_file())

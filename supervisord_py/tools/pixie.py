@@ -11,11 +11,11 @@ import binascii
 import json
 import mimetypes
 import re
-import secrets
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from aiohttp import FormData, Payload
 from msgspec import Meta, Struct
 
 from supervisord_py.config.documents import convert, did_you_mean, type_name
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from supervisord_py.tools.manifest import ToolSpec
 
 YEAR = 366 * 86400
-Word = Annotated[str, Meta(min_length=1, max_length=65536)]
+Word = Annotated[str, Meta(min_length=1, max_length=65536, pattern=r"^[^\0]*$")]
 Count = Annotated[int, Meta(ge=0, le=10**9)]
 WarmKeep = Annotated[float, Meta(ge=0, le=YEAR)]
 Megabytes = Annotated[int, Meta(ge=0, le=16 * 1024 * 1024)]
 Runtime = Annotated[float, Meta(ge=0.001, le=YEAR)]
 
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 FILE_TYPES = frozenset({"file", "image", "audio"})
 _DATA_URL = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<content>.*)", re.DOTALL)
 
@@ -212,9 +211,11 @@ OUTPUT_TYPES = {kind: frozenset(_OUTPUT_EXTRAS.get(kind, "").split()) for kind i
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def without_nulls(value: Any) -> Any:
-    """Return an object without members that are null; anything else as it is."""
-    return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+def without_nulls(value: Any, is_pixie: bool = True) -> Any:
+    """Return an object without members that are null, of a tool of this dialect; anything else as it is."""
+    if not is_pixie or not isinstance(value, dict):
+        return value
+    return {key: each for key, each in value.items() if each is not None}
 
 
 def read_traits(document: Document) -> tuple[PixieTraits | None, list[Problem]]:
@@ -391,9 +392,9 @@ def incoherences(traits: PixieTraits) -> list[str]:
 
 
 class PixieCall(NamedTuple):
-    """One request to a Pixie tool: bytes to POST to `/run`, its headers, and where its artefacts may go (not made)."""
+    """One request to a Pixie tool: what to POST to `/run`, its headers, and where its artefacts may go (not made)."""
 
-    body: bytes
+    body: bytes | Payload
     headers: Mapping[str, str]
     artefacts_dir: Path
 
@@ -407,55 +408,47 @@ def pixie_call(spec: ToolSpec, inputs: Mapping[str, Any], run_id: str, artefacts
     Args:
         spec: A tool of this dialect.
         inputs: The inputs as the caller gave them, already checked; defaults are filled in here.
-        run_id: Letters, digits, `-`, `_`; at most 64.
+        run_id: Ours.
         artefacts_root: `artefacts_root/<tool>/<run_id>` becomes the run's directory.
 
-    Raises BadRequestError: the run id cannot be one, or the inputs cannot be told as JSON.
+    Raises BadRequestError: the inputs cannot be told as JSON.
     """
-    if not RUN_ID.fullmatch(run_id):
-        raise BadRequestError(f"{run_id[:80]!r} is no run id: letters, digits, '-' and '_', at most 64", unit=spec.unit)
+    assert spec.pixie is not None
     directory = artefacts_root / spec.name / run_id
     filled = fill_defaults(spec, inputs)
     own = {"run_id": run_id, "_pixie": {"run_id": run_id, "artefacts_dir": str(directory)}}
+    headers = {"X-Pixie-Run-Id": run_id, "X-Pixie-Artefacts-Dir": str(directory)}
     try:
-        if spec.pixie is not None and spec.pixie.input_transport is InputTransport.MULTIPART:
+        if spec.pixie.input_transport is InputTransport.MULTIPART:
             files = {each.key for each in spec.pixie.inputs if each.type in FILE_TYPES}
-            body, content_type = _multipart({**filled, **own}, files)
-        else:
-            body, content_type = _json({**filled, "inputs": filled, **own}), "application/json"
+            form = _form({**filled, **own}, files)
+            return PixieCall(form, {**headers, "Content-Type": form.headers["Content-Type"]}, directory)
+        body = _json({**filled, "inputs": filled, **own})
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise BadRequestError(f"The input for {spec.unit} cannot be passed on: {why}.", unit=spec.unit) from error
-    headers = {"Content-Type": content_type, "X-Pixie-Run-Id": run_id, "X-Pixie-Artefacts-Dir": str(directory)}
-    return PixieCall(body, headers, directory)
+    return PixieCall(body, {**headers, "Content-Type": "application/json"}, directory)
 
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
 
 
-def _multipart(fields: Mapping[str, Any], files: set[str]) -> tuple[bytes, str]:
-    """Encode form fields as RFC 7578 asks: none for null, one each for several files, JSON for what is composed.
-
-    The boundary is random, so no content can contain it.
-    """
-    boundary = secrets.token_hex(16)
-    lines: list[bytes] = []
+def _form(fields: Mapping[str, Any], files: set[str]) -> Payload:
+    """Return form fields: none for null, one each for several files, JSON for what is composed."""
+    form = FormData(quote_fields=False, default_to_multipart=True)
     for key, value in fields.items():
         for index, each in enumerate(value if key in files and isinstance(value, list) else [value]):
             if each is None:
                 continue
-            disposition, kind = f'form-data; name="{_quoted(key)}"', ""
-            content = each.encode("utf-8", "replace") if isinstance(each, str) else _json(each)
             if key in files:
                 content, kind = _decoded(key, each)
                 suffix = "" if kind == "application/octet-stream" else mimetypes.guess_extension(kind) or ""
-                disposition += f'; filename="{_quoted(f"{key}-{index}{suffix}")}"'
-            lines += [f"--{boundary}".encode(), f"Content-Disposition: {disposition}".encode("utf-8", "replace")]
-            lines += [f"Content-Type: {_quoted(kind)}".encode("utf-8", "replace")] if kind else []
-            lines += [b"", content]
-    lines += [f"--{boundary}--".encode(), b""]
-    return b"\r\n".join(lines), f"multipart/form-data; boundary={boundary}"
+                form.add_field(_quoted(key), content, content_type=kind, filename=_quoted(f"{key}-{index}{suffix}"))
+            else:
+                text = each.encode("utf-8", "replace") if isinstance(each, str) else _json(each)
+                form.add_field(_quoted(key), text.decode())
+    return form()
 
 
 def _decoded(key: str, value: Any) -> tuple[bytes, str]:

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.service import Tools
 
-_Call: TypeAlias = "tuple[str, str, bytes | AsyncIterable[bytes] | None, Mapping[str, str]]"
+_Call: TypeAlias = "tuple[str, str, bytes | AsyncIterable[bytes] | aiohttp.Payload | None, Mapping[str, str]]"
 """A request as `Upstream.send` takes it."""
 LARGE_BYTES = 256 * 1024
+ANSWER_BUFFER_BYTES = 256 * 1024  # of an answer that is held back until it is known to be sound
 EXIT_RECORD_SECONDS = 1.0
 LATE_RECORD_SECONDS = 10.0
 """The same once the leader is seen dead: its record is sure to come, the keeper only has not got to it yet."""
@@ -163,7 +164,8 @@ async def _read_body(tools: Tools, spec: ToolSpec, request: web.Request) -> dict
 
     Returns the members of a `RunRequest` about it.
     """
-    limit, size, given = tools.config.max_body_bytes, request.content_length, request.headers.get("Content-Type", "")
+    limit, size = tools.config.settings.max_body_bytes, request.content_length
+    given = request.headers.get("Content-Type", "")
     kind = media_type(given)
     plain = not kind or kind.endswith(_JSON) or kind in _UNSAID
     if not plain and 0 < (size or 0) <= limit and not request.content.at_eof():
@@ -360,8 +362,8 @@ class Run:
     async def _pixie_calls(self, headers: dict[str, str]) -> list[_Call]:
         """Return the requests for a Pixie tool: its run, and where one streams, for the stream of it."""
         assert self.spec.pixie is not None
-        root, body = self._tools.config.data_dir, self.request.body
-        asked = {**headers}
+        root, asked = self._tools.config.data_dir, {**headers}
+        body: bytes | AsyncIterable[bytes] | aiohttp.Payload = self.request.body
         if self.request.content_type is None:
             pixie = pixie_call(self.spec, self.request.value, self.id, root)
             body, headers = pixie.body, {**headers, **pixie.headers}
@@ -383,7 +385,7 @@ class Run:
         if kind in _STREAMED:
             self.answer = Answer(self.status, headers, None, self._chunks(response, b""))
             return
-        limit, complete = self._tools.config.answer_buffer_bytes, True
+        limit, complete = ANSWER_BUFFER_BYTES, True
         if 0 <= (-1 if response.content_length is None else response.content_length) <= limit:
             body = await response.read()
         else:

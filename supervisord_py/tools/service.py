@@ -40,15 +40,17 @@ from supervisord_py.tools.upstream import schema_drift
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
+    from supervisord_py.config.settings import ToolsSettings
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.pool import Action
     from supervisord_py.tools.catalog import Catalog, Entry
-    from supervisord_py.tools.config import PoolLimits, ToolsConfig
+    from supervisord_py.tools.driver import ToolsConfig
     from supervisord_py.tools.manifest import ToolSpec
 
 PERIOD_SECONDS = 5.0
+QUEUE_SECONDS = 60.0  # bound of a place in line, where the request has none
 LONGEST_TIMER_SECONDS = 60.0
 """The loop's clock stands still during suspend, the pool's does not: look at it again after that at the latest."""
 _log = structlog.get_logger(__name__)
@@ -63,10 +65,10 @@ class Granted(msgspec.Struct, frozen=True):
     keep_seconds: float = 0.0  # how long the instance is kept after it, at least
 
 
-def bounds_of(limits: PoolLimits) -> Bounds:
+def bounds_of(settings: ToolsSettings) -> Bounds:
     """Return the bounds of the pool that the settings ask for."""
-    budget = limits.memory_budget_mb and limits.memory_budget_mb * MEBIBYTE
-    return Bounds(max(1, limits.warm_keep_max), budget, limits.queue_max)
+    budget = settings.memory_budget_mb and settings.memory_budget_mb * MEBIBYTE
+    return Bounds(max(1, settings.warm_keep_max), budget, settings.queue_max)
 
 
 def rules_of(spec: ToolSpec) -> Rules:
@@ -90,7 +92,7 @@ class Tools:
         self.config = config
         self.catalog = catalog
         self.supervisor = Supervisor(placement, ledger, events)
-        self.pool = Pool(bounds_of(config.pool))
+        self.pool = Pool(bounds_of(config.settings))
         self.states = LastStates(ledger)
         self.runs = RunLog(ledger, events)
         self.zygotes = ZygotePool(placement, "tool", lambda: self.config.zygotes)
@@ -222,7 +224,7 @@ class Tools:
         return None if waiter is None or waiter.done() else waiter
 
     def _refusal(self, refuse: Refuse) -> PxError:
-        return failures.refusal_error(refuse, self.config.pool, self.states.of(refuse.unit).failure)
+        return failures.refusal_error(refuse, self.config.settings, self.states.of(refuse.unit).failure)
 
     def _arm(self) -> None:
         """See to it that the pool is told of its next deadline. A tick that comes too early does no harm."""
@@ -356,7 +358,7 @@ class Tools:
                 self._tell(self.pool.pin, spec.name, Pin.LRU)
         patience = timeout_seconds
         if patience is None:
-            patience = self.config.pool.queue_timeout_seconds + spec.start_timeout_seconds
+            patience = QUEUE_SECONDS + spec.start_timeout_seconds
         self._tickets += 1
         ticket, now = self._tickets, clock.now()
         actions = self.pool.ask(Request(ticket, spec.name, known[1], now + patience, keep_alive), now)
@@ -482,7 +484,7 @@ class Tools:
         """Take new settings: bounds of the pool at once, the rest for what starts from now on."""
         self.config = self.driver.config = config
         self.zygotes.trim()
-        self._tell(self.pool.bound, bounds_of(config.pool))
+        self._tell(self.pool.bound, bounds_of(config.settings))
 
     def trial_driver(self, method: str) -> ToolDriver:
         """Return a driver for instances that are tried out beside the pool, with listening sockets of their own."""

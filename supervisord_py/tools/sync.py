@@ -1,9 +1,8 @@
 """`pxctl tools sync`: build a tool's `.venv` from what it says it needs, with uv where there is one, else venv + pip.
 
 The needs are `requirements.txt`, else `pyproject.toml` (its dependencies, not the project; `uv.lock` beside it counts
-where there is uv), else the PEP 723 metadata in the entrypoint. The new environment is built in `.venv.new` and takes
-the place of the old one by a rename when it is complete, so a build that fails, is cancelled or killed leaves the old
-one. The builders run as children of the keeper, unit `sync:NAME`.
+where there is uv). The new environment is built in `.venv.new` and takes the place of the old one by a rename when it
+is complete, so a build that fails, is cancelled or killed leaves the old one. The builders are `program:sync-NAME`.
 """
 
 from __future__ import annotations
@@ -11,45 +10,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import shutil
 import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from supervisord_py.config.documents import (
-    DocumentError,
-    Problem,
-    config_error,
-    convert,
-    parse_toml,
-    read_bounded,
-    read_document,
-)
-from supervisord_py.errors import ConflictError, PxError
+from supervisord_py.config.documents import DocumentError, config_error, convert, read_document
+from supervisord_py.errors import ConflictError, PxError, TimedOutError
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed
 from supervisord_py.process.program import Completed
 from supervisord_py.tools.manifest import VENV
 
 if TYPE_CHECKING:
-    from supervisord_py.config.documents import Document
-    from supervisord_py.tools.config import ToolDefaults
+    from supervisord_py.config.documents import Document, Problem
+    from supervisord_py.config.settings import ToolsSettings
     from supervisord_py.tools.manifest import ToolSpec
 
-REQUIREMENTS, LOCK, PYPROJECT, SCRIPT = "requirements.txt", "uv.lock", "pyproject.toml", "PEP 723 metadata"
+REQUIREMENTS, LOCK, PYPROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
 NEW, OLD = f"{VENV}.new", f"{VENV}.old"
 TAIL_LINES = 30
-GRACE_SECONDS = 5.0
+BUILD_SECONDS = 1800.0  # bound of one build
 MAX_PACKAGES = 500
-_LINE_END = re.compile(rb"\r\n|\n|\r")
-_SCRIPT_BLOCK = re.compile(r"^# /// script$\n(?P<content>(?:^#(?: .*)?$\n)*?)^# ///$", re.MULTILINE)
 _INSTALLER_SETTINGS = ("UV_*", "PIP_*", "NETRC")
 """A person's own settings of the installers (indexes, caches, certificates) pass to the build, not to the tool."""
 _NEEDS_FILE = ".px-requirements.txt"
@@ -82,19 +69,19 @@ class Needs(NamedTuple):
 
 
 class Project(msgspec.Struct, frozen=True, rename="kebab"):
-    """What counts of `[project]` in a pyproject.toml, and of PEP 723 metadata."""
+    """What counts of `[project]` in a pyproject.toml."""
 
     dependencies: list[str] = []
     requires_python: str = ""
 
 
-def read_project(document: Document, *at: str) -> tuple[Project, list[Problem]]:
-    """Read a table of the document, empty where there is none, or say what is wrong."""
-    value = document.value if not at else document.value.get(at[0], {})
-    read, problems = convert(document, Project, at, value=value)
+def read_project(document: Document) -> tuple[Project, list[Problem]]:
+    """Read `[project]`, empty where there is none, or say what is wrong."""
+    read, problems = convert(document, Project, ("project",), value=document.value.get("project", {}))
     for index, each in enumerate(read.dependencies if read else ()):
         if not each.strip() or each.lstrip().startswith("-") or "\n" in each or "\r" in each:  # no option of installers
-            problems.append(document.problem((*at, "dependencies", index), f"{each[:100]!r} is no dependency"))
+            place = ("project", "dependencies", index)
+            problems.append(document.problem(place, f"{each[:100]!r} is no dependency"))
     return read or Project(), problems
 
 
@@ -103,25 +90,15 @@ def needs_of(spec: ToolSpec) -> Needs | None:
 
     Raises ConfigError: the file that should say so is broken.
     """
-    path, source = spec.folder / PYPROJECT, ""
-    project, problems = Project(), list[Problem]()
-    try:
-        if path.is_file():
-            source = LOCK if (spec.folder / LOCK).is_file() else PYPROJECT
-            project, problems = read_project(read_document(path), "project")
-        elif spec.command is None:
-            path = spec.folder / spec.entrypoint
-            text = read_bounded(path).decode("utf-8", "replace").replace("\r\n", "\n")
-            if block := _SCRIPT_BLOCK.search(f"{text}\n"):
-                source = SCRIPT
-                lines = "".join(f"{line[2:]}\n" for line in block["content"].splitlines())
-                project, problems = read_project(parse_toml(lines, str(path)))
-    except DocumentError as error:
-        problems = [error.problem]
-    except OSError as error:
-        problems = [Problem(message=error.strerror or str(error), file=str(path))]
-    if problems:
-        raise config_error(problems, spec.unit, f"mend the file, then: pxctl tools sync {spec.name}")
+    project, source = Project(), ""
+    if (spec.folder / PYPROJECT).is_file():
+        source = LOCK if (spec.folder / LOCK).is_file() else PYPROJECT
+        try:
+            project, problems = read_project(read_document(spec.folder / PYPROJECT))
+        except DocumentError as error:
+            problems = [error.problem]
+        if problems:
+            raise config_error(problems, spec.unit, f"mend the file, then: pxctl tools sync {spec.name}")
     if (spec.folder / REQUIREMENTS).is_file():
         return Needs(REQUIREMENTS, (), project.requires_python)
     return Needs(source, tuple(project.dependencies), project.requires_python) if source else None
@@ -146,34 +123,41 @@ class Builder:
     Args:
         run: Runs the steps.
         source: The daemon's environment; what the settings allow and the installers' own settings pass.
-        defaults: The settings of tools; `python` is the base interpreter, None the daemon's.
+        settings: `python` is the base interpreter, None the daemon's.
         uv: Path of uv; None builds with venv and pip.
     """
 
-    def __init__(self, run: Run, source: Mapping[str, str], defaults: ToolDefaults, uv: str | None = None) -> None:
+    def __init__(self, run: Run, source: Mapping[str, str], settings: ToolsSettings, uv: str | None = None) -> None:
         self._run = run
         self._source = source
-        self._defaults = defaults
+        self._settings = settings
         self._uv = uv
 
     async def sync(self, spec: ToolSpec) -> AsyncGenerator[str, None]:
-        """Build the `.venv` of a tool and yield progress, a line at a time.
+        """Build the `.venv` of a tool and yield progress, a line at a time; closed early, nothing of it goes on.
 
         Raises:
-            SyncFailedError: A step failed; the environment that was there before is there still.
+            SyncFailedError, TimedOutError: A step failed; the environment that was there before is there still.
             StartFailedError: A builder could not be started at all.
             ConfigError: The file with the dependencies is broken.
             ConflictError: The tool is being synced already.
         """
         needs = needs_of(spec)
-        if spec.python is not None:
+        if spec.python:
             yield f"nothing to build: {spec.unit} names its own interpreter, {spec.python}"
         elif needs is None:
-            yield f"nothing to build: {spec.unit} has no {REQUIREMENTS}, no {PYPROJECT} and no {SCRIPT}"
+            yield f"nothing to build: {spec.unit} has no {REQUIREMENTS}, no {PYPROJECT}"
         else:
-            async with contextlib.aclosing(_lines(partial(self._build, spec, needs))) as lines:
-                async for line in lines:
+            lines: asyncio.Queue[str | None] = asyncio.Queue()
+            task = asyncio.create_task(self._build(spec, needs, lines.put_nowait))
+            task.add_done_callback(lambda _: lines.put_nowait(None))
+            try:
+                while (line := await lines.get()) is not None:
                     yield line
+                await task
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def compile_bytecode(self, spec: ToolSpec) -> None:
         """Compile what the `.venv` of a tool holds; what does not compile stays as it is.
@@ -198,22 +182,25 @@ class Builder:
             say(f"building {final} from {needs.source} with {'uv' if self._uv else 'venv and pip'}")
             await asyncio.to_thread(_clear, spec.folder)
             venv.mkdir(mode=0o700)
-            for argv in self._steps(venv, needs):
-                ended = await self._step(spec, venv, argv, on_line)
-                if ended.code != 0 and argv != _compilation(venv):
-                    raise _failure(spec, needs, argv, ended.words, tail)
+            async with asyncio.timeout(BUILD_SECONDS):
+                for argv in self._steps(venv, needs):
+                    ended = await self._step(spec, venv, argv, on_line)
+                    if ended.code != 0 and argv != _compilation(venv):
+                        raise _failure(spec, needs, argv, ended.words, tail)
             await asyncio.to_thread(_take_place, venv, final)
+        except TimeoutError as error:
+            detail = f"The build of {spec.unit} took longer than {BUILD_SECONDS:g} s."
+            raise TimedOutError(detail, unit=spec.unit) from error
         finally:
             await asyncio.to_thread(_clear, spec.folder)
             _under_way.discard(spec.folder)
         say(f"built {final} in {time.monotonic() - started:.1f} s")
 
     def _steps(self, venv: Path, needs: Needs) -> list[tuple[str, ...]]:
-        python, uv, base = str(venv / "bin" / "python"), self._uv, self._defaults.python or sys.executable
+        python, uv, base = str(venv / "bin" / "python"), self._uv, self._settings.python or sys.executable
+        steps: list[tuple[str, ...]]
         if uv is not None:
-            steps: list[tuple[str, ...]] = [
-                (uv, "venv", "--allow-existing", "--python", needs.python or base, str(venv))
-            ]
+            steps = [(uv, "venv", "--allow-existing", "--python", needs.python or base, str(venv))]
             if needs.source == LOCK:
                 frozen = ("--frozen", "--no-dev", "--no-install-project", "--compile-bytecode", "--python", python)
                 return [*steps, (uv, "sync", *frozen)]
@@ -233,25 +220,11 @@ class Builder:
     async def _step(
         self, spec: ToolSpec, venv: Path, argv: Sequence[str], on_line: Callable[[str], None] | None = None
     ) -> Completed:
-        values = passed(self._source, (*self._defaults.env_allow, *_INSTALLER_SETTINGS))
+        values = passed(self._source, (*self._settings.env_allow, *_INSTALLER_SETTINGS))
         values.setdefault("PATH", DEFAULT_PATH)
         values |= {"PYTHONUNBUFFERED": "1", "VIRTUAL_ENV": str(venv), "UV_PROJECT_ENVIRONMENT": str(venv)}
         name, env = f"sync-{spec.name}", Environment(values)
         return await self._run(argv, name=name, timeout=None, on_line=on_line, cwd=str(spec.folder), env=env)
-
-
-async def _lines(work: Callable[[Callable[[str], None]], Coroutine[Any, Any, None]]) -> AsyncGenerator[str, None]:
-    """Yield what `work` says; closed early it is cancelled, and has ended when the close returns."""
-    lines: asyncio.Queue[str | None] = asyncio.Queue()
-    task = asyncio.create_task(work(lines.put_nowait))
-    task.add_done_callback(lambda _: lines.put_nowait(None))
-    try:
-        while (line := await lines.get()) is not None:
-            yield line
-        await task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def _compilation(venv: Path) -> tuple[str, ...]:
@@ -259,11 +232,11 @@ def _compilation(venv: Path) -> tuple[str, ...]:
 
 
 def _clear(folder: Path) -> None:
+    """Remove what a build has left, complete or not."""
     for path in (folder / NEW, folder / OLD):
-        if path.is_symlink():
-            path.unlink()
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            path.unlink()  # a link
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _take_place(venv: Path, final: Path) -> None:

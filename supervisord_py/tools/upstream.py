@@ -44,7 +44,7 @@ class Upstream:
         self,
         method: str,
         path: str,
-        body: bytes | AsyncIterable[bytes] | None = None,
+        body: bytes | AsyncIterable[bytes] | aiohttp.Payload | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> aiohttp.ClientResponse:
         """Send a request and return the answer with its head read; close it, or read it to its end.

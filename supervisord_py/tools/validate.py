@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from datetime import datetime
 
-    from supervisord_py.tools.config import ToolDefaults
+    from supervisord_py.config.settings import ToolsSettings
     from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.service import Tools
 
@@ -52,6 +52,7 @@ NAMES = (
 PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"
 METHOD = "probe"
 PIXIE_NEEDS = ("fastapi", "uvicorn", "pydantic", "python-dotenv")
+CHECK_SECONDS = 30.0  # bound of each check on the instance, where the tool overrides nothing
 STREAM_SECONDS = 10.0
 RUN_MARGIN_SECONDS = 5.0
 VALIDATING = {"PIXIE_VALIDATE": "true"}  # tells a Pixie tool that this run is a validation
@@ -76,7 +77,7 @@ async def validate_tool(tools: Tools, folder: Path, now: datetime) -> dict[str, 
         folder: The tool's folder.
         now: Aware UTC time of the report.
     """
-    spec, checks = await asyncio.to_thread(check_files, folder, tools.config.defaults)
+    spec, checks = await asyncio.to_thread(check_files, folder, tools.config.settings)
     trial, why = None, "not reached: an earlier check failed"
     if spec is None:
         why = "not reached: the tool cannot be loaded"
@@ -102,10 +103,10 @@ async def validate_tool(tools: Tools, folder: Path, now: datetime) -> dict[str, 
 # -- checks 1 to 5: what can be said without starting anything ---------------------------------------------------
 
 
-def check_files(folder: Path, defaults: ToolDefaults) -> tuple[ToolSpec | None, dict[str, Check]]:
+def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None, dict[str, Check]]:
     """Run checks 1 to 5; the spec is None when the tool cannot be loaded."""
     try:
-        spec = load_tool(folder, defaults)
+        spec = load_tool(folder, settings)
     except ConfigError as error:
         return None, _broken(error.extra.get("errors", []))
     started = " ".join(spec.command) if spec.command else spec.entrypoint
@@ -114,7 +115,7 @@ def check_files(folder: Path, defaults: ToolDefaults) -> tuple[ToolSpec | None, 
         "tool_json_parses": Check(PASS, f"tool.json is sound, dialect {spec.dialect.value}"),
         "schemas_coherent": Check(PASS, "input and output are sound schemas"),
         "pyproject_ok": check_pyproject(spec),
-        "venv_functional": check_start(spec, defaults.python),
+        "venv_functional": check_start(spec, settings.python),
     }
     if spec.pixie is not None and not (folder / "pyproject.toml").is_file():
         checks["folder_structure"] = Check(WARN, "there is no pyproject.toml; Pixie itself would refuse the tool")
@@ -146,7 +147,7 @@ def check_pyproject(spec: ToolSpec) -> Check:
     if not path.exists():
         return Check(SKIP, "there is no pyproject.toml")
     try:
-        project, problems = read_project(read_document(path), "project")
+        project, problems = read_project(read_document(path))
     except DocumentError as error:
         problems = [error.problem]
     if problems:
@@ -163,7 +164,7 @@ def check_pyproject(spec: ToolSpec) -> Check:
 
 def check_start(spec: ToolSpec, settings_python: str | None) -> Check:
     """Check 5: what the tool is started with is there."""
-    if spec.command is None:
+    if not spec.command:
         try:
             return Check(PASS, f"runs with {find_interpreter(spec, settings_python)}")
         except StartFailedError as error:
@@ -211,7 +212,7 @@ class _Trial:
         self.stderr = ""
         self._now = now
         override = spec.pixie.validator_timeout_override if spec.pixie is not None else None
-        self._seconds = float(override or tools.config.validate_timeout_seconds)
+        self._seconds = float(override or CHECK_SECONDS)
         trial = msgspec.structs.replace(spec, start_timeout_seconds=self._seconds)
         self._instance = ToolInstance(tools.supervisor.placement.new_key(), spec.unit, trial)
         self._instance.extra_env = VALIDATING
@@ -292,7 +293,7 @@ class _Trial:
         body, headers, _ = self._request(value)
         return await self._ask(self.spec.max_runtime_seconds + RUN_MARGIN_SECONDS, "POST", "/run", body, headers)
 
-    def _request(self, value: Any) -> tuple[bytes, Mapping[str, str], str]:
+    def _request(self, value: Any) -> tuple[bytes | aiohttp.Payload, Mapping[str, str], str]:
         """Return body, headers and run id of a run."""
         run_id = str(uuid.uuid4())
         if self.spec.pixie is None:

@@ -23,6 +23,7 @@ from api.kernel_fakes import FakeKernels
 from api.pipe_fakes import FakePipes
 from supervisord_py.api.app import build_app, build_runner
 from supervisord_py.api.context import ApiConfig, ApiContext, DaemonFacts
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import PxError
 from supervisord_py.keeper.protocol import INDEX_RECORD
 from supervisord_py.ledger.events import EventJournal
@@ -30,7 +31,7 @@ from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Caps, Reason, StopReport, TreeStat
 from supervisord_py.tools.catalog import Catalog
-from supervisord_py.tools.config import ToolsConfig
+from supervisord_py.tools.driver import ToolsConfig
 from supervisord_py.tools.service import Granted
 
 DEADLINE = 60.0
@@ -210,7 +211,8 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     ledger = await Ledger.open(folders["state"] / "pxd.db")
     events = await EventStream.open(EventJournal(ledger))
     config = {**{f"{name}_dir": folders[name] for name in ("state", "run", "cells", "tools", "examples")}, **config}
-    tools = ToolsConfig(root, folders["run"], max_body_bytes=config.get("max_body_bytes", 16 * 1024 * 1024))
+    settings = ToolsSettings(max_body_bytes=config.get("max_body_bytes", 16 * 1024 * 1024))
+    tools = ToolsConfig(root, folders["run"], settings)
     launcher = FakeLauncher(Catalog([folders["tools"]]), tools)
     kernels = FakeKernels(folders["cells"])
     pipes = FakePipes()

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator
-from typing import Any
-
-import msgspec
-import pytest
 
 from api.api_rig import Rig, until
 from supervisord_py.errors import SurvivorsError
@@ -49,15 +43,3 @@ async def test_a_tool_that_runs_is_removed_only_by_force(rig: Rig) -> None:
     assert (status, document["schema"], document["folder"]) == (200, "px.removed/1", str(folder))
     assert not folder.exists()
     assert [call[0] for call in rig.launcher.calls] == ["stop", "refresh"]
-
-
-async def test_sync_that_takes_too_long_ends_with_the_problem(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def endless(*_: Any) -> AsyncGenerator[str, None]:
-        yield "one"
-        await asyncio.Event().wait()
-
-    rig.add_tool("x")
-    monkeypatch.setattr("supervisord_py.tools.sync.Builder.sync", endless)
-    msgspec.structs.force_setattr(rig.context.tools, "sync_timeout_seconds", 0.05)
-    _, content, _ = await rig.ask("POST", "/api/tools/x/sync")
-    assert json.loads(content.splitlines()[-1])["kind"] == "timed_out"

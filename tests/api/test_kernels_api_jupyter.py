@@ -27,7 +27,7 @@ from supervisord_py.api.app import build_app, build_runner
 from supervisord_py.api.context import ApiConfig, ApiContext, TcpAccess
 from supervisord_py.kernels.wire import V1, Message, execute_content, make, pack, unpack
 from supervisord_py.tools.catalog import Catalog
-from supervisord_py.tools.config import ToolsConfig
+from supervisord_py.tools.driver import ToolsConfig
 
 TOKEN = "token-of-the-loopback-listener"  # noqa: S105  # one of a test
 

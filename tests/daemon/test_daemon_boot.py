@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisord_py.config.settings import DEFAULTS, ToolsSettings
+from supervisord_py.config.settings import DEFAULTS
 from supervisord_py.daemon import boot, rooms
 from supervisord_py.daemon.control_plane import Shutdown, ShutdownRequests
 from supervisord_py.daemon.paths import resolve_paths
@@ -57,9 +57,6 @@ def test_the_keeper_is_told_all_that_it_needs_in_a_descriptor(monkeypatch: pytes
 
 def test_the_constants_of_the_rooms_are_the_defaults_of_the_settings() -> None:
     """A room that is made without settings behaves as one of a daemon without a pxd.toml."""
-    tools, section = rooms.tools_config(DEFAULTS, PATHS), ToolsSettings()
-    assert (tools.defaults, tools.pool) == (type(tools.defaults)(), type(tools.pool)())
-    assert tools.defaults.env_allow == section.env_allow
     kernels = rooms.kernels_config(Loaded(), PATHS)
     for part in (kernels.env, kernels.sessions, kernels.ladder, kernels.output, kernels.limits):
         assert part == type(part)()

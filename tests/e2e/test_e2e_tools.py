@@ -318,7 +318,7 @@ def test_a_flood_of_output_harms_nobody_and_is_kept_within_its_bounds(shared: Ho
         assert flood.result().status == 200
     folder = home.home / "state" / "logs" / "tool" / "flood"
     until(lambda: size_of(folder) < 7 << 20, "rotation keeps the total")
-    ask = ("logs", "flood", "-n", "1", "--stderr", "--json")
+    ask = ("logs", "flood", "-n", "1", "--stderr")
     until(lambda: "invalid" in home.pxctl(*ask).stdout, "the other stream is logged as soon as somebody reads it")
     assert home.pxctl(*ask).returncode == 0
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import ConfigError, UnknownUnitError
 from supervisord_py.tools import catalog as catalog_module
 from supervisord_py.tools.catalog import Catalog
-from supervisord_py.tools.config import ToolDefaults
 from tool_folders import age, pixie_manifest, write_tool
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     real: Callable[..., Any] = catalog_module.load_tool
 
-    def counted(folder: Path, defaults: ToolDefaults) -> Any:
+    def counted(folder: Path, settings: ToolsSettings) -> Any:
         seen.append(folder.name)
-        return real(folder, defaults)
+        return real(folder, settings)
 
     monkeypatch.setattr(catalog_module, "load_tool", counted)
     return seen
@@ -52,9 +52,9 @@ def test_tools_are_found_by_name_with_the_defaults_of_the_settings(tmp_path: Pat
     (tmp_path / "no-tool").mkdir()
     (tmp_path / "file").touch()
     write_tool(tmp_path, ".hidden")
-    catalog = Catalog([tmp_path, tmp_path / "missing"], ToolDefaults(concurrency=3))
+    catalog = Catalog([tmp_path, tmp_path / "missing"], ToolsSettings(warm_keep_seconds=3))
     assert [entry.name for entry in catalog.entries()] == ["a", "b"]
-    assert catalog.get("a").concurrency == 3
+    assert catalog.get("a").warm_keep_seconds == 3
 
 
 def test_a_broken_tool_is_listed_and_harms_no_other(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_who_asks_is_not_refused_for_what_an_earlier_look_saw(tmp_path: Path, cl
     assert catalog.get("x").concurrency == 2, "a look serves a fifth of a second"
     clock.now += 0.15
     assert catalog.get("x").concurrency == 33
-    catalog.reconfigure([tmp_path / "elsewhere"], ToolDefaults())
+    catalog.reconfigure([tmp_path / "elsewhere"], ToolsSettings())
     with pytest.raises(UnknownUnitError):
         catalog.get("x")
 

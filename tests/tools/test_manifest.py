@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import ConfigError
-from supervisord_py.tools.config import ToolDefaults
 from supervisord_py.tools.manifest import (
     COMMON_KEYS,
     OWN_KEYS,
@@ -60,11 +60,11 @@ def failure(parent: Path, manifest: Any, **files: str) -> ConfigError:
 
 
 def test_a_name_is_enough_and_the_settings_give_the_rest(tmp_path: Path) -> None:
-    defaults = ToolDefaults(warm_keep_seconds=7, max_memory_mb=9, concurrency=3, stop_timeout_seconds=2)
+    defaults = ToolsSettings(warm_keep_seconds=7, max_memory_mb=9)
     spec = load_tool(write_tool(tmp_path, "x"), defaults)
     assert (spec.name, spec.unit, spec.title, spec.dialect) == ("x", "tool:x", "x", Dialect.PLAIN)
-    assert (spec.warm_keep_seconds, spec.max_memory_mb, spec.concurrency, spec.stop_timeout_seconds) == (7, 9, 3, 2)
-    assert (spec.max_runtime_seconds, spec.start_timeout_seconds, spec.command, spec.python) == (60, 30, None, None)
+    assert (spec.warm_keep_seconds, spec.max_memory_mb, spec.concurrency, spec.stop_timeout_seconds) == (7, 9, 16, 5)
+    assert (spec.max_runtime_seconds, spec.start_timeout_seconds, spec.command, spec.python) == (60, 30, (), "")
     assert (spec.listen, spec.memory_limit) == (ListenMode.HANDOVER, MemoryMode.RESIDENT)
     assert (spec.input_schema, spec.pixie) == ({}, None)
     assert (spec.max_rss_bytes, spec.max_address_space_bytes) == (9 * 1024 * 1024, None)

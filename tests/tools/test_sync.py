@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisord_py.errors import ConfigError, ConflictError
+from supervisord_py.config.settings import ToolsSettings
+from supervisord_py.errors import ConfigError, ConflictError, TimedOutError
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import Environment
 from supervisord_py.process.program import Completed
-from supervisord_py.tools.config import ToolDefaults
+from supervisord_py.tools import sync
 from supervisord_py.tools.manifest import load_tool
 from supervisord_py.tools.sync import (
     Builder,
-    Needs,
     SyncFailedError,
     lacks_bytecode,
     needs_of,
@@ -89,7 +89,7 @@ class Scripted:
 
 
 async def synced(folder: Path, run: Any, uv: str | None = "/uv", **defaults: Any) -> list[str]:
-    return [line async for line in Builder(run, OFFLINE, ToolDefaults(**defaults), uv).sync(load_tool(folder))]
+    return [line async for line in Builder(run, OFFLINE, ToolsSettings(**defaults), uv).sync(load_tool(folder))]
 
 
 def shape(folder: Path) -> set[str]:
@@ -162,7 +162,9 @@ async def test_nothing_to_build_is_no_error(tmp_path: Path) -> None:
     assert run.steps == []
 
 
-async def test_a_build_that_fails_or_is_cancelled_leaves_the_old(tmp_path: Path) -> None:
+async def test_a_build_that_fails_or_is_cancelled_leaves_the_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tool(tmp_path)
     for name in (".venv", ".venv.new", ".venv.old"):  # the last two were left by a build that was killed
         (folder / name).mkdir()
@@ -180,6 +182,9 @@ async def test_a_build_that_fails_or_is_cancelled_leaves_the_old(tmp_path: Path)
     with contextlib.suppress(asyncio.CancelledError):
         await task
     assert run.stopped
+    monkeypatch.setattr(sync, "BUILD_SECONDS", 0.05)
+    with pytest.raises(TimedOutError):
+        await synced(folder, Scripted(block=True))
     assert shape(folder) == {".venv/old"}
     shutil.rmtree(folder / ".venv")
     (tmp_path / "real").mkdir()
@@ -197,20 +202,6 @@ async def test_requires_python_is_for_uv_to_honour_and_else_checked(tmp_path: Pa
     assert run.steps == [("/uv", "venv", "--allow-existing", "--python", ">=4", f"{folder}/.venv.new")]
     with pytest.raises(SyncFailedError, match=r"this is Python 3[.\d]+, the tool requires >=4: install uv"):
         await synced(folder, partial(program.run, house.placement), None)
-
-
-def test_the_first_source_wins(tmp_path: Path) -> None:
-    folder = tool(tmp_path, requirements__txt="a", pyproject__toml='[project]\ndependencies = ["b"]')
-    script = '#!x\n# /// script\n# requires-python = ">=3.9"\n#\n# dependencies = ["c"]\n# ///\nimport c\n'
-    (folder / "main.py").write_text(script)
-    assert needs_of(load_tool(folder)) == Needs("requirements.txt")
-    (folder / "requirements.txt").unlink()
-    assert needs_of(load_tool(folder)) == Needs("pyproject.toml", ("b",))
-    (folder / "pyproject.toml").unlink()
-    assert needs_of(load_tool(folder)) == Needs("PEP 723 metadata", ("c",), ">=3.9")
-    for text in ("", "# /// script\n# a = 1\n", "# /// script\n# a = 1\nx = 1\n# ///\n", "# /// other\n# ///\n"):
-        (folder / "main.py").write_text(text)
-        assert needs_of(load_tool(folder)) is None
 
 
 @pytest.mark.parametrize(

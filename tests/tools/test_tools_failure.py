@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tool_folders
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import (
     CancelledRunError,
     PxError,
@@ -24,7 +25,6 @@ from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.process.supervisor import decode_tail
 from supervisord_py.tools import failures
-from supervisord_py.tools.config import PoolLimits
 from supervisord_py.tools.failures import refusal_error
 from supervisord_py.tools.readiness import Listening
 
@@ -153,7 +153,7 @@ def test_a_tail_of_text_is_the_end_of_it(text: str, limit: int) -> None:
 @pytest.mark.parametrize("refusal", list(Refusal))
 @pytest.mark.parametrize("last", [None, {"detail": "it broke", "hint": "mend it", "stderr_tail": "t", "exit_code": 1}])
 def test_every_refusal_has_words_a_next_step_and_a_problem_document(refusal: Refusal, last: Any) -> None:
-    error = refusal_error(Refuse(1, "x", refusal, 1.2), PoolLimits(), last)
+    error = refusal_error(Refuse(1, "x", refusal, 1.2), ToolsSettings(), last)
     problem = error.problem()
     assert problem["unit"] == "tool:x"
     assert error.detail.endswith((".", "broke"))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keeper.keeper_rig import PLAIN_ARGV, Rig, alive
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
@@ -18,7 +19,7 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.instance import read_note
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.tools.catalog import Catalog
-from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
+from supervisord_py.tools.driver import ToolsConfig
 from supervisord_py.tools.proxy import RunRequest, start_run
 from supervisord_py.tools.service import Tools
 
@@ -51,14 +52,13 @@ class ToolHouse:
         self.config = ToolsConfig(
             data_dir=self.rig.dir / "data",
             run_dir=self.rig.dir / "run",
-            defaults=ToolDefaults(python=sys.executable, stop_timeout_seconds=2.0),
-            pool=PoolLimits(**pool),
+            settings=ToolsSettings(python=sys.executable, **pool),
         )
         self.launcher: Tools
         self.placement: KeeperClient
         self.ledger: Ledger
         self.events: EventStream
-        self.catalog = Catalog([self.tools], self.config.defaults)
+        self.catalog = Catalog([self.tools], self.config.settings)
 
     def add(self, child: str, name: str | None = None, **keys: Any) -> str:
         """Copy a tool from `children`, under another name and with other settings where given."""
@@ -85,7 +85,7 @@ class ToolHouse:
         )
         self.ledger = await Ledger.open(self.rig.dir / "state" / "pxd.db")
         self.events = await EventStream.open(EventJournal(self.ledger))
-        self.catalog = Catalog([self.tools], self.config.defaults)
+        self.catalog = Catalog([self.tools], self.config.settings)
         self.launcher = Tools(self.placement, self.ledger, self.catalog, self.config, self.events, environ=ENVIRON)
         await self.launcher.open()
 
