@@ -197,16 +197,14 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
     except PxError as error:
         found.append(Finding("kernels", FAIL, error.detail, error.hint))
     else:
-        is_ours = report.backend is not BackendName.GATEWAY_EXTERNAL
+        is_ours = report["backend"] is not BackendName.GATEWAY_EXTERNAL
         repair = "pxctl kernel start --explain" if is_ours else "pxctl config show"
-        for name, offer, wanted, cure in (
-            ("kernels:python", report.python, report.wanted.python, repair),
-            ("kernels:bash", report.bash, report.wanted.bash, "put bash on PATH"),
-        ):
-            if wanted and not offer.offered:
-                found.append(Finding(name, WARN, offer.reason or "not offered", cure))
+        for name, program, cure in (("python", "interpreter", repair), ("bash", "shell", "put bash on PATH")):
+            offer = report[name]
+            if getattr(report["wanted"], name) and not offer["offered"]:
+                found.append(Finding(f"kernels:{name}", WARN, offer["reason"] or "not offered", cure))
             else:
-                found.append(Finding(name, OK, offer.program or offer.reason or "turned off"))
+                found.append(Finding(f"kernels:{name}", OK, offer[program] or offer["reason"] or "turned off"))
     processes = kernels.config.limits.processes
     if processes is not None and os.geteuid() == 0:  # RLIMIT_NPROC counts nothing for uid 0, setrlimit(2)
         detail = f"kernels.processes is {processes}, and the daemon runs as uid 0, whose processes no limit counts"

@@ -291,4 +291,4 @@ async def notebook(call: Call, query: s.SessionQuery) -> web.StreamResponse:
 async def capabilities(call: Call, query: s.SessionQuery) -> web.StreamResponse:
     """Answer which kinds of cells this daemon offers, and why not where it does not."""
     report = await call.context.kernels.capabilities(_cwd(query))
-    return json_answer({"schema": "px.capabilities/1", **report.document()})
+    return json_answer({"schema": "px.capabilities/1", **report})

@@ -56,10 +56,9 @@ class Source(StrEnum):
     MANAGED = "managed"
     PATH = "PATH"
 
-    @property
-    def decisive(self) -> bool:
-        """Whether somebody named it: then nothing else is taken in its place."""
-        return self in {Source.REQUEST, Source.SETTING, Source.KERNELSPEC}
+
+DECISIVE = frozenset({Source.REQUEST, Source.SETTING, Source.KERNELSPEC})
+"""What somebody named: nothing else is taken in its place."""
 
 
 class Verdict(StrEnum):
@@ -67,13 +66,7 @@ class Verdict(StrEnum):
 
     TAKEN = "taken"
     MISSING = "missing"
-    NOT_EXECUTABLE = "not_executable"
-    NOT_BUILT = "not_built"
-    NOT_TRUSTED = "not_trusted"
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    TOO_OLD = "too_old"
-    NO_IPYKERNEL = "no_ipykernel"
+    UNUSABLE = "unusable"
     NOT_NEEDED = "not_needed"
 
 
@@ -86,11 +79,6 @@ class Attempt(msgspec.Struct, frozen=True):
     detail: str  # a phrase that can follow its name: "is not there"
     version: str | None = None
     remedy: str | None = None  # the command that would make it usable
-
-    @property
-    def passed_over(self) -> bool:
-        """Whether it is there, was looked at, and could not be taken."""
-        return self.verdict not in {Verdict.TAKEN, Verdict.NOT_NEEDED, Verdict.MISSING, Verdict.NOT_BUILT}
 
     @property
     def sentence(self) -> str:

@@ -26,21 +26,15 @@ OURS = DENIED | {"JPY_PARENT_PID", "JPY_INTERRUPT_EVENT"}
 WHOLE_SECRET = 8
 """A secret of at least so many characters is found inside a value, too; a shorter one only as the whole value."""
 NOTHING = Environment({})
-_MARKS = ("VIRTUAL_ENV", "CONDA_PREFIX")
-
-
-class PrefixKind(StrEnum):
-    VENV = "venv"
-    CONDA = "conda"
-    PLAIN = "plain"
+MARKS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 class Activation(msgspec.Struct, frozen=True):
-    """What activating an environment would say: its folder of programs (no slash at the end), and its root."""
+    """What activating an environment would say: its folder of programs, its root, and the variable that names that."""
 
     bin: str
     prefix: str
-    kind: PrefixKind = PrefixKind.PLAIN
+    mark: str | None = None
 
 
 class Why(StrEnum):
@@ -87,14 +81,14 @@ def filtered(
             dropped[name] = why
     values.setdefault("PATH", DEFAULT_PATH)
     if activation is not None:
-        before = (extra.get(name) or source.get(name) for name in _MARKS)
-        others = [prefix for prefix in before if prefix and prefix.rstrip("/") != activation.prefix.rstrip("/")]
-        _activate(values, dropped, activation, [f"{prefix.rstrip('/')}/bin" for prefix in others])
+        before = (extra.get(name) or source.get(name) or "" for name in MARKS)
+        others = {f"{prefix.rstrip('/')}/bin" for prefix in before if prefix}
+        rest = [each for each in values["PATH"].split(":") if each.rstrip("/") not in {activation.bin, *others}]
+        values["PATH"] = ":".join([activation.bin, *rest])
+        _mark(values, dropped, activation)
     values.update(own)
-    return Filtered(
-        Environment({name: value for name, value in values.items() if not is_denied(name)}),
-        dict(sorted(dropped.items())),
-    )
+    env = {name: value for name, value in values.items() if not is_denied(name)}
+    return Filtered(Environment(env), dict(sorted(dropped.items())))
 
 
 def _matcher(names: Collection[str], prefixes: Collection[str] = ()) -> Callable[[str], bool]:
@@ -116,18 +110,14 @@ def _why_not(name: str, value: str, is_denied: Callable[[str], bool], secrets: C
     return None
 
 
-def _activate(values: dict[str, str], dropped: dict[str, Why], activation: Activation, bins: Collection[str]) -> None:
-    """Make the chosen environment the active one; `bins` are those of others that were active."""
-    rest = [each for each in values["PATH"].split(":") if each.rstrip("/") not in {activation.bin, *bins}]
-    values["PATH"] = ":".join([activation.bin, *rest])
-    if values.get("CONDA_PREFIX") != activation.prefix and values.pop("CONDA_DEFAULT_ENV", None) is not None:
-        dropped["CONDA_DEFAULT_ENV"] = Why.OTHER_ENVIRONMENT
-    for name, kind in (("VIRTUAL_ENV", PrefixKind.VENV), ("CONDA_PREFIX", PrefixKind.CONDA)):
-        before = values.pop(name, None)
-        if activation.kind is kind:
-            values[name] = activation.prefix
-        elif before is not None:
-            dropped[name] = Why.OTHER_ENVIRONMENT
+def _mark(values: dict[str, str], dropped: dict[str, Why], activation: Activation) -> None:
+    """Have the variables that name an active environment name this one."""
+    before = {name: values.pop(name) for name in MARKS if name in values}
+    if activation.mark is not None:
+        values[activation.mark] = activation.prefix
+    if before.get("CONDA_PREFIX") != activation.prefix and values.pop("CONDA_DEFAULT_ENV", None) is not None:
+        before["CONDA_DEFAULT_ENV"] = ""
+    dropped.update((name, Why.OTHER_ENVIRONMENT) for name in before if name not in values)
 
 
 def deactivated(environ: Mapping[str, str]) -> Environment:
@@ -136,12 +126,11 @@ def deactivated(environ: Mapping[str, str]) -> Environment:
     The daemon may have been started from a shell in which some project's environment was active; that says nothing
     about other projects. Conda's base environment is no project's: it stays.
     """
-    base = environ.get("CONDA_DEFAULT_ENV") == "base"
-    active = [name for name in _MARKS if environ.get(name) and not (base and name == "CONDA_PREFIX")]
+    is_base = environ.get("CONDA_DEFAULT_ENV") == "base"
+    active = [name for name in MARKS if environ.get(name) and not (is_base and name == "CONDA_PREFIX")]
     bins = {f"{environ[name].rstrip('/')}/bin" for name in active}
-    values = {name: value for name, value in environ.items() if name not in active}
-    if "CONDA_PREFIX" in active:
-        values.pop("CONDA_DEFAULT_ENV", None)
+    gone = {*active, "CONDA_DEFAULT_ENV"} if "CONDA_PREFIX" in active else {*active}
+    values = {name: value for name, value in environ.items() if name not in gone}
     if "PATH" in values:
         values["PATH"] = ":".join(entry for entry in values["PATH"].split(":") if entry.rstrip("/") not in bins)
     return Environment(values)

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from supervisord_py.kernels.session import BackendName
-
-NOT_WANTED = "turned off by [kernels] expose"
 
 
 class Expose(StrEnum):
@@ -31,7 +25,7 @@ class Expose(StrEnum):
         return self is not Expose.PYTHON
 
 
-class Offer(msgspec.Struct, frozen=True):
+class Offer(NamedTuple):
     """One kind of cells: offered or not, why not (or what is to be known), and the interpreter or shell."""
 
     offered: bool
@@ -39,44 +33,30 @@ class Offer(msgspec.Struct, frozen=True):
     program: str | None = None
 
 
-class CapabilityReport(msgspec.Struct, frozen=True):
-    """What is `wanted` by setting, and what is offered of it; `expose` is None when nothing is left."""
+def report(wanted: Expose, python: Offer, shell: str | None, backend: str) -> dict[str, Any]:
+    """Return the document of what is `wanted` by setting and what of it is offered; `shell`: the bash, if there is one.
 
-    wanted: Expose
-    expose: Expose | None
-    python: Offer
-    bash: Offer
-    backend: BackendName
-
-    def document(self) -> dict[str, Any]:
-        """Return JSON values; an `expose` of null is a daemon that can offer no cells at all."""
-        names = {"python": "interpreter", "bash": "shell"}
-        offers = {"python": self.python, "bash": self.bash}
-        kinds = {
-            kind: {"offered": offer.offered, "reason": offer.reason, names[kind]: offer.program}
-            for kind, offer in offers.items()
-        }
-        return {"expose": self.expose, "wanted": self.wanted, **kinds, "backend": self.backend}
-
-
-def report(wanted: Expose, python: Offer, shell: str | None, backend: BackendName) -> CapabilityReport:
-    """Put together what is offered, from what is wanted, what became of Python, and the bash that was found or not.
-
-    Where Python cells are wanted and cannot be had, bash takes their place, even where only Python was asked for: an
-    agent that can do something is better than one that can do nothing. The other way round nothing is widened.
+    `expose` is None when nothing is left. Where only Python is wanted and cannot be had, bash takes its place.
     """
+    not_wanted = "turned off by [kernels] expose"
     if not wanted.python:
-        python = Offer(offered=False, reason=NOT_WANTED)
+        python = Offer(offered=False, reason=not_wanted)
     is_instead = not wanted.bash and not python.offered
+    bash = Offer(shell is not None and (wanted.bash or is_instead), None, shell)
     if shell is None:
-        bash = Offer(offered=False, reason="there is no bash on PATH")
-    elif wanted.bash or is_instead:
-        reason = "in place of Python cells, which cannot be had" if is_instead else None
-        bash = Offer(offered=True, reason=reason, program=shell)
-    else:
-        bash = Offer(offered=False, reason=NOT_WANTED, program=shell)
+        bash = bash._replace(reason="there is no bash on PATH")
+    elif is_instead:
+        bash = bash._replace(reason="in place of Python cells, which cannot be had")
+    elif not bash.offered:
+        bash = bash._replace(reason=not_wanted)
     kinds = {(True, True): Expose.BOTH, (True, False): Expose.PYTHON, (False, True): Expose.BASH}
-    return CapabilityReport(wanted, kinds.get((python.offered, bash.offered)), python, bash, backend)
+    return {
+        "expose": kinds.get((python.offered, bash.offered)),
+        "wanted": wanted,
+        "python": {"offered": python.offered, "reason": python.reason, "interpreter": python.program},
+        "bash": {"offered": bash.offered, "reason": bash.reason, "shell": bash.program},
+        "backend": backend,
+    }
 
 
 # -- variables of the original -----------------------------------------------------------------------------------------
@@ -99,10 +79,9 @@ LEGACY_NAMES = frozenset(_VARIABLES)
 def legacy_settings(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str | bool, str]], tuple[str, ...]]:
     """Read the original's variables; returns settings, `{key: (value, variable)}`, and warnings.
 
-    An empty variable counts as one that is not set. They are weaker than ours: a key whose own `PX_KERNELS__…` is set
-    is left out. A word that a variable does not know is a warning, never an error: these variables are set for other
-    programs too. Warnings quote no address or token. An address of a gateway also selects the external gateway, as it
-    did there.
+    They are weaker than ours: a key whose own `PX_KERNELS__…` is set is left out. An empty variable is none; a word
+    that one does not know is a warning, never an error: these variables are set for other programs too. Warnings quote
+    no address or token. An address of a gateway also selects the external gateway, as it did there.
     """
     values: dict[str, tuple[str | bool, str]] = {}
     warnings: list[str] = []

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,17 +32,38 @@ INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")
 INSTALL_SECONDS = 1800.0
 
 
+class Install(msgspec.Struct, frozen=True):
+    """Something that can be installed into the folder `target`; `proof` must be there in it."""
+
+    target: Path
+    what: str  # in words for people
+    steps: tuple[tuple[str, ...], ...]
+    proof: str
+    by_hand: str  # the command that a person can run instead
+
+
 class Installers(msgspec.Struct, frozen=True):
     """What there is to install with: the daemon's interpreter, and the path of uv."""
 
     python: str
     uv: str | None = None
 
-    def pip_install(self, python: str, *, has_pip: bool) -> tuple[str, ...] | None:
-        """Return the beginning of a command that installs for an interpreter; None where there is nothing to do it."""
+    def overlay(self, python: str, overlay: Path, *, has_pip: bool) -> Install | None:
+        """Return how the overlay of an interpreter is made; None where there is nothing to make it with."""
+        if self.uv is None and not has_pip:
+            return None
+        step = (*self._pip_install(python), "--target", str(overlay), REQUIREMENT)
+        what, by_hand = f"an overlay with ipykernel for {python}", self.add_ipykernel(python, has_pip=has_pip)
+        return Install(overlay, what, (step,), "ipykernel", by_hand)
+
+    def managed(self, root: Path) -> Install:
+        """Return how the managed environment is made."""
+        make: tuple[str, ...] = (self.python, "-m", "venv", str(root))
         if self.uv is not None:
-            return (self.uv, "pip", "install", "--python", python, "--compile-bytecode")
-        return (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check") if has_pip else None
+            make = (self.uv, "venv", "--seed", "--python", self.python, str(root))
+        steps = (make, (*self._pip_install(f"{root}/bin/python"), REQUIREMENT))
+        by_hand = " && ".join(shlex.join(step) for step in steps)
+        return Install(root, "the managed environment", steps, "bin/python", by_hand)
 
     def add_ipykernel(self, python: str, *, has_pip: bool) -> str:
         """Return the exact command that gives an interpreter its own ipykernel."""
@@ -50,6 +71,11 @@ class Installers(msgspec.Struct, frozen=True):
             return shlex.join((self.uv, "pip", "install", "--python", python, "ipykernel"))
         command = shlex.join((python, "-m", "pip", "install", "ipykernel"))
         return command if has_pip else f"{shlex.join((python, '-m', 'ensurepip'))} && {command}"
+
+    def _pip_install(self, python: str) -> tuple[str, ...]:
+        if self.uv is not None:
+            return (self.uv, "pip", "install", "--python", python, "--compile-bytecode")
+        return (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check")
 
 
 def find_installers(path: str) -> Installers:
@@ -64,35 +90,8 @@ def mark_of(target: Path) -> Path:
 
 
 def is_complete(target: Path, proof: str) -> bool:
-    """Say whether something was installed, whole: `proof` is in it. File I/O."""
+    """Say whether something was installed, whole. File I/O."""
     return (target / proof).exists() and not os.path.lexists(mark_of(target))
-
-
-class Install(msgspec.Struct, frozen=True):
-    target: Path
-    what: str  # in words for people
-    steps: tuple[tuple[str, ...], ...]
-    proof: str  # what must be there in it
-    by_hand: str  # the command that a person can run instead
-
-
-def overlay_install(python: str, overlay: str, installers: Installers, *, has_pip: bool) -> Install | None:
-    """Return how the overlay of an interpreter is made; None where there is nothing to make it with."""
-    start = installers.pip_install(python, has_pip=has_pip)
-    if start is None:
-        return None
-    what, by_hand = f"an overlay with ipykernel for {python}", installers.add_ipykernel(python, has_pip=has_pip)
-    return Install(Path(overlay), what, ((*start, "--target", overlay, REQUIREMENT),), "ipykernel", by_hand)
-
-
-def managed_install(root: Path, installers: Installers) -> Install:
-    """Return how the managed environment is made."""
-    make: tuple[str, ...] = (installers.python, "-m", "venv", str(root))
-    if installers.uv is not None:
-        make = (installers.uv, "venv", "--seed", "--python", installers.python, str(root))
-    steps = (make, (*(installers.pip_install(f"{root}/bin/python", has_pip=True) or ()), REQUIREMENT))
-    by_hand = " && ".join(shlex.join(step) for step in steps)
-    return Install(root, "the managed environment", steps, "bin/python", by_hand)
 
 
 class InstallFailedError(StartFailedError):
@@ -104,6 +103,8 @@ class InstallFailedError(StartFailedError):
 
 
 class Installs:
+    """Installs, each target once at a time; `close` ends them."""
+
     def __init__(self, client: KeeperClient) -> None:
         self._client = client
         self._running: dict[Path, asyncio.Task[None]] = {}
@@ -114,9 +115,6 @@ class Installs:
         Raises InstallFailedError: it cannot be had; ShuttingDownError: the daemon stops.
         """
         task = self._running.get(install.target)
-        if task is None and await asyncio.to_thread(is_complete, install.target, install.proof):
-            return
-        task = task or self._running.get(install.target)  # first: one that ends while we look would be made twice
         if task is None:
             task = asyncio.create_task(self._make(install, env, progress), name=f"install {install.target}")
             self._running[install.target] = task
@@ -144,20 +142,25 @@ class Installs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _make(self, install: Install, env: Mapping[str, str], progress: Callable[[str], None]) -> None:
-        started, target = time.monotonic(), install.target
-        log, tool = target.with_name(f"{target.name}.log"), Path(install.steps[0][0]).name
-        about: Any = {"name": f"{PROGRAMS}install-{target.name}", "cwd": str(target.parent), "timeout": INSTALL_SECONDS}
-        progress(f"building {install.what} in {target} with {tool} (its output: {log})")
+        target = install.target
+        if await asyncio.to_thread(is_complete, target, install.proof):
+            return
+        started, log = time.monotonic(), target.with_name(f"{target.name}.log")
+        progress(f"building {install.what} in {target} with {Path(install.steps[0][0]).name} (its output: {log})")
         try:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             await asyncio.to_thread(_clear, target)
             with log.open("w", encoding="utf-8", errors="replace") as written:
-
-                def write(line: str) -> None:
-                    print(line, file=written, flush=True)
-
                 for argv in install.steps:
-                    ended = await program.run(self._client, argv, env=env, on_line=write, **about)
+                    ended = await program.run(
+                        self._client,
+                        argv,
+                        name=f"{PROGRAMS}install-{target.name}",
+                        cwd=str(target.parent),
+                        env=env,
+                        timeout=INSTALL_SECONDS,
+                        on_line=lambda line: print(line, file=written, flush=True),
+                    )
                     if ended.code != 0:
                         raise InstallFailedError(install, f"{Path(argv[0]).name} {how_it_ended(ended)}")
             mark_of(target).unlink()
@@ -179,10 +182,7 @@ def how_it_ended(ended: program.Completed) -> str:
 
 def _clear(target: Path) -> None:
     """Mark that an install begins; take away what an earlier one left, a link without what it leads to."""
-    mark = mark_of(target)
-    if mark.is_dir():
-        shutil.rmtree(mark)
-    mark.touch(mode=0o600)
+    mark_of(target).touch(mode=0o600)
     if target.is_symlink() or target.is_file():
         target.unlink()
     elif target.is_dir():

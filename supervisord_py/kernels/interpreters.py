@@ -14,16 +14,16 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from supervisord_py.errors import InvalidInputError, StartFailedError
-from supervisord_py.kernels.choice import PROGRAMS, Source, Verdict, shortened
-from supervisord_py.kernels.environment import Activation, PrefixKind
+from supervisord_py.kernels.choice import DECISIVE, PROGRAMS, Attempt, Source, Verdict, shortened
+from supervisord_py.kernels.environment import Activation
 from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.installs import how_it_ended, mark_of
+from supervisord_py.kernels.installs import how_it_ended, is_complete
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
 from supervisord_py.zygote.main import stamped
@@ -69,39 +69,40 @@ def candidates(
     `environ` is what the caller sent (VIRTUAL_ENV, CONDA_PREFIX, PATH), `path` takes the place of its PATH; `request`
     and `setting` are a path, a name or `managed`; `managed` is the root of that environment where it may be used.
     """
-
-    def absolute(place: str) -> str:
-        if place == "~" or place.startswith("~/"):
-            return home.rstrip("/") + place[1:]
-        return place if place.startswith("/") else f"{cwd.rstrip('/')}/{place}"
-
-    def environment(source: Source, root: str) -> Candidate:
-        bare = root.rstrip("/") or "/"
-        return Candidate(source, (f"{bare}/bin/python", f"{bare}/bin/python3"), root=bare)
-
-    def on_path(source: Source, name: str) -> Candidate:
-        entries = (environ.get("PATH") or path).split(":")  # relative ones are none that we follow
-        found = dict.fromkeys(f"{entry.rstrip('/')}/{name}" for entry in entries if entry.startswith("/"))
-        return Candidate(source, tuple(found) or (f"/{name}",), name=name)
-
+    folders = (environ.get("PATH") or path).split(":")
     for source, named in ((Source.REQUEST, request), (Source.SETTING, setting)):
         if named is None:
             continue
         if named == MANAGED and managed is not None:
-            return (environment(source, managed),)
+            return (_in_environment(source, managed),)
         if "/" in named or named == "~":
-            place = absolute(named).rstrip("/") or "/"
+            place = _absolute(named, cwd, home).rstrip("/") or "/"
             return (Candidate(source, (place, f"{place}/bin/python", f"{place}/bin/python3")),)
-        return (on_path(source, named),)
-    active = [each for each in (Source.VIRTUAL_ENV, Source.CONDA_PREFIX) if environ.get(each.value)]
-    found = [environment(each, absolute(environ[each.value])) for each in active]
-    found += [environment(each, absolute(each.value)) for each in (Source.DOT_VENV, Source.VENV)]
-    found += [environment(Source.MANAGED, managed)] if managed is not None else []
-    found += [on_path(Source.PATH, "python3"), on_path(Source.PATH, "python")]
+        return (_on_path(source, named, folders),)
+    roots = {each: environ.get(each.value) for each in (Source.VIRTUAL_ENV, Source.CONDA_PREFIX)}
+    roots |= {Source.DOT_VENV: ".venv", Source.VENV: "venv", Source.MANAGED: managed}
+    found = [_in_environment(source, _absolute(root, cwd, home)) for source, root in roots.items() if root]
+    found += [_on_path(Source.PATH, name, folders) for name in ("python3", "python")]
     firsts: dict[str, Candidate] = {}
     for each in found:
         firsts.setdefault(each.paths[0], each)
     return tuple(firsts.values())
+
+
+def _absolute(place: str, cwd: str, home: str) -> str:
+    if place == "~" or place.startswith("~/"):
+        return home.rstrip("/") + place[1:]
+    return place if place.startswith("/") else f"{cwd.rstrip('/')}/{place}"
+
+
+def _in_environment(source: Source, root: str) -> Candidate:
+    bare = root.rstrip("/") or "/"
+    return Candidate(source, (f"{bare}/bin/python", f"{bare}/bin/python3"), root=bare)
+
+
+def _on_path(source: Source, name: str, folders: list[str]) -> Candidate:
+    found = dict.fromkeys(f"{folder.rstrip('/')}/{name}" for folder in folders if folder.startswith("/"))
+    return Candidate(source, tuple(found) or (f"/{name}",), name=name)
 
 
 # -- what lies on disk: call it in a thread ----------------------------------------------------------------------------
@@ -172,43 +173,33 @@ def session_path(python: str) -> str:
 
 
 def activation_of(python: str) -> Activation:
-    """Return what activating the environment of an interpreter would say, by its path alone."""
+    """Return what activating the environment of an interpreter would say."""
     folder = Path(python).parent
-    kind = PrefixKind.CONDA if (folder.parent / "conda-meta").is_dir() else PrefixKind.PLAIN
-    kind = PrefixKind.VENV if (folder.parent / "pyvenv.cfg").is_file() else kind
-    return Activation(str(folder), str(folder.parent), kind)
+    marks = {"pyvenv.cfg": "VIRTUAL_ENV", "conda-meta": "CONDA_PREFIX"}
+    mark = next((marks[sign] for sign in marks if (folder.parent / sign).exists()), None)
+    return Activation(str(folder), str(folder.parent), mark)
 
 
-class Trouble(NamedTuple):
-    """Why an interpreter cannot be asked, or did not answer. `detail` follows its name: "is not there"."""
-
-    verdict: Verdict
-    detail: str
-
-
-def find(candidate: Candidate, cwd: str) -> str | Trouble:
+def find(candidate: Candidate, cwd: str) -> str | Attempt:
     """Return the program of a candidate, or why there is none."""
     root, source = candidate.root, candidate.source
-    if root is not None and (source is Source.MANAGED or source.decisive):
-        if os.path.lexists(mark_of(Path(root))):
-            return Trouble(Verdict.NOT_BUILT, "is half built")
-        if not os.path.isdir(root):
-            return Trouble(Verdict.NOT_BUILT, "is not built")
-    if root is not None and source in {Source.DOT_VENV, Source.VENV} and not is_trusted(root, cwd):
-        return Trouble(Verdict.NOT_TRUSTED, "belongs to somebody else than its directory; name it to use it")
-    trouble: Trouble | None = None
-    for path in candidate.paths:
-        if os.path.isfile(path):
-            if os.access(path, os.X_OK):
-                return path
-            trouble = trouble or Trouble(Verdict.NOT_EXECUTABLE, "is not executable")
-        elif os.path.islink(path):
-            trouble = trouble or Trouble(Verdict.MISSING, f"is a link to {os.readlink(path)}, which is not there")
-    if trouble is not None:
-        return trouble
-    if root is not None and os.path.isdir(root):
-        return Trouble(Verdict.MISSING, "is not there: the environment has no bin/python")
-    return Trouble(Verdict.MISSING, "is not on PATH" if candidate.name else "is not there")
+    verdict, detail = Verdict.MISSING, "is not on PATH" if candidate.name else "is not there"
+    if root is not None and (source is Source.MANAGED or source in DECISIVE) and not is_complete(Path(root), "bin"):
+        detail = "is half built" if os.path.isdir(root) else "is not built"
+    elif root is not None and source in {Source.DOT_VENV, Source.VENV} and not is_trusted(root, cwd):
+        verdict, detail = Verdict.UNUSABLE, "belongs to somebody else than its directory; name it to use it"
+    else:
+        if root is not None and os.path.isdir(root):
+            detail = "is not there: the environment has no bin/python"
+        for path in reversed(candidate.paths):
+            if os.path.isfile(path):
+                verdict, detail = Verdict.UNUSABLE, "is not executable"
+            elif os.path.islink(path):
+                verdict, detail = Verdict.MISSING, f"is a link to {os.readlink(path)}, which is not there"
+        usable = (path for path in candidate.paths if os.path.isfile(path) and os.access(path, os.X_OK))
+        if (found := next(usable, None)) is not None:
+            return found
+    return Attempt(source, shortened(candidate.name or candidate.paths[0], 1024), verdict, detail)
 
 
 # -- what they say of themselves ---------------------------------------------------------------------------------------
@@ -219,9 +210,6 @@ class Interpreter(msgspec.Struct, frozen=True):
 
     executable: str
     version: tuple[int, ...]
-    prefix: str
-    venv: bool
-    conda: bool
     ipykernel: str | None
     lacking: tuple[str, ...]
     tag: str  # names its overlay
@@ -230,30 +218,25 @@ class Interpreter(msgspec.Struct, frozen=True):
     path: str = ""
 
     @property
-    def activation(self) -> Activation:
-        """What activating its environment would say."""
-        kind = PrefixKind.VENV if self.venv else PrefixKind.CONDA if self.conda else PrefixKind.PLAIN
-        return Activation(str(Path(self.executable).parent), self.prefix, kind)
-
-    @property
-    def shim(self) -> bool:
+    def is_shim(self) -> bool:
         """Whether the program that was found is only a way to another one."""
         return os.path.realpath(self.path) != os.path.realpath(self.executable)
 
     def stamps(self) -> Stamps:
         """Return what differs when a file has changed that the answer depends on."""
-        return stamped((self.path, os.path.realpath(self.path), f"{self.prefix}/pyvenv.cfg", *self.packages))
+        settings = str(Path(self.executable).parent.with_name("pyvenv.cfg"))
+        return stamped((self.path, os.path.realpath(self.path), settings, *self.packages))
 
 
-def read_report(path: str, text: str) -> Interpreter | Trouble:
+def read_report(path: str, text: str) -> Interpreter | str:
     """Turn the report among what an interpreter printed into a value: start-up files may print, too."""
     lines = [line for line in text.splitlines() if line.startswith(self_report.MARK)]
     if not lines:
-        return Trouble(Verdict.FAILED, "exits with 0 without an answer")
+        return "exits with 0 without an answer"
     try:
         said = msgspec.json.decode(lines[-1].removeprefix(self_report.MARK), type=Interpreter)
     except msgspec.DecodeError:
-        return Trouble(Verdict.FAILED, "gives an answer that makes no sense")
+        return "gives an answer that makes no sense"
     return msgspec.structs.replace(said, path=path, executable=said.executable or path)
 
 
@@ -268,32 +251,34 @@ class InterpreterProbe:
         self._answers: dict[tuple[str, str], tuple[Interpreter, Stamps, float]] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def ask(self, path: str, cwd: str, env: Callable[[], Mapping[str, str]]) -> Interpreter | Trouble:
-        """Ask an interpreter what it is; who asks meanwhile waits for the same answer. `cwd` matters to shims."""
+    async def ask(self, path: str, cwd: str, env: Callable[[], Mapping[str, str]]) -> Interpreter | str:
+        """Return what an interpreter is, or why it cannot be used; who asks meanwhile waits for the same answer.
+
+        `cwd` matters to shims.
+        """
         lock = self._asking.setdefault(path, asyncio.Lock())
         async with lock:
             for key in ((path, ""), (path, cwd)):
                 said, seen, until = self._answers.get(key, (None, {}, 0.0))
                 if said is not None and time.monotonic() < until and await asyncio.to_thread(said.stamps) == seen:
                     return said
-            name = f"{PROGRAMS}ask-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
-            argv = (path, "-I", _SCRIPT)
-            try:
-                ended = await program.run(self._client, argv, name=name, cwd=cwd, env=env(), timeout=PROBE_SECONDS)
-            except TimeoutError:
-                return Trouble(Verdict.TIMED_OUT, f"does not answer within {PROBE_SECONDS:g} s")
-            except StartFailedError as error:
-                return Trouble(Verdict.FAILED, f"cannot be started: {error.detail}")
-            if ended.code != 0:
-                return Trouble(Verdict.FAILED, how_it_ended(ended))
-            answer = read_report(path, ended.stdout)
+            answer = await self._run(path, cwd, env())
             if isinstance(answer, Interpreter):
-                until = time.monotonic() + (SHIM_SECONDS if answer.shim else float("inf"))
+                key, until = (path, ""), float("inf")
+                if answer.is_shim:
+                    key, until = (path, cwd), time.monotonic() + SHIM_SECONDS
                 while len(self._answers) >= REMEMBERED:
                     del self._answers[next(iter(self._answers))]
-                self._answers[path, cwd if answer.shim else ""] = (
-                    answer,
-                    await asyncio.to_thread(answer.stamps),
-                    until,
-                )
+                self._answers[key] = answer, await asyncio.to_thread(answer.stamps), until
             return answer
+
+    async def _run(self, path: str, cwd: str, env: Mapping[str, str]) -> Interpreter | str:
+        name = f"{PROGRAMS}ask-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+        argv = (path, "-I", _SCRIPT)
+        try:
+            ended = await program.run(self._client, argv, name=name, cwd=cwd, env=env, timeout=PROBE_SECONDS)
+        except TimeoutError:
+            return f"does not answer within {PROBE_SECONDS:g} s"
+        except StartFailedError as error:
+            return f"cannot be started: {error.detail}"
+        return read_report(path, ended.stdout) if ended.code == 0 else how_it_ended(ended)

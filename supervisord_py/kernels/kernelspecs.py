@@ -125,18 +125,13 @@ def _find(name: str, backend: BackendName, path: str) -> Kernelspec:
     argv = tuple(_TEMPLATE.sub(lambda found: known[found[0]], word) for word in said.argv)
     stanza = said.metadata.get("kernel_provisioner")
     provisioner = (isinstance(stanza, dict) and stanza.get("provisioner_name")) or LOCAL_PROVISIONER
-    if provisioner == OUR_PROVISIONER and backend is not BackendName.DIRECT:
+    is_direct = backend is BackendName.DIRECT
+    if provisioner != LOCAL_PROVISIONER and (provisioner == OUR_PROVISIONER) is not is_direct:
+        other = BackendName.GATEWAY_LOCAL if is_direct else BackendName.DIRECT
+        why = "cannot do that" if is_direct else "would ask this daemon, which would ask it again, without end"
         raise ConfigError(
-            f"the kernelspec {wanted} ({file}) starts its kernels through this daemon (provisioner {provisioner}); "
-            f"the backend {backend} would ask the daemon again, without end",
-            hint=f"use --backend {BackendName.DIRECT}, or another kernelspec",
-            kernelspec=wanted,
-        )
-    if provisioner not in {OUR_PROVISIONER, LOCAL_PROVISIONER} and backend is BackendName.DIRECT:
-        raise ConfigError(
-            f"the kernelspec {wanted} ({file}) is started by the provisioner {provisioner}, elsewhere than on this "
-            "machine; the direct backend cannot do that",
-            hint=f"use --backend {BackendName.GATEWAY_LOCAL} or {BackendName.GATEWAY_EXTERNAL}",
+            f"the kernelspec {wanted} ({file}) starts its kernels by the provisioner {provisioner}: {backend} {why}",
+            hint=f"use --backend {other}, or another kernelspec",
             kernelspec=wanted,
         )
     spec = Kernelspec(wanted, argv, said.language, said.interrupt_mode, said.env, file)

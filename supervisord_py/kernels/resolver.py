@@ -10,15 +10,23 @@ from __future__ import annotations
 import asyncio
 import shlex
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, Attempt, Choice, Source, Verdict, shortened
-from supervisord_py.kernels.environment import Activation, Filtered, deactivated, filtered
+from supervisord_py.kernels.choice import (
+    BASH,
+    DECISIVE,
+    PYTHON,
+    SPEC_PREFIX,
+    Attempt,
+    Choice,
+    Source,
+    Verdict,
+)
+from supervisord_py.kernels.environment import MARKS, Activation, Filtered, deactivated, filtered
 from supervisord_py.kernels.exposure import Offer, report
 from supervisord_py.kernels.installs import (
     INSTALLER_SETTINGS,
@@ -26,26 +34,24 @@ from supervisord_py.kernels.installs import (
     Installs,
     find_installers,
     is_complete,
-    managed_install,
-    overlay_install,
 )
-from supervisord_py.kernels.interpreters import MANAGED, Candidate, InterpreterProbe, Trouble, candidates, refused
+from supervisord_py.kernels.interpreters import MANAGED, Candidate, InterpreterProbe, candidates, refused
 from supervisord_py.kernels.kernelspecs import find_kernelspec
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
 
     from supervisord_py.kernels.choice import ChooseRequest
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.exposure import CapabilityReport
     from supervisord_py.kernels.interpreters import Interpreter
     from supervisord_py.kernels.kernelspecs import Kernelspec
     from supervisord_py.process.keeper_client import KeeperClient
 
 OLDEST = (3, 8)  # Python versions below it run no kernel of ours
-_ACTIVE = frozenset({"VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"})
+_ACTIVE = frozenset({*MARKS, "CONDA_DEFAULT_ENV"})
 
 
 def ignore(_line: str) -> None:
@@ -58,9 +64,8 @@ class InterpreterResolver:
     def __init__(
         self, client: KeeperClient, *, environ: Mapping[str, str], own: Mapping[str, str] | None = None
     ) -> None:
-        self.client = client
         self.environ = deactivated(environ)
-        self.own = Environment(own or {})
+        self.own = own or {}
         self.probe = InterpreterProbe(client)
         self.installs = Installs(client)
 
@@ -82,28 +87,25 @@ class InterpreterResolver:
         ConfigError: the interpreter of the settings does not run, or the kernelspec is broken; StartFailedError: none
         runs (`explanation` says why); TimedOutError: the deadline passed, an install goes on for the next call.
         """
-        return await Resolution(self, request, config, progress, install=install and config.managed).in_time()
+        return await Resolution(self, request, config, progress, install=install and config.managed).choice()
 
     async def explain(self, request: ChooseRequest, config: KernelsConfig) -> Choice:
         """Say what would be chosen and why, or why nothing. Installs nothing; that a start would is said."""
         resolution = Resolution(self, request, config)
         try:
-            return await resolution.in_time()
+            return await resolution.choice()
         except PxError:
-            found = resolution.failed
-            if found is None:
+            if resolution.failed is None:
                 raise
-            if resolution.installable and config.managed:
-                return replace(found, failure=f"{found.failure}; a start builds what is lacking first")
-            return found
+            return resolution.failed
 
     async def capabilities(
         self,
         config: KernelsConfig,
         ask_gateway: Callable[[], Awaitable[str | None]],
         request: ChooseRequest,
-    ) -> CapabilityReport:
-        """Say which cells can be run here, in the folder and environment of a request. Installs nothing.
+    ) -> dict[str, Any]:
+        """Return which cells can be run here, in the folder and environment of a request. Installs nothing.
 
         `ask_gateway` says why the external gateway cannot be used; it is called where cells would run there.
         """
@@ -112,14 +114,14 @@ class InterpreterResolver:
         python = Offer(offered=False)
         if config.expose.python and config.backend is BackendName.GATEWAY_EXTERNAL:
             trouble = await ask_gateway()
-            python = Offer(offered=trouble is None, reason=trouble or "cells run at the external gateway")
+            python = Offer(trouble is None, trouble or "cells run at the external gateway")
         elif config.expose.python:
             resolution = Resolution(self, replace(request, backend=config.backend), config)
             try:
-                python = Offer(offered=True, program=(await resolution.in_time()).interpreter)
+                python = Offer(offered=True, program=(await resolution.choice()).interpreter)
             except (ConfigError, StartFailedError) as error:
                 python = Offer(offered=False, reason=error.detail)
-                if resolution.installable and config.managed:
+                if resolution.installable:
                     python = Offer(offered=True, reason="what it lacks will be built with the first cell")
         return report(config.expose, python, shell, config.backend)
 
@@ -139,31 +141,32 @@ class Resolution:
         self._resolver = resolver
         self._request = request
         self._config = config
-        self.progress = progress
+        self._progress = progress
         self._install = install
         environ = resolver.environ
         self._home = request.environ.get("HOME") or environ.get("HOME") or "/"
         # a PATH of the caller's comes with what was active beside it
         daemon = {k: v for k, v in environ.items() if k not in _ACTIVE or "PATH" not in request.environ}
-        self._source = Environment({**daemon, **request.environ})
+        self._source = {**daemon, **request.environ}
         self._path = self._source.get("PATH") or DEFAULT_PATH
+        self._secrets = (config.gateway.token,) if config.gateway.token else ()
         self._cwd = ""
         self._modules: tuple[str, ...] = ()
         self._attempts: list[Attempt] = []
         self.failed: Choice | None = None
         self.installable = False
 
-    async def in_time(self) -> Choice:
+    async def choice(self) -> Choice:
         try:
             async with asyncio.timeout_at(self._request.deadline):
-                return await self.choice()
+                return await self._choose()
         except TimeoutError:
             raise TimedOutError(
                 "the time of the call was over before there was an interpreter for it",
                 hint="ask again: what is being built goes on; or give the call more time with --timeout",
             ) from None
 
-    async def choice(self) -> Choice:
+    async def _choose(self) -> Choice:
         request = self._request
         self._cwd = await asyncio.to_thread(interpreters.real_cwd, request.cwd, self._home)
         if request.language == BASH or request.backend is BackendName.BASH:
@@ -205,7 +208,7 @@ class Resolution:
         notices = tuple(  # cells run with another's packages now
             f"{each.sentence}{f' ({each.remedy})' if each.remedy else ''}; cells run with {path} instead"
             for each in before
-            if each.passed_over
+            if each.verdict is Verdict.UNUSABLE
         )
         return self._made(
             key or interpreters.session_path(path),
@@ -259,8 +262,8 @@ class Resolution:
                 raise refused("/interpreter", detail, hint)
             raise ConfigError(f"kernels.python = {MANAGED!r}, but {detail}", hint=hint, key=Source.SETTING.value)
         if (request or setting) == MANAGED and self._install:
-            tools = await asyncio.to_thread(find_installers, self._path)
-            await self._resolver.installs.ensure(managed_install(managed, tools), self._installer_env(), self.progress)
+            install = (await asyncio.to_thread(find_installers, self._path)).managed(managed)
+            await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
         return candidates(
             self._cwd,
             self._request.environ,
@@ -274,76 +277,64 @@ class Resolution:
     async def _first_that_runs(self, order: Sequence[Candidate]) -> tuple[str, Activation, str | None] | None:
         """Return path, environment and overlay of the first that runs; what is said of each goes to the attempts."""
 
-        def look_around() -> list[str | Trouble]:
+        def look_around() -> list[str | Attempt]:
             self._modules = interpreters.module_folders(str(self._config.modules_dir), self._cwd)
             return [interpreters.find(each, self._cwd) for each in order]
 
-        taken = None
-        for candidate, look in zip(order, await asyncio.to_thread(look_around), strict=True):
-            source = candidate.source
-            if isinstance(look, Trouble):
-                self.installable |= look.verdict is Verdict.NOT_BUILT and source.decisive
-                self._note(source, candidate.name or candidate.paths[0], look)
+        taken: tuple[str, Activation, str | None] | None = None
+        for candidate, found in zip(order, await asyncio.to_thread(look_around), strict=True):
+            if isinstance(found, Attempt):
+                attempt = found
+                self.installable |= candidate.root is not None and candidate.source in DECISIVE
             elif taken is not None:
-                self._note(source, look, Trouble(Verdict.NOT_NEEDED, "was not needed: an earlier one runs"))
+                detail = "was not needed: an earlier one runs"
+                attempt = Attempt(candidate.source, found, Verdict.NOT_NEEDED, detail)
             else:
-                taken = await self._try(source, look)
+                attempt, executable, overlay = await self._asked(candidate.source, found)
+                if attempt.verdict is Verdict.TAKEN:
+                    taken = attempt.path, interpreters.activation_of(executable), overlay
+            self._attempts.append(attempt)
         return taken
 
-    def _note(self, source: Source, path: str, said: Trouble, version: str | None = None, remedy: str = "") -> None:
-        self._attempts.append(
-            Attempt(source, shortened(path, 1024), said.verdict, said.detail, version, remedy or None)
-        )
-
-    async def _try(self, source: Source, path: str) -> tuple[str, Activation, str | None] | None:
+    async def _asked(self, source: Source, path: str) -> tuple[Attempt, str, str | None]:
+        """Return what came of a candidate that is there, its executable, and the overlay that it needs."""
         if self._config.skip_check:
-            self._note(source, path, Trouble(Verdict.TAKEN, "exists; it was not asked, by setting"))
-            return path, await asyncio.to_thread(interpreters.activation_of, path), None
+            return Attempt(source, path, Verdict.TAKEN, "exists; it was not asked, by setting"), path, None
         asked = await self._resolver.probe.ask(path, self._cwd, lambda: self._filtered(None, None).env)
-        if isinstance(asked, Trouble):
-            self._note(source, path, asked)
-            return None
-        version = ".".join(str(part) for part in asked.version)
+        if isinstance(asked, str):
+            return Attempt(source, path, Verdict.UNUSABLE, asked), path, None
+        version, why, remedy, overlay = ".".join(map(str, asked.version)), None, None, None
+        runs = f"runs, with ipykernel {asked.ipykernel}"
         if asked.version[:2] < OLDEST:
-            detail = f"is Python {version}; kernels need {OLDEST[0]}.{OLDEST[1]} or newer"
-            self._note(source, path, Trouble(Verdict.TOO_OLD, detail), version)
-            return None
-        overlay, runs = None, f"runs, with ipykernel {asked.ipykernel}"
-        if asked.lacking:
-            overlay = str(self._config.data_dir / "overlays" / asked.tag)
-            runs = f"runs, with the overlay {overlay}"
-            why, remedy = await self._overlay_trouble(asked, overlay)
-            if why is not None:
-                lack = Trouble(Verdict.NO_IPYKERNEL, f"has no {asked.lacking[0]}, and {why}")
-                self._note(source, path, lack, version, remedy)
-                return None
+            why = f"is Python {version}; kernels need {OLDEST[0]}.{OLDEST[1]} or newer"
+        elif asked.lacking:
+            folder = self._config.data_dir / "overlays" / asked.tag
+            overlay, runs = str(folder), f"runs, with the overlay {folder}"
+            why, remedy = await self._overlay_trouble(asked, folder)
+        if why is not None:
+            return Attempt(source, path, Verdict.UNUSABLE, why, version, remedy), path, None
         # a shim found on PATH gives way to what it leads to; what somebody named by its path stays
-        path = asked.executable if asked.shim and source is Source.PATH else path
-        self._note(source, path, Trouble(Verdict.TAKEN, runs), version)
-        return path, asked.activation, overlay
+        path = asked.executable if asked.is_shim and source is Source.PATH else path
+        return Attempt(source, path, Verdict.TAKEN, runs, version), asked.executable, overlay
 
-    async def _overlay_trouble(self, asked: Interpreter, overlay: str) -> tuple[str | None, str]:
+    async def _overlay_trouble(self, asked: Interpreter, overlay: Path) -> tuple[str | None, str | None]:
         """Say why an interpreter has no overlay, which is installed if it may be, and the command that helps."""
-        if await asyncio.to_thread(is_complete, Path(overlay), "ipykernel"):
-            return None, ""
+        if await asyncio.to_thread(is_complete, overlay, "ipykernel"):
+            return None, None
         tools = await asyncio.to_thread(find_installers, self._path)
-        remedy = tools.add_ipykernel(asked.executable, has_pip=asked.pip)
-        install = overlay_install(asked.executable, overlay, tools, has_pip=asked.pip)
-        if install is None or not self._install:
+        remedy, why = tools.add_ipykernel(asked.executable, has_pip=asked.pip), "there is no overlay for it"
+        install = tools.overlay(asked.executable, overlay, has_pip=asked.pip)
+        if install is not None and self._install:
+            try:
+                await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
+                return None, None
+            except InstallFailedError as error:
+                why = error.detail
+        else:
             self.installable |= install is not None
-            return "there is no overlay for it", remedy
-        try:
-            await self._resolver.installs.ensure(install, self._installer_env(), self.progress)
-        except InstallFailedError as error:
-            return error.detail, remedy
-        return None, ""
+        return f"has no {asked.lacking[0]}, and {why}", remedy
 
     # -- environments --------------------------------------------------------------------------------------------------
-
-    @property
-    def _secrets(self) -> tuple[str, ...]:
-        token = self._config.gateway.token
-        return (token,) if token else ()
 
     def _filtered(self, activation: Activation | None, spec: Kernelspec | None) -> Filtered:
         extra = {**(spec.environment(self._source) if spec else {}), **self._request.extra}
@@ -361,8 +352,9 @@ class Resolution:
 
     def _none_runs(self, spec: Kernelspec | None) -> PxError:
         """Return the error: what was named in a request is input, in a setting or a kernelspec configuration."""
+        self.installable = self.installable and self._config.managed
         attempts = tuple(self._attempts)
-        there = [each.sentence for each in attempts if each.passed_over]
+        there = [each.sentence for each in attempts if each.verdict is Verdict.UNUSABLE]
         if len(attempts) == 1:
             detail = f"the interpreter {attempts[0].sentence}"
         elif there:
@@ -370,19 +362,19 @@ class Resolution:
         else:
             detail = f"no Python for cells: none of {', '.join(each.path for each in attempts)} is there"
         name, env = (spec.name if spec else None), self._filtered(None, spec)
-        self.failed = self._made("", env, kernelspec=name, failure=detail)
+        failure = f"{detail}; a start builds what is lacking first" if self.installable else detail
+        self.failed = self._made("", env, kernelspec=name, failure=failure)
         source = attempts[0].source
         venv = shlex.quote(f"{self._cwd.rstrip('/')}/.venv")
         hint = next((each.remedy for each in attempts if each.remedy), None) or (
             "pxctl kernel start --explain"
-            if source.decisive
+            if source in DECISIVE
             else f"python3 -m venv {venv} && {venv}/bin/python -m pip install ipykernel"
         )
         members: dict[str, Any] = {"hint": hint, "explanation": self.failed.document()}
         if source is Source.REQUEST:
             return InvalidInputError(detail, errors=[{"pointer": "/interpreter", "message": detail}], **members)
-        if source is Source.SETTING:
-            return ConfigError(detail, key=source.value, **members)
-        if source is Source.KERNELSPEC:
-            return ConfigError(detail, kernelspec=name, **members)
+        if source in DECISIVE:
+            where = {"key": source.value} if source is Source.SETTING else {"kernelspec": name}
+            return ConfigError(detail, **where, **members)
         return StartFailedError(detail, reason="spawn_failed", stage="interpreter", **members)

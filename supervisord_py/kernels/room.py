@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.exposure import CapabilityReport
     from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session_register import LiveSession, SessionView
     from supervisord_py.ledger.kernels import KernelCellRow
@@ -231,8 +230,8 @@ class Kernels:
 
         return await kernelspecs.documents()
 
-    async def capabilities(self, cwd: str | None = None, environ: Mapping[str, str] | None = None) -> CapabilityReport:
-        """Say which kinds of cells are offered, and why not."""
+    async def capabilities(self, cwd: str | None = None, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return which kinds of cells are offered, and why not."""
 
         async def ask_gateway() -> str | None:
             gateway: Any = await self.pool.driver.backends.get(BackendName.GATEWAY_EXTERNAL)

@@ -52,12 +52,11 @@ def script(path: Path, text: str) -> Path:
 def fake_python(path: Path, **said: Any) -> Path:
     """Write a script that answers as an interpreter does; `said` overrides what it says."""
     kernel = said.get("ipykernel", "7.4.0")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (path.parent.parent / "pyvenv.cfg").touch()
     whole = {
         "version": [3, 12, 1],
         "executable": str(path),
-        "prefix": str(path.parent.parent),
-        "venv": True,
-        "conda": False,
         "ipykernel": kernel,
         "lacking": [] if kernel else ["ipykernel", "zmq"],
         "pip": True,
@@ -142,7 +141,7 @@ class ResolverHouse:
 
     def install_with(self, monkeypatch: pytest.MonkeyPatch, first: str = "") -> None:
         """Let a script play uv; `first` is what it does first."""
-        python = fake_python(self.folder / "managed-python", executable="", prefix=str(self.folder / "data" / "python"))
+        python = fake_python(self.folder / "managed-python", executable="")
         text = FAKE_UV.format(log=self.uv_log, first=first, python=python)
         uv = script(self.folder / "uv", text)
         monkeypatch.setattr(resolver, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))

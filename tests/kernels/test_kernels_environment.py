@@ -11,16 +11,15 @@ from supervisord_py.kernels.environment import (
     OURS,
     Activation,
     Filtered,
-    PrefixKind,
     Why,
     deactivated,
     filtered,
 )
 from supervisord_py.process.child_environment import Environment
 
-VENV = Activation("/work/.venv/bin", "/work/.venv", PrefixKind.VENV)
-CONDA = Activation("/opt/conda/envs/x/bin", "/opt/conda/envs/x", PrefixKind.CONDA)
-PLAIN = Activation("/usr/bin", "/usr", PrefixKind.PLAIN)
+VENV = Activation("/work/.venv/bin", "/work/.venv", "VIRTUAL_ENV")
+CONDA = Activation("/opt/conda/envs/x/bin", "/opt/conda/envs/x", "CONDA_PREFIX")
+PLAIN = Activation("/usr/bin", "/usr")
 ACTIVATED = {"VIRTUAL_ENV", "CONDA_PREFIX", "PATH"}
 
 
@@ -136,7 +135,6 @@ def test_the_chosen_bin_leads_the_path_exactly_once(
         first, *rest = env["PATH"].split(":")
         assert first == activation.bin
         assert activation.bin not in {entry.rstrip("/") for entry in rest}
-    marks = {"VIRTUAL_ENV": PrefixKind.VENV, "CONDA_PREFIX": PrefixKind.CONDA}
-    for name, kind in marks.items():
-        expected = activation.prefix if activation.kind is kind and not is_denied(name, rules) else None
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        expected = activation.prefix if activation.mark == name and not is_denied(name, rules) else None
         assert env.get(name) == expected

@@ -53,4 +53,4 @@ def test_python_degrades_to_bash_and_bash_to_nothing(
     *, wanted: Expose, python: bool, bash: bool, offered: Expose | None
 ) -> None:
     said = report(wanted, Offer(offered=python), "/bin/bash" if bash else None, BackendName.DIRECT)
-    assert said.expose is offered
+    assert said["expose"] is offered

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from kernels.resolver_house import PATIENCE, ResolverHouse, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError, StartFailedError
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
+from supervisord_py.kernels.choice import DECISIVE, ChooseRequest, Source, Verdict
 from supervisord_py.kernels.interpreters import MANAGED, Candidate, candidates
 from supervisord_py.kernels.session import BackendName
 
@@ -41,10 +41,10 @@ async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: 
     told = {each.source: (each.verdict, each.detail) for each in choice.attempts}
     assert told == {
         Source.VIRTUAL_ENV: (Verdict.MISSING, "is not there"),
-        Source.CONDA_PREFIX: (Verdict.FAILED, "exits with 3: no such library"),
+        Source.CONDA_PREFIX: (Verdict.UNUSABLE, "exits with 3: no such library"),
         Source.DOT_VENV: (Verdict.MISSING, "is a link to /nowhere/python3.9, which is not there"),
         Source.VENV: (Verdict.TAKEN, "runs, with ipykernel 7.4.0"),
-        Source.MANAGED: (Verdict.NOT_BUILT, "is not built"),
+        Source.MANAGED: (Verdict.MISSING, "is not built"),
         Source.PATH: (Verdict.MISSING, "is not on PATH"),
     }
     assert choice.interpreter == str(house.proj / "venv" / "bin" / "python")
@@ -56,19 +56,17 @@ async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: 
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict", "detail"),
+    ("kind", "detail"),
     [
-        ("old", Verdict.TOO_OLD, "is Python 3.7.16; kernels need 3.8 or newer"),
-        ("closed", Verdict.NOT_EXECUTABLE, "is not executable"),
-        ("silent", Verdict.FAILED, "exits with 0 without an answer"),
-        ("killed", Verdict.FAILED, "was killed by signal 9"),
-        ("nonsense", Verdict.FAILED, "gives an answer that makes no sense"),
-        ("not a program", Verdict.FAILED, "cannot be started"),
+        ("old", "is Python 3.7.16; kernels need 3.8 or newer"),
+        ("closed", "is not executable"),
+        ("silent", "exits with 0 without an answer"),
+        ("killed", "was killed by signal 9"),
+        ("nonsense", "gives an answer that makes no sense"),
+        ("not a program", "cannot be started"),
     ],
 )
-async def test_why_an_interpreter_is_passed_over(
-    house: ResolverHouse, kind: str, verdict: Verdict, detail: str
-) -> None:
+async def test_why_an_interpreter_is_passed_over(house: ResolverHouse, kind: str, detail: str) -> None:
     python = house.proj / ".venv" / "bin" / "python"
     fake_python(python, version=[3, 7, 16])
     if kind == "closed":
@@ -79,7 +77,7 @@ async def test_why_an_interpreter_is_passed_over(
         script(python, {"silent": "", "killed": "kill -9 $$", "nonsense": "echo 'px-self-report {}'"}[kind])
     explanation = await house.resolver.explain(ChooseRequest(cwd=str(house.proj)), house.config)
     (attempt,) = (each for each in explanation.attempts if each.source is Source.DOT_VENV)
-    assert (attempt.verdict, attempt.detail[: len(detail)]) == (verdict, detail)
+    assert (attempt.verdict, attempt.detail[: len(detail)]) == (Verdict.UNUSABLE, detail)
     assert explanation.failure
 
 
@@ -90,7 +88,7 @@ async def test_an_interpreter_that_hangs_is_given_up_and_nothing_of_it_is_left(
     script(house.proj / ".venv" / "bin" / "python", "sleep 600 & wait")
     with pytest.raises(StartFailedError, match=r"does not answer within 0\.2 s") as caught:
         await house.choose()
-    assert caught.value.extra["explanation"]["candidates"][0]["reason"] == "timed_out"
+    assert caught.value.extra["explanation"]["candidates"][0]["reason"] == "unusable"
     assert list(await house.placement.list("program:")) == []
 
 
@@ -237,7 +235,7 @@ def order(**around: Any) -> tuple[Candidate, ...]:
 def test_what_is_named_decides_alone(around: dict[str, Any], source: Source, paths: tuple[str, ...]) -> None:
     (only,) = order(**around)
     assert only.source is source
-    assert only.source.decisive
+    assert only.source in DECISIVE
     assert only.paths[: len(paths)] == paths
 
 

@@ -44,9 +44,6 @@ def report() -> "dict[str, object]":
     return {
         "version": list(sys.version_info[:3]),
         "executable": sys.executable,
-        "prefix": sys.prefix,
-        "venv": isolated,
-        "conda": os.path.isdir(os.path.join(sys.prefix, "conda-meta")),
         "ipykernel": version_of("ipykernel"),
         "lacking": [name for name in NEEDED if importlib.util.find_spec(name) is None],
         "pip": importlib.util.find_spec("pip") is not None,
