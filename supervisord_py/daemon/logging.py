@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import re
 import socket
@@ -25,13 +24,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
+from supervisord_py.config.settings import HIDDEN
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor
 
-HIDDEN = "[hidden]"
-MAX_DEPTH = 6
 MAX_TEXT = 16 * 1024
-MAX_ITEMS = 200
 JOURNAL_SOCKET = "/run/systemd/journal/socket"
 MAX_VALUE = 32 * 1024
 """Bytes of one field; a longer value is cut, so that an entry stays far below the socket's buffer (EMSGSIZE)."""
@@ -58,7 +56,6 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
             exception_formatter=structlog.dev.plain_traceback,
         )
     first: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
     ]
@@ -68,7 +65,7 @@ def configure_log(level: str, stream: TextIO | None = None) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
-    last: list[Processor] = [ProcessorFormatter.remove_processors_meta, structlog.processors.format_exc_info, redact]
+    last: list[Processor] = [ProcessorFormatter.remove_processors_meta, structlog.processors.format_exc_info, _redact]
     handler.setFormatter(
         ProcessorFormatter(processors=[*last, renderer], foreign_pre_chain=[*first, structlog.stdlib.add_logger_name])
     )
@@ -103,7 +100,7 @@ class JournalHandler(_StreamHandler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send one event, or write it to the fallback."""
         try:
-            self._socket.sendto(encode_entry(journal_fields(json.loads(self.format(record)))), self._path)
+            self._socket.sendto(journal_entry(json.loads(self.format(record))), self._path)
         except OSError:
             super().emit(record)
 
@@ -122,22 +119,22 @@ def stderr_is_journal(named: str | None, stream: TextIO) -> bool:
     return named == f"{seen.st_dev}:{seen.st_ino}"
 
 
-def journal_fields(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Map one event to journald's fields: ours are PX_EVENT, PX_UNIT and so on. Pure."""
-    event = str(facts.get("event", ""))
-    rest = {name: _text(fact) for name, fact in facts.items() if name not in {"event", "level", "time", "exception"}}
+def journal_entry(facts: Mapping[str, Any]) -> bytes:
+    """Serialise an event: for each field name, newline, the length as 64 bits little-endian, value, newline."""
+    event, told = str(facts.get("event", "")), {"event", "level", "time", "exception"}
+    rest = {
+        name: fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False)
+        for name, fact in facts.items()
+        if name not in told
+    }
     message = " ".join([event, *(f"{name}={text}" for name, text in rest.items())])
-    return {
+    fields = {
         "MESSAGE": f"{message}\n{facts['exception']}" if "exception" in facts else message,
         "PRIORITY": str(PRIORITIES.get(str(facts.get("level")), 6)),
         "SYSLOG_IDENTIFIER": "pxd",
         "PX_EVENT": event,
         **{f"PX_{_NOT_A_FIELD.sub('_', name.upper())}"[:64]: text for name, text in rest.items()},
     }
-
-
-def encode_entry(fields: Mapping[str, str]) -> bytes:
-    """Serialise one entry: name, newline, the length as 64 bits little-endian, value, newline; so for each. Pure."""
     parts = []
     for name, text in fields.items():
         value = text.encode("utf-8", "replace")[:MAX_VALUE]
@@ -150,39 +147,27 @@ def _json(_logger: Any, _name: str, event: EventDict) -> str:
     return json.dumps({**first, **event}, ensure_ascii=False)
 
 
-def _text(fact: Any) -> str:
-    return fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False)
-
-
-def redact(_logger: Any, _name: str, event: EventDict) -> EventDict:
-    """Make every fact of an event presentable; a processor of structlog."""
+def _redact(_logger: Any, _name: str, event: EventDict) -> EventDict:
     return {name: presentable(name, fact) for name, fact in event.items()}
 
 
-def presentable(name: str, value: Any, depth: int = 0) -> Any:
+def presentable(name: str, value: Any) -> Any:
     """Return `value`, a fact called `name`, as JSON values without secrets."""
     if isinstance(value, Enum):
         value = value.value
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool | int | float):
         return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
     if _SECRET.search(name) and not _ABOUT_A_SECRET.search(name):
         return HIDDEN
-    if isinstance(value, bytes | bytearray):
-        value = bytes(value).decode("utf-8", "replace")
-    if isinstance(value, BaseException):
-        value = f"{type(value).__name__}: {value}"
-    if isinstance(value, str | PurePath):
-        text = str(value)
-        return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
     if isinstance(value, Mapping) and name.lower() in _ENVIRONMENTS:
         return sorted(str(key) for key in value)
-    if not isinstance(value, Mapping | list | tuple | AbstractSet):
-        return f"<{type(value).__name__}>"
-    if depth >= MAX_DEPTH:
-        return "…"
     if isinstance(value, Mapping):
-        items = list(value.items())[:MAX_ITEMS]
-        return {str(key): presentable(str(key), each, depth + 1) for key, each in items}
-    return [presentable(name, each, depth + 1) for each in list(value)[:MAX_ITEMS]]
+        return {str(key): presentable(str(key), each) for key, each in value.items()}
+    if isinstance(value, list | tuple | AbstractSet):
+        return [presentable(name, each) for each in value]
+    if isinstance(value, BaseException):
+        value = f"{type(value).__name__}: {value}"
+    if not isinstance(value, str | PurePath):
+        return f"<{type(value).__name__}>"
+    text = str(value)
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import pytest
 import structlog
 
+from supervisord_py.config.settings import HIDDEN
 from supervisord_py.daemon import logging as subject
 from supervisord_py.daemon.logging import (
-    HIDDEN,
     MAX_TEXT,
     JournalHandler,
     configure_log,
@@ -122,7 +122,6 @@ class Form(Enum):
     ("name", "value", "shown"),
     [
         ("api_key", "sk-1", HIDDEN),
-        ("Authorization", b"Bearer x", HIDDEN),
         ("password", ["a"], HIDDEN),
         ("token_file", "/a/b", "/a/b"),
         ("tokens", 512, 512),
@@ -131,12 +130,7 @@ class Form(Enum):
         ("thing", Object(), "<Object>"),
         ("form", Form.JSON, 2),
         ("error", ConflictError("no"), "ConflictError: no"),
-        ("raw", b"\xff", "�"),
         ("some", {1}, [1]),
-        ("n", float("nan"), "nan"),
-        ("x", 1.5, 1.5),
-        ("none", None, None),
-        ("flag", True, True),
         ("long", "x" * (MAX_TEXT + 1), "x" * MAX_TEXT + "…"),
     ],
 )
