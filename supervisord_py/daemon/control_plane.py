@@ -263,7 +263,7 @@ class ControlPlane:
         await asyncio.sleep(FIRST_PRUNE_SECONDS)
         while True:
             try:
-                _log.debug("pruned", rows=await retention.prune(self.ledger, retention.RetentionLimits(), time.time()))
+                _log.debug("pruned", rows=await retention.prune(self.ledger, time.time()))
             except PxError as error:
                 _log.warning("prune_failed", detail=error.detail)
             await asyncio.sleep(PRUNE_SECONDS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import sqlite3
 
-    from supervisord_py.ledger.store import Durability, Ledger
+    from supervisord_py.ledger.store import Ledger
 
 CUT_OFF = 0  # status of a row whose control plane ended before the answer did (set at the opening of the ledger)
 
@@ -40,13 +40,13 @@ async def claim(ledger: Ledger, key: str, route: str, digest: str, now: float) -
     return await ledger.call(run)
 
 
-async def complete(ledger: Ledger, key: str, route: str, status: int, content_type: str, body: bytes) -> Durability:
+async def complete(ledger: Ledger, key: str, route: str, status: int, content_type: str, body: bytes) -> bool:
     """Keep the answer."""
     sql = "UPDATE idempotency SET status = ?, content_type = ?, body = ? WHERE key = ? AND route = ?"
     return await ledger.write(lambda connection: connection.execute(sql, (status, content_type, body, key, route)))
 
 
-async def abandon(ledger: Ledger, key: str, route: str) -> Durability:
+async def abandon(ledger: Ledger, key: str, route: str) -> bool:
     """Free a key whose request had no effect."""
     sql = "DELETE FROM idempotency WHERE key = ? AND route = ?"
     return await ledger.write(lambda connection: connection.execute(sql, (key, route)))

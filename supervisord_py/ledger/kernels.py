@@ -16,7 +16,7 @@ from supervisord_py.ledger.table import Table
 if TYPE_CHECKING:
     import sqlite3
 
-    from supervisord_py.ledger.store import Durability, Ledger
+    from supervisord_py.ledger.store import Ledger
 
 
 RUNNING = "running"
@@ -119,7 +119,7 @@ async def all_sessions(ledger: Ledger) -> list[KernelSessionRow]:
     return await SESSIONS.find(ledger, "ORDER BY coalesce(last_used, created_at) DESC, id")
 
 
-async def dispatch(ledger: Ledger, cell: KernelCellRow) -> Durability:
+async def dispatch(ledger: Ledger, cell: KernelCellRow) -> bool:
     """Record a cell that is about to be sent; an id that is there already stays as it is."""
     return await ledger.write(CELLS.insert(cell))
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from supervisord_py.ledger.instants import optional_text, to_text
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, Execution, Status
+from supervisord_py.ledger.table import to_text
 
 if TYPE_CHECKING:
     import sqlite3
@@ -47,8 +47,8 @@ async def page(ledger: Ledger, wanted: ExecutionFilter) -> ExecutionPage:
     index = "pipe_executions_history" if wanted.pipe is None else "pipe_executions_of_pipe"
     asked: dict[str, Any] = {
         "pipe_name = ?": wanted.pipe,
-        "queued_at >= ?": optional_text(wanted.since),
-        "queued_at < ?": optional_text(wanted.until),
+        "queued_at >= ?": None if wanted.since is None else to_text(wanted.since),
+        "queued_at < ?": None if wanted.until is None else to_text(wanted.until),
         "id < ?": wanted.before_id,
     }
     asked = {part: value for part, value in asked.items() if value is not None}

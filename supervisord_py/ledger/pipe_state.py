@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from supervisord_py.ledger.instants import to_text
-from supervisord_py.ledger.table import Table, together
+from supervisord_py.ledger.table import Table, to_text, together
 
 if TYPE_CHECKING:
     import sqlite3

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisord_py.ledger.instants import to_text
+from supervisord_py.ledger.table import to_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from supervisord_py.ledger.store import Ledger
 
 _DAY = 86_400.0
@@ -21,21 +23,20 @@ _DAY = 86_400.0
 class TableLimit(msgspec.Struct, frozen=True):
     """At most so many rows, none older than so many seconds."""
 
-    rows: int
+    rows: int = 100_000
     age_seconds: float = 90 * _DAY
 
 
-class RetentionLimits(msgspec.Struct, frozen=True):
-    """How much is kept of each kind."""
-
-    events: TableLimit = TableLimit(100_000)
-    runs: TableLimit = TableLimit(100_000)
-    instances: TableLimit = TableLimit(100_000)
-    idempotency_seconds: float = _DAY
-    kernel_cells: TableLimit = TableLimit(20_000)
-    kernel_sessions: TableLimit = TableLimit(1_000)
-    pipe_claims_seconds: float = 7 * _DAY
-
+LIMITS = {
+    "events": TableLimit(),
+    "runs": TableLimit(),
+    "instances": TableLimit(),
+    "kernel_cells": TableLimit(20_000),
+    "kernel_sessions": TableLimit(1_000),
+    "idempotency": TableLimit(age_seconds=_DAY),
+    "pipe_claims": TableLimit(age_seconds=7 * _DAY),
+}
+"""How much is kept of each table; of the last two any number."""
 
 _BY_AGE = {
     "events": "SELECT rowid FROM events WHERE time < ? AND id < (SELECT max(id) FROM events) ORDER BY id",
@@ -61,11 +62,12 @@ _BY_COUNT = {
 }
 
 
-async def prune(ledger: Ledger, limits: RetentionLimits, now: float, batch: int = 500) -> dict[str, int]:
+async def prune(
+    ledger: Ledger, now: float, limits: Mapping[str, TableLimit] = LIMITS, batch: int = 500
+) -> dict[str, int]:
     """Remove what is beyond the limits at `now` (Unix seconds); return how many rows went of each table that lost any.
 
-    Raises:
-        LedgerDegradedError: The disk takes nothing; what was removed before that stays removed.
+    Raises LedgerDegradedError: the disk takes nothing; what was removed before that stays removed.
     """
     gone: dict[str, int] = {}
 
@@ -76,10 +78,9 @@ async def prune(ledger: Ledger, limits: RetentionLimits, now: float, batch: int 
             count = await ledger.call(lambda connection: connection.execute(sql, (bound, batch)).rowcount)
             gone[table] = gone.get(table, 0) + count
 
-    await remove("idempotency", _BY_AGE["idempotency"], now - limits.idempotency_seconds)
-    await remove("pipe_claims", _BY_AGE["pipe_claims"], to_text(now - limits.pipe_claims_seconds))
-    for table, by_count in _BY_COUNT.items():
-        limit: TableLimit = getattr(limits, table)
-        await remove(table, _BY_AGE[table], now - limit.age_seconds)
-        await remove(table, by_count, max(1, limit.rows))
+    for table, limit in limits.items():
+        oldest = now - limit.age_seconds
+        await remove(table, _BY_AGE[table], to_text(oldest) if table == "pipe_claims" else oldest)
+        if table in _BY_COUNT:
+            await remove(table, _BY_COUNT[table], max(1, limit.rows))
     return {table: count for table, count in gone.items() if count}

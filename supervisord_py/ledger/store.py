@@ -1,7 +1,7 @@
 """The ledger: one SQLite file, one writer, readers beside it; asynchronous outside, plain SQL inside.
 
 Law: nothing here ever blocks the loop or makes a request wait for a full disk. `write` returns once the row is
-committed, or at once with `DEFERRED` while the disk takes nothing; what is deferred is kept in order and written
+committed, or at once with False while the disk takes nothing; what is deferred is kept in order and written
 later, and until then `read` does not see it. `call` needs its result, so it fails instead of being deferred.
 """
 
@@ -11,7 +11,6 @@ import asyncio
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from enum import StrEnum
 from functools import partial
 from itertools import count
 from operator import methodcaller
@@ -28,17 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Durability", "Ledger", "LedgerDegradedError", "LedgerUnavailableError", "StoreLimits"]
-
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
-
-
-class Durability(StrEnum):
-    """How safe a write is when the call returns."""
-
-    COMMITTED = "committed"
-    DEFERRED = "deferred"
 
 
 class LedgerDegradedError(PxError):
@@ -115,8 +105,8 @@ class Ledger:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    async def write(self, operation: Callable[[sqlite3.Connection], object]) -> Durability:
-        """Run an operation in the next commit; DEFERRED while the disk takes nothing (it is kept and tried again).
+    async def write(self, operation: Callable[[sqlite3.Connection], object]) -> bool:
+        """Run an operation in the next commit; False while the disk takes nothing (it is kept and tried again).
 
         It runs in the writer's thread, maybe more than once; it executes statements, no BEGIN or COMMIT. An error of
         its own is raised.
@@ -125,8 +115,8 @@ class Ledger:
             async with asyncio.timeout(self._limits.stall_seconds):
                 await self._queued(operation, keeps=True)
         except (DeferredError, TimeoutError):
-            return Durability.DEFERRED
-        return Durability.COMMITTED
+            return False
+        return True
 
     def post(self, operation: Callable[[sqlite3.Connection], object]) -> None:
         """Queue an operation and go on; it takes effect in order with all others. Its failure is logged."""
@@ -145,8 +135,8 @@ class Ledger:
             raise LedgerDegradedError(str(error) or "the disk does not answer") from error
         return result
 
-    async def flush(self) -> Durability:
-        """Wait until everything queued so far is committed; DEFERRED when the disk takes nothing."""
+    async def flush(self) -> bool:
+        """Wait until everything queued so far is committed; False when the disk takes nothing."""
         return await self.write(lambda _: None)
 
     async def _queued(self, operation: Callable[[sqlite3.Connection], Any], *, keeps: bool) -> Any:

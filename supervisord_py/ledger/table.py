@@ -2,6 +2,7 @@
 
 Booleans are 0 and 1; maps, lists and Structs JSON text; words of an enum text. A damaged JSON cell reads as empty and
 any other damaged cell as the field's default: one bad cell must not hide a row.
+Moments of pipes are UTC, ISO 8601 with milliseconds and `Z`: they sort as the moments do, so that SQL compares them.
 What changes rows is an *operation*: it takes the connection of the writer, so that several make one transaction.
 """
 
@@ -10,12 +11,11 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
-
-from supervisord_py.ledger.instants import optional_text, to_seconds
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 Operation = Callable[["sqlite3.Connection"], Any]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MS = -62_135_596_800_000  # the year 1
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 class Table(Generic[Row]):
@@ -137,7 +140,7 @@ def _codec(kind: Any, is_moment: bool) -> tuple[Callable[[Any], Any], Callable[[
         (kind,) = [each for each in typing.get_args(kind) if each is not type(None)]
     kind = typing.get_origin(kind) or kind
     if is_moment:
-        return optional_text, to_seconds
+        return to_text, to_seconds
     if kind is bool:
         return int, bool
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -169,3 +172,19 @@ def together(*operations: Operation | None) -> Operation:
         return results[0] if results else None
 
     return run
+
+
+def to_text(seconds: float) -> str:
+    """Return Unix seconds as text, to the millisecond; one that no calendar knows as the nearest that it does."""
+    bounded = min(max(seconds * 1000.0, _FIRST_MS), _LAST_MS)
+    moment = _EPOCH + timedelta(milliseconds=round(bounded))
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def to_seconds(text: str | None) -> float | None:
+    """Return the Unix seconds of a text, None where there is none or it is damaged."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -18,7 +18,6 @@ from msgspec import structs
 
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.instants import to_text
 from supervisord_py.ledger.pipe_executions import (
     EXECUTIONS,
     ErrorType,
@@ -31,7 +30,7 @@ from supervisord_py.ledger.pipe_executions import (
     Trigger,
 )
 from supervisord_py.ledger.pipe_state import PIPE_STATES, claimed
-from supervisord_py.ledger.table import together
+from supervisord_py.ledger.table import to_text, together
 from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.adapters import AgentLimits, CannotRunError
 from supervisord_py.pipes.presets import PresetProblem, resolve

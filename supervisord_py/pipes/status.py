@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.ledger.instants import to_text
 from supervisord_py.ledger.pipe_executions import Group, cut_timeout
+from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due, events
 from supervisord_py.pipes.due import Never, Progress, Wait, decide
 from supervisord_py.pipes.grammar import parse_schedule

@@ -17,7 +17,7 @@ from supervisord_py.kernels.cell import CallRequest, Cell
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.instances import INSTANCES
-from supervisord_py.ledger.store import Durability, Ledger
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class RoomHouse:
     async def _committed(self) -> None:
         """Wait until all that was written so far is in the file: a busy disk makes the ledger give up for a while."""
         deadline = time.monotonic() + PATIENCE
-        while await self.ledger.flush() is not Durability.COMMITTED:
+        while not await self.ledger.flush():
             assert time.monotonic() < deadline, "the ledger was not written"
 
     async def words(self, unit: str | None = None) -> list[str]:

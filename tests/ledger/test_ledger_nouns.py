@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.ledger import events, idempotency, instances, retention
 from supervisord_py.ledger.events import EVENTS, Event, EventJournal
-from supervisord_py.ledger.idempotency import Done, InFlight, Interrupted, Mismatch, New
+from supervisord_py.ledger.idempotency import Known, claim
 from supervisord_py.ledger.instances import (
     INSTANCES,
-    PINS,
     RUNS,
     InstanceRow,
-    PinRow,
     RunRow,
 )
-from supervisord_py.ledger.retention import RetentionLimits, TableLimit
-from supervisord_py.ledger.store import Durability
+from supervisord_py.ledger.retention import TableLimit
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Reason
 
@@ -39,8 +36,8 @@ SPAWNED: dict[str, Any] = {
 
 async def test_the_story_of_an_instance(ledger: Ledger) -> None:
     starting = InstanceRow("k", "tool:x", 100.0, start_method="spawn", port=8000, spec_digest="d")
-    assert await ledger.write(INSTANCES.insert(starting)) is Durability.COMMITTED
-    assert await ledger.write(INSTANCES.insert(InstanceRow("k", "tool:other", 1.0))) is Durability.COMMITTED
+    assert await ledger.write(INSTANCES.insert(starting))
+    assert await ledger.write(INSTANCES.insert(InstanceRow("k", "tool:other", 1.0)))
     before = await INSTANCES.get(ledger, "k")
     assert before == InstanceRow("k", "tool:x", 100.0, start_method="spawn", port=8000, spec_digest="d")
     await ledger.write(INSTANCES.update("k", **SPAWNED))
@@ -136,22 +133,6 @@ async def test_the_story_of_a_run(open_ledger: OpenLedger) -> None:
     assert begin(ledger, "tool:x", 16.0) > second
 
 
-async def test_pins_survive_and_the_last_word_counts(open_ledger: OpenLedger) -> None:
-    ledger = await open_ledger()
-    await ledger.write(PINS.put(PinRow("tool:b", forever=False, pinned_at=1.0)))
-    await ledger.write(PINS.put(PinRow("tool:a", forever=False, pinned_at=2.0)))
-    await ledger.write(PINS.put(PinRow("tool:b", forever=True, pinned_at=3.0)))
-    await ledger.close()
-    ledger = await open_ledger()
-    assert await PINS.find(ledger, "ORDER BY unit") == [
-        PinRow("tool:a", False, 2.0),
-        PinRow("tool:b", True, 3.0),
-    ]
-    await ledger.write(PINS.delete("tool:b"))
-    await ledger.write(PINS.delete("tool:never"))
-    assert [it.unit for it in await PINS.find(ledger, "ORDER BY unit")] == ["tool:a"]
-
-
 async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
     stream = await EventStream.open(EventJournal(ledger), clock=lambda: 7.0)
@@ -180,27 +161,18 @@ async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledge
     assert [it.event for it in await again.latest(unit="tool:y")] == ["tool_stopped"]
 
 
-async def test_of_two_requests_with_one_key_one_begins(ledger: Ledger) -> None:
-    both = await asyncio.gather(*(idempotency.begin(ledger, "key", "POST /x", "digest", 1.0) for _ in range(2)))
-    assert set(map(type, both)) == {New, InFlight}
-    assert await idempotency.begin(ledger, "key", "POST /x", "another", 1.0) == Mismatch()
-    assert await idempotency.begin(ledger, "key", "POST /y", "digest", 1.0) == New()
-    answer = Done(200, "application/json", b'{"a": "\xff"}')
-    await idempotency.complete(ledger, "key", "POST /x", answer)
-    assert await idempotency.begin(ledger, "key", "POST /x", "digest", 1.0) == answer
-    await idempotency.abandon(ledger, "key", "POST /y")
-    assert await idempotency.begin(ledger, "key", "POST /y", "other", 1.0) == New()
-
-
-async def test_a_request_that_a_restart_cut_off_is_known_as_such(open_ledger: OpenLedger) -> None:
+async def test_of_two_requests_with_one_key_one_begins_and_a_restart_cuts_it_off(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
-    await idempotency.begin(ledger, "key", "r", "d", 1.0)
+    both = await asyncio.gather(*(claim(ledger, "key", "POST /x", "digest", 1.0) for _ in range(2)))
+    assert sorted(both, key=bool) == [None, Known("digest", None, None, None)], "the second is still under way"
+    assert await claim(ledger, "key", "POST /y", "other", 1.0) is None, "another route is another key"
+    await idempotency.complete(ledger, "key", "POST /x", 200, "text/plain", b"\xff")
     await ledger.close()
     ledger = await open_ledger()
-    assert await idempotency.begin(ledger, "key", "r", "d", 2.0) == Interrupted()
-    await idempotency.abandon(ledger, "key", "r")
-    assert await idempotency.begin(ledger, "key", "r", "d", 2.0) == New()
-    assert await idempotency.begin(ledger, "key", "r", "d", 2.0) == InFlight()
+    assert await claim(ledger, "key", "POST /x", "digest", 1.0) == Known("digest", 200, "text/plain", b"\xff")
+    assert await claim(ledger, "key", "POST /y", "other", 2.0) == Known("other", idempotency.CUT_OFF, None, None)
+    await idempotency.abandon(ledger, "key", "POST /y")
+    assert await claim(ledger, "key", "POST /y", "digest", 2.0) is None
 
 
 async def fill(ledger: Ledger) -> None:
@@ -210,31 +182,20 @@ async def fill(ledger: Ledger) -> None:
         journal.append(Event(number, float(number), "tool:x", "e", None, None, None, {}))
         run = begin(ledger, "tool:x", float(number))
         await ledger.write(INSTANCES.insert(InstanceRow(f"k{number:02}", "tool:x", float(number))))
-        await idempotency.begin(ledger, f"{number}", "r", "d", float(number))
+        await claim(ledger, f"{number}", "r", "d", float(number))
         if number <= 15:
             finish(ledger, run, float(number), "completed")
             await ledger.write(instances.ended(f"k{number:02}", float(number), "exit"))
-            await idempotency.complete(ledger, f"{number}", "r", Done(200, "", b""))
-
-
-async def test_pruning_by_count_keeps_the_newest_and_the_open(ledger: Ledger) -> None:
-    await fill(ledger)
-    few = TableLimit(3, 1e9)
-    gone = await retention.prune(ledger, RetentionLimits(few, few, few, 1e9), now=100.0, batch=4)
-    assert gone == {"events": 17, "runs": 15, "instances": 15}
-    assert [it.id for it in await EventJournal(ledger).after(0, None, 99)] == [18, 19, 20]
-    assert [it.started_at for it in await RUNS.find(ledger, "ORDER BY id DESC")] == [20, 19, 18, 17, 16]
-    assert len(await instances.open_rows(ledger)) == 5
-    assert await retention.prune(ledger, RetentionLimits(few, few, few, 1e9), now=100.0) == {}
+            await idempotency.complete(ledger, f"{number}", "r", 200, "", b"")
 
 
 async def test_pruning_by_age_keeps_the_newest_row_for_its_number(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
     await fill(ledger)
-    old = TableLimit(1000, 10.0)
-    gone = await retention.prune(ledger, RetentionLimits(old, old, old, 10.0), now=20.0, batch=4)
+    old = dict.fromkeys(("events", "runs", "instances", "idempotency"), TableLimit(1000, 10.0))
+    gone = await retention.prune(ledger, 20.0, old, batch=4)
     assert gone == {"events": 9, "runs": 9, "instances": 9, "idempotency": 9}
-    gone = await retention.prune(ledger, RetentionLimits(old, old, old, 10.0), now=1e6)
+    gone = await retention.prune(ledger, 1e6, old)
     assert gone == {"events": 10, "runs": 6, "instances": 6, "idempotency": 6}
     assert await EventJournal(ledger).last_id() == 20
     await ledger.close()

@@ -27,7 +27,7 @@ from supervisord_py.ledger.pipe_executions import (
     mark_running,
 )
 from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow, claimed
-from supervisord_py.ledger.store import Durability, Ledger, LedgerDegradedError
+from supervisord_py.ledger.store import Ledger, LedgerDegradedError
 from supervisord_py.ledger.table import together
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ async def fill_the_disk(ledger: Ledger) -> None:
 
     await ledger.write(limit)
     filler = "INSERT INTO idempotency VALUES ('filler', 'r', 'd', 200, 't', zeroblob(50000), 0)"
-    assert await ledger.write(lambda connection: connection.execute(filler)) is Durability.DEFERRED
+    assert not await ledger.write(lambda connection: connection.execute(filler))
 
 
 async def make_room(ledger: Ledger) -> None:
@@ -160,7 +160,7 @@ async def make_room(ledger: Ledger) -> None:
     ledger._writer._connection.execute("PRAGMA max_page_count = 1000000")
     async with asyncio.timeout(60):
         await back.wait()
-        while await ledger.flush() is not Durability.COMMITTED:
+        while not await ledger.flush():
             await asyncio.sleep(0.005)
 
 
@@ -171,7 +171,7 @@ async def test_a_full_disk_stops_no_execution_and_forgets_none(open_ledger: Open
     await ledger.write(mark_running(before, started_at=NOW))
     await fill_the_disk(ledger)
     added = await add(ledger)
-    assert await ledger.write(mark_running(added, started_at=NOW)) is Durability.DEFERRED
+    assert not await ledger.write(mark_running(added, started_at=NOW))
     await ledger.write(finish(added, status=Status.COMPLETED, finished_at=NOW + 5, stdout="all"))
     await ledger.write(finish(before, status=Status.FAILED, finished_at=NOW + 6))
     with pytest.raises(LedgerDegradedError):

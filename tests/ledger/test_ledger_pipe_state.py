@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from supervisord_py.ledger import instants, retention
+from supervisord_py.ledger import retention, table
 from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow, claimed, forget, release_claim
 
 if TYPE_CHECKING:
@@ -63,27 +63,26 @@ async def test_a_claim_is_somebodys_until_it_is_given_back_or_old(ledger: Ledger
     assert await take(ledger, Claim("a", "e", "k", NOW))
     for number in range(25):
         assert await take(ledger, Claim("a", "e", f"k{number}", NOW + number))
-    limits = retention.RetentionLimits(pipe_claims_seconds=10.0)
-    assert await retention.prune(ledger, limits, now=NOW + 30, batch=4) == {"pipe_claims": 21}
+    limits = {"pipe_claims": retention.TableLimit(age_seconds=10.0)}
+    assert await retention.prune(ledger, NOW + 30, limits, batch=4) == {"pipe_claims": 21}
     assert await take(ledger, Claim("a", "e", "k", NOW + 30))
-    assert instants.to_text(NOW + 30) in await cells(ledger, "claimed_at")
+    assert table.to_text(NOW + 30) in await cells(ledger, "claimed_at")
 
 
 @given(st.floats(0, 4e9), st.floats(0, 4e9))
 def test_texts_sort_as_the_moments_do_and_are_read_to_the_millisecond(one: float, two: float) -> None:
-    assert (instants.to_text(one) < instants.to_text(two)) is (round(one * 1000) < round(two * 1000))
-    read = instants.to_seconds(instants.to_text(one))
+    assert (table.to_text(one) < table.to_text(two)) is (round(one * 1000) < round(two * 1000))
+    read = table.to_seconds(table.to_text(one))
     assert read is not None
     assert abs(read - one) <= 0.000_51
-    assert instants.to_text(read) == instants.to_text(one), "what is read and written again is the same"
+    assert table.to_text(read) == table.to_text(one), "what is read and written again is the same"
 
 
 def test_odd_moments_and_texts_of_other_hands_become_the_nearest_or_none() -> None:
-    assert instants.to_text(0.0006) == "1970-01-01T00:00:00.001Z"
-    assert instants.to_text(1e300) == "9999-12-31T23:59:59.999Z"
-    assert instants.to_text(float("-inf")) == "0001-01-01T00:00:00.000Z"
-    assert instants.to_seconds("1970-01-01T01:00:00+01:00") == 0.0
-    assert instants.to_seconds("1970-01-01 00:00:01") == 1.0
-    assert instants.to_seconds("soon") is None
-    assert instants.to_seconds(None) is None
-    assert instants.optional_text(None) is None
+    assert table.to_text(0.0006) == "1970-01-01T00:00:00.001Z"
+    assert table.to_text(1e300) == "9999-12-31T23:59:59.999Z"
+    assert table.to_text(float("-inf")) == "0001-01-01T00:00:00.000Z"
+    assert table.to_seconds("1970-01-01T01:00:00+01:00") == 0.0
+    assert table.to_seconds("1970-01-01 00:00:01") == 1.0
+    assert table.to_seconds("soon") is None
+    assert table.to_seconds(None) is None

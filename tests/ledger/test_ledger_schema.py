@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisord_py.errors import ConfigError
-from supervisord_py.ledger import events, files, idempotency, instances, migrations
+from supervisord_py.ledger import events, files, instances, migrations
+from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.events import EventJournal
-from supervisord_py.ledger.idempotency import Done, Interrupted
+from supervisord_py.ledger.idempotency import CUT_OFF, Known, claim
 from supervisord_py.ledger.instances import PINS, RUNS, UNIT_STATES, PinRow
 from supervisord_py.ledger.store import Ledger, LedgerUnavailableError
 
@@ -64,12 +65,17 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
     assert [(it.unit, it.state, it.facts) for it in await UNIT_STATES.find(ledger, "ORDER BY unit")] == [
         ("tool:lorenz-ode-solver", "failed", {"reason": "memory_limit"})
     ]
-    assert await idempotency.begin(ledger, "k1", "POST /r", "d", 1.0) == Done(200, "application/json", b"{}")
-    assert await idempotency.begin(ledger, "k2", "POST /r", "d", 1.0) == Interrupted()
-
-
-def test_there_is_a_frozen_file_of_every_version() -> None:
-    assert [it.stem for it in FROZEN] == [f"frozen_v{number}" for number in range(1, migrations.VERSION + 1)]
+    assert await claim(ledger, "k1", "POST /r", "d", 1.0) == Known("d", 200, "application/json", b"{}")
+    assert await claim(ledger, "k2", "POST /r", "d", 1.0) == Known("d", CUT_OFF, None, None)
+    if frozen != FROZEN[0]:
+        assert len(await kernel_rows.all_sessions(ledger)) == 2
+        cells = await kernel_rows.of_session(ledger, "default-3fa9c1")
+        assert [(it.status, it.truncated) for it in cells] == [
+            ("error", False),
+            ("timed_out", True),
+            ("running", False),
+        ]
+        assert cells[0].error == {"name": "ZeroDivisionError", "value": "division by zero", "traceback": []}
 
 
 def test_the_first_steps_were_never_edited(tmp_path: Path) -> None:
@@ -98,18 +104,6 @@ async def test_a_ledger_of_a_newer_version_is_refused_and_untouched(path: Path, 
     assert caught.value.extra["file"] == str(path)
     assert path.read_bytes()[100:] == before[100:]  # the header says WAL now, nothing else
     assert list(path.parent.glob("*corrupt*")) == []
-
-
-def test_a_step_that_fails_leaves_the_file_as_it_was() -> None:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    steps = (("CREATE TABLE a (x)",), ("CREATE TABLE b (x)", "CREATE TABLE a (x)"))
-    with pytest.raises(sqlite3.OperationalError, match="already exists"):
-        migrations.migrate(connection, steps)
-    assert migrations.version_of(connection) == 1
-    assert [row[0] for row in connection.execute("SELECT name FROM sqlite_master")] == ["a"]
-    assert migrations.migrate(connection, (steps[0], ("CREATE TABLE b (x)",))) == 1
-    assert migrations.migrate(connection, (steps[0],)) == 0
-    connection.close()
 
 
 @pytest.mark.parametrize("content", [b"this is no database at all, " * 100, b"SQLite format 3\0" + b"\xff" * 4000])
@@ -169,13 +163,3 @@ async def test_a_broken_write_ahead_log_loses_only_its_own_end(path: Path, open_
     ledger = await open_ledger()
     assert ledger.recovered_from is None
     assert [it.unit for it in await PINS.find(ledger, "ORDER BY unit")] == ["tool:a"]
-
-
-def test_two_damaged_files_in_one_second_both_stay(path: Path) -> None:
-    for content in (b"one", b"two"):
-        path.write_bytes(content)
-        files.open_for_writing(path, 0.0)[0].close()
-        path.unlink()
-    names = sorted(it.name for it in path.parent.iterdir())
-    stem = "pxd.db.corrupt-19700101T000000Z"
-    assert names == [stem, f"{stem}-2"]

@@ -19,7 +19,6 @@ from pipe_rig import eventually, pipe_house, quick_watchers
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, preset, presets, settings
 from supervisord_py.api.pipes import execution_document
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
-from supervisord_py.ledger.store import Durability
 from supervisord_py.pipes import output, retention, run
 from supervisord_py.pipes.adapters import load_adapters
 from supervisord_py.pipes.config import SchedulerLimits
@@ -324,7 +323,7 @@ async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pyte
         await eventually(lambda: house.room.health().ledger is None, "the recovery")
         assert (bad.status, bad.error_type, bad.truncated) == (Status.FAILED, ErrorType.DISK_FULL, True)
         assert (good.status, good.stdout, good.truncated) == (Status.COMPLETED, "one\ntwo\n", True)
-        while await house.ledger.flush() is not Durability.COMMITTED:
+        while not await house.ledger.flush():
             await asyncio.sleep(0.005)
         row = await house.room.execution(bad.id, blobs=True)
         assert (row.error_type, row.stdout) == (ErrorType.DISK_FULL, "one\n")
