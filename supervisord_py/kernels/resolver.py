@@ -141,7 +141,7 @@ class Resolution:
         self._resolver = resolver
         self._request = request
         self._config = config
-        self._progress = progress
+        self.progress = progress
         self._install = install
         environ = resolver.environ
         self._home = request.environ.get("HOME") or environ.get("HOME") or "/"
@@ -263,7 +263,7 @@ class Resolution:
             raise ConfigError(f"kernels.python = {MANAGED!r}, but {detail}", hint=hint, key=Source.SETTING.value)
         if (request or setting) == MANAGED and self._install:
             install = (await asyncio.to_thread(find_installers, self._path)).managed(managed)
-            await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
+            await self._resolver.installs.ensure(install, self._installer_env(), self.progress)
         return candidates(
             self._cwd,
             self._request.environ,
@@ -326,7 +326,7 @@ class Resolution:
         install = tools.overlay(asked.executable, overlay, has_pip=asked.pip)
         if install is not None and self._install:
             try:
-                await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
+                await self._resolver.installs.ensure(install, self._installer_env(), self.progress)
                 return None, None
             except InstallFailedError as error:
                 why = error.detail
