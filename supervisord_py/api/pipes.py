@@ -37,7 +37,7 @@ from supervisord_py.api.streams import (
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Execution, Usage
 from supervisord_py.ledger.pipe_history import ExecutionFilter
-from supervisord_py.pipes.models import Decision, PipeView, PublishedEvent
+from supervisord_py.pipes.models import LastDecision, PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 
 Document = dict[str, Any]
@@ -56,7 +56,7 @@ def pipe_document(view: PipeView) -> Document:
     return {**pick(view), "unit": f"pipe:{view.name}", "last_decision": _decision(view.last_decision)}
 
 
-def _decision(decision: Decision | None) -> Document | None:
+def _decision(decision: LastDecision | None) -> Document | None:
     return None if decision is None else pick(decision, "at", "text")
 
 

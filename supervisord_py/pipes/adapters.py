@@ -155,7 +155,6 @@ def in_range(version: Version, bounds: str) -> bool:
 Text = Annotated[str, Meta(min_length=1)]
 Arguments = tuple[str | tuple[str, ...], ...]  # a tuple inside is left out when a placeholder in it has no value
 Seconds = Annotated[float, Meta(ge=0)]
-Ceiling = Annotated[int, Meta(ge=1)]
 ParserName = Literal["text", "pi-jsonl", "claude-json", "codex-jsonl", "gemini-json", "opencode-jsonl"]
 
 
@@ -197,8 +196,6 @@ class VersionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     want: str | None = None
     tested: str | None = None
     cure: Text | None = None
-    packages: Any = None  # of earlier versions, without effect
-    runtime: Any = None
 
 
 class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -207,14 +204,6 @@ class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signal: Any = None  # of earlier versions, without effect
     grace_seconds: Seconds | None = None
     settle_seconds: Seconds | None = None
-
-
-class AgentLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Ceilings of one execution; None takes the daemon's."""
-
-    turns: Ceiling | None = None
-    tokens: Ceiling | None = None
-    cost: Seconds | None = None
 
 
 class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -241,7 +230,6 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     success: SuccessRule = SuccessRule()
     errors: tuple[ErrorPattern, ...] = ()
     stop: StopRule = StopRule()
-    limits: AgentLimits = AgentLimits()
     auth_check: Any = None  # of earlier versions, without effect
 
     @property

@@ -33,28 +33,19 @@ class RetryLimits(msgspec.Struct, frozen=True):
 
 
 class OutputLimits(msgspec.Struct, frozen=True):
-    """How much output is kept.
-
-    Attributes:
-        keep_days, keep_executions, keep_bytes: Retention: age, rows of each pipe, bytes of all files.
-    """
+    """How much output is kept."""
 
     row_bytes: int = 256 * 1024  # of each stream as text in the row (head and tail)
     file_bytes: int = 1024 * MIB  # of each stream in its file; what is over is counted, not kept
     page_bytes: int = 64 * 1024  # default page
     keep_days: float = 30.0
-    keep_executions: int = 10_000
-    keep_bytes: int = 4096 * MIB
+    keep_executions: int = 10_000  # of each pipe
+    keep_bytes: int = 4096 * MIB  # of all files
     redact: tuple[str, ...] = ()
 
 
 class SchedulerLimits(msgspec.Struct, frozen=True):
-    """When schedules are looked at, and how late is too late.
-
-    Attributes:
-        step_back_seconds: A due time that was served and lies ahead of the clock by no more is not served twice;
-            one further ahead comes from a clock that was wrong, and is forgotten.
-    """
+    """When schedules are looked at, and how late is too late."""
 
     look_seconds: float = 1.0  # time between two looks at the folders
     catch_up_seconds: float = 12 * 3600.0  # a missed wall-clock run is made good within this
@@ -62,6 +53,8 @@ class SchedulerLimits(msgspec.Struct, frozen=True):
     wake_silence_seconds: float = 60.0  # an agent silent for so long after a resume is ended
     window_max_seconds: float = 8 * 3600.0  # longest time window of a prompt
     window_default_seconds: float = 3600.0  # of a pipe that never succeeded and has no interval
+    # A due time that was served and lies ahead of the clock by no more is not served twice; one further ahead comes
+    # from a clock that was wrong, and is forgotten.
     step_back_seconds: float = 3600.0
     late_seconds: float = 60.0  # a start that is later than this counts as missed and made good
     sleep_seconds: float = 60.0  # longest sleep of the scheduler: a step of the wall clock is noticed within it
@@ -70,15 +63,11 @@ class SchedulerLimits(msgspec.Struct, frozen=True):
 
 
 class PipesConfig(msgspec.Struct, frozen=True):
-    """Everything the room needs to know.
-
-    Attributes:
-        presets_file, agents_file: Beside the settings; may be absent.
-    """
+    """Everything the room needs to know."""
 
     pipes_dir: Path  # folders of pipes
     examples_dir: Path  # pipes that ship with the package
-    presets_file: Path
+    presets_file: Path  # beside the settings, as is the next; both may be absent
     agents_file: Path
     executions_dir: Path  # `<executions_dir>/<id>/` holds output files (0600) and private agent files of one execution
     socket: str  # path of the control socket; told in the prompt, with `api_port` where there is a TCP listener

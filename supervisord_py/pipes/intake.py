@@ -32,7 +32,7 @@ from supervisord_py.ledger.pipe_executions import (
 from supervisord_py.ledger.pipe_state import PIPE_STATES, claimed
 from supervisord_py.ledger.table import to_text, together
 from supervisord_py.pipes import outcome as outcomes
-from supervisord_py.pipes.adapters import AgentLimits, CannotRunError
+from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.presets import PresetProblem, resolve
 from supervisord_py.pipes.scheduler import whole_ms
 from supervisord_py.pipes.status import interval
@@ -94,22 +94,20 @@ async def choose(room: Pipes, definition: PipeDefinition, order: Order) -> Chose
     """Decide with which agent, limits and presets an execution is to be run, as the files stand now."""
     adapters, presets = await room.shelf.look()
     found = resolve(definition, presets)
-    refusal, limits = None, AgentLimits()
+    refusal = None
     try:
-        limits = adapters.get(definition.agent).limits
+        adapters.get(definition.agent)
     except ConfigError as error:
         refusal = Outcome(Status.FAILED, ErrorType.CONFIG_ERROR, f"{error.detail}; {error.hint}")
     if isinstance(found, PresetProblem):
         refusal = refusal or Outcome(Status.FAILED, found.error_type, f"{found.message}; {found.hint}")
         preset = Preset(id=next(iter(definition.presets), None))
-        return Chosen(_plan(definition, (), limits, order, room.config), preset, refusal)
-    plan = _plan(definition, found.fallbacks, limits, order, room.config)
+        return Chosen(_plan(definition, (), order, room.config), preset, refusal)
+    plan = _plan(definition, found.fallbacks, order, room.config)
     return Chosen(plan, found.preset, refusal, found.warnings)
 
 
-def _plan(
-    definition: PipeDefinition, fallbacks: tuple[Preset, ...], agent: AgentLimits, order: Order, config: PipesConfig
-) -> Plan:
+def _plan(definition: PipeDefinition, fallbacks: tuple[Preset, ...], order: Order, config: PipesConfig) -> Plan:
     limits, retries, most = definition.limits, definition.retries.max_retries, config.timeout_max_seconds
     wanted = order.timeout_seconds or definition.timeout_seconds or config.timeout_seconds
     return Plan(
@@ -117,9 +115,9 @@ def _plan(
         command=definition.command,
         timeout_seconds=min(wanted, most),
         wanted_seconds=wanted if wanted > most else None,
-        max_turns=_first(limits.turns, agent.turns, config.max_turns),
-        max_tokens=_first(limits.tokens, agent.tokens, config.max_tokens),
-        max_cost=_first(limits.cost, agent.cost, config.max_cost),
+        max_turns=_first(limits.turns, config.max_turns),
+        max_tokens=_first(limits.tokens, config.max_tokens),
+        max_cost=_first(limits.cost, config.max_cost),
         retries=config.retries.max_retries if retries is None else retries,
         fallbacks=fallbacks,
         allow_empty=definition.allow_empty,

@@ -22,14 +22,10 @@ COMMAND = "command"  # the agent that is a pipe's own program: its `command`. It
 
 
 class EventPattern(msgspec.Struct, frozen=True):
-    """An event that starts a pipe: `pipe_completed:x`, `pipe_failed:*`, `tool_failed:x`, `file_changed:PATH`, `NAME`.
-
-    Attributes:
-        subject: What follows it; None is any. A path may hold `*`, `?` and `**`; relative to the pipe's folder.
-    """
+    """An event that starts a pipe: `pipe_completed:x`, `tool_failed:*`, `file_changed:PATH`, `NAME`."""
 
     event: str  # the word before the colon
-    subject: str | None = None
+    subject: str | None = None  # what follows; None is any. A path may hold `*`, `?`, `**`, and begins in the folder
 
     @property
     def text(self) -> str:
@@ -62,12 +58,7 @@ class RunLimits(msgspec.Struct, frozen=True):
 
 
 class PipeDefinition(msgspec.Struct, frozen=True):
-    """A readable pipe.
-
-    Attributes:
-        presets: In order; `auto` is the default one, the last may be `*`; empty = model and provider of the file, else
-            the default preset.
-    """
+    """A readable pipe."""
 
     name: str  # folder name: `[A-Za-z0-9][A-Za-z0-9._-]*`, one portable path component
     folder: Path  # the pipe's folder: cwd of the agent; `.env` and `output/` lie there
@@ -82,7 +73,7 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = ()  # argv, for `agent: command`
     model: str | None = None
     provider: str | None = None
-    presets: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()  # in order; `auto` is the default one, the last may be `*`
     effort: str | None = None
     timeout_seconds: float | None = None
     run_on_enable: bool = True
@@ -141,19 +132,14 @@ def error_of(problems: Sequence[Problem], pipe: str) -> ConfigError:
 
 
 class PublishedEvent(NamedTuple):
-    """Something that happened, which may start pipes.
-
-    Attributes:
-        key: Names this one happening: each pipe claims it once. None makes each call a happening of its own.
-        chain: The pipes whose executions led to it, one by the other, the last one its source; empty when nobody knows.
-    """
+    """Something that happened, which may start pipes."""
 
     name: str  # the word before the colon of a pattern, or a webhook's name
     subject: str | None = None  # what follows the colon: a pipe, a tool, a path; None for a webhook
-    key: str | None = None
+    key: str | None = None  # names this one happening, which each pipe claims once; None makes each call one of its own
     facts: Mapping[str, Any] | None = None  # JSON values for the prompt
     source: str | None = None  # the pipe whose execution caused it, or None
-    chain: tuple[str, ...] = ()
+    chain: tuple[str, ...] = ()  # the pipes whose executions led to it, one by the other, the last one its source
 
     @property
     def text(self) -> str:
@@ -182,7 +168,7 @@ class EventClaims(msgspec.Struct, frozen=True):
     suppressed: tuple[Suppressed, ...] = ()
 
 
-class Decision(msgspec.Struct, frozen=True):
+class LastDecision(msgspec.Struct, frozen=True):
     """What the scheduler last decided about a pipe, in a sentence."""
 
     at: float
@@ -190,11 +176,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class PipeView(msgspec.Struct, frozen=True):
-    """A pipe as it stands.
-
-    Attributes:
-        pid, instance, started_at: Of the running execution.
-    """
+    """A pipe as it stands."""
 
     name: str
     enabled: bool  # the wish of this machine, else what the file says
@@ -213,10 +195,10 @@ class PipeView(msgspec.Struct, frozen=True):
     agent: str | None = None
     presets: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
-    last_decision: Decision | None = None
+    last_decision: LastDecision | None = None
     average_duration_seconds: float | None = None
     slower_than_schedule: bool = False  # on average it takes longer than the time between two runs
-    pid: int | None = None
+    pid: int | None = None  # of the running execution, as are the next two
     instance: str | None = None
     started_at: float | None = None
     folder: str | None = None
@@ -233,12 +215,7 @@ class GroupView(msgspec.Struct, frozen=True):
 
 
 class NextReport(msgspec.Struct, frozen=True):
-    """When a pipe is due, and why.
-
-    Attributes:
-        now: What holds at this moment, in a sentence: what it waits for. None where it does not run by itself.
-        last_decision: What was last done about it: started, skipped, refused; None before. That it waits is none.
-    """
+    """When a pipe is due, and why."""
 
     name: str
     enabled: bool
@@ -247,8 +224,8 @@ class NextReport(msgspec.Struct, frozen=True):
     upcoming: tuple[float, ...]  # Unix seconds, ascending; empty where nothing is due by itself
     sentences: tuple[str, ...]  # why it runs next when it does, or why it does not
     timezone: str | None = None
-    last_decision: Decision | None = None
-    now: str | None = None
+    last_decision: LastDecision | None = None  # what was done: started, skipped, refused. That it waits is none.
+    now: str | None = None  # what it waits for; None where it does not run by itself
     events: tuple[str, ...] = ()  # what else starts it
 
 

@@ -68,14 +68,10 @@ class Cause(StrEnum):
 
 
 class ExitInfo(msgspec.Struct, frozen=True):
-    """All that is known when nothing of an execution runs any more.
-
-    Attributes:
-        code, signal: Of the leader; both None where nobody knows.
-    """
+    """All that is known when nothing of an execution runs any more."""
 
     cause: Cause
-    code: int | None = None
+    code: int | None = None  # of the leader, as is `signal`; both None where nobody knows
     signal: int | None = None
     limit: str | None = None  # the keeper's verdict where it killed for one (`memory_limit`, `oom_kill`, `cpu_limit`)
     stdout_tail: str = ""
@@ -182,9 +178,8 @@ def _json_errors(text: str) -> Iterator[str]:
             found, place = decoder.raw_decode(text, match.start())
         except (ValueError, RecursionError):
             place = match.start() + 1
-            continue
-        if words := "\n".join(_error_words(found, 0)):
-            yield words
+        else:
+            yield "\n".join(_error_words(found, 0))
 
 
 def _error_words(found: Any, depth: int) -> Iterator[str]:
@@ -197,7 +192,7 @@ def _error_words(found: Any, depth: int) -> Iterator[str]:
         value = found.get(name)
         if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
             yield f"{name}: {value}"
-        elif value is not None:
+        else:
             yield from _error_words(value, depth + 1)
 
 
@@ -247,14 +242,7 @@ _ENDED_BY_US: dict[Cause, tuple[Status, ErrorType, str]] = {
 def judge(
     ended: ExitInfo, summary: Summary, rule: SuccessRule, errors: Sequence[ErrorPattern] = (), *, allow_empty: bool
 ) -> Outcome:
-    """Decide how an execution ended.
-
-    Args:
-        ended: How its process ended, and why.
-        summary: What its stream came to.
-        rule, errors: Of its adapter.
-        allow_empty: No text is no failure.
-    """
+    """Decide how an execution ended, by the rule and the error patterns of its adapter."""
     if ended.cause in _ENDED_BY_US:
         status, error_type, words = _ENDED_BY_US[ended.cause]
         return Outcome(status, error_type, ended.detail or words)
@@ -369,7 +357,6 @@ def next_try(
     Args:
         plan, preset: What it was run with: how many retries and which presets are left.
         retry_count: How many tries came before it.
-        limits: Backoff of the daemon; a delay of the pipe's `rules` wins over its first.
         chance: In [0, 1): where in the jitter's range the delay falls.
     """
     error_type = outcome.error_type

@@ -11,8 +11,8 @@ from supervisord_py.pipes.due import Never, Progress, Wait, decide
 from supervisord_py.pipes.grammar import parse_schedule
 from supervisord_py.pipes.models import (
     BrokenPipe,
-    Decision,
     GroupView,
+    LastDecision,
     NextReport,
     PipeDefinition,
     PipeView,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.config.documents import Problem
     from supervisord_py.ledger.pipe_state import PipeStateRow
-    from supervisord_py.pipes.due import Decision as Due
+    from supervisord_py.pipes.due import Decision
     from supervisord_py.pipes.models import Declared
     from supervisord_py.pipes.room import Pipes
 
@@ -147,7 +147,7 @@ def _silence(room: Pipes, name: str) -> str | None:
     return f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it"
 
 
-def _standing(room: Pipes, definition: PipeDefinition) -> Due:
+def _standing(room: Pipes, definition: PipeDefinition) -> Decision:
     """Return what holds of a pipe: what the scheduler waits for, else what it would say now."""
     live = room.timetable.decision_on(definition)
     if isinstance(live, Wait):
@@ -165,10 +165,10 @@ def interval(room: Pipes, definition: PipeDefinition) -> float | None:
     return due.period(definition.schedule, room.timetable.now())
 
 
-def _last_decision(row: PipeStateRow) -> Decision | None:
+def _last_decision(row: PipeStateRow) -> LastDecision | None:
     if row.last_decision is None or row.last_decision_at is None:
         return None
-    return Decision(row.last_decision_at, row.last_decision)
+    return LastDecision(row.last_decision_at, row.last_decision)
 
 
 # -- times to come -----------------------------------------------------------------------------------------------------

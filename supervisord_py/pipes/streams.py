@@ -30,19 +30,15 @@ class Parsed(NamedTuple):
 
 
 class Summary(msgspec.Struct):
-    """What a stream came to so far.
-
-    Attributes:
-        records, garbage_lines: Records that were understood, and lines that should have been some; 0 for text agents.
-    """
+    """What a stream came to so far."""
 
     final_text: str = ""  # the last words of the assistant, at most FINAL_TEXT_CHARS; "" where there were none
     has_text: bool = False  # something other than white space was said
     stop_reason: str | None = None  # why the last answer ended, in the agent's word; None where nobody said
     error_message: str | None = None  # the error that the stream ended with; None where it did not
     settled: bool = False  # the agent says that it is done. Its process may not know: give it a grace, then stop it.
-    records: int = 0
-    garbage_lines: int = 0
+    records: int = 0  # that were understood; 0 for text agents
+    garbage_lines: int = 0  # that should have been records
     session_id: str | None = None  # the agent's own id of its session
     usage: Usage = Usage()
 
