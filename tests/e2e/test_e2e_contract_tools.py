@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import os
 import shutil
@@ -10,7 +9,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -188,14 +187,6 @@ def test_streams_as_the_tool_sends_them(home: House) -> None:
         assert [json.loads(line)["item"] for line in done.stdout.splitlines()] == [0, 1, 2], done.stderr
 
 
-def test_a_binary_answer_is_saved(home: House) -> None:
-    home.tool("draws", PICTURE)
-    target = home.home / "out.png"
-    done = home.pxctl("run", "draws", "-o", str(target))
-    assert done.returncode == 0, done.stderr
-    assert target.read_bytes() == b"\x89PNG picture"
-
-
 def test_pins_and_keep_alive(home: House) -> None:
     home.tool("short", SLOW, warm_keep_seconds=0.3)
     pid = home.run("short").json()["pid"]
@@ -225,14 +216,6 @@ def test_a_changed_tool_is_replaced_and_a_timed_out_client_gets_7(home: House) -
     until(lambda: home.run("edited").json() == {"v": 22}, "the new code answers")
     home.tool("naps", SLOW)
     assert home.pxctl("run", "naps", "seconds:=60", "--timeout", "1").returncode == 7
-
-
-@pytest.mark.deep
-def test_a_start_that_fails_is_tried_again_at_the_next_request(home: House) -> None:
-    folder = home.tool("stubborn", "open('spawned', 'a').write('x')\nraise SystemExit('not today')")
-    for n in range(1, 4):
-        assert "not today" in home.run("stubborn").json()["stderr_tail"]
-        assert (folder / "spawned").stat().st_size == n
 
 
 def test_new_tool_works_at_once_and_can_be_removed(home: House) -> None:
@@ -267,17 +250,6 @@ def test_new_tool_works_at_once_and_can_be_removed(home: House) -> None:
     assert home.pxctl("tools", "show", "fresh").returncode == 4
 
 
-def test_add_refuses_what_is_no_tool_and_takes_a_folder(home: House) -> None:
-    assert home.pxctl("tools", "add", "example:nothing").returncode != 0
-    assert home.pxctl("tools", "add", "/nonexistent").returncode != 0
-    elsewhere = home.home / "elsewhere"
-    home.tool("moved", SHOW)
-    shutil.move(home.home / "tools" / "moved", elsewhere)
-    assert home.pxctl("tools", "add", str(elsewhere), "--name", "moved-in").returncode == 0
-    assert home.run("moved-in").status == 200
-    assert home.pxctl("tools", "add", str(elsewhere), "--name", "moved-in").returncode == 8
-
-
 def test_sync_builds_the_environment_and_compiles_it(home: House) -> None:
     folder = home.tool("built", SHOW)
     (folder / "requirements.txt").write_text("# nothing to fetch\n")
@@ -289,35 +261,6 @@ def test_sync_builds_the_environment_and_compiles_it(home: House) -> None:
     failed = home.pxctl("tools", "sync", "built", "--json", seconds=110)
     assert failed.returncode == 1
     assert (folder / ".venv" / "bin" / "python").exists(), "a failed build leaves the old one"
-
-
-def test_concurrency_is_the_number_of_runs_at_once(home: House) -> None:
-    code = "while body.get('waits') and not os.path.exists('go'): time.sleep(0.01)\nreturn {}"
-    folder = home.tool("single", server(code), concurrency=1)
-    home.run("single")
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(home.run, "single", {"waits": True}) for _ in range(2)]
-        try:
-            until(lambda: home.status("single")["waiting"] == 1, "the second one waits")
-            assert home.status("single")["in_flight"] == 1
-        finally:
-            (folder / "go").touch()
-        assert [each.result().status for each in both] == [200, 200]
-
-
-def test_problem_of_a_crash_carries_its_evidence(home: House) -> None:
-    home.tool("crashes", server("print('last words', file=sys.stderr, flush=True); os.abort()"))
-    done = home.pxctl("run", "crashes", "--json")
-    assert done.returncode == 1
-    document: dict[str, Any] = json.loads(done.stdout)
-    assert "last words" in document["stderr_tail"]
-    assert "6" in json.dumps(document.get("signal")) or "SIGABRT" in json.dumps(document)
-    assert document["hint"]
-    until(lambda: home.status("crashes")["reason"] == "signal", "the reason is one of the list")
-    why = json.loads(home.pxctl("why", "crashes", "--json").stdout)
-    assert why["reason"] == "signal"
-    assert "last words" in why["stderr_tail"]
-    assert {"starting", "ready", "died"} <= {event["event"] for event in why["chain"]}
 
 
 def test_why_of_a_ready_tool_tells_of_the_life_it_has_now(home: House) -> None:

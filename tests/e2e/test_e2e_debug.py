@@ -155,20 +155,3 @@ def test_a_sound_tool_has_no_fault(home: House) -> None:
     assert done.returncode == 0
     assert "no fault found" in done.stdout
     assert diagnosed(home, "sound") == {}
-
-
-def test_a_mended_tool_is_sound_again(home: House) -> None:
-    home.tool("mended", "raise RuntimeError('boom')")
-    assert "never_ready" in diagnosed(home, "mended")
-    home.tool("mended", ECHO)
-    until(lambda: home.run("mended").status == 200, "it runs again")
-    assert diagnosed(home, "mended") == {}
-
-
-def test_debug_of_what_is_not_there_or_cannot_be_read(home: House) -> None:
-    assert home.pxctl("tools", "debug", "nothing").returncode == 4
-    folder = home.tool("broken", ECHO)
-    (folder / "tool.json").write_text('{"name": "broken", "entrypiont": "x.py"}')
-    done = home.pxctl("tools", "debug", "broken")
-    assert done.returncode != 0
-    assert "entrypoint" in done.stderr + done.stdout

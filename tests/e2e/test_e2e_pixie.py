@@ -122,14 +122,6 @@ def pixie(home: House, name: str, *, dotenv: str = "", sidecar: Any = None, **ke
     return folder
 
 
-def test_the_unit_is_the_id_and_the_name_is_a_title(home: House) -> None:
-    pixie(home, "titled")
-    shown = json.loads(home.pxctl("tools", "show", "titled", "--json").stdout)
-    assert (shown["name"], shown["title"], shown["dialect"]) == ("titled", "A Title", "pixie")
-    assert shown["config_error"] is None
-    assert set(shown["input_schema"]["properties"]) == {"word", "n", "seconds", "mode"}
-
-
 def test_body_headers_and_environment(home: House) -> None:
     pixie(home, "asked")
     answer = home.run("asked", {"word": "hi", "n": 3})
@@ -246,17 +238,6 @@ def test_a_file_is_given_to_an_input_of_type_file(home: House, transport: str) -
     assert "d.csv.gone" in missing.stderr
 
 
-def test_multipart_transport(home: House) -> None:
-    inputs = [*INPUTS, {"key": "paper", "label": "Paper", "type": "file"}]
-    pixie(home, "posted", input_transport="multipart", inputs=inputs)
-    answer = home.run("posted", {"word": "hi", "paper": "data:text/plain;base64,Y29udGVudA=="})
-    assert answer.status == 200, answer.body
-    sent = answer.json()["log"]["value"]
-    assert 'name="word"' in sent
-    assert 'name="paper"; filename=' in sent
-    assert "\r\ncontent\r\n" in sent
-
-
 def test_only_the_last_runs_keep_their_artefacts(home: House) -> None:
     pixie(home, "retained", retain_runs=2)
     for _ in range(4):
@@ -280,25 +261,6 @@ def test_our_settings_stand_in_a_side_file(home: House) -> None:
     assert home.run("sided").json()["log"]["env"]["API_FROM"] == "side"
     shown = home.get("/api/tools/sided")
     assert (shown["listen"], shown["limits"]["concurrency"]) == ("port", 3)
-
-
-@pytest.mark.parametrize(
-    ("name", "keys", "words"),
-    [
-        ("misspelt", {"warm_keep_secs": 1}, ["warm_keep_secs", "warm_keep_seconds"]),
-        ("mistyped", {"inputs": [{"key": "a", "label": "A", "type": "txt"}]}, ["/inputs/0/type", "text"]),
-        ("labelled", {"secrets": [{"key": "A", "label": "no"}]}, ["/secrets/0", "label"]),
-        ("twice", {"inputs": [INPUTS[0], INPUTS[0]]}, ["word"]),
-    ],
-)
-def test_a_broken_manifest_names_its_place(home: House, name: str, keys: dict[str, Any], words: list[str]) -> None:
-    pixie(home, name, **keys)
-    found = until(
-        lambda: [t for t in home.get("/api/tools")["tools"] if t["name"] == name], "it is listed all the same"
-    )
-    said = json.dumps([found[0]["config_error"], found[0].get("config_problem")])
-    assert all(word in said for word in words), said
-    assert home.run(name).status == 422
 
 
 def test_the_twelve_checks_on_a_pixie_tool(home: House) -> None:

@@ -8,7 +8,6 @@ import struct
 import sys
 import threading
 import time
-import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,24 +24,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.deep
 
 SIGMA, RHO, BETA = 10.0, 28.0, 8 / 3
-ORDER = 30
-
-
-def taylor(start: tuple[float, float, float], t_end: float, steps: int) -> np.ndarray[Any, Any]:
-    """Return states [x, y, z] at equal steps by the Taylor series of order 30: another method, in plain Python."""
-    width, state, states = t_end / steps, start, [start]
-    for _ in range(steps):
-        x, y, z = [state[0]], [state[1]], [state[2]]
-        for n in range(ORDER):
-            xz = sum(x[i] * z[n - i] for i in range(n + 1))
-            xy = sum(x[i] * y[n - i] for i in range(n + 1))
-            x_next, y_next = SIGMA * (y[n] - x[n]), RHO * x[n] - xz - y[n]
-            x.append(x_next / (n + 1))
-            y.append(y_next / (n + 1))
-            z.append((xy - BETA * z[n]) / (n + 1))
-        state = tuple(sum(c * width**k for k, c in enumerate(series)) for series in (x, y, z))  # type: ignore[assignment]
-        states.append(state)
-    return np.array(states)
 
 
 def points(lorenz: RunningTool, **given: Any) -> np.ndarray[Any, Any]:
@@ -59,50 +40,6 @@ def test_it_agrees_with_scipys_solution_of_the_same_system(lorenz: RunningTool) 
     theirs = solve_ivp(slope, (0, 20), [1, 1, 1], method="DOP853", t_eval=times, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(got[:, 0], times, rtol=0, atol=1e-12)
     np.testing.assert_allclose(got[:, 1:], theirs.y.T, rtol=0, atol=1e-6)
-
-
-def test_it_agrees_with_another_method_where_chaos_allows(lorenz: RunningTool) -> None:
-    got = points(lorenz, t_end=10, steps=500)
-    np.testing.assert_allclose(got[:, 1:], taylor((1, 1, 1), 10, 500), rtol=0, atol=1e-6)
-
-
-def test_tighter_tolerances_come_closer(lorenz: RunningTool) -> None:
-    truth = taylor((1, 1, 1), 5, 250)[-1]
-    errors = [
-        float(np.max(np.abs(points(lorenz, t_end=5, steps=10, rtol=rtol, atol=rtol)[-1, 1:] - truth)))
-        for rtol in (1e-4, 1e-8, 1e-12)
-    ]
-    assert errors[0] > errors[1] > errors[2]
-
-
-def test_the_summary_is_that_of_the_points(lorenz: RunningTool) -> None:
-    given = {"t_end": 8, "steps": 400, "initial": [0, 1, 20.5]}
-    summary = lorenz.post("/run", given).json()
-    states = points(lorenz, **given)[:, 1:]
-    assert summary["final"] == states[-1].tolist()
-    assert summary["minimum"] == states.min(axis=0).tolist()
-    assert summary["maximum"] == states.max(axis=0).tolist()
-    assert summary["mean"] == pytest.approx(states.mean(axis=0).tolist())
-    signs = np.sign(states[states[:, 0] != 0][:, 0])
-    assert summary["wing_changes"] == int(np.sum(signs[1:] != signs[:-1]))
-    assert "points" not in summary
-
-
-def test_below_rho_1_it_comes_to_rest_at_the_only_fixed_point(lorenz: RunningTool) -> None:
-    answer = lorenz.post("/run", {"rho": 0.5, "t_end": 100, "steps": 10}).json()
-    assert answer["fixed_points"] == [[0, 0, 0]]
-    assert answer["final"] == pytest.approx([0, 0, 0], abs=1e-9)
-
-
-def test_at_a_fixed_point_nothing_moves(lorenz: RunningTool) -> None:
-    wing = lorenz.post("/run", {"t_end": 0.1, "steps": 1}).json()["fixed_points"][1]
-    answer = lorenz.post("/run", {"initial": wing, "t_end": 1, "steps": 7}).json()
-    assert answer["final"] == pytest.approx(wing, abs=1e-9)
-
-
-def test_no_input_at_all_takes_the_defaults(lorenz: RunningTool) -> None:
-    answer = lorenz.ask("POST", "/run").json()
-    assert (answer["t_end"], answer["steps"]) == (40, 4000)
 
 
 def test_the_streams_pieces_are_the_points_in_order(lorenz: RunningTool) -> None:
@@ -176,37 +113,9 @@ def test_an_initial_state_of_two_numbers_is_refused(lorenz: RunningTool) -> None
 def test_the_picture_is_a_png_with_a_curve_on_it(lorenz: RunningTool) -> None:
     answer = lorenz.post("/run", {"plot": True, "t_end": 15})
     assert (answer.status, answer.content_type) == (200, "image/png")
-    pixels = decode_png(answer.body)
-    assert pixels.shape == (720, 960, 3)
-    ground = pixels[0, 0]
-    lit = (np.abs(pixels.astype(int) - ground).max(axis=2) > 60).mean()
-    assert 0.01 < lit < 0.5
-    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 1000, "edges are to be soft"
-
-
-def test_a_curve_that_is_one_point_can_be_drawn(lorenz: RunningTool) -> None:
-    answer = lorenz.post("/run", {"plot": True, "initial": [0, 0, 0], "t_end": 1, "steps": 1})
-    assert decode_png(answer.body).shape == (720, 960, 3)
-
-
-def decode_png(content: bytes) -> np.ndarray[Any, Any]:
-    """Read what encode_png writes, checking each chunk; filters 0 (as is) and 2 (difference to the row above)."""
-    assert content[:8] == b"\x89PNG\r\n\x1a\n"
-    chunks, at = {}, 8
-    while at < len(content):
-        (length,), kind = struct.unpack_from(">I", content, at), content[at + 4 : at + 8]
-        body = content[at + 8 : at + 8 + length]
-        assert struct.unpack_from(">I", content, at + 8 + length)[0] == zlib.crc32(kind + body)
-        chunks[kind], at = body, at + 12 + length
-    width, height, *rest = struct.unpack(">IIBBBBB", chunks[b"IHDR"])
-    assert rest == [8, 2, 0, 0, 0]
-    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, 1 + 3 * width)
-    assert set(rows[:, 0]) <= {0, 2}
-    pixels = rows[:, 1:].copy()
-    for row in range(1, height):
-        if rows[row, 0] == 2:
-            pixels[row] += pixels[row - 1]
-    return pixels.reshape(height, width, 3)
+    assert answer.body.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack_from(">II", answer.body, 16) == (960, 720)
+    assert len(answer.body) > 10_000, "there is a curve on it"
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +125,7 @@ def modules() -> dict[str, ModuleType]:
     loaded = {}
     sys.path.insert(0, str(folder))
     try:
-        for name in ("lorenz", "picture", "main"):
+        for name in ("lorenz", "main"):
             spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
             assert spec is not None
             assert spec.loader is not None
@@ -243,8 +152,3 @@ def test_an_overflow_is_an_error_that_names_the_time(modules: dict[str, ModuleTy
     problem = lorenz.Problem(10.0, 28.0, 8 / 3, (1e200, 1e200, 1e200), 10.0, 10, 1e-3, 1e-3)
     with np.errstate(all="ignore"), pytest.raises(lorenz.IntegrationError, match="failed at t = "):
         list(lorenz.trajectory(problem))
-
-
-def test_the_decoder_of_this_test_reads_the_encoder(modules: dict[str, ModuleType]) -> None:
-    pixels = np.random.default_rng(5).integers(0, 256, (7, 5, 3), dtype=np.uint8)
-    assert (decode_png(modules["picture"].encode_png(pixels)) == pixels).all()

@@ -108,19 +108,6 @@ async def test_spawn_is_idempotent_by_key(house: House) -> None:
     assert outcome(record, Reason.STOPPED, ready=True) is Reason.STOPPED
 
 
-async def test_release_frees_the_key_and_a_stop_of_what_is_gone_is_done(house: House) -> None:
-    placement, key = house.placement, house.placement.new_key()
-    await placement.spawn(key, house.shell("exec sleep 600"))
-    with pytest.raises(ConflictError):
-        await placement.release(key)
-    await placement.stop(key, grace_seconds=20, reason="stopped")
-    await ended(placement, key)
-    await placement.release(key)
-    await placement.release(key)
-    assert await placement.list("tool:") == ()
-    assert (await placement.stop(key, grace_seconds=0, reason="stopped")).survivors == ()
-
-
 async def test_descriptors_outlive_the_control_plane_and_reach_the_child(house: House) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

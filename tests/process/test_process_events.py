@@ -98,17 +98,6 @@ async def test_an_event_as_json(stream: EventStream) -> None:
     assert EventGap(3).document() == {"event": "gap", "missed": 3}
 
 
-async def test_only_what_comes_or_everything_or_after_an_id(stream: EventStream) -> None:
-    for _ in range(5):
-        stream.publish("old")
-    live, everything, some, ahead = (stream.subscribe(at) for at in (None, 0, 3, 99))
-    stream.publish("new")
-    assert ids(await read(live, 1)) == [6]
-    assert ids(await read(everything, 6)) == [1, 2, 3, 4, 5, 6]
-    assert ids(await read(some, 3)) == [4, 5, 6]
-    assert ids(await read(ahead, 1)) == [6]  # an id that was never told to anybody: what comes
-
-
 @pytest.mark.parametrize(("behind", "missed"), [(False, 0), (True, 6)])
 async def test_a_slow_reader_gets_the_rest_from_the_journal_or_is_told_how_many_he_missed(
     journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch, behind: bool, missed: int
@@ -128,22 +117,6 @@ async def test_a_slow_reader_gets_the_rest_from_the_journal_or_is_told_how_many_
     assert seen == list(range(1, 11))
 
 
-async def test_what_the_journal_has_not_written_yet_comes_from_memory(
-    stream: EventStream, journal: MemoryJournal
-) -> None:
-    stream.publish("written")
-    journal.slow = True
-    stream.publish("late")
-    assert ids(await read(stream.subscribe(0), 2)) == [1, 2]
-    assert [it.event for it in await stream.latest()] == ["written", "late"]
-    assert [it.event for it in await stream.latest(limit=1)] == ["late"]
-    assert await stream.latest(limit=0) == []
-    assert [it.event for it in await stream.history(0)] == ["written", "late"]
-    assert [it.event for it in await stream.history(1)] == ["late"]
-    assert [it.event for it in await stream.history(0, limit=1)] == ["written"]
-    assert await stream.history(0, unit="tool:x") == []
-
-
 async def test_history_has_no_hole_where_memory_forgets_while_the_journal_is_read(
     stream: EventStream, journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,21 +132,6 @@ async def test_history_has_no_hole_where_memory_forgets_while_the_journal_is_rea
 
     monkeypatch.setattr(journal, "after", flooded)
     assert ids(await stream.history(0)) == late
-
-
-async def test_a_long_history_is_replayed_in_batches_without_a_seam(
-    journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "RECENT_MAX", 5)
-    monkeypatch.setattr(module, "REPLAY_BATCH", 4)
-    stream = EventStream(journal, 0)
-    for number in range(23):
-        stream.publish("e", f"tool:{number % 2}")
-    subscription, half = stream.subscribe(0), stream.subscribe(2, unit="tool:0")
-    first = await read(subscription, 10)
-    stream.publish("during", "tool:0")
-    assert ids(first + await read(subscription, 14)) == list(range(1, 25))
-    assert ids(await read(half, 12)) == [*range(3, 24, 2), 24]
 
 
 async def test_ids_grow_over_restarts_and_leave_a_stride(stream: EventStream, journal: MemoryJournal) -> None:

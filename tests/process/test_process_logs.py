@@ -11,7 +11,6 @@ import pytest
 
 from process.segment_writer import STDERR, STDOUT, SegmentWriter
 from supervisord_py.keeper.logs import Segments
-from supervisord_py.process import logs
 from supervisord_py.process.logs import Batch, Chunk, Cursor, Gap, LogReader, Output, Stream
 
 if TYPE_CHECKING:
@@ -56,20 +55,6 @@ async def take(stream: AsyncIterator[Output], count: int) -> bytes:
     return found
 
 
-def test_chunks_carry_time_stream_position_and_instance(folder: Path) -> None:
-    writer = SegmentWriter(folder)
-    writer.write(b"out\n")
-    writer.instance = 2
-    writer.write(b"err\n", STDERR)
-    batch = LogReader(folder).read(0)
-    assert batch.items == (
-        Chunk(1001.0, Stream.STDOUT, 0, b"out\n", 1),
-        Chunk(1002.0, Stream.STDERR, 4, b"err\n", 2),
-    )
-    assert (batch.cursor.position, batch.at_end) == (8, True)
-    assert batch.items[1].end == 8
-
-
 def test_the_keepers_own_files_are_read(folder: Path) -> None:
     """The contract with the writer: rotation, gaps, both streams."""
     segments = Segments(str(folder), segment_bytes=100, total_bytes=100_000)
@@ -107,19 +92,6 @@ def test_a_position_within_a_record_and_a_limit_within_one(folder: Path) -> None
     assert text(reader.read(-5).items) == b"0123456789abc"
 
 
-def test_one_stream_is_read_without_the_other(folder: Path) -> None:
-    writer = SegmentWriter(folder)
-    for number in range(6):
-        writer.write(b"%d" % number, STDERR if number % 2 else STDOUT)
-    reader = LogReader(folder)
-    assert text(reader.read(0, stream=Stream.STDERR).items) == b"135"
-    assert reader.read(0, stream=Stream.STDERR).cursor.position == 6
-    assert text(reader.tail_lines(1, Stream.STDOUT)) == b"024"
-    assert reader.tail_bytes(0, stream=Stream.STDERR) == b"135"
-    assert reader.tail_bytes(1, 5, limit=3) == b"234"
-    assert reader.tail_bytes(1, 5) == b"1234"
-
-
 def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path) -> None:
     writer = SegmentWriter(folder)
     writer.write(b"before")
@@ -152,27 +124,6 @@ def test_what_rotation_took_is_a_gap(folder: Path) -> None:
     assert text(batch.items) == b"new"
     assert reader.start() == 10
     assert reader.tail_bytes(0) == b"new"
-
-
-def test_what_is_written_and_rotated_while_it_is_read_is_not_skipped(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = SegmentWriter(folder)
-    writer.write(b"one")
-    listed = logs.segment_starts
-
-    def list_then_change(where: Path) -> list[int]:
-        found = listed(where)
-        if writer.position < 20:
-            writer.write(b"two")
-            writer.rotate()
-            writer.write(b"three")
-        return found
-
-    monkeypatch.setattr(logs, "segment_starts", list_then_change)
-    batch = drain(LogReader(folder))
-    assert gaps(batch.items) == []
-    assert text(batch.items) == writer.kept()
 
 
 def test_a_torn_or_missing_index_loses_times_never_bytes(folder: Path) -> None:

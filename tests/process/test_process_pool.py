@@ -85,15 +85,6 @@ def test_keep_alive_replaces_the_age_but_never_lowers_a_pin(keep: float | None, 
     assert pool.set.expires_at(slot) == NOW + expires
 
 
-def test_keep_alive_holds_for_one_idle_period_only() -> None:
-    pool = Pool()
-    pool.warm(keep=-1.0)
-    assert pool.set.next_deadline() is None
-    pool.ask()
-    pool.end()
-    assert pool.set.next_deadline() == NOW + 100
-
-
 def test_keep_alive_zero_waits_for_those_in_line() -> None:
     pool = Pool()
     serial = pool.warm()
@@ -102,44 +93,12 @@ def test_keep_alive_zero_waits_for_those_in_line() -> None:
     assert pool.end("a", 2) == (Grant(3, "a", serial, cold=False),)
 
 
-def test_stopping_ones_are_bounded_too() -> None:
-    pool = Pool(keep_max=1)
-    pool.warm("a")
-    pool.ask("b")
-    pool.end("b")
-    assert pool.ask("c") == ()
-    assert pool.send("gone", "a", 1) == (Stop("b", 2, Reason.EVICTED_LRU), Start("c", 3))
-
-
-def test_free_places_go_to_the_line_whose_head_came_first() -> None:
-    pool = Pool(keep_max=1)
-    pool.warm("a")
-    pool.ask("a")
-    assert pool.ask("b") == ()
-    assert pool.ask("c") == ()
-    assert pool.end("a", 2) == (Stop("a", 1, Reason.EVICTED_LRU), Start("b", 2))
-
-
-def test_a_tool_is_started_again_only_when_its_last_life_is_gone() -> None:
-    pool = Pool()
-    serial = pool.warm()
-    pool.send("stop", "a", Reason.STOPPED)
-    assert pool.ask() == ()
-    assert pool.send("gone", "a", serial) == (Start("a", 2),)
-
-
 def test_the_line_is_bounded_beyond_what_an_instance_takes() -> None:
     pool = Pool(queue_max=1)
     pool.warm()
     pool.ask()
     assert pool.ask() == ()
     assert pool.ask() == (Refuse(4, "a", Refusal.QUEUE_FULL, 1.0),)
-
-
-def test_no_line_at_all_still_lets_a_cold_tool_start() -> None:
-    pool = Pool(queue_max=0)
-    assert pool.ask() == (Start("a", 1),)
-    assert pool.ask() == (Refuse(2, "a", Refusal.QUEUE_FULL, 1.0),)
 
 
 def test_a_failure_reaches_all_who_wait_and_the_next_request_tries_again() -> None:
@@ -193,13 +152,6 @@ def test_a_request_with_less_time_than_the_backoff_is_told_so_at_once() -> None:
     assert pool.send("tick") == (Start("a", 2),)
 
 
-def test_nobody_else_waits_for_the_backoff_of_one_tool() -> None:
-    pool = Pool(backoff=HOLDING)
-    pool.fail()
-    assert pool.ask("a") == ()
-    assert pool.ask("b") == (Start("b", 2),)
-
-
 def test_another_declaration_is_tried_at_once() -> None:
     pool = Pool(backoff=HOLDING)
     pool.fail()
@@ -209,27 +161,6 @@ def test_another_declaration_is_tried_at_once() -> None:
     pool.send("start_failed", "a", 2)
     pool.send("gone", "a", 2)
     assert pool.ask(rules=Rules("v3", 1, 100.0)) == (Start("a", 3),)
-
-
-@pytest.mark.parametrize("when", ["before it failed", "while it is stopped"])
-def test_a_tool_that_was_removed_meanwhile_starts_with_a_clean_slate(when: str) -> None:
-    """Whether anything is left of its last instance, or not."""
-    pool = Pool(backoff=HOLDING)
-    pool.ask()
-    events: list[tuple[object, ...]] = [("forget", "a"), ("start_failed", "a", 1)]
-    for event in events if when == "before it failed" else reversed(events):
-        pool.send(*event)  # type: ignore[arg-type]
-    assert pool.ask() == ()
-    assert pool.send("gone", "a", 1) == (Start("a", 2),)
-
-
-def test_what_waits_for_the_backoff_is_refused_by_a_stop_and_by_the_end() -> None:
-    pool = Pool(backoff=HOLDING)
-    pool.fail()
-    pool.ask()
-    assert pool.send("stop", "a", Reason.STOPPED) == (Refuse(2, "a", Refusal.STOPPED, 1.0),)
-    pool.ask()
-    assert pool.send("close") == (Refuse(3, "a", Refusal.CLOSING, 1.0),)
 
 
 def test_a_backoff_holds_also_while_the_failed_one_goes_and_keeps_the_bounds_of_the_line() -> None:
@@ -243,25 +174,6 @@ def test_a_backoff_holds_also_while_the_failed_one_goes_and_keeps_the_bounds_of_
     assert pool.send("tick") == (Start("a", 2),)
 
 
-def test_what_was_forgotten_leaves_nothing_behind() -> None:
-    pool = Pool()
-    pool.fail()
-    assert pool.set.slots() != ()
-    pool.send("forget", "a")
-    assert pool.set.slots() == ()
-    pool.send("forget", "a")
-    serial = pool.warm()
-    assert pool.send("forget", "a") == (Stop("a", serial, Reason.REPLACED),)
-    assert pool.send("gone", "a", serial) == ()
-    assert pool.set.slots() == ()
-
-
-def test_removal_refuses_who_waits() -> None:
-    pool = Pool()
-    pool.ask()
-    assert pool.send("forget", "a") == (Refuse(1, "a", Refusal.REMOVED, 1.0),)
-
-
 def test_a_new_declaration_replaces_the_idle_one_and_its_age() -> None:
     pool = Pool()
     pool.warm()
@@ -272,16 +184,6 @@ def test_a_new_declaration_replaces_the_idle_one_and_its_age() -> None:
     pool.send("declare", "a", Rules("v1", 1, 100.0))
     assert pool.set.next_deadline() == NOW + 30
     pool.send("declare", "nobody", RULES)
-
-
-def test_a_doomed_instance_gets_nothing_new() -> None:
-    pool = Pool()
-    serial = pool.warm()
-    pool.ask()
-    assert pool.send("condemn", "a", serial) == ()
-    assert pool.ask() == ()
-    assert pool.send("died", "a", serial) == (Stop("a", serial, None),)
-    assert pool.send("gone", "a", serial) == (Start("a", 2),)
 
 
 def test_the_memory_budget_evicts_the_oldest_idle_ones_that_have_a_size() -> None:
@@ -307,18 +209,6 @@ def test_adopted_instances_count_and_age() -> None:
     assert stale == [Stop("b", other, Reason.REPLACED)]
 
 
-def test_a_closed_pool_refuses_and_stops_everything() -> None:
-    pool = Pool()
-    serial = pool.warm("a")
-    pool.ask("b")
-    assert set(pool.send("close")) == {
-        Stop("a", serial, Reason.SHUTDOWN),
-        Stop("b", 2, Reason.SHUTDOWN),
-        Refuse(2, "b", Refusal.CLOSING, 1.0),
-    }
-    assert pool.ask("c") == (Refuse(3, "c", Refusal.CLOSING, 1.0),)
-
-
 def test_a_stop_of_what_is_not_there_is_no_trouble() -> None:
     pool = Pool()
     assert pool.send("stop", "a", Reason.STOPPED) == ()
@@ -327,10 +217,3 @@ def test_a_stop_of_what_is_not_there_is_no_trouble() -> None:
         assert pool.send(event, "a", 1) == ()
     pool.ask()
     assert pool.end("a", 77) == ()
-
-
-def test_fewer_places_by_a_reload_evict_the_oldest_idle_ones() -> None:
-    pool = Pool(keep_max=2)
-    serial = pool.warm("a")
-    pool.warm("b")
-    assert pool.send("bound", Bounds(keep_max=1)) == (Stop("a", serial, Reason.EVICTED_LRU),)

@@ -46,33 +46,6 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_tools_are_found_by_name_with_the_defaults_of_the_settings(tmp_path: Path) -> None:
-    write_tool(tmp_path, "b")
-    write_tool(tmp_path, "a")
-    (tmp_path / "no-tool").mkdir()
-    (tmp_path / "file").touch()
-    write_tool(tmp_path, ".hidden")
-    catalog = Catalog([tmp_path, tmp_path / "missing"], ToolsSettings(warm_keep_seconds=3))
-    assert [entry.name for entry in catalog.entries()] == ["a", "b"]
-    assert catalog.get("a").warm_keep_seconds == 3
-
-
-def test_a_broken_tool_is_listed_and_harms_no_other(tmp_path: Path) -> None:
-    write_tool(tmp_path, "bad", '{\n"name": }')
-    write_tool(tmp_path, "good")
-    write_tool(tmp_path, "Bad Name")
-    catalog = Catalog([tmp_path])
-    entries = {entry.name: entry for entry in catalog.entries()}
-    assert entries["good"].spec is not None
-    assert entries["good"].error is None
-    assert entries["bad"].spec is None
-    assert entries["bad"].error is not None
-    assert entries["bad"].error.extra["line"] == 2
-    assert entries["Bad Name"].error is not None
-    with pytest.raises(ConfigError, match="line 2"):
-        catalog.get("bad")
-
-
 @pytest.mark.parametrize("name", ["../x", "/etc", "", "a/b", "a\0b", "..", ".", "x" * 300, "A", "tool:x", "\ud800"])
 def test_names_that_cannot_be_are_refused_in_words(tmp_path: Path, name: str) -> None:
     write_tool(tmp_path.parent, "x") if name == "../x" else None

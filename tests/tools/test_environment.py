@@ -55,17 +55,6 @@ def test_what_is_denied_never_passes_whatever_is_allowed(source: dict[str, str],
         assert (name in got) == (allowed and not name.upper().startswith("PX_") and name not in DENIED)
 
 
-def test_a_virtual_environment_is_activated(tmp_path: Path) -> None:
-    spec = plain(tmp_path)
-    venv = spec.folder / ".venv"
-    venv.mkdir()
-    assert "VIRTUAL_ENV" not in build_environment(spec, {})
-    assert "/usr/bin" in build_environment(spec, {})["PATH"]
-    (venv / "pyvenv.cfg").touch()
-    env = build_environment(spec, {"PATH": "/bin"})
-    assert (env["VIRTUAL_ENV"], env["PATH"]) == (str(venv), f"{venv}/bin:/bin")
-
-
 def test_lines_of_dotenv_that_cannot_be_used_are_warnings_without_values(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     assert read_dotenv(path) == ({}, ())

@@ -23,7 +23,7 @@ from supervisord_py.tools.install import (
     remove_tool,
 )
 from supervisord_py.tools.validate import validate_tool
-from tool_folders import pixie_manifest, write_tool
+from tool_folders import write_tool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,21 +88,6 @@ def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) 
     assert left_in(copy) == [".venv", "data", "extra.txt", "link", "main.py", "requirements.txt", "tool.json"]
     assert (left_in(copy / "data"), os.readlink(copy / "link")) == (["__pycache__"], "extra.txt")
     assert (added.needs_sync, added.needs_compile) == (False, True)
-
-
-def test_a_copy_declares_the_name_it_was_given_and_is_else_as_it_was(tmp_path: Path) -> None:
-    declared = {"version": "1.0", "description": "naïve", "name": "x", "env": {"name": "x"}}
-    source = write_tool(tmp_path / "src", "x", declared)
-    original = tmp_path / "elsewhere.json"
-    (source / "tool.json").rename(original)
-    (source / "tool.json").symlink_to(original)
-    assert add(tmp_path, source, "other-one").spec.name == "other-one"
-    copied = json.loads((tmp_path / "tools" / "other-one" / "tool.json").read_text())
-    assert list(copied.items()) == list((declared | {"name": "other-one"}).items())
-    assert json.loads(original.read_text()) == declared
-    pixie = write_tool(tmp_path / "src", "My Tool", pixie_manifest("by-id"))
-    assert add(tmp_path, pixie, "other").spec.manifest == pixie_manifest("other")
-    assert add(tmp_path, pixie).spec.folder.name == "by-id"
 
 
 def test_what_cannot_be_added(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisord_py.errors import (
-    ShuttingDownError,
     StartFailedError,
     TimedOutError,
 )
@@ -75,11 +74,6 @@ async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, mo
     assert len(await house.said("spawned")) == 1
 
 
-async def test_a_word_of_its_own_makes_a_tool_ready(house: ToolHouse) -> None:
-    house.add("stubborn-port", env={"REUSES": "1", "BOASTS": "1", "SICK": "1"})
-    assert (await house.ask("stubborn-port", {"n": 1}))["echo"] == {"n": 1}
-
-
 async def test_an_adopted_tool_keeps_a_port_of_its_own(house: ToolHouse) -> None:
     house.add("stubborn-port", env={"REUSES": "1"})
     pid = (await house.ask("stubborn-port"))["pid"]
@@ -123,21 +117,6 @@ async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse
     await house.launcher.refresh()
     assert house.launcher.driver.listeners.tools() == ()
     assert await house.placement.take_fd("listen:tool:shapes") is None
-
-
-async def test_closing_stops_everything_and_tells_who_waits(house: ToolHouse) -> None:
-    house.add("shapes", "a")
-    house.add("shapes", "b")
-    pids = [(await house.ask(name))["pid"] for name in ("a", "b")]
-    running = asyncio.create_task(house.ask("a", {"do": "sleep", "number": 600}))
-    await eventually(lambda: house.state("a").in_flight == 1)
-    await house.launcher.close()
-    with pytest.raises(ShuttingDownError):
-        await running
-    assert not [pid for pid in pids if alive(pid)]
-    for name in ("a", "b"):
-        (row,) = await instances.latest(house.ledger, f"tool:{name}")
-        assert row.reason == "shutdown"
 
 
 async def test_a_memory_budget_evicts_by_size(houses: Houses) -> None:

@@ -10,16 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import ConfigError
 from supervisord_py.tools.manifest import (
     COMMON_KEYS,
     OWN_KEYS,
     PIXIE_KEYS,
     PLAIN_KEYS,
-    Dialect,
     ListenMode,
-    MemoryMode,
     ToolLimits,
     ToolSpec,
     load_tool,
@@ -59,17 +56,6 @@ def failure(parent: Path, manifest: Any, **files: str) -> ConfigError:
     return caught.value
 
 
-def test_a_name_is_enough_and_the_settings_give_the_rest(tmp_path: Path) -> None:
-    defaults = ToolsSettings(warm_keep_seconds=7, max_memory_mb=9)
-    spec = load_tool(write_tool(tmp_path, "x"), defaults)
-    assert (spec.name, spec.unit, spec.title, spec.dialect) == ("x", "tool:x", "x", Dialect.PLAIN)
-    assert (spec.warm_keep_seconds, spec.max_memory_mb, spec.concurrency, spec.stop_timeout_seconds) == (7, 9, 16, 5)
-    assert (spec.max_runtime_seconds, spec.start_timeout_seconds, spec.command, spec.python) == (60, 30, (), "")
-    assert (spec.listen, spec.memory_limit) == (ListenMode.HANDOVER, MemoryMode.RESIDENT)
-    assert (spec.input_schema, spec.pixie) == ({}, None)
-    assert (spec.max_rss_bytes, spec.max_address_space_bytes) == (9 * 1024 * 1024, None)
-
-
 def test_every_key_arrives(tmp_path: Path) -> None:
     folder = write_tool(tmp_path, "full", FULL)
     (folder / "src").mkdir()
@@ -93,12 +79,6 @@ def test_a_command_listens_on_a_port_and_needs_no_entrypoint(tmp_path: Path) -> 
     assert spec.warnings == ()
     assert "{port}" in plain(tmp_path, command=["./serve"]).warnings[0]
     assert plain(tmp_path, command=["./serve"], listen="fd").warnings == ()
-
-
-def test_words_that_stand_for_themselves(tmp_path: Path) -> None:
-    spec = plain(tmp_path, input=True, output=False, preload=False, memory_limit="address_space", max_memory_mb=100)
-    assert (spec.input_schema, spec.output_schema) == ({}, {"not": {}})
-    assert spec.max_address_space_bytes == 100 * 1024 * 1024
 
 
 @pytest.mark.parametrize(
@@ -138,13 +118,6 @@ def test_what_is_wrong_is_named_at_its_line(tmp_path: Path, keys: dict[str, Any]
     assert first <= found[pointer]["line"] <= first + 4
     assert error.extra["file"] == str(tmp_path / "tool" / "tool.json")
     assert error.hint == "mend the file, then: pxctl tools validate tool"
-
-
-def test_all_problems_of_a_file_are_found_at_once(tmp_path: Path) -> None:
-    error = failure(tmp_path, {"name": "nope", "concurrency": 0, "limits": {"x": 1}, "huh": 1})
-    assert {each["pointer"] for each in error.extra["errors"]} == {"/name", "/concurrency", "/limits/x", "/huh"}
-    assert error.detail.endswith("(and 3 more)")
-    assert "'name' is missing" in failure(tmp_path, {}).detail
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from supervisord_py.errors import ConfigError, InvalidInputError
-from supervisord_py.tools.manifest import PIXIE_KEYS, Dialect, ListenMode, ToolSpec, dialect_of, load_tool
+from supervisord_py.tools.manifest import PIXIE_KEYS, Dialect, ListenMode, ToolSpec, load_tool
 from supervisord_py.tools.pixie import INPUT_TYPES, OUTPUT_TYPES, InputTransport, PixieSecret, pixie_call
-from supervisord_py.tools.schema import check_input, compile_schema, fill_defaults, violations
+from supervisord_py.tools.schema import check_input, fill_defaults
 from tool_folders import FULL_INPUTS, OPTIONS, pixie, pixie_manifest, write_tool
 
 URL = "data:audio/wav;base64,AAAA"
@@ -99,22 +99,6 @@ def test_every_key_of_the_original_is_honoured(tmp_path: Path) -> None:
     assert (traits.retain_runs, traits.validator_timeout_override, traits.layout) == (5, 90, "split")
 
 
-def test_the_id_is_the_name_whatever_the_folder_is_called(tmp_path: Path) -> None:
-    spec = load_tool(write_tool(tmp_path, "My Folder_2", pixie_manifest("curve-fit")))
-    assert (spec.name, spec.unit, spec.folder) == ("curve-fit", "tool:curve-fit", tmp_path / "My Folder_2")
-    with pytest.raises(ConfigError) as caught:
-        load_tool(write_tool(tmp_path, "My Folder_2", pixie_manifest("curve-fit", layout="round")))
-    assert caught.value.unit == "tool:curve-fit"
-
-
-def test_dialects_are_told_apart_by_their_keys() -> None:
-    assert dialect_of({"name": "x"}) is Dialect.PLAIN
-    assert dialect_of({"name": "x", "input": {}, "tags": []}) is Dialect.PLAIN
-    assert dialect_of({"id": "x"}) is Dialect.PIXIE
-    assert dialect_of({"name": "x", "inputs": []}) is Dialect.PIXIE
-    assert dialect_of({"name": "x", "input": {}, "output": {}, "icon": ""}) is Dialect.PLAIN
-
-
 def one(**keys: Any) -> dict[str, Any]:
     return {"inputs": [{"key": "a", "type": "text", "label": "A", **keys}]}
 
@@ -195,41 +179,11 @@ def test_inputs_are_required_unless_defaulted_optional_hidden_or_a_file(tmp_path
     assert pointers(spec, {"mode": "b"}) == {"/extra": "is required"}
 
 
-@pytest.mark.parametrize(
-    ("value", "pointer", "words"),
-    [
-        ({"t_number": 101}, "/t_number", "maximum"),
-        ({"t_number": True}, "/t_number", "must be of type number, not a boolean"),
-        ({"t_text": "x" * 21}, "/t_text", "longer than 20"),
-        ({"t_select": "c"}, "/t_select", "must be one of 'a', 'b'"),
-        ({"t_radio": "1"}, "/t_radio", "must be one of 1, 12"),
-        ({"t_multi": ["a", "z"]}, "/t_multi/1", "must be one of"),
-        ({"t_texxt": 1}, "/t_texxt", "did you mean 't_text'?"),
-    ],
-)
-def test_what_does_not_fit_is_named(tmp_path: Path, value: dict[str, Any], pointer: str, words: str) -> None:
-    assert words in pointers(full(tmp_path), {**GIVEN, **value})[pointer]
-
-
 def test_a_default_out_of_its_own_bounds_still_runs(tmp_path: Path) -> None:
     spec = pixie(tmp_path, inputs=[{"key": "n", "type": "number", "label": "N", "max": 5, "default": 9}])
     check_input(spec, {})
     check_input(spec, {"n": 4})
     assert set(pointers(spec, {"n": 8})) == {"/n"}
-
-
-def test_the_answer_schema_knows_both_forms_of_a_scalar(tmp_path: Path) -> None:
-    kinds = {"n": "number", "t": "table", "h": "chart_heatmap"}
-    outputs = [{"key": key, "type": kind, "label": key} for key, kind in kinds.items()]
-    spec = pixie(tmp_path, outputs=[*outputs, {"key": "s", "type": "stream_text", "label": "S", "streaming": True}])
-    assert spec.pixie is not None
-    assert spec.pixie.streams
-    ask = compile_schema(spec.output_schema)
-    rest = {"t": {"columns": [], "rows": []}, "h": {"z": [[1]]}}
-    assert violations(ask, {"n": 1, "more": 1, **rest}) == []
-    assert violations(ask, {"n": {"value": 1, "format": "currency"}, **rest}) == []
-    wrong = violations(ask, {"n": {"valu": 1}, "t": {"rows": []}, "h": {}})
-    assert [each.pointer for each in wrong] == ["/h/z", "/n/value", "/t/columns"]
 
 
 def test_the_body_repeats_the_inputs_and_names_the_run(tmp_path: Path) -> None:

@@ -110,28 +110,6 @@ def output(listening: socket.socket, tmp_path: Path, text: str, *arguments: str,
     return json.loads(out)
 
 
-def test_the_program_sees_what_it_would_see_without(listening: socket.socket, tmp_path: Path) -> None:
-    text = """
-        import sys, json, os, __main__
-        print(json.dumps([sys.argv, sys.path[0], __name__, __file__, __spec__, __main__.__dict__ is globals(),
-                          type(__loader__).__name__, __doc__,
-                          [p for p in sys.path if p.endswith("supervisord_py/tools/serving")]]))
-    """
-    main = str(tmp_path / "main.py")
-    seen = output(listening, tmp_path, text, "--port", "1", "x")
-    assert seen == [
-        [main, "--port", "1", "x"],
-        str(tmp_path),
-        "__main__",
-        main,
-        None,
-        True,
-        "SourceFileLoader",
-        None,
-        [],
-    ]
-
-
 @pytest.mark.parametrize("timeout", [None, 0.0, 7.5])
 def test_the_mode_that_was_asked_for_is_set_again(
     listening: socket.socket, tmp_path: Path, timeout: float | None
@@ -174,20 +152,6 @@ def test_the_descriptor_does_not_survive_exec(listening: socket.socket, tmp_path
         print(json.dumps(done.stdout))
     """
     assert output(listening, tmp_path, text).strip() == "False"
-
-
-def test_children_of_multiprocessing_find_the_main_module(listening: socket.socket, tmp_path: Path) -> None:
-    text = """
-        import json, multiprocessing
-
-        def square(n):
-            return n * n
-
-        if __name__ == "__main__":
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                print(json.dumps(pool.map(square, [2, 3])))
-    """
-    assert output(listening, tmp_path, text) == [4, 9]
 
 
 def test_an_exception_of_the_program_is_shown_as_its_own(listening: socket.socket, tmp_path: Path) -> None:

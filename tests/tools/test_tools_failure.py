@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,13 +11,10 @@ from hypothesis import strategies as st
 import tool_folders
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import (
-    CancelledRunError,
     PxError,
     ReadinessTimeoutError,
     ResourceLimitError,
-    ShuttingDownError,
     StartFailedError,
-    ToolFailedError,
 )
 from supervisord_py.process.instance import End, read_note
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
@@ -72,21 +68,6 @@ def test_a_traceback_names_the_line_of_the_tool_that_is_to_be_mended(spec: ToolS
 
 
 @pytest.mark.parametrize(
-    ("ended", "words"),
-    [
-        (End(Reason.EXIT, record(code=3), ""), "exited with code 3"),
-        (End(Reason.SIGNAL, record(signum=signal.SIGSEGV), ""), "was killed by SIGSEGV"),
-        (End(Reason.SIGNAL, record(signum=signal.SIGKILL), ""), "possibly out of memory"),
-        (End(Reason.STOPPED, record(signum=signal.SIGKILL), ""), "was killed by SIGKILL"),
-        (End(Reason.SIGNAL, record(signum=250), ""), "was killed by signal 250"),
-        (End(Reason.INTERRUPTED, None, ""), "ended"),
-    ],
-)
-def test_an_end_is_said_plainly(ended: End, words: str) -> None:
-    assert words in failures.how_it_ended(ended)
-
-
-@pytest.mark.parametrize(
     ("ended", "kind", "words"),
     [
         (End(Reason.EARLY_EXIT, record(code=1), "a\nboom\n"), StartFailedError, "before it was ready: boom"),
@@ -118,31 +99,6 @@ def test_what_was_not_ready_is_told_by_what_it_did_instead(
     assert isinstance(error, ReadinessTimeoutError)
     assert words in error.detail
     assert error.hint
-
-
-def test_limits_name_what_was_allowed_and_used(spec: ToolSpec) -> None:
-    verdict = Verdict(Reason.MEMORY_LIMIT, "keeper", 1.0, 9, 600 << 20, 512 << 20)
-    memory = failures.limit_exceeded(spec, End(Reason.MEMORY_LIMIT, record(signum=9, verdict=verdict), "tail"))
-    assert "600 MiB resident, 512 MiB allowed" in memory.detail
-    assert memory.extra["verdict"]["by"] == "keeper"
-    assert memory.extra["stderr_tail"] == "tail"
-    assert failures.limit_exceeded(spec, End(Reason.CPU_LIMIT, record(signum=24), "")).extra["limit"] == "cpu"
-    assert failures.limit_exceeded(spec, End(Reason.RUNTIME_LIMIT, None, "")).extra["limit_seconds"] == 60.0
-
-
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        (Reason.SHUTDOWN, ShuttingDownError),
-        (Reason.STOPPED, CancelledRunError),
-        (Reason.MEMORY_LIMIT, ResourceLimitError),
-        (Reason.SIGNAL, ToolFailedError),
-    ],
-)
-def test_a_run_under_which_the_tool_ended_is_told_why(spec: ToolSpec, reason: Reason, kind: type[PxError]) -> None:
-    error = failures.died_during_run(spec, End(reason, record(signum=9), ""))
-    assert isinstance(error, kind)
-    assert error.problem()["unit"] == "tool:x"
 
 
 @given(st.text(max_size=30), st.integers(1, 20))

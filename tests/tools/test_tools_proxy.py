@@ -101,18 +101,6 @@ NO_SENSE: list[tuple[bytes, int, str]] = [
 ]
 
 
-async def test_what_cannot_be_meant_starts_nothing(front: Front) -> None:
-    headers = {"Content-Type": "application/json"}
-    for body, status, kind in NO_SENSE:
-        async with front.client.post("/shapes/run", data=body, headers=headers) as answer:
-            problem = await answer.json()
-        assert (answer.status, problem["kind"]) == (status, kind), body[:20]
-    for kind in ("application/x-www-form-urlencoded", "application/octet-stream"):  # as JSON, when nothing was said
-        async with front.client.post("/shapes/run", data=b'{"number": "x"}', headers={"Content-Type": kind}) as answer:
-            assert answer.status == 422
-    assert await front.house.said("starting") == []
-
-
 async def test_what_is_no_json_goes_to_the_tool_as_it_came(front: Front) -> None:
     body = b'{"do": "echo", "number": "not checked"}'
 

@@ -77,13 +77,6 @@ async def post(upstream: Upstream) -> bytes:
         return await answer.read()
 
 
-async def test_connections_are_used_again(serving: Callable[..., object]) -> None:
-    scripted, upstream = await serving(lambda _, __: OK)  # type: ignore[misc]
-    for _ in range(3):
-        assert await post(upstream) == b"ok"
-    assert (scripted.connections, len(scripted.requests)) == (1, 3)
-
-
 async def test_a_request_whose_pooled_connection_breaks_is_not_sent_again(serving: Callable[..., object]) -> None:
     """The tool may have worked on it, or died of it."""
     scripted, upstream = await serving(lambda _, n: OK if n == 1 else None)  # type: ignore[misc]

@@ -82,18 +82,6 @@ async def test_what_is_pinned_is_forked_by_the_next_control_plane_from_its_first
     assert house.state("pinned").start_method == "zygote"
 
 
-async def test_an_edit_needs_nothing_and_another_environment_another_zygote(house: ToolHouse) -> None:
-    house.add("packages", env={"SAID": "before"})
-    await house.ask("packages")
-    await forks(house, "numpy", "plistlib")
-    main = house.tools / "packages" / "main.py"
-    main.write_text(main.read_text().replace("VERSION = 1", "VERSION = 2"))
-    assert (await again(house, "packages", method="zygote"))["version"] == 2
-    (house.tools / "packages" / ".env").write_text("TOLD=after\n")
-    assert (await again(house, "packages", {"variable": "TOLD"}, method="spawn"))["variable"] == "after"
-    await eventually(lambda: len(house.launcher.zygotes.views()) == 2, "a second one")
-
-
 async def test_a_file_of_the_tools_that_hides_a_package_is_found(house: ToolHouse) -> None:
     house.add("packages")
     await house.ask("packages")
@@ -127,18 +115,6 @@ async def test_a_zygote_that_is_gone_costs_nothing_but_time(house: ToolHouse) ->
     asked = asyncio.ensure_future(again(house, "packages", method="spawn"))
     assert (await asked)["solved"] == [1.0, 1.0]
     await eventually(lambda: not alive(zygote.pid), "its end")
-
-
-async def test_a_file_that_a_package_has_opened_stays_open(house: ToolHouse) -> None:
-    library = house.rig.dir / "site-packages"
-    library.mkdir()
-    (library / "opens.py").write_text("FILE = open(__file__)\n")
-    house.add("packages", preload=["opens"], env={"PYTHONPATH": str(library)})
-    main = house.tools / "packages" / "main.py"
-    main.write_text(main.read_text().replace("VERSION = 1", "import opens\n\nVERSION = opens.FILE.read()"))
-    first = await house.ask("packages")
-    await forks(house, "opens")
-    assert (await again(house, "packages", method="zygote"))["version"] == first["version"] != ""
 
 
 async def test_why_nothing_is_forked_is_said(house: ToolHouse) -> None:
