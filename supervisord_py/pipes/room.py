@@ -419,9 +419,9 @@ class Pipes:
         chosen = await choose(self, definition, orders[0])
         # From here to the last of them nobody else has a turn: of two that ask at once, the second sees the first.
         self._refuse_beside(name, len(orders), queue=queue)
-        runs = enqueue(self, definition, orders, chosen)
+        rows = tuple(map(self.view, enqueue(self, definition, orders, chosen)))
         await self.ledger.flush()
-        return tuple(map(self.view, runs))
+        return rows
 
     def _refuse_beside(self, name: str, count: int, *, queue: bool) -> None:
         """Refuse a run beside one that is at work, or was asked for by hand, and more in line than can be meant."""

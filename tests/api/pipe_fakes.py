@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +14,9 @@ from supervisord_py.ledger.pipe_executions import Execution, Group, Plan, Preset
 from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
 from supervisord_py.pipes.checks import Check, CheckStatus
 from supervisord_py.pipes.models import (
-    Claimed,
-    EventClaims,
     GroupView,
     PipesHealth,
     PipeView,
-    PublishedEvent,
-    Suppressed,
 )
 from supervisord_py.pipes.output import FollowItem, FollowNews, OutputPage, OutputStream
 
@@ -118,16 +114,6 @@ class FakePipes:
     def queue(self) -> tuple[GroupView, ...]:
         return (GroupView(Group.MANUAL, 4, (execution(1),), (execution(2, position=1),)),)
 
-    async def run(self, name: str, **asked: Any) -> Execution:
-        self.get(name)
-        self._did("run", name, asked)
-        row = self.rows[8] = execution(8, status=Status.QUEUED, position=1, stdout=None, finished_at=None)
-        return row
-
-    async def wait(self, number: int) -> Execution:
-        self._did("wait", number)
-        return execution(number)
-
     async def execution(self, number: int, *, pipe: str | None = None, blobs: bool = False) -> Execution:
         row = self.rows.get(number)
         if row is None or (pipe is not None and row.pipe_name != pipe):
@@ -138,30 +124,9 @@ class FakePipes:
         self._did("executions", wanted)
         return ExecutionPage(tuple(row for row in self.rows.values() if wanted.pipe in {None, row.pipe_name}), 5)
 
-    async def cancel_pipe(self, name: str) -> tuple[Execution, ...]:
-        self._did("cancel_pipe", name)
-        return (execution(1), execution(2))
-
-    async def _change(self, what: str, name: str, **facts: Any) -> PipeView:
-        view = structs.replace(self.get(name), **facts)
-        self._did(what, name)
-        self.views[name] = view
-        return view
-
     @property
     def files(self) -> FakePipes:
         return self
-
-    async def enable(self, name: str, *, enabled: bool = True) -> PipeView:
-        return await self._change("enable" if enabled else "disable", name, enabled=enabled)
-
-    async def configure(self, name: str, changes: Mapping[str, str | None]) -> PipeView:
-        self._did("configure", name, dict(changes))
-        return self.get(name)
-
-    async def publish_event(self, event: PublishedEvent) -> EventClaims:
-        self._did("publish_event", event)
-        return EventClaims((Claimed("digest", 8),), (Suppressed("other", "it caused this"),))
 
     async def output(self, number: int, stream: OutputStream, offset: int, limit: int | None) -> OutputPage:
         self._did("output", number, stream, offset, limit)

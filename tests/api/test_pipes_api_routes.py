@@ -10,26 +10,7 @@ import pytest
 from api.api_rig import Rig
 from api.pipe_fakes import execution
 from supervisord_py.ledger.pipe_executions import Status
-from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.process.model import TreeStat
-
-ROW = set(
-    """
-    id pipe_name status trigger position queued_at started_at finished_at duration_ms exit_code error_type
-    error_message pid agent model provider preset_id retry_of retry_count tokens cost
-    """.split()  # noqa: SIM905  # a page of names reads better so
-)
-
-
-async def test_a_run_is_queued_with_what_was_said(rig: Rig) -> None:
-    rig.pipes.put()
-    body = {"context": {"why": "me"}, "queue": True, "timeout": 5}
-    status, document, _ = await rig.ask("POST", "/api/pipes/digest/run", body)
-    assert (status, document["schema"], document["id"], document["position"]) == (202, "px.execution/1", 8, 1)
-    assert rig.pipes.asked[-1] == ("run", "digest", {"context": {"why": "me"}, "queue": True, "timeout_seconds": 5.0})
-    assert set(document) >= ROW
-    status, done, _ = await rig.ask("POST", "/api/pipes/digest/run?wait=1")
-    assert (status, done["status"], done["stdout"]) == (200, "completed", "out")
 
 
 async def test_a_glob_names_the_one_pipe_that_it_fits(rig: Rig) -> None:
@@ -72,32 +53,6 @@ async def test_a_body_that_does_not_fit_is_told_with_its_place(
     status, problem, _ = await rig.ask("POST", path, body)
     assert (status, problem["errors"][0]["pointer"]) == (422, pointer)
     assert rig.pipes.asked == []
-
-
-@pytest.mark.parametrize(
-    ("body", "done"), [({"enabled": False}, "disable"), ({"enabled": True}, "enable"), ({}, "enable")]
-)
-async def test_enabled_is_what_the_body_says(rig: Rig, body: dict[str, bool], done: str) -> None:
-    rig.pipes.put()
-    status, document, _ = await rig.ask("POST", "/api/pipes/digest/enable", body)
-    assert (status, document["enabled"], rig.pipes.asked) == (200, done == "enable", [(done, "digest")])
-
-
-async def test_keys_are_changed_flat_or_in_an_envelope(rig: Rig) -> None:
-    rig.pipes.put()
-    for body in ({"schedule": "every 2h", "preset": ["a"], "x": None}, {"config": {"schedule": "every 2h"}}):
-        status, _, _ = await rig.ask("POST", "/api/pipes/digest/config", body)
-        assert status == 200
-    assert rig.pipes.asked[-2] == ("configure", "digest", {"schedule": "every 2h", "preset": ["a"], "x": None})
-    assert rig.pipes.asked[-1] == ("configure", "digest", {"schedule": "every 2h"})
-
-
-async def test_an_event_from_outside_says_what_it_starts(rig: Rig) -> None:
-    status, document, _ = await rig.ask("POST", "/api/events/deploy", {"key": "k", "data": {"a": 1}})
-    assert (status, document["claimed"]) == (202, [{"pipe": "digest", "execution": 8}])
-    assert document["suppressed"] == [{"pipe": "other", "why": "it caused this"}]
-    assert rig.pipes.asked[-1] == ("publish_event", PublishedEvent("deploy", key="k", facts={"a": 1}))
-    assert (await rig.ask("POST", "/api/events/deploy"))[0] == 202
 
 
 async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:

@@ -42,14 +42,6 @@ def check(documents: list[dict[str, Any]]) -> None:
     assert (documents[-1]["execution"]["status"], documents[-1]["execution"]["truncated"]) == ("completed", False)
 
 
-async def test_by_ndjson(rig: Rig) -> None:
-    prepare(rig)
-    status, body, _ = await rig.get(f"{TAIL}?offset=5&stream=stdout", Accept="application/x-ndjson")
-    assert status == 200
-    check([json.loads(line) for line in body.splitlines()])
-    assert rig.pipes.asked[-1] == ("follow", 7, (OUT,), 5)
-
-
 async def test_by_server_sent_events_that_can_be_resumed(rig: Rig) -> None:
     prepare(rig)
     status, body, _ = await rig.get(TAIL, **{"Last-Event-ID": "9"})
@@ -60,17 +52,6 @@ async def test_by_server_sent_events_that_can_be_resumed(rig: Rig) -> None:
     assert frames[4].startswith("id: 5-1\nevent: output\n")
     for bad in ("x", "1-", "1-2-3"):
         assert (await rig.get(TAIL, **{"Last-Event-ID": bad}))[0] == 400
-
-
-async def test_both_streams_go_on_where_each_of_them_was(rig: Rig) -> None:
-    prepare(rig)
-    rig.pipes.items = [FollowOutput(ERR, 5, b"fg"), FollowOutput(OUT, 9, b"x")]
-    _, body, _ = await rig.get(TAIL, **{"Last-Event-ID": "9-5"})
-    assert rig.pipes.asked[-1] == ("follow", 7, (OUT, ERR), 9, 5)
-    frames = body.decode().strip().split("\n\n")
-    told = [json.loads(frame.partition("data: ")[2]) for frame in frames[1:-1]]
-    assert [(it["stream"], it["offset"], it["text"]) for it in told] == [("stderr", 5, "fg"), ("stdout", 9, "x")]
-    assert [frame.partition("\n")[0] for frame in frames[1:-1]] == ["id: 9-7", "id: 10-7"]
 
 
 async def test_by_websocket(rig: Rig) -> None:

@@ -73,19 +73,6 @@ def test_run_passes_every_byte_and_exits_by_the_outcome(held: House) -> None:
     assert (latest(held, "late")["status"], latest(held, "late")["error_type"]) == ("timed_out", "timeout")
 
 
-def test_json_is_the_whole_final_row(held: House) -> None:
-    shell(held, "sees", "cat")
-    ended = px(held, "pipe", "run", "sees", "--json", "--context", '{"issue": 7}')
-    row = json.loads(ended.stdout)
-    assert (ended.returncode, row["schema"], row["status"]) == (0, "px.execution/1", "completed")
-    assert (
-        row["stdout"]
-        == row["rendered_prompt"]
-        == px(held, "pipe", "show", str(row["id"]), "--rendered").stdout.decode()
-    )
-    assert '"issue": 7' in row["stdout"]
-
-
 def test_an_array_of_contexts_is_an_execution_for_each(held: House) -> None:
     shell(held, "several", "cat")
     array = json.dumps([{"issue": number} for number in range(3)])
@@ -135,28 +122,6 @@ def test_ctrl_c_leaves_the_execution_which_cancel_ends(held: House) -> None:
     assert follower.wait(DEADLINE) == 0
     assert px(held, "pipe", "cancel", number).returncode == 8
     assert px(held, "wait", number).returncode == 1
-
-
-def test_what_runs_already_is_refused_or_waits_in_line(held: House) -> None:
-    folder = shell(held, "busy", GATE)
-    first = ids(px(held, "pipe", "run", "busy", "--no-wait", "-q"))[0]
-    refused = px(held, "pipe", "run", "busy")
-    assert refused.returncode == 8
-    assert f"execution {first}" in refused.stderr.decode()
-    second = in_background(held, "pipe", "run", "busy", "--queue")
-    assert second.stderr is not None
-    assert b": waiting in line: position 1\n" in second.stderr.readline()
-    assert first in ids(px(held, "pipe", "queue", "-q"))
-    assert b"queued" in px(held, "pipe", "queue").stdout
-    (folder / "go").touch()
-    out, _ = second.communicate(timeout=DEADLINE)
-    assert (second.returncode, out) == (0, b"begun\nover\n")
-    assert [one["status"] for one in _runs(held, "busy")] == ["completed", "completed"]
-
-
-def _runs(home: House, *arguments: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(px(home, "pipe", "runs", *arguments, "--json").stdout)["executions"]
-    return found
 
 
 def test_general_commands_know_pipes(held: House) -> None:
@@ -210,16 +175,6 @@ def test_a_pipe_from_its_beginning_to_its_end(held: House) -> None:
     assert px(held, "pipe", "remove", "mine", "--yes").stdout == b"pipe:mine removed\n"
     assert not folder_of(held, "mine").exists()
     assert px(held, "pipe", "show", "mine").returncode == 4
-
-
-def test_a_broken_pipe_names_line_and_cure(held: House) -> None:
-    folder = write(held, "broken", "agent: command\ncommand: ./x\nschedule: */30 * * * *")
-    ended = until(lambda: (found := px(held, "pipe", "validate", "broken")).returncode == 1 and found, "it was read")
-    assert f"{folder}/pipe.md:4: " in ended.stdout.decode()
-    assert b"cure: " in ended.stdout
-    assert px(held, "pipe", "run", "broken").returncode == 2
-    assert b"broken: " in px(held, "pipe", "list").stdout
-    (folder / "pipe.md").unlink()
 
 
 def test_an_agent_that_is_not_installed_is_told_before_it_runs_with_the_command_that_installs_it(held: House) -> None:

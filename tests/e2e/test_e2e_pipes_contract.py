@@ -330,15 +330,6 @@ def rows_newest(home: House, name: str) -> Row:
     return row(home, rows(home, f"pipe={name}")[-1].id)
 
 
-def test_a_retry_by_hand_is_a_new_row_that_names_the_old(home: House) -> None:
-    done = run(home, "bad")
-    again = home.pxctl("pipe", "retry", str(done.id))
-    assert (again.returncode, again.stdout) == (1, "so far\n")
-    newest = rows_newest(home, "bad")
-    assert (newest.trigger, newest.retry_of, newest.retry_count) == ("retry", done.id, 1)
-    assert home.pxctl("pipe", "retry", "999999").returncode == 4
-
-
 def test_many_clients_at_once_get_one_execution_each_or_a_conflict(home: House) -> None:
     folder = shell(home, "busy", "while [ ! -e go ]; do sleep 0.02; done")
     found: list[int] = []

@@ -28,7 +28,6 @@ from e2e.pipe_house import (
     asked,
     begin,
     ended,
-    events,
     fake,
     in_time,
     nothing_left,
@@ -201,31 +200,6 @@ def test_a_timeout_counts_from_the_start_whoever_counts_it(lasting: House) -> No
     assert (done.ended, done.stdout.strip(), done.signal) == (("timed_out", "timeout"), "so far", signal.SIGKILL)
     assert done.timeout_seconds * 1000 <= done.duration_ms < done.timeout_seconds * 1000 + 60_000
     assert done.incomplete
-
-
-@pytest.mark.deep
-def test_an_agent_that_settled_under_one_brain_is_ended_by_the_next(lasting: House) -> None:
-    """Everything was read: no output will ever come again to say that it is done."""
-    home = lasting
-    fake(home, "settled", "answer:all is well", "stay", agent="patient")
-
-    def settled(_: float) -> Row | None:
-        """Kill the brain of one that has settled; None where the brain had ended it before that was seen."""
-        number = begin(home, "settled").id
-        until(lambda: has_settled(home, number) or row(home, number).is_final, "it has settled, or is over")
-        seen = not row(home, number).is_final
-        kill_the_brain(home)
-        done = ended(home, number)
-        return done if seen else None
-
-    done = in_time(settled, 3)
-    assert (done.ended, done.stdout, done.tokens) == (("completed", None), "all is well\n", 1050)
-    assert done.duration_ms < 200_000, "not by its timeout"
-
-
-def has_settled(home: House, number: int) -> bool:
-    """Say whether a brain has told of a run that its agent has settled."""
-    return any(each["event"] == "execution_settled" and each["execution"] == number for each in events(home, "settled"))
 
 
 @pytest.mark.deep

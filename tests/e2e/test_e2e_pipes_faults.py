@@ -6,11 +6,9 @@ Each fault is one of the issue's list. After every test: no process of any execu
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -109,25 +107,6 @@ def test_an_agent_that_is_done_but_does_not_exit_is_judged_by_its_answer(home: H
     assert "execution_settled" in [each["event"] for each in events(home, "stays")]
 
 
-def test_a_timeout_kills_what_ignores_term_and_keeps_what_was_said(home: House) -> None:
-    mark = home.home / "stuck.mark"
-
-    def stuck(seconds: float) -> Row | None:
-        """Run one that comes to its end; None where its time was over before that."""
-        steps = ("ignore-term", "say:partly", "err:complaint", f"touch:{mark}", "hang")
-        fake(home, "stuck", *steps, front=f"timeout: {seconds}")
-        done = run(home, "stuck")
-        return done if mark.exists() else None
-
-    done = in_time(stuck, 0.6)
-    assert done.ended == ("timed_out", "timeout")
-    assert (done.stdout, done.stderr, done.signal) == ("partly", "complaint\n", signal.SIGKILL)
-    assert f"{done.timeout_seconds:g} s" in done.error_message
-    assert done.incomplete
-    assert Path(done.output_dir, "INCOMPLETE").exists()
-    assert {each.trigger for each in rows(home, "pipe=stuck")} == {"manual"}, "it is not tried again by itself"
-
-
 def test_turns_without_end_are_ended_by_a_ceiling(home: House) -> None:
     fake(home, "turns", "endless", front="limits: {turns: 5}")
     fake(home, "tokens", "usage:900/100/0.5", "endless", front="limits: {tokens: 4000}")
@@ -218,54 +197,6 @@ def test_a_flood_on_stderr_blocks_nothing_and_is_kept(home: House) -> None:
     assert digest.digest() == hashlib.sha256(LINE * 6144).digest()
 
 
-@pytest.mark.deep
-def test_a_hundred_megabytes_arrive_byte_for_byte(home: House) -> None:
-    """It pauses each 25 MB until they are read: what comes faster than that the log may give up, and say so (D40)."""
-    piece, gates = 26_214_400, [home.home / f"hundred.{n}" for n in (1, 2, 3)]
-    steps = [step for gate in gates for step in (f"flood-out:{piece}", f"waitfile:{gate}")]
-    fake(home, "hundred", *steps, f"flood-out:{piece}", agent="fake-text")
-    number = begin(home, "hundred").id
-    where = f"/api/pipes/hundred/executions/{number}/output?stream=stdout&limit=1"
-    for place, gate in enumerate(gates, 1):
-        until(lambda: int(home.request("GET", where).headers["x-total-bytes"]) == place * piece, "it is read")  # noqa: B023
-        gate.touch()
-    done = ended(home, number)
-    assert (done.ended, done.stdout_bytes, done.truncated) == (("completed", None), 104857600, False)
-    assert len(done.stdout) < 300_000
-    found, wanted = hashlib.sha256(), hashlib.sha256()
-    for data in pages(home, done, "stdout"):
-        found.update(data)
-    for _ in range(1024):
-        wanted.update(LINE * 100)
-    assert found.digest() == wanted.digest()
-    assert len(home.request("GET", "/api/pipes/hundred/executions").body) < 5000, "a list carries no output"
-
-
-@pytest.mark.deep
-def test_streams_of_deltas_old_and_new_are_kept_as_text_not_as_they_came(home: House) -> None:
-    """Old ones repeat the message with each delta: 200 kB of text are 40 MB of stream."""
-    fake(home, "old", "flood-out:204800", agent="fake-old")
-    fake(home, "deltas", "flood-out:2048000")
-    for name, size in (("old", 204800), ("deltas", 2048000)):
-        done = run(home, name)
-        assert done.ended == ("completed", None)
-        assert output(home, done.id).rstrip(b"\n") == (LINE * (size // 1024)).rstrip(b"\n")
-        kept = output(home, done.id, "events")
-        assert len(kept) < 4 * size
-        assert {"message_end", "session"} <= {json.loads(line)["type"] for line in kept.splitlines()}
-
-
-def test_bytes_that_are_no_text_are_kept_and_flagged(home: House) -> None:
-    fake(home, "latin", "bad-utf8", "answer:é", agent="fake-text")
-    fake(home, "garbage", "bad-utf8", "answer:fine")
-    done = run(home, "latin")
-    assert (done.ended, done.invalid_utf8) == (("completed", None), True)
-    assert output(home, done.id) == b"caf\xe9 \xff\xfe\n\xc3\xa9\n"
-    assert done.stdout == "caf\ufffd \ufffd\ufffd\né\n"
-    among = run(home, "garbage")
-    assert (among.ended, among.stdout.endswith("fine\n")) == (("completed", None), True)
-
-
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 KINDS = {
@@ -293,28 +224,6 @@ def test_a_providers_error_is_named_at_exit_code_0_and_1(home: House, agent: str
     assert {it.stdout.strip() for it in done.values()} == {"so far"}
     assert all(it.error_message for it in done.values())
     assert len(rows(home, f"pipe={agent}-429")) == 1, "this house retries nothing by itself"
-
-
-@pytest.mark.parametrize(
-    ("steps", "wanted", "code", "signal_"),
-    [
-        (["say:part one", "err:boom", "exit:3"], "crash", 3, None),
-        (["say:part one", "err:boom", "kill:11"], "crash", None, 11),
-        (["say:part one", "err:boom", "fail:500", "exit:0"], "provider_error", 0, None),
-        (["stop:stop"], "missing_output", 0, None),
-        (["exit:0"], "missing_output", 0, None),
-    ],
-)
-def test_what_was_said_before_the_end_is_kept(
-    home: House, steps: list[str], wanted: str, code: int | None, signal_: int | None
-) -> None:
-    fake(home, "breaks", *steps)
-    done = run(home, "breaks")
-    assert (done.ended, done.exit_code, done.signal) == (("failed", wanted), code, signal_)
-    if "err:boom" in steps:
-        assert (done.stdout.strip(), done.stderr) == ("part one", "boom\n")
-        assert output(home, done.id, "stderr") == b"boom\n"
-    assert pipe(home, "breaks")["last_status"] == "failed"
 
 
 # -- retries -----------------------------------------------------------------------------------------------------------
@@ -346,21 +255,6 @@ def test_a_rate_limit_is_tried_again_as_new_rows(home: House) -> None:
     assert [row(home, each.id).stdout for each in found] == ["tried\n"] * 3
     ended(home, found[-1].id)  # a row is final before all that follows from it is done
     assert pipe(home, "limited")["consecutive_failures"] == 1, "one failure, however often it was tried"
-
-
-def test_the_providers_hint_is_waited_for_and_a_waiting_retry_can_be_cancelled(home: House) -> None:
-    limited = "echo 'HTTP 429 Rate limit reached. Please try again in 70s.' >&2; exit 1"
-    shell(home, "hinted", limited, "schedule: manual\nretries: 1")
-    first = run(home, "hinted")
-    assert first.ended == ("failed", "rate_limited")
-    again = rows(home, "pipe=hinted")[-1]
-    assert (again.status, again.trigger, again.retry_of) == ("queued", "retry", first.id)
-    assert moment(again.not_before) - moment(first.finished_at) >= 69.9
-    assert moment(again.not_before) - moment(again.queued_at) <= 85, "and no more than the jitter of it"
-    assert again.position == 1
-    assert home.pxctl("pipe", "cancel", str(again.id)).returncode == 0
-    assert row(home, again.id).ended == ("cancelled", "cancelled")
-    assert rows(home, "pipe=hinted")[-1].id == again.id
 
 
 def test_a_retry_that_succeeds_ends_the_series_and_what_cannot_pass_is_not_tried_again(home: House) -> None:

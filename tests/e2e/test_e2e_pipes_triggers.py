@@ -199,23 +199,6 @@ def test_one_execution_of_a_pipe_at_a_time(home: House) -> None:
     assert [ended(home, each.id).status for each in (first, second, third)] == ["completed", "cancelled", "completed"]
 
 
-def test_a_preset_that_is_not_there_is_said_and_the_next_run_is_free(home: House) -> None:
-    """A3: the original said it, and was "already running" from then on."""
-    fake(home, "presetless", "answer:fine", front="preset: gone")
-    for _ in range(2):
-        done = run(home, "presetless")
-        assert done.ended == ("failed", "preset_not_found")
-        assert "gone" in done.error_message
-        assert (done.started_at, done.pid) == (None, None)
-    shown = home.pxctl("pipe", "run", "presetless")
-    assert shown.returncode == 1
-    assert "gone" in shown.stderr
-    (home.home / "presets.toml").write_text('[presets.gone]\nprovider = "x"\nmodel = "back-again"\n')
-    found = run(home, "presetless")
-    assert (found.ended, found.model, found.preset_id) == (("completed", None), "back-again", "gone")
-    assert pipe(home, "presetless")["consecutive_failures"] == 0
-
-
 def test_a_pipe_tells_of_the_failures_of_others(home: House) -> None:
     assert home.pxctl("pipe", "add", "example:tell-failure").returncode == 0
     assert home.pxctl("pipe", "enable", "tell-failure").returncode == 0
@@ -288,24 +271,6 @@ def test_a_one_time_schedule_runs_once_and_again_when_it_gets_a_new_time(home: H
         assert seconds(done.queued_at) >= seconds(soon)
         after = pipe(home, "once")
         assert (after["enabled"], after["next_run"]) == (False, None)
-
-
-def test_a_changed_schedule_takes_out_of_the_line_what_the_old_one_put_there(home: House) -> None:
-    hogs = [f"hog{n}" for n in range(3)]
-    for name in hogs:
-        shell(home, name, WAITS, "schedule: every 6h")
-    found = [until(lambda name=name: rows(home, f"pipe={name}"), "it has begun")[0] for name in hogs]
-    for each in found:
-        started(home, each.id)
-    shell(home, "stands", "echo x", "schedule: every 6h")
-    waiting = until(lambda: rows(home, "pipe=stands"), "it waits")[0]
-    assert (waiting.status, waiting.position) == ("queued", 1)
-    shell(home, "stands", "echo x", "schedule: manual")
-    assert ended(home, waiting.id).ended == ("cancelled", "cancelled")
-    assert "schedule" in row(home, waiting.id).error_message
-    for name, each in zip(hogs, found, strict=True):
-        (home.home / "pipes" / name / "go").touch()
-        assert ended(home, each.id).status == "completed"
 
 
 @pytest.mark.deep

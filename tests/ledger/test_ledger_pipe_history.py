@@ -104,13 +104,6 @@ async def test_the_old_go_but_never_the_open_nor_the_newest(ledger: Ledger) -> N
     assert await pipe_history.existing(ledger, (1, 9, 11, 12)) == {9, 11}
 
 
-async def test_each_pipe_keeps_its_newest_rows(ledger: Ledger) -> None:
-    await put(ledger, [row(number, "ab"[number % 2]) for number in range(1, 13)])
-    await put(ledger, [row(13, "c"), row(14, "a", "queued"), row(15, "d")])
-    assert sorted(await prune_all(ledger, rows=2)) == [1, 2, 3, 4, 5, 6, 7, 8, 10]
-    assert await ids(ledger) == [9, 11, 12, 13, 14, 15]
-
-
 async def test_when_all_together_are_too_large_the_oldest_go(ledger: Ledger) -> None:
     await put(ledger, [row(number, "abc"[number % 3], stdout_bytes=60, stderr_bytes=40) for number in range(1, 11)])
     await put(ledger, [row(11, "d", "running", stdout_bytes=150)])

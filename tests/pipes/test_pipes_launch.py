@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import stat
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,8 +27,6 @@ from supervisord_py.pipes.launch import (
     cleanup,
     command_line,
     file_texts,
-    find_executable,
-    path_with,
     placeholder_values,
     prepare,
     provider_doubt,
@@ -223,17 +220,6 @@ async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> N
     assert await recall_secrets(house.run_of(house.execution("nobody"))) == ()
 
 
-def test_where_programs_are_looked_for(tmp_path: Path) -> None:
-    for name, tried in (("~/x", ["/h/x"]), ("./x", [f"{tmp_path}/x"]), ("x", ["/a/x", "/b/x", "/h/.local/bin/x"])):
-        with pytest.raises(CannotRunError) as caught:
-            find_executable(name, BUILTIN.get("pi"), tmp_path, path="/a:rel::/b:/a", home="/h")
-        assert caught.value.extra["tried"][:3] == tried
-    (tmp_path / ".bun" / "bin").mkdir(parents=True)
-    places = path_with("/bin", f"{tmp_path}/pi", str(tmp_path)).split(":")
-    assert places[0] == "/bin"
-    assert {str(tmp_path), f"{tmp_path}/.bun/bin"} <= set(places), "it finds its runtime beside it, or in a usual place"
-
-
 # -- what adapters are filled with -------------------------------------------------------------------------------------
 
 
@@ -262,16 +248,6 @@ def test_no_adapter_puts_prompt_or_key_into_its_argv_or_files(name: str, preset:
     assert HAS_KEY not in json.dumps(written(name, preset))
 
 
-def test_a_piece_that_is_not_optional_needs_its_value() -> None:
-    spec = AgentSpec(name="x", argv=("a", "{model}", ("{effort}",)))
-    assert command_line(spec, {"model": "m"}, "", history=True) == ("a", "m")
-    with pytest.raises(CannotRunError, match="the agent 'x' needs a model") as caught:
-        command_line(spec, {}, "", history=False)
-    assert caught.value.error_type is ErrorType.CONFIG_ERROR
-    with pytest.raises(CannotRunError, match="needs a model"):
-        written("pi", Preset(url="http://h/v1"))
-
-
 PROMPTS = {
     "-x": "begins with '-'",
     "@file": "begins with '@'",
@@ -287,25 +263,6 @@ def test_a_prompt_that_cannot_be_an_argument_is_refused(prompt: str, trouble: st
         command_line(spec, {}, prompt, history=False)
     guarded = msgspec.structs.replace(spec, prompt_argv=("--", "{prompt}"))
     assert command_line(guarded, {}, "-x", history=False) == ("a", "--", "-x")
-
-
-def test_files_hold_the_provider_and_no_retries_of_the_agents_own() -> None:
-    files = written("pi", CUSTOM, (0, 74, 2))
-    retry = {"enabled": False, "maxRetries": 0, "provider": {"maxRetries": 0}}
-    assert json.loads(files["settings.json"])["retry"] == retry
-    cost = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}
-    provider = {"baseUrl": CUSTOM.url, "api": CUSTOM.api, "apiKey": "PX_KEY", "models": [{"id": "m", "cost": cost}]}
-    assert json.loads(files["models.json"]) == {"providers": {"custom": provider}}
-    assert json.loads(written("pi", CUSTOM, (0, 84, 1))["models.json"])["providers"]["custom"]["apiKey"] == "$PX_KEY"
-    assert files["auth.json"] == "{}\n", "it stores no key and has none of the user's"
-    assert set(written("pi", Preset("x", "anthropic", "claude"))) == {"auth.json", "settings.json"}
-    codex = tomllib.loads(written("codex", Preset("x", "custom", "m", 'http://h/"x'))["config.toml"])
-    assert codex["model_providers"]["px"]["base_url"] == 'http://h/"x'
-    models = json.loads(written("opencode")["opencode.json"])["provider"]["custom"]["models"]
-    rest = {"limit": {"context": 0, "output": 0}, "options": {}}
-    assert models == {"m": {"name": "m", "cost": {"input": 0, "output": 0}, **rest}}
-    assert json.loads(written("llm")["extra-openai-models.yaml"])[0]["api_base"] == CUSTOM.url
-    assert written("gemini", Preset()) == {}
 
 
 # -- environments ------------------------------------------------------------------------------------------------------
@@ -344,12 +301,3 @@ def test_a_presets_key_replaces_the_daemons() -> None:
     assert "CLAUDE_CONFIG_DIR" not in environment("claude")[0], "only with a key it stands apart from the user's login"
     env, _ = environment("claude", CUSTOM)
     assert (env["CLAUDE_CONFIG_DIR"], env["ANTHROPIC_BASE_URL"]) == ("/runs/7/agent", "http://127.0.0.1:1")
-
-
-def test_dotenv_passes_whole_and_a_variable_without_its_value_is_left_out() -> None:
-    env, secrets = environment("command", dotenv={"MY_TOKEN": "t-123", "COLOR": "red", "EMPTY_KEY": ""})
-    assert {"MY_TOKEN", "COLOR", "EMPTY_KEY", "PATH"} <= set(env)
-    assert secrets == {"t-123"}
-    spec = AgentSpec(name="x", env={"AUTH": "Bearer {key}"})
-    assert "AUTH" not in environment(spec)[0]
-    assert environment(spec, Preset(api_key="$K"))[0]["AUTH"] == "Bearer sk-preset"

@@ -130,20 +130,6 @@ async def test_nothing_answers_at_a_url(monkeypatch: pytest.MonkeyPatch) -> None
         await look(url, seconds=0.05)
 
 
-async def test_a_server_that_comes_up_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits, port = list[float](), free_port()
-    async with contextlib.AsyncExitStack() as stack:
-
-        async def meanwhile(seconds: float) -> None:
-            waits.append(seconds)
-            reply: Callable[[Any], None] = lambda writer: writer.write(b"HTTP/1.1 204 OK\r\n\r\n")  # noqa: E731
-            await stack.enter_async_context(server(reply, port))
-
-        monkeypatch.setattr("asyncio.sleep", meanwhile)
-        await look(f"http://127.0.0.1:{port}/v1")
-    assert len(waits) == 1
-
-
 @given(st.binary())
 def test_names_of_models(raw: bytes) -> None:
     model_names(raw)

@@ -1,8 +1,9 @@
-"""What people do to pipes' files, and pipes that cannot run: listed so, and no run of them passes in silence."""
+"""What people do to pipes' files and wish of pipes; pipes that cannot run: listed so, no run of them in silence."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from pipe_rig import eventually, pipe_house
 from supervisord_py.errors import ConfigError
+from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_executions import ErrorType, Status
 from supervisord_py.pipes import checks as checks_module
 from supervisord_py.pipes.checks import CheckStatus
@@ -17,6 +19,7 @@ from supervisord_py.pipes.checks import CheckStatus
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pipe_rig import PipeRig
     from supervisord_py.pipes.catalog import Change
 
 
@@ -160,3 +163,87 @@ async def test_a_change_is_refused_for_what_it_breaks_and_for_nothing_else(short
         with pytest.raises(ConfigError, match="continuous"):
             await rig.room.files.configure("torn", {"timeout": "2m"})
         assert "claud" in ((await rig.room.files.configure("torn", {"schedule": "manual"})).config_error or "")
+
+
+def in_an_hour(rig: PipeRig) -> str:
+    """Return a schedule of one time."""
+    return f"schedule: at {datetime.fromtimestamp(rig.time.clocks.wall() + 3600, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+async def test_a_wish_is_over_for_good_once_the_file_says_something_new(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        for word, enabled in (("true", True), ("false", False), ("true", True)):
+            rig.shell("p", "echo", f"enabled: {word}")
+            await rig.room.upkeep.refresh()
+            assert rig.room.get("p").enabled is enabled
+            if word == "true":
+                await rig.room.enable("p", enabled=False)
+                await rig.room.upkeep.refresh()
+                assert not rig.room.get("p").enabled
+
+
+async def test_validate_warns_of_providers_presets_and_times(short_tmp: Path) -> None:
+    """A9 and A8: what does not keep it from running is told, and is no failure."""
+    async with pipe_house(short_tmp) as rig:
+        program = rig.folder / "teller"
+        program.write_text("#!/bin/sh\nexec cat\n")
+        program.chmod(0o755)
+        rig.config.agents_file.write_text(
+            f'[agents.teller]\nargv = ["{program}"]\nprompt = "stdin"\nparser = "text"\n'
+            '[agents.teller.provider_keys]\nacme = "ACME_KEY"\n'
+        )
+        rig.config.presets_file.write_text(
+            '[presets.one]\nprovider = "acme"\n[presets.two]\nprovider = "acmee"\n[presets.three]\nprovider = 3\n'
+        )
+        rig.write("odd", "agent: teller\npreset: [one, '*']\nschedule: at 2020-01-01T00:00:00Z\nenabled: false")
+        await rig.room.upkeep.refresh()
+        warned = {it.name: it.message for it in await rig.room.files.validate("odd") if it.status != "pass"}
+        assert warned["agent"].startswith("the provider 'acmee' is not known to be one of teller's")
+        assert warned["presets"].startswith("the preset 'three' is left out: ")
+        assert warned["schedule"].startswith("no run of it comes by itself: ")
+        assert {it.status for it in await rig.room.files.validate("odd")} == {"pass", "warn"}
+        await rig.room.enable("odd")
+        failed = [it for it in await rig.room.files.validate("odd") if it.status == "fail"]
+        assert [(it.name, it.line, it.hint) for it in failed] == [
+            ("schedule", 4, "write a time that will come, or `manual`")
+        ]
+        assert not any("fails at once" in each for each in rig.room.next("odd").sentences)
+
+
+async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(short_tmp: Path) -> None:
+    """Every schedule has a next run, a config_error, or says that it is over."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("once", "echo", in_an_hour(rig))
+        await rig.room.upkeep.refresh()
+        assert (rig.room.get("once").warnings, rig.room.get("once").next_run is None) == ((), False)
+        rig.time.pass_by(3601)
+        rig.room.timetable.wake()
+        await eventually(lambda: rig.room.get("once").last_success, "its run")
+        await eventually(lambda: not rig.room.of_pipe("once"), "its end")
+        view = await rig.room.enable("once")
+        assert (view.enabled, view.next_run, view.config_error, len(view.warnings)) == (True, None, None, 1)
+        assert view.warnings[0].startswith("its schedule is over: was due once, at ")
+        assert "; it last ran " in view.warnings[0]
+        assert view.warnings[0].endswith(", and will not run again by schedule")
+        assert view.warnings[0] in [it.message for it in await rig.room.files.validate("once") if it.status == "warn"]
+        assert view.warnings in [it.warnings for it in rig.room.snapshot()]
+
+
+async def test_who_is_queued_has_a_place_and_a_timeout_begins_with_the_process(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("p", "exec sleep 1000", "timeout: 100")
+        await rig.room.upkeep.refresh()
+        queued = await rig.room.run("p")
+        assert (queued.status.value, queued.position) == ("queued", 1)
+        await eventually(lambda: rig.room.get("p").pid, "the start")
+        live, clocks = rig.room.running("p"), rig.time.clocks
+        assert live is not None
+        assert live.execution.started_at is not None
+        over = live.deadline - clocks.boot() + clocks.wall()  # in this order: who is held up in between is late
+        assert over - live.execution.started_at >= 100 - 0.001, "the row shows whole milliseconds"
+        assert (await rig.room.execution(queued.id)).position is None
+        told = live.execution.started_at
+        await rig.room.cancel_pipe("p")
+        row = await pipe_executions.EXECUTIONS.get(rig.ledger, queued.id)
+        assert row is not None
+        assert row.started_at == told, "the same moment to the millisecond, for whoever compares"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
-from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +14,13 @@ from msgspec.structs import replace
 from pipe_rig import PATIENCE, eventually, pipe_house
 from process.real_keeper import alive
 from requirement_stage import begun, ended
-from supervisord_py.errors import InterruptedRunError, InvalidInputError
+from supervisord_py.errors import InterruptedRunError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Plan, Status, Trigger
 from supervisord_py.ledger.store import LedgerUnavailableError
 from supervisord_py.pipes.config import RetryLimits
+from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.pipes.run import Run
 from supervisord_py.process.keeper_client import KeeperClient
 
 if TYPE_CHECKING:
@@ -32,20 +30,6 @@ FOR_LONG = "timeout: 80000"
 
 
 """Of what is to run on while the clocks are turned."""
-
-
-async def test_a_reload_of_the_settings_turns_schedules_off_and_on(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.room.reconfigure(replace(rig.config, enabled=False))
-        rig.shell("digest", "echo x", "schedule: every 1h")
-        await rig.room.upkeep.refresh()
-        assert not rig.room.health().scheduler_running
-        assert rig.room.next("digest").sentences[0] == "no pipe runs by itself here (pipes.enabled = false)"
-        assert not list(rig.room.timetable._candidates())
-        rig.room.reconfigure(rig.config)
-        await eventually(lambda: rig.room.get("digest").last_run is not None, "a run by schedule")
-        assert rig.room.health().scheduler_running
-        assert [each.trigger for each in await rig.rows()] == [Trigger.SCHEDULED]
 
 
 async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_its_file(short_tmp: Path) -> None:
@@ -103,19 +87,6 @@ async def test_files_that_are_there_are_no_word_of_an_agent(short_tmp: Path, mon
             live.look(live.measured(), None)
             assert (live.heard_at > before) is is_heard
             await rig.room.cancel_pipe(name)
-
-
-async def test_of_several_contexts_each_has_an_execution_or_none_has(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("each", "cat")
-        contexts = [{"issue": number} for number in range(20)]
-        taken = await rig.room.run_each("each", contexts)
-        assert [row.id for row in taken] == sorted(row.id for row in taken)
-        over = [await rig.room.wait(row.id) for row in taken]
-        assert [f'"issue": {number}' in row.stdout for number, row in enumerate(over)] == [True] * 20
-        with pytest.raises(InvalidInputError):
-            await rig.room.run_each("each", contexts, timeout_seconds=0.0)
-        assert len(await rig.rows()) == 20
 
 
 async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
@@ -221,24 +192,6 @@ async def _forget_child(rig: PipeRig) -> None:
         await rig.placement.release(child.key)
 
 
-async def test_a_refusal_is_counted_whenever_the_control_plane_ends(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it means for its pipe is of one piece with its row: nothing that comes later may be lost with us."""
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("refused", "echo", "preset: absent")
-        with monkeypatch.context() as dying:
-            dying.setattr(Pipes, "after", _nothing)
-            row = await rig.room.run("refused")
-        assert row.error_type is ErrorType.PRESET_NOT_FOUND
-        await rig.room.detach()
-        await rig.put_down()
-        await rig.open()
-        assert rig.room.get("refused").consecutive_failures == 1
-        await rig.room.wait((await rig.room.run("refused")).id)
-        assert rig.room.get("refused").consecutive_failures == 2
-
-
 async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_was_written(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,35 +256,6 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
         assert rig.room.health().running == 0
 
 
-async def test_all_that_run_are_looked_at_in_one_thread_at_a_time(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stay: ContextVar[int] = ContextVar("stay", default=-1)
-    looks: dict[int, list[str]] = {}  # by stay in a thread: whom it looked at
-    numbers, measured, to_thread = itertools.count(), Run.measured, asyncio.to_thread
-
-    async def numbered(function: Any, *words: Any, **named: Any) -> Any:
-        stay.set(next(numbers))
-        return await to_thread(function, *words, **named)
-
-    def noted(run: Run) -> tuple[tuple[int, int], ...]:
-        looks.setdefault(stay.get(), []).append(run.execution.pipe_name)
-        return measured(run)
-
-    async with pipe_house(short_tmp) as rig:
-        names = [f"idle-{number}" for number in range(5)]
-        rig.room.reconfigure(replace(rig.config, slots=replace(rig.config.slots, manual=len(names))))
-        for name in names:
-            rig.shell(name, "exec sleep 1000", FOR_LONG)
-            await rig.room.run(name)
-        await eventually(lambda: all(rig.room.get(name).running for name in names), "all of them run")
-        monkeypatch.setattr("supervisord_py.pipes.run.asyncio.to_thread", numbered)
-        monkeypatch.setattr("supervisord_py.pipes.run.Run.measured", noted)
-        await eventually(
-            lambda: [sorted(seen) for seen in list(looks.values())].count(names) > 2, "looks at all at once"
-        )
-
-
 async def test_an_agent_over_its_memory_limit_is_told_so(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         script = "python3 -c 'x = bytearray(200_000_000); import time; time.sleep(1000)'"
@@ -340,18 +264,6 @@ async def test_an_agent_over_its_memory_limit_is_told_so(short_tmp: Path) -> Non
         assert (done.status, done.error_type) == (Status.FAILED, ErrorType.RESOURCE_LIMIT)
         assert "memory" in (done.error_message or "")
         assert done.incomplete
-
-
-async def test_what_was_left_in_the_place_of_an_execution_is_put_aside(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("p", "echo", "retries: 0")
-        done = await rig.run("p")
-        leftover = rig.config.executions_dir / str(done.id + 1)
-        leftover.mkdir()
-        (leftover / "stdout").write_text("of an execution that was never recorded")
-        again = await rig.run("p")
-        assert (again.status, again.stdout) == (Status.COMPLETED, "\n")
-        assert list(rig.config.executions_dir.glob(f"{again.id}.old-*/stdout"))
 
 
 async def test_many_runs_leave_no_descriptor_open_and_no_task_behind(short_tmp: Path) -> None:
@@ -407,3 +319,55 @@ async def test_a_run_whose_end_cannot_be_written_keeps_its_output_for_the_next_s
         (row,) = await rig.rows("p")
         assert row.status is Status.RUNNING
         assert b"kept" in (rig.room.folder(number) / "raw.stdout").read_bytes()
+
+
+async def test_what_was_due_and_is_taken_out_of_the_line_unrun_is_due_again(short_tmp: Path) -> None:
+    """By disabling or by another schedule; what somebody cancelled by hand was not wanted."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("hold", "exec sleep 1000", "schedule: every 1h")
+        await rig.room.upkeep.refresh()
+        await eventually(lambda: rig.room.get("hold").pid, "the start")
+        for name in ("off", "edited", "hand"):
+            rig.shell(name, "echo", "schedule: every 1h")
+        await rig.room.upkeep.refresh()
+        await eventually(lambda: all(rig.room.queued(it) for it in ("off", "edited", "hand")), "all in line")
+        await rig.room.enable("off", enabled=False)
+        said = f"execution {(await rig.rows('off'))[0].id} did not run: cancelled before it ran: it was disabled"
+        assert rig.room.next("off").last_decision.text == said
+        await rig.room.enable("off")
+        await rig.room.files.configure("edited", {"schedule": "every 2h"})
+        await rig.room.cancel_pipe("hand")
+        await eventually(lambda: rig.room.queued("off") and rig.room.queued("edited"), "both in line again")
+        assert "first run" in rig.room.next("off").last_decision.text
+        await rig.room.enable("hand", enabled=False)
+        await rig.room.enable("hand")
+        wait = await eventually(lambda: rig.room.get("hand").next_run, "its next time")
+        assert abs(wait - rig.time.clocks.wall() - 3600) < 60
+        assert "did not run" in rig.room.next("hand").last_decision.text
+        await rig.room.cancel_pipe("hold")
+        await ended(rig, "off", 2)
+        await ended(rig, "edited", 2)
+        for name, ran in (("off", 1), ("edited", 1), ("hand", 0)):
+            assert [it.started_at is not None for it in await rig.rows(name)] == [False, *[True] * ran]
+
+
+async def test_an_event_is_claimed_once_and_given_back_when_the_run_failed(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("hook", "cat", "trigger: {events: [invoice]}\nretries: 0")
+        rig.shell("off", "cat", "trigger: {events: [invoice]}\nenabled: false")
+        await rig.room.upkeep.refresh()
+        event = PublishedEvent("invoice", key="n-1", facts={"total": 3})
+        claims = await rig.room.publish_event(event)
+        assert [it.pipe for it in claims.claimed] == ["hook"]
+        assert [(it.pipe, it.why) for it in claims.suppressed] == [("off", "it is disabled")]
+        done = await rig.room.wait(claims.claimed[0].execution)
+        assert '"total": 3' in (done.stdout or "")
+        assert (await rig.room.publish_event(event)).claimed == ()
+        await rig.restart()
+        assert (await rig.room.publish_event(event)).claimed == ()
+        rig.shell("hook", "exit 1", "trigger: {events: [invoice]}\nretries: 0")
+        await rig.room.upkeep.refresh()
+        other = PublishedEvent("invoice", key="n-2")
+        failed = (await rig.room.publish_event(other)).claimed[0].execution
+        assert (await rig.room.wait(failed)).status is Status.FAILED
+        assert len((await rig.room.publish_event(other)).claimed) == 1
