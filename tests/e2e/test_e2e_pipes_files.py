@@ -38,14 +38,14 @@ BROKEN = {
     "star": ("schedule: */30 * * * *", 2, "quote it: schedule: '*/30 * * * *'"),
     "clock": ("schedule: 9:30", 2, "pipe.md(5) lists the forms"),
     "tab": ("schedule: manual\ntrigger:\n\tevents: [x]", 4, "use spaces instead of the tab"),
-    "twice": ("schedule: manual\ntimeout: 5\ntimeout: 6", 4, "keep one"),
+    "twice": ("schedule: manual\ntimeout: 5\ntimeout: 6", 4, "stands twice"),
     "zone": ("schedule: every day at 9am\ntimezone: Europe/Berlni", 3, "Europe/Berlin"),
     "span": ("schedule: manual\ntimeout: soon", 3, "10m"),
     "minus": ("schedule: manual\nretries: -1", 3, "from 0"),
     "dense": ("schedule: every 0m", 2, "shortest"),
     "mute-command": ("schedule: manual\nagent: command", 3, "add command"),
     "perhaps": ("schedule: manual\nenabled: perhaps", 3, "true or false"),
-    "february": ("schedule: '0 0 30 2 *'", 2, "no calendar"),
+    "february": ("schedule: '0 0 30 2 *'", 2, "day-of-month"),
 }
 
 
