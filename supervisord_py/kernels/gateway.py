@@ -1,7 +1,7 @@
 """Kernels at Jupyter servers: what this daemon has there, and the backend for somebody else's server.
 
-A kernel that a server starts for us is written down, in a file of its own, before it is asked for, under the id that we
-propose. What does not come up is deleted. The note goes after the kernel is known to be gone; what has a note and no
+A kernel that a server starts for us is written down before it is asked for, under the id that we propose. What does not
+come up is deleted. The note goes after the kernel is known to be gone; what has a note and no
 session is deleted by a later sweep.
 """
 
@@ -29,7 +29,6 @@ from supervisord_py.process.model import Child, Identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
@@ -60,13 +59,10 @@ class RemoteKernels:
     def __init__(self, supervisor: Supervisor, config: KernelsConfig, backend: str) -> None:
         self.config = config
         self.supervisor = supervisor
-        self._folder = config.gateway.dir / "held" / backend
-        self._notes: dict[str, RemoteKernel] = {}  # by instance; the files say the same
-        daemon = supervisor.placement.new_key().partition(".")[0]
-        for path in sorted(self._folder.glob(f"{daemon}.*.json")):
-            with suppress(OSError, msgspec.MsgspecError):
-                held = msgspec.json.decode(path.read_bytes(), type=RemoteKernel)
-                self._notes[held.instance] = held
+        self._file = config.gateway.dir / "held" / f"{backend}.json"
+        self._notes: dict[str, RemoteKernel] = {}  # by instance, as in the file
+        with suppress(OSError, msgspec.MsgspecError):
+            self._notes = msgspec.json.decode(self._file.read_bytes(), type=dict[str, RemoteKernel])
         self._open: dict[str, GatewayKernel] = {}
         self._writing = asyncio.Lock()
 
@@ -99,11 +95,11 @@ class RemoteKernels:
         # Each kind of server has its own place for the id that we want.
         proposed = {"env": {**body["env"], "KERNEL_ID": wanted}} if body.get("env") else {}
         try:
-            await self._write(held)
+            await self._note(held)
             created = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
             if created != wanted:
                 held = msgspec.structs.replace(held, kernel=created)
-                await self._write(held)
+                await self._note(held)
             kernel = self._kernel(client, held, launch)
             await kernel.connect(remaining(deadline))
             if await kernel.is_python(remaining(deadline)):
@@ -177,7 +173,7 @@ class RemoteKernels:
     async def annotate(self, instance: str, tag: str) -> None:
         """Replace the room's note with a kernel."""
         if (held := self._notes.get(instance)) is not None:
-            await self._write(msgspec.structs.replace(held, tag=tag))
+            await self._note(msgspec.structs.replace(held, tag=tag))
 
     async def sweep(self) -> int:
         """Delete the kernels of this daemon that no handle has; returns how many were.
@@ -201,25 +197,24 @@ class RemoteKernels:
         living = {name for name, kernel in self._open.items() if not kernel.died.done()}
         return [held for name, held in self._notes.items() if name not in living]
 
-    async def _write(self, held: RemoteKernel) -> None:
-        def write() -> None:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_private(self._path(held), msgspec.json.encode(held))
-
-        async with self._writing:
-            self._notes[held.instance] = held
-            await asyncio.to_thread(write)
+    async def _note(self, held: RemoteKernel) -> None:
+        self._notes[held.instance] = held
+        await self._save()
 
     async def forget(self, held: RemoteKernel) -> None:
         """Remove the note of a kernel that is known to be gone."""
-        async with self._writing:
-            self._open.pop(held.instance, None)
-            self._notes.pop(held.instance, None)
-            with suppress(OSError):
-                await asyncio.to_thread(self._path(held).unlink, missing_ok=True)
+        self._open.pop(held.instance, None)
+        if self._notes.pop(held.instance, None) is not None:
+            with suppress(OSError):  # it is found at the next start, and deleting it once more does no harm
+                await self._save()
 
-    def _path(self, held: RemoteKernel) -> Path:
-        return self._folder / f"{held.instance.replace('/', '_')}.json"
+    async def _save(self) -> None:
+        def write() -> None:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_private(self._file, msgspec.json.encode(self._notes))
+
+        async with self._writing:
+            await asyncio.to_thread(write)
 
     async def close(self, *, stop: bool) -> None:
         """Let go of all connections; the kernels go on living."""

@@ -59,6 +59,22 @@ _GATEWAY = (
     "runpy.run_module('kernel_gateway', run_name='__main__', alter_sys=True)"
 )
 
+_OPTIONS = {
+    "KernelGatewayApp.ip": "127.0.0.1",
+    "KernelGatewayApp.port_retries": 0,
+    "KernelGatewayApp.api": "kernel_gateway.jupyter_websocket",
+    "KernelGatewayApp.allow_origin": "",
+    "JupyterWebsocketPersonality.list_kernels": True,
+    "ZMQChannelsWebsocketConnection.limit_rate": False,
+    "MappingKernelManager.cull_idle_timeout": 3600,
+    "MappingKernelManager.cull_interval": 30,
+    "MappingKernelManager.root_dir": "/",
+    "KernelManager.transport": "ipc",
+    "KernelManager.shutdown_wait_time": 2.0,
+    "KernelRestarter.restart_limit": 0,
+    "KernelRestarter.time_to_dead": 1.0,
+}
+
 
 class GatewayRecord(msgspec.Struct, frozen=True):
     """A running gateway, as `gateway.json` has it; the token lies in a file of its own, 0600."""
@@ -70,13 +86,12 @@ class GatewayRecord(msgspec.Struct, frozen=True):
 
 
 class GatewayInstance(Instance):
-    """The gateway that this daemon runs; `launch` is the kernel for which it is started, `client` speaks with it."""
+    """The gateway that this daemon runs, started for the kernel of a launch."""
 
     def __init__(self, key: str, config: KernelsConfig, launch: Launch | None = None) -> None:
         super().__init__(key, UNIT, stop_seconds=config.stop_seconds)
         self.launch = launch
         self.client: GatewayClient | None = None
-        self.give_up_at = self.asked_at + config.gateway.start_seconds
 
     async def answers(self) -> bool:
         """Say whether it can be used."""
@@ -102,42 +117,86 @@ def listens(pid: int, port: int) -> bool:
     return any(each.status == psutil.CONN_LISTEN and each.laddr == ("127.0.0.1", port) for each in connections)
 
 
-class SharedGateway(Driver[GatewayInstance]):
-    """Finds or starts the gateway, and is its `Driver`. `python` chooses the interpreter that runs it."""
+class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
+    """A `KernelBackend` over the shared gateway, and the gateway's `Driver`. `python` chooses who runs it."""
 
     kind = "kernel"
+    writes_files = True
 
-    def __init__(self, supervisor: Supervisor, config: KernelsConfig, python: Callable[[Launch], str]) -> None:
-        self.config = config
-        self.folder = config.gateway.dir
-        self.own: GatewayInstance | None = None
-        self._supervisor = supervisor
+    def __init__(
+        self, supervisor: Supervisor, config: KernelsConfig, *, python: Callable[[Launch], str] = gateway_python
+    ) -> None:
+        super().__init__(supervisor, config, "local")
+        self.gateway: GatewayInstance | None = None
         self._python = python
         self._one_at_a_time = asyncio.Lock()
-        self._record, self._token = self.folder / "gateway.json", self.folder / "token"
+        self._home = config.gateway.dir
+        self._record, self._token = self._home / "gateway.json", self._home / "token"
 
-    async def get(self, launch: Launch | None = None) -> GatewayClient | None:
-        """Return who speaks with the gateway, started for `launch` if none answers. Raises StartFailedError."""
-        async with self._one_at_a_time:
-            if self.own is None:
-                await self._find()
-            elif launch is not None and not (self.own.phase is Phase.READY and await self.own.answers()):
-                await self._stop(self.own)
-            if self.own is None and launch is not None:
-                await self._start(launch)
-            return self.own.client if self.own is not None else None
+    # -- kernels -----------------------------------------------------------------------------------------------------
+
+    async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
+        """Start a kernel, and the gateway if none runs, and return the kernel when it answers."""
+        getting = asyncio.ensure_future(self._client_for(launch))  # goes on for those who come later
+        getting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits: it is in its log
+        if not (await asyncio.wait([getting], timeout=remaining(deadline)))[0]:
+            about = {"hint": OUR_LOG, "unit": launch.unit, "reason": "readiness_timeout"}
+            raise ReadinessTimeoutError("The shared gateway did not answer in time.", **about)
+        client, began = getting.result(), time.time()
+        assert client is not None
+        name = f"px-{hashlib.sha256(launch.instance.encode()).hexdigest()[:16]}"
+        folder = self._home / "kernelspecs" / "kernels" / name
+        wanted = "-".join(("px", *re.findall("....", secrets.token_hex(8))))  # sockets are named after it
+        # `env` keeps the gateway's own variables out of the kernel: it gets PATH, and what the kernelspec says.
+        body = {"name": name, "path": launch.cwd, "env": {}}
+        try:
+            await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
+            await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch).encode())
+            return await self.start_at(client, launch, body, deadline=deadline, wanted=wanted)
+        except EndedEarlyError:
+            log = await self.supervisor.tail(self.gateway, began) if self.gateway is not None else ""
+            said = "".join(line for line in log.splitlines(keepends=True) if not _GATEWAY_LINE.match(line))
+            raise early_exit(launch, End(Reason.EARLY_EXIT, None, said)) from None
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
+        """Nothing is to be done: its kernelspec gave it directory and environment."""
+        kernel.notice = "No limits hold for kernels of the shared gateway."
+
+    async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
+        """Return who speaks with the gateway, if it is the kernel's; otherwise the kernel ended with its gateway."""
+        client = await self._client_for(None)
+        if client is not None and client.shown == held.url:
+            return client
+        await self.forget(held)
+        return None
 
     async def close(self, *, stop: bool) -> None:
-        """Let go of it; with `stop`, end it."""
-        if self.own is not None and stop:
-            await self._stop(self.own)
-        elif self.own is not None and self.own.client is not None:
-            await self.own.client.close()
+        """Let go of everything; with `stop`, end the gateway, whatever runs in it."""
+        await super().close(stop=stop)
+        if self.gateway is not None and stop:
+            await self._stop(self.gateway)
+        elif self.gateway is not None and self.gateway.client is not None:
+            await self.gateway.client.close()
+
+    # -- the gateway -------------------------------------------------------------------------------------------------
+
+    async def _client_for(self, launch: Launch | None) -> GatewayClient | None:
+        """Return who speaks with the gateway, started for `launch` if none answers. Raises StartFailedError."""
+        async with self._one_at_a_time:
+            if self.gateway is None:
+                await self._find()
+            elif launch is not None and not (self.gateway.phase is Phase.READY and await self.gateway.answers()):
+                await self._stop(self.gateway)
+            if self.gateway is None and launch is not None:
+                await self._start(launch)
+            return self.gateway.client if self.gateway is not None else None
 
     async def _find(self) -> None:
         """Take the gateway of an earlier control plane, if it can be used; stop what cannot."""
         record = await asyncio.to_thread(self._read)
-        for child in await self._supervisor.placement.list(UNIT):
+        for child in await self.supervisor.placement.list(UNIT):
             if child.unit != UNIT:  # a session may be called so
                 continue
             instance = self.revive(child, None)
@@ -151,41 +210,39 @@ class SharedGateway(Driver[GatewayInstance]):
                 await self._stop(instance)
 
     def _read(self) -> GatewayRecord | None:
-        """Return what is written of the gateway; None where nothing sensible is. File I/O."""
+        """Return what is written of the gateway; None where nothing sensible is. Blocking."""
         try:
             return msgspec.json.decode(self._record.read_bytes(), type=GatewayRecord)
         except (OSError, ValueError):
             return None
 
     async def _start(self, launch: Launch) -> None:
-        instance = GatewayInstance(self._supervisor.placement.new_key(), self.config, launch)
+        instance = GatewayInstance(self.supervisor.placement.new_key(), self.config, launch)
         try:
-            await self._supervisor.start(self, instance)
+            await self.supervisor.start(self, instance)
             url = f"http://127.0.0.1:{instance.port}"
             record = GatewayRecord(url, instance.pid or 0, str(self._token), instance.key)
             await asyncio.to_thread(write_private, self._record, msgspec.json.encode(record))
         except BaseException:
             await asyncio.shield(self._stop(instance))
             raise
-        self._supervisor.became_ready(instance)
+        self.supervisor.became_ready(instance)
         self._watch(instance)
 
     def _watch(self, instance: GatewayInstance) -> None:
         async def watch() -> None:
-            await self._supervisor.wait(instance)
+            await self.supervisor.wait(instance)
             if instance.phase is Phase.READY:
-                await self._supervisor.stop(self, instance, None)
+                await self.supervisor.stop(self, instance, None)
 
-        self.own = instance
-        self._supervisor.task(watch())
+        self.gateway = instance
+        self.supervisor.task(watch())
 
     async def _stop(self, instance: GatewayInstance) -> None:
         if instance.phase in (Phase.STARTING, Phase.READY):
             is_over = instance.error is not None or instance.record is not None
-            await self._supervisor.stop(self, instance, None if is_over else Reason.STOPPED)
+            await self.supervisor.stop(self, instance, None if is_over else Reason.STOPPED)
         await instance.stopped.wait()
-
-    # -- what the supervisor asks of its driver ----------------------------------------------------------------------
 
     async def prepare(self, instance: GatewayInstance) -> ChildSpec:
         """Return what is to be spawned: a free port, a secret token, a private folder for its sockets.
@@ -199,7 +256,7 @@ class SharedGateway(Driver[GatewayInstance]):
         runtime, token = self.config.run_dir / "gw", secrets.token_urlsafe(32)
 
         def make_places() -> None:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
             shutil.rmtree(runtime, ignore_errors=True)  # of a gateway that has ended
             runtime.mkdir(mode=0o700, parents=True)
             write_private(self._token, token.encode())
@@ -209,62 +266,43 @@ class SharedGateway(Driver[GatewayInstance]):
             probe.bind(("127.0.0.1", 0))
             instance.port = int(probe.getsockname()[1])
         instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", token, "", is_ours=True)
-        options = {
-            "KernelGatewayApp.ip": "127.0.0.1",
-            "KernelGatewayApp.port": instance.port,
-            "KernelGatewayApp.port_retries": 0,
-            "KernelGatewayApp.api": "kernel_gateway.jupyter_websocket",
-            "KernelGatewayApp.allow_origin": "",
-            "JupyterWebsocketPersonality.list_kernels": True,
-            "ZMQChannelsWebsocketConnection.limit_rate": False,
-            "MappingKernelManager.cull_idle_timeout": 3600,
-            "MappingKernelManager.cull_interval": 30,
-            "MappingKernelManager.root_dir": "/",
-            "KernelManager.transport": "ipc",
-            "KernelManager.shutdown_wait_time": 2.0,
-            "KernelRestarter.restart_limit": 0,
-            "KernelRestarter.time_to_dead": 1.0,
-        }
         env = {name: value for name, value in instance.launch.env.items() if _KEPT.match(name)} | {
             "KG_AUTH_TOKEN": token,
-            "JUPYTER_PATH": str(self.folder / "kernelspecs"),
+            "JUPYTER_PATH": str(self._home / "kernelspecs"),
             "JUPYTER_RUNTIME_DIR": str(runtime),
             "JUPYTER_CONFIG_DIR": str(runtime / "no-settings"),
             "JUPYTER_PLATFORM_DIRS": "1",
             "PYTHONUNBUFFERED": "1",
         }
-        python = self._python(instance.launch)
-        argv = (python, "-c", _GATEWAY, *(f"--{name}={value}" for name, value in options.items()))
-        return ChildSpec(unit=UNIT, argv=argv, cwd="/", env=env)
+        options = {**_OPTIONS, "KernelGatewayApp.port": instance.port}
+        words = (f"--{name}={value}" for name, value in options.items())
+        return ChildSpec(UNIT, (self._python(instance.launch), "-c", _GATEWAY, *words), "/", env)
 
     async def ready(self, instance: GatewayInstance) -> None:
         """Return when its own process listens on the port that was chosen for it, and answers to its token."""
         assert instance.pid is not None
-        ended = asyncio.create_task(self._supervisor.wait(instance))
+        assert instance.launch is not None
+        seconds, ended = self.config.gateway.start_seconds, asyncio.create_task(self.supervisor.wait(instance))
         try:
-            while not ended.done():
-                if await asyncio.to_thread(listens, instance.pid, instance.port) and await instance.answers():
-                    return
-                if asyncio.get_running_loop().time() > instance.give_up_at:
-                    raise ReadinessTimeoutError(
-                        f"The shared gateway did not answer in time ({self.config.gateway.start_seconds:g} s).",
-                        hint=OUR_LOG,
-                        unit=UNIT,
-                        reason="readiness_timeout",
-                        stderr_tail=await self._supervisor.tail(instance),
-                    )
-                await asyncio.wait([ended], timeout=LOOK_SECONDS)
+            async with asyncio.timeout_at(instance.asked_at + seconds):
+                while not ended.done():
+                    if await asyncio.to_thread(listens, instance.pid, instance.port) and await instance.answers():
+                        return
+                    await asyncio.wait([ended], timeout=LOOK_SECONDS)
+        except TimeoutError:
+            about = {"reason": "readiness_timeout", "stderr_tail": await self.supervisor.tail(instance)}
+            detail = f"The shared gateway did not answer in time ({seconds:g} s)."
+            raise ReadinessTimeoutError(detail, hint=OUR_LOG, unit=UNIT, **about) from None
         finally:
             ended.cancel()
-        record, tail = ended.result(), await self._supervisor.last_words(instance)
-        how = f"code {record.code}" if record.signal is None else f"signal {record.signal}"
+        end = End(Reason.EARLY_EXIT, ended.result(), await self.supervisor.last_words(instance))
+        how = f"code {end.code}" if end.signal is None else f"signal {end.signal}"
         detail, hint = f"The shared gateway exited during startup ({how}).", OUR_LOG
-        if "No module named" in tail and "kernel_gateway" in tail and instance.launch is not None:
+        if "No module named" in end.stderr_tail and "kernel_gateway" in end.stderr_tail:
             python = self._python(instance.launch)
             detail = f"{python} cannot run the shared gateway: it has no kernel_gateway."
             hint = f"{shlex.quote(python)} -m pip install jupyter_kernel_gateway"
-        facts = {"reason": "early_exit", "code": record.code, "signal": record.signal, "stderr_tail": tail}
-        raise StartFailedError(detail, hint=hint, unit=UNIT, **facts)
+        raise StartFailedError(detail, hint=hint, unit=UNIT, **end.facts())
 
     def revive(self, child: Child, note: Note | None) -> GatewayInstance:
         """Return the instance of a gateway that an earlier control plane started."""
@@ -291,67 +329,8 @@ class SharedGateway(Driver[GatewayInstance]):
 
     def gone(self, instance: GatewayInstance) -> None:
         """The next one who asks starts another."""
-        if self.own is instance:
-            self.own = None
-
-
-class GatewayLocal(RemoteKernels):
-    """A `KernelBackend` over the shared gateway. A failed start touches no other session's kernel."""
-
-    writes_files = True
-
-    def __init__(
-        self, supervisor: Supervisor, config: KernelsConfig, *, python: Callable[[Launch], str] = gateway_python
-    ) -> None:
-        super().__init__(supervisor, config, "local")
-        self._shared = SharedGateway(supervisor, config, python)
-
-    def reconfigure(self, config: KernelsConfig) -> None:
-        """Take new settings: for what is started from now on."""
-        self.config = self._shared.config = config
-
-    async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
-        """Start a kernel, and the gateway if none runs, and return the kernel when it answers."""
-        getting = asyncio.ensure_future(self._shared.get(launch))  # goes on for those who come later
-        getting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits: it is in its log
-        if not (await asyncio.wait([getting], timeout=remaining(deadline)))[0]:
-            about = {"hint": OUR_LOG, "unit": launch.unit, "reason": "readiness_timeout"}
-            raise ReadinessTimeoutError("The shared gateway did not answer in time.", **about)
-        client, began = getting.result(), time.time()
-        assert client is not None
-        name = f"px-{hashlib.sha256(launch.instance.encode()).hexdigest()[:16]}"
-        folder = self._shared.folder / "kernelspecs" / "kernels" / name
-        wanted = "-".join(("px", *re.findall("....", secrets.token_hex(8))))  # sockets are named after it
-        # `env` keeps the gateway's own variables out of the kernel: it gets PATH, and what the kernelspec says.
-        body = {"name": name, "path": launch.cwd, "env": {}}
-        try:
-            await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
-            await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch).encode())
-            return await self.start_at(client, launch, body, deadline=deadline, wanted=wanted)
-        except EndedEarlyError:
-            own = self._shared.own
-            log = await self.supervisor.tail(own, began) if own is not None else ""
-            said = "".join(line for line in log.splitlines(keepends=True) if not _GATEWAY_LINE.match(line))
-            raise early_exit(launch, End(Reason.EARLY_EXIT, None, said)) from None
-        finally:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-
-    async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
-        """Nothing is to be done: its kernelspec gave it directory and environment."""
-        kernel.notice = "No limits hold for kernels of the shared gateway."
-
-    async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
-        """Return who speaks with the gateway, if it is the kernel's; otherwise the kernel ended with its gateway."""
-        client = await self._shared.get()
-        if client is not None and client.shown == held.url:
-            return client
-        await self.forget(held)
-        return None
-
-    async def close(self, *, stop: bool) -> None:
-        """Let go of everything; with `stop`, end the gateway, whatever runs in it."""
-        await super().close(stop=stop)
-        await self._shared.close(stop=stop)
+        if self.gateway is instance:
+            self.gateway = None
 
 
 def kernelspec(launch: Launch) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from jupyter_client.blocking import BlockingKernelClient
 
 from e2e.house import until
 from jupyter_house import PATIENCE, PYTHON, end
@@ -56,25 +55,6 @@ def test_a_console_starts_a_kernel_of_its_own_and_ends_it(front: Front) -> None:
     typed = "import os\nprint('in', os.getcwd())\nquit()\n"
     until(lambda: f"in {front.folder}" in console(front, typed, "--kernel", "pxd"), "it shows what is printed")
     until(lambda: front.living() == {}, "its kernel ends as it was told to")
-
-
-def test_a_client_that_joins_by_the_connection_file_sees_what_the_daemon_runs(front: Front) -> None:
-    execute(front, "watched", "x = 1")
-    ((_, session),) = front.living().items()
-    client = BlockingKernelClient(connection_file=session["connection_file"])
-    client.load_connection_file()
-    client.start_channels(hb=False)  # a kernel that is silent for a second would be taken for dead
-    try:
-        client.wait_for_ready(timeout=PATIENCE)
-        execute(front, "watched", "print('told to all')")
-        heard = ""
-        while "told to all" not in heard:
-            heard += client.get_iopub_msg(timeout=PATIENCE)["content"].get("text", "")
-        assert client.execute("x += 1", reply=True, timeout=PATIENCE)["content"]["status"] == "ok"
-        assert execute(front, "watched", "print(x)") == "2\n"
-    finally:
-        client.stop_channels()
-        client.context.destroy(linger=0)
 
 
 def test_the_connection_file_of_a_session_is_private_and_goes_with_its_kernel(front: Front) -> None:

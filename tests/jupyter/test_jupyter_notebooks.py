@@ -12,7 +12,6 @@ import nbformat
 import papermill
 import pytest
 from nbclient import NotebookClient
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from e2e.house import alive, until
 from jupyter_house import PATIENCE, PYTHON, end
@@ -63,23 +62,6 @@ def test_a_cell_over_its_time_is_interrupted_and_the_rest_runs(front: Front, cod
     assert streams(book.cells[1]) == "begun\n"
     assert book.cells[1].outputs[-1].ename in {"KeyboardInterrupt", "CancelledError"}
     assert streams(book.cells[2]) == "1\n"
-
-
-@pytest.mark.deep
-def test_without_an_interrupt_a_cell_over_its_time_ends_notebook_and_kernel(front: Front) -> None:
-    book = notebook("import time; time.sleep(600)")
-    runner = client(book, front)
-    runner.timeout = 1
-    with pytest.raises(CellTimeoutError):
-        runner.execute()
-    assert front.living() == {}
-
-
-@pytest.mark.deep
-def test_a_kernel_that_dies_in_a_cell_is_told(front: Front) -> None:
-    with pytest.raises(DeadKernelError):
-        client(notebook("import os; os._exit(3)"), front).execute()
-    until(lambda: front.living() == {}, "nothing is left")
 
 
 def test_papermill_runs_a_notebook_with_parameters(front: Front, tmp_path: Path) -> None:

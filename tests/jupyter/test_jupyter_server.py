@@ -155,25 +155,13 @@ async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(f
         await page.until("stream", sent)
         await server.ask("POST", f"/api/kernels/{kernel['id']}/interrupt")
         assert (await page.until("execute_reply", sent))["ename"] == "KeyboardInterrupt"
+        await server.ask("POST", f"/api/kernels/{kernel['id']}/restart")
+        assert (await page.run("sent"))["ename"] == "NameError"
+        ((_, after),) = front.living().items()
+        assert (after["id"], after["pid"] != session["pid"]) == (session["id"], True)
     await server.ask("DELETE", f"/api/kernels/{kernel['id']}")
     assert not alive(session["pid"])
     assert front.living() == {}
-
-
-async def test_a_restart_by_the_user_leaves_the_open_page_working(front: Front, server: Server) -> None:
-    kernel = await server.ask("POST", "/api/kernels", {"name": "pxd"})
-    route = f"/api/kernels/{kernel['id']}"
-    ((_, before),) = front.living().items()
-    async with server.channels(kernel["id"]) as page:
-        assert (await page.run("x = 1"))["status"] == "ok"
-        await server.ask("POST", f"{route}/restart")
-        assert (await page.run("x"))["ename"] == "NameError"
-        ((_, after),) = front.living().items()
-        assert after["id"] == before["id"]
-        assert after["pid"] != before["pid"]
-        async with asyncio.timeout(PATIENCE):  # the server listens to it beside the page, and may have begun later
-            while (await server.ask("GET", route))["execution_state"] not in {"idle", "busy"}:
-                await page.run("1")
 
 
 async def test_a_crash_is_told_to_the_page_which_goes_on_with_the_next_kernel(front: Front, server: Server) -> None:
@@ -190,28 +178,24 @@ async def test_a_crash_is_told_to_the_page_which_goes_on_with_the_next_kernel(fr
     await server.settled(kernel["id"])
 
 
-async def test_kernels_end_with_a_server_that_ends_in_order_and_outlive_one_that_is_killed(
-    front: Front, server: Server
-) -> None:
-    await server.ask("POST", "/api/kernels", {"name": "pxd"})
-    ((_, session),) = front.living().items()
-    server.process.kill()
-    server.process.wait(PATIENCE)
-    assert alive(session["pid"])
-    assert front.living()[session["id"]]["instance"] == session["instance"]
-
-
-async def test_a_server_that_ends_in_order_ends_its_kernels(front: Front, server: Server) -> None:
-    await server.ask("POST", "/api/kernels", {"name": "pxd"})
-    ((_, session),) = front.living().items()
-    server.process.terminate()
-    server.process.wait(PATIENCE)
-    gone(session["pid"])
-    until(lambda: front.living() == {}, "the daemon has it down")
-
-
 async def test_a_kernel_that_cannot_be_started_is_told_with_the_daemons_words(front: Front, server: Server) -> None:
     front.spec("dead", ["/nowhere/python", "-m", "ipykernel_launcher", "-f", "{connection_file}"])
     async with server.http.post("/api/kernels", json={"name": "dead"}) as answer:
         assert answer.status == 422
         assert "/nowhere/python" in (await answer.json())["message"]
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+async def test_kernels_outlive_a_server_that_is_killed_and_end_with_one_that_ends_in_order(
+    front: Front, server: Server, *, is_killed: bool
+) -> None:
+    await server.ask("POST", "/api/kernels", {"name": "pxd"})
+    ((_, session),) = front.living().items()
+    server.process.send_signal(signal.SIGKILL if is_killed else signal.SIGTERM)
+    server.process.wait(PATIENCE)
+    if is_killed:
+        assert alive(session["pid"])
+        assert front.living()[session["id"]]["instance"] == session["instance"]
+    else:
+        gone(session["pid"])
+        until(lambda: front.living() == {}, "the daemon has it down")
