@@ -174,41 +174,30 @@ class Backends:
         config: KernelsConfig,
         make: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,
     ) -> None:
+        self.made: dict[BackendName, KernelBackend] = {}
         self._supervisor = supervisor
         self._config = config
         self._make = make or self._import
-        self._made: dict[BackendName, asyncio.Future[KernelBackend]] = {}
+        self._making = asyncio.Lock()
 
     async def get(self, name: BackendName) -> KernelBackend:
         """Return a backend; whoever comes while it is made waits for the same one."""
-        made = self._made.get(name)
-        if made is None:
-            made = self._made[name] = asyncio.ensure_future(self._make(name, self._config))
-        try:
-            return await asyncio.shield(made)
-        except Exception:
-            self._made.pop(name, None)
-            raise
-
-    def present(self) -> dict[BackendName, KernelBackend]:
-        """Return those that were made."""
-        whole = {name: made for name, made in self._made.items() if made.done() and not made.cancelled()}
-        return {name: made.result() for name, made in whole.items() if made.exception() is None}
+        async with self._making:
+            if name not in self.made:
+                self.made[name] = await self._make(name, self._config)
+            return self.made[name]
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: for what is started from now on."""
         self._config = config
-        for backend in self.present().values():
+        for backend in self.made.values():
             if (take := getattr(backend, "reconfigure", None)) is not None:
                 take(config)
 
     async def close(self, *, stop: bool) -> None:
         """Let go of everything; with `stop`, end what they run for themselves."""
-        for made in self._made.values():
-            if not made.done():
-                made.cancel()
-        await asyncio.gather(*(each.close(stop=stop) for each in self.present().values()), return_exceptions=True)
-        self._made.clear()
+        await asyncio.gather(*(each.close(stop=stop) for each in self.made.values()), return_exceptions=True)
+        self.made.clear()
 
     async def _import(self, name: BackendName, config: KernelsConfig) -> KernelBackend:
         file = {BackendName.GATEWAY_EXTERNAL: "gateway"}.get(name, name.value.replace("-", "_"))

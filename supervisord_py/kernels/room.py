@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 RECENT_SECONDS = 5.0  # how long a call like the last one is taken to the same session, unless its folder has changed
 RECENT_MAX = 64
 ZYGOTE_SECONDS = 3.0  # from the opening to the first zygote: those who waited for the daemon come first
-RUNG_SECONDS = 5.0  # how long an interrupt waits for the rung that it asked for
+STEP_SECONDS = 5.0  # how long an interrupt waits for the step that it asked for
 LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
 
 
@@ -190,7 +190,7 @@ class Kernels:
 
     def zygotes(self) -> tuple[ZygoteView, ...]:
         """Return what kernels are forked from; zygotes are nobody's, and no sessions."""
-        direct: Any = self.pool.driver.backends.present().get(BackendName.DIRECT)
+        direct: Any = self.pool.driver.backends.made.get(BackendName.DIRECT)
         return () if direct is None else direct.zygotes.views()
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
@@ -247,11 +247,7 @@ class Kernels:
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     async def start(self, request: StartRequest, tell: Callable[[CallEvent], None] = ignore) -> SessionView:
-        """Have a session with a living kernel.
-
-        Args:
-            request: Which.
-            tell: Told what is built, and of the wait, on the loop; must not block.
+        """Have a session with a living kernel; `tell` hears what is built, and of the wait, and must not block.
 
         Raises PxError: refused, or the start failed.
         """
@@ -315,25 +311,22 @@ class Kernels:
         return session.view()
 
     async def interrupt(self, session_id: str, *, steps: int = 1, cell: str | None = None) -> InterruptReport:
-        """Have the running cell end by the ladder; asked again, the next rung is taken at once.
+        """Have the running cell end; asked again, the next step is taken at once.
 
-        Args:
-            session_id: Whose.
-            steps: How many rungs to take at once.
-            cell: Only if this one is running; what else runs is left alone and named.
+        `steps`: how many to take at once; `cell`: only if this one is running, what else runs is left alone and named.
         """
         session = self.register.known(session_id)
         run = session.kernel.run if session.kernel is not None else None
         if cell is not None and (run is None or run.cell_id != cell):
             return InterruptReport(session_id, run.cell_id if run is not None else None)
         if run is None:
-            return await self._interrupt_idle(session)
+            return await self._interrupt_without_cell(session)
         known = len(run.steps)
         run.cut(CellStatus.CANCELLED, rungs=steps)
-        await run.until_climbed(known, RUNG_SECONDS)
+        await run.until_climbed(known, STEP_SECONDS)
         return InterruptReport(session_id, run.cell_id, run.steps)
 
-    async def _interrupt_idle(self, session: LiveSession) -> InterruptReport:
+    async def _interrupt_without_cell(self, session: LiveSession) -> InterruptReport:
         """End a start under way, or interrupt what the kernel may be doing for a client that is not ours."""
         kernel = session.kernel
         if kernel is None or kernel.ending:
@@ -347,13 +340,9 @@ class Kernels:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     async def execute(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> CallResult:
-        """Run cells in a session; cancelling this cancels the call, the ladder goes on to its end without us.
+        """Run cells in a session; cancelling this cancels the call, whose cell is ended without us.
 
-        Args:
-            request: What to run, and where.
-            tell: Told of what happens, on the loop; must not block.
-
-        Raises PxError: the call never ran a cell.
+        `tell` is told of what happens, on the loop; must not block. Raises PxError: the call never ran a cell.
         """
         self._refuse_at_the_end()
         call_rules.check_cells(request.cells)

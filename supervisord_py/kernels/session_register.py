@@ -74,6 +74,7 @@ class LiveSession(KernelSlot):
         has_cells: A cell of ours was run in it.
         ended_by: Id of the event of its last kernel's end, where nobody asked for that: the cause of the next start.
         rested_at: Unix seconds of the end of its last kernel; 0 before the first end that we saw.
+        written_at: When its row was written last, by the monotonic clock.
     """
 
     def __init__(self, key: SessionKey, language: str, created: float, owner: Owner = Owner.SESSION) -> None:
@@ -98,6 +99,7 @@ class LiveSession(KernelSlot):
         self.has_cells = False
         self.ended_by: int | None = None
         self.rested_at = 0.0
+        self.written_at = 0.0
         self.keeps_variables = key.backend is not BackendName.BASH
         """Whether there is a state between cells at all: shell cells have none."""
 
@@ -168,7 +170,6 @@ class SessionRegister:
         self._ledger = ledger
         self._sessions: dict[str, LiveSession] = {}
         self._unsettled: list[KernelSessionRow] = []
-        self._written: dict[str, float] = {}
 
     async def open(self) -> None:
         """Read what earlier control planes remembered."""
@@ -217,13 +218,9 @@ class SessionRegister:
     def find(self, name: str, cwd: str | None = None) -> LiveSession:
         """Return the session that a user means by an id, a Jupyter id or a name.
 
-        Args:
-            name: What the user said.
-            cwd: Real path; decides between sessions of one name; a Python session goes before a shell.
+        `cwd`, a real path, decides between sessions of one name, then a living one, then a Python one.
 
-        Raises:
-            UnknownUnitError: There is none.
-            AmbiguousNameError: There are several; `candidates` lists their ids.
+        Raises UnknownUnitError, AmbiguousNameError: there is none, or several; `candidates` lists their ids.
         """
         if (session := self._sessions.get(name)) is not None:
             return session
@@ -258,8 +255,8 @@ class SessionRegister:
     def used(self, session: LiveSession) -> None:
         """Note the end of a call; written now and then only."""
         now = time.monotonic()
-        if now - self._written.get(session.id, 0.0) >= REMEMBER_SECONDS:
-            self._written[session.id] = now
+        if now - session.written_at >= REMEMBER_SECONDS:
+            session.written_at = now
             self.write(session)
 
     def flush(self) -> None:
@@ -272,15 +269,8 @@ class SessionRegister:
         """A kernel of a session is gone: write down what is left of it, or forget it where it was one call's own."""
         if session.owner is Owner.PER_CALL and session.is_at_rest:
             self._sessions.pop(session.id, None)
-            self._written.pop(session.id, None)
         session.rested_at = time.time()
         self.write(session)
-
-    def _forget(self, session: LiveSession) -> None:
-        """Drop a session without history."""
-        self._sessions.pop(session.id, None)
-        self._written.pop(session.id, None)
-        kernel_rows.forget(self._ledger, session.id)
 
     def _is_over(self, session: LiveSession) -> bool:
         """Say whether a front end has ended it, and nobody has run a cell of ours there."""
@@ -292,7 +282,8 @@ class SessionRegister:
         idle = [it for it in self._sessions.values() if it.is_at_rest]
         for session in [it for it in idle if self._is_over(it)]:
             idle.remove(session)
-            self._forget(session)
+            del self._sessions[session.id]
+            kernel_rows.forget(self._ledger, session.id)
         for session in idle[: max(0, len(self._sessions) - REMEMBERED_MAX)]:
             self._sessions.pop(session.id)
 

@@ -119,20 +119,6 @@ def test_kill_of_the_brain_keeps_variables_and_follows_the_cell(besieged: House,
     until(lambda: not strays(home), f"nothing is left beside the kernels: {strays(home)}")
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("seed", rounds(1, of=4))
-def test_kill_of_the_brain_while_a_kernel_starts_leaks_nothing(besieged: House, seed: int) -> None:
-    home, dice = besieged, random.Random(100 + seed)
-    later = Later(home, f"starting{seed}", "x = 1")
-    a_moment(dice, 0.5)
-    os.kill(home.pids()[1], signal.SIGKILL)
-    later.cut_off()
-    until(home.answers, "the next brain answers")
-    until(lambda: not strays(home), f"every process has a row: {strays(home)}")
-    assert run(home, f"starting{seed}", "1").ok
-    forget_one(home, f"starting{seed}")
-
-
 def forget_one(home: House, session: str) -> None:
     assert home.pxctl("kernel", "stop", row(home, session)["id"]).returncode == 0
 
@@ -180,21 +166,6 @@ def test_the_local_gateways_kernels_outlive_the_brain_but_not_their_gateway(besi
 
 
 @pytest.mark.deep
-def test_an_orderly_restart_of_the_brain_cuts_no_cell(besieged: House) -> None:
-    home = besieged
-    assert run(home, "orderly", "x = 7").ok
-    assert busy(home, "orderly", "prints", ends=True) is not None
-    pid = row(home, "orderly")["pid"]
-    assert home.pxctl("daemon", "restart").returncode == 0
-    (home.home / "go").touch()
-    ended = last_cell(home, "orderly")
-    assert ended["status"] == "ok"
-    whole(output(home, "orderly", str(ended["id"])))
-    assert (row(home, "orderly")["pid"], value(home, "orderly", "x")) == (pid, "7")
-    forget_one(home, "orderly")
-
-
-@pytest.mark.deep
 def test_the_time_of_a_call_is_over_also_where_its_brain_died(besieged: House) -> None:
     """The next brain knows until when a cell may run, and ends it by the same ladder."""
     home = besieged
@@ -209,25 +180,6 @@ def test_the_time_of_a_call_is_over_also_where_its_brain_died(besieged: House) -
     assert ended["steps"], "its rungs are in its row"
     assert value(home, "late", "x") == "5"
     forget_one(home, "late")
-
-
-@pytest.mark.deep
-def test_a_call_that_waited_when_the_brain_died_is_not_run_behind_the_clients_back(besieged: House) -> None:
-    """Its client has been cut off and will ask again: to run it as well would be to run it twice."""
-    home = besieged
-    assert run(home, "queue", "runs = 0").ok
-    first = busy(home, "queue", "prints", ends=True)
-    second = Later(home, "queue", "runs += 1")
-    until(lambda: row(home, "queue")["queued"] == 1, "the second call waits")
-    os.kill(home.pids()[1], signal.SIGKILL)
-    answer = second.cut_off()
-    assert answer is None or not answer.ok
-    until(home.answers, "the next brain answers")
-    (home.home / "go").touch()
-    assert first is not None
-    first.cut_off()
-    assert value(home, "queue", "runs") == "0"
-    forget_one(home, "queue")
 
 
 @pytest.mark.parametrize("seed", rounds(1, of=10))

@@ -6,7 +6,6 @@ its process and its variables.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
@@ -131,14 +130,6 @@ def ask(
         connection.close()
 
 
-UPGRADE = {
-    "Connection": "Upgrade",
-    "Upgrade": "websocket",
-    "Sec_WebSocket_Version": "13",
-    "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==",
-}
-
-
 def test_d2_the_local_gateway_refuses_who_has_no_token_and_foreign_pages(home: House) -> None:
     assert run(home, "d2", "1", backend=GATEWAY).ok
     told = json.loads((home.home / "state" / "gateway" / "gateway.json").read_text())
@@ -161,35 +152,6 @@ def test_d2_the_local_gateway_refuses_who_has_no_token_and_foreign_pages(home: H
     assert (
         value(home, "d2", f"any({token!r} in v for v in __import__('os').environ.values())", backend=GATEWAY) == "False"
     )
-
-
-def tokens(home: House) -> list[Path]:
-    """Return the files of our own tokens; folders of kernels may go while we look."""
-    found = [Path(folder, name) for folder, _, names in os.walk(home.home) for name in names if "token" in name]
-    return [path for path in found if "gateway" not in path.parts]
-
-
-def test_d2_our_loopback_listener_refuses_who_has_no_token_and_foreign_pages(home: House) -> None:
-    assert run(home, "d2-own", "secret = 1").ok
-    port = int(home.settings["PX_API__LISTEN"].rpartition(":")[2])
-    mine = until(lambda: tokens(home), "there is a token file")
-    assert [stat.S_IMODE(path.stat().st_mode) for path in mine] == [0o600], mine
-    word = mine[0].read_text(encoding="ascii").strip()
-    kernel = row(home, "d2-own")
-    routes = ("/api/kernels", "/px/api/kernels", f"/api/kernels/{kernel['jupyter_id']}", "/jupyter/api/kernels")
-    for path in routes:
-        assert ask(port, "GET", path)[0] in {401, 403}, path
-        assert ask(port, "GET", path, Authorization="token wrong")[0] in {401, 403}, path
-        assert ask(port, "GET", path, Authorization=f"token {word}")[0] == 200, path
-        assert ask(port, "GET", path, Authorization=f"token {word}", Origin=FOREIGN)[0] == 403, path
-        assert ask(port, "GET", path, Authorization=f"token {word}", Host="evil.example")[0] in {400, 403, 421}, path
-    run_it = f"/px/api/kernels/{kernel['id']}/execute"
-    assert ask(port, "POST", run_it, '{"code": "secret = 2"}', Origin=FOREIGN)[0] in {401, 403}
-    assert ask(port, "POST", f"{run_it}?token={word}", '{"code": "secret = 2"}', Origin=FOREIGN)[0] in {401, 403}
-    channels = f"/api/kernels/{kernel['jupyter_id']}/channels"
-    assert ask(port, "GET", channels, **UPGRADE)[0] in {401, 403}
-    assert ask(port, "GET", f"{channels}?token={word}", Origin=FOREIGN, **UPGRADE)[0] == 403
-    assert value(home, "d2-own", "secret") == "1"
 
 
 # -- D3 -----------------------------------------------------------------------------------------------------------
@@ -290,50 +252,7 @@ def test_d9_kernels_started_all_at_once_share_no_ports_and_no_folders(home: Hous
     forget(home, but="other")
 
 
-def test_d9_sessions_that_need_the_gateway_at_once_get_one(home: House) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        calls = list(pool.map(lambda n: run(home, f"d9-g{n}", "1", backend=GATEWAY), range(4)))
-    assert all(call.ok for call in calls), [call.document for call in calls if not call.ok]
-    assert command_lines(home).count("run_module('kernel_gateway'") == 1
-    forget(home, but="other")
-
-
 # -- D10 ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backend", [DIRECT, GATEWAY])
-def test_d10_nobody_else_can_read_what_a_kernel_says(home: House, backend: str) -> None:
-    """Folders 0700, files and sockets closed to others, under umask 0; no channel on TCP."""
-    assert run(home, f"d10-{backend}", "print('private')", backend=backend).ok
-    places = [home.home / "run", home.home / "state", home.home / "kernels"]
-    for place in places:
-        assert stat.S_IMODE(place.stat().st_mode) == 0o700, place
-    for folder, names, files in os.walk(home.home / "run"):
-        for name in names:
-            assert (found := mode(f"{folder}/{name}")) is None or found & 0o777 == 0o700, f"{folder}/{name}"
-        for name in files:
-            assert not (mode(f"{folder}/{name}") or 0) & 0o077, f"{folder}/{name}"
-    for folder, names, files in os.walk(home.home / "state" / "cells"):
-        for name in names:
-            assert mode(f"{folder}/{name}") in {0o700, None}, f"{folder}/{name}"
-        for name in files:
-            assert mode(f"{folder}/{name}") in {0o600, None}, f"{folder}/{name}"
-    connections = []
-    for folder, _, files in os.walk(home.home / "run"):
-        named = [name for name in files if name.endswith(".json") and ("kernel" in name or "conn" in name)]
-        for path in [Path(folder, name) for name in named]:
-            with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # gone again, or just being written
-                connections.append(json.loads(path.read_text()))
-    assert connections
-    assert {connection["transport"] for connection in connections} == {"ipc"}
-
-
-def mode(path: str) -> int | None:
-    """Return the permissions of a path; None where it is gone: kernels beside the test's own come and go."""
-    try:
-        return stat.S_IMODE(os.lstat(path).st_mode)
-    except FileNotFoundError:
-        return None
 
 
 def test_d10_another_user_is_refused(home: House, require_root: None) -> None:

@@ -7,33 +7,18 @@ never evicted.
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.house import BIN, alive, house, until
+from e2e.house import alive, house, until
 from e2e.kernel_calls import Calls
+from e2e.kernel_house import environment
 from rounds import mostly_deep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-ASK_SELF = """
-import http.client, json, os, socket
-class Unix(http.client.HTTPConnection):
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(os.environ['PX_SOCKET'])
-def ask(kernel, code, **members):
-    connection = Unix('px', timeout=50)
-    body = json.dumps({'code': code, 'cwd': os.getcwd(), **members})
-    connection.request('POST', f'/api/kernels/{kernel}/execute', body, {'Content-Type': 'application/json'})
-    answer = connection.getresponse()
-    return answer.status, json.loads(answer.read())
-"""
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +46,6 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
 def waits_for(path: Path, also: str = "None") -> str:
     """Return a cell that runs until `path` exists."""
     return f"import pathlib, time\nwhile not pathlib.Path({str(path)!r}).exists(): time.sleep(0.01)\n{also}"
-
-
-def environment(folder: Path) -> Path:
-    """Make another environment with what the tests' own one has, without starting anything."""
-    own = BIN.parent
-    (folder / "bin").mkdir(parents=True)
-    shutil.copy(own / "pyvenv.cfg", folder)
-    (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())
-    (folder / "lib").symlink_to(own / "lib")
-    return folder
 
 
 # -- the key --------------------------------------------------------------------------------------------------------
@@ -106,21 +81,16 @@ def test_another_folder_is_another_session(calls: Calls, tmp_path: Path) -> None
     assert calls.house.get(f"/api/kernels/kernel:{second['kernel']}")["id"] == second["kernel"]
 
 
-def test_another_interpreter_is_another_session(calls: Calls, tmp_path: Path) -> None:
-    other = environment(tmp_path / "other")
-    first = calls.run("python", "mine = 1")
-    second = calls.run("python", "import sys; print('mine' in globals(), sys.prefix)", interpreter=str(other))
-    assert second["cells"][0]["text"] == f"False {other}\n"
+def test_another_interpreter_is_another_session_also_right_after_a_call(calls: Calls, tmp_path: Path) -> None:
+    first = calls.run("python", "mine = 1", cwd=str(tmp_path))
+    environment(tmp_path / ".venv")
+    second = calls.run("python", "import sys; print('mine' in globals(), sys.prefix)", cwd=str(tmp_path))
+    assert second["cells"][0]["text"] == f"False {tmp_path / '.venv'}\n"
     assert first["kernel"] != second["kernel"]
-    assert second["interpreter"] == str(other / "bin" / "python")
-    assert calls.value("python", "mine", interpreter=str(BIN / "python3")) == "1"
-
-
-def test_shell_cells_are_a_session_of_their_own(calls: Calls) -> None:
-    first = calls.run("lang", "1")
-    second = calls.run("lang", "echo $((1 + 1))", language="bash")
-    assert (second["backend"], second["cells"][0]["text"]) == ("bash", "2\n")
-    assert first["kernel"] != second["kernel"]
+    assert calls.value("python", "mine", cwd=str(tmp_path), interpreter=first["interpreter"]) == "1"
+    third = calls.run("python", "echo $((1 + 1))", cwd=str(tmp_path), language="bash")
+    assert (third["backend"], third["cells"][0]["text"]) == ("bash", "2\n")
+    assert third["kernel"] not in {first["kernel"], second["kernel"]}
 
 
 # -- the line -------------------------------------------------------------------------------------------------------
@@ -157,14 +127,6 @@ def test_a_waiter_is_told_its_place_and_each_change(narrow: Calls, tmp_path: Pat
             (tmp_path / "go").touch()
             assert third.until("done")["result"]["cells"][0]["text"] == "'third'\n"
     assert first.document()["status"] == "ok"
-
-
-def test_sessions_do_not_wait_for_one_another(calls: Calls, tmp_path: Path) -> None:
-    held = calls.later("one", waits_for(tmp_path / "go"))
-    calls.wait_running("one")
-    assert calls.value("two", "'free'") == "'free'"
-    (tmp_path / "go").touch()
-    assert held.document()["status"] == "ok"
 
 
 # -- places ---------------------------------------------------------------------------------------------------------
@@ -246,38 +208,6 @@ def test_a_per_call_kernel_starts_empty_and_is_removed(calls: Calls) -> None:
     assert calls.value("percall", "mine") == "1"
 
 
-@pytest.mark.deep
-def test_a_per_call_kernel_is_removed_when_its_caller_goes_away(calls: Calls) -> None:
-    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    with calls.stream("percall", code, per_call=True) as stream:
-        pid = int(stream.until("output")["text"])
-    until(lambda: not alive(pid), "the kernel of the call is gone")
-
-
-def test_the_sentence_and_the_word_about_the_variables_agree(calls: Calls) -> None:
-    """The variables of a per-call kernel are gone with it, also where the cell was only interrupted."""
-    with calls.stream("percall", "import time; time.sleep(600)", per_call=True) as stream:
-        cell = stream.until("cell_started")["id"]
-        (session,) = [item["id"] for item in calls.listed() if item["running"] == cell]
-        calls.interrupt(session)
-        document = stream.until("done")["result"]
-    assert (document["status"], document["variables"]) == ("cancelled", "lost"), document
-    assert "kept" not in document["message"], document["message"]
-
-
-@pytest.mark.deep
-def test_the_list_is_a_snapshot_also_while_sessions_come_and_go(calls: Calls) -> None:
-    under_way = [calls.later("comes", "1", per_call=True, timeout=60) for _ in range(3)]
-    sessions = {"comes"}
-    paths = ("/api/kernels", "/api/status", "/jupyter/api/kernels")
-    while sessions or not all(call.answers for call in under_way):
-        answers = {path: calls.house.request("GET", path) for path in paths}
-        assert {path: answer.status for path, answer in answers.items()} == dict.fromkeys(paths, 200), answers
-        listed = answers["/api/kernels"].json()["kernels"]
-        sessions = {item["id"] for item in listed if item["owner"] == "per_call"}
-    assert [call.document()["status"] for call in under_way] == ["ok"] * 3
-
-
 def test_reset_replaces_the_kernel_once_before_the_first_cell(calls: Calls) -> None:
     before = calls.run("reset", "mine = 1")
     document = calls.run("reset", ["'mine' in globals()", "other = 2", "other"], reset=True)
@@ -286,18 +216,6 @@ def test_reset_replaces_the_kernel_once_before_the_first_cell(calls: Calls) -> N
     assert calls.value("reset", "other") == "2"
     stopped = [item for item in calls.events(f"kernel:{document['kernel']}") if item["event"] == "stopped"]
     assert [item["reason"] for item in stopped] == ["replaced"]
-
-
-@pytest.mark.deep
-def test_reset_waits_for_its_turn(calls: Calls, tmp_path: Path) -> None:
-    """The running cell of another caller is not cut off."""
-    first = calls.later("turn", waits_for(tmp_path / "go", "'whole'"))
-    calls.wait_running("turn")
-    second = calls.later("turn", "'fresh'", reset=True)
-    until(lambda: calls.show("turn")["queued"] == 1, "the reset waits")
-    (tmp_path / "go").touch()
-    assert first.document()["cells"][0]["text"] == "'whole'\n"
-    assert second.document()["cells"][0]["text"] == "'fresh'\n"
 
 
 def test_stop_returns_when_nothing_is_left_and_the_next_call_starts_afresh(calls: Calls) -> None:
@@ -369,12 +287,14 @@ def test_a_second_crash_in_a_row_is_a_hard_failure_until_somebody_asks(
     calls: Calls, tmp_path: Path, remedy: str
 ) -> None:
     name = f"hard-{remedy}"
+    assert calls.run(name, "import os; os._exit(3)")["variables"] == "lost"
+    assert calls.value(name, "1") == "1", "a good cell between two crashes forgives the first"
     for number in range(2):
         document = calls.run(name, count(tmp_path / "ran") + "import os; os._exit(3)")
         assert document["variables"] == "lost", document
         if number == 0:
             until(lambda: calls.state(name) == "idle", "it is started again by itself")
-            assert calls.show(name)["restarts"] == 1
+            assert calls.show(name)["restarts"] == 2
     until(lambda: calls.state(name) == "failed", "the second crash in a row is a hard failure")
     for _ in range(2):
         status, problem = calls.problem(name, count(tmp_path / "ran"))
@@ -395,26 +315,6 @@ def test_a_second_crash_in_a_row_is_a_hard_failure_until_somebody_asks(
     assert (tmp_path / "ran").read_text() == "xx"
 
 
-@pytest.mark.deep
-def test_a_good_cell_between_two_crashes_forgives_the_first(calls: Calls) -> None:
-    for _ in range(3):
-        assert calls.run("forgiven", "import os; os._exit(3)")["variables"] == "lost"
-        assert calls.value("forgiven", "1") == "1"
-
-
-@pytest.mark.deep
-def test_who_waits_behind_a_crash_is_run_in_the_new_kernel_and_told(calls: Calls, tmp_path: Path) -> None:
-    first = calls.later("behind", waits_for(tmp_path / "go", "import os; os._exit(3)"))
-    calls.wait_running("behind")
-    second = calls.later("behind", "'mine' in globals()")
-    until(lambda: calls.show("behind")["queued"] == 1, "the second call waits")
-    (tmp_path / "go").touch()
-    assert first.document()["variables"] == "lost"
-    document = second.document()
-    assert (document["status"], document["cells"][0]["text"]) == ("ok", "False\n"), document
-    assert any("variables" in notice for notice in document["notices"]), document["notices"]
-
-
 def test_exit_in_a_cell_is_no_crash(calls: Calls) -> None:
     """D11: the session ends by the user's wish; as often as the user likes."""
     for _ in range(2):
@@ -424,33 +324,3 @@ def test_exit_in_a_cell_is_no_crash(calls: Calls) -> None:
         assert "exit" in document["message"], document["message"]
         assert calls.state("leaves") != "failed"
     assert calls.value("leaves", "'mine' in globals()") == "False"
-
-
-# -- cells that call back -------------------------------------------------------------------------------------------
-
-
-def test_a_cell_may_call_another_session(calls: Calls) -> None:
-    code = f"{ASK_SELF}\nstatus, answer = ask('other', '6 * 7')\nprint(status, answer['cells'][0]['text'])"
-    assert calls.value("own", code) == "200 42"
-
-
-@pytest.mark.deep
-def test_a_thread_that_was_left_behind_may_call_the_session_later(calls: Calls, tmp_path: Path) -> None:
-    """Refused is what would wait for itself: a call from the process of an idle kernel waits for nobody."""
-    code = (
-        f"{ASK_SELF}\nimport threading\n"
-        "def late():\n"
-        f"    {waits_for(tmp_path / 'go').replace(chr(10), chr(10) + '    ')}\n"
-        f"    open({str(tmp_path / 'said')!r} + '.part', 'w').write(str(ask('thread', '1')[0]))\n"
-        f"    os.rename({str(tmp_path / 'said')!r} + '.part', {str(tmp_path / 'said')!r})\n"
-        "threading.Thread(target=late).start()"
-    )
-    calls.run("thread", code)
-    (tmp_path / "go").touch()
-    said: Any = until(
-        lambda: (tmp_path / "said").exists() and (tmp_path / "said").read_text(), "the thread was answered"
-    )
-    assert said in {"200", "409"}, said
-
-
-# -- the house ------------------------------------------------------------------------------------------------------

@@ -75,11 +75,6 @@ async def test_where_no_folder_can_be_made_the_cell_runs_and_says_that_nothing_i
     assert str(cells) in cell.notices[0]
 
 
-async def test_a_cell_that_ends_with_its_kernel_is_not_called_lossy(house: RoomHouse) -> None:
-    cell = await _cell(house, "die")
-    assert (cell.status, cell.lossy) == (CellStatus.ERROR, False)
-
-
 def test_a_folder_is_private_with_all_that_is_made_above_it_under_any_umask(tmp_path: Path) -> None:
     before = os.umask(0o277)
     try:

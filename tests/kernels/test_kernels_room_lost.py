@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
@@ -74,19 +73,6 @@ async def test_a_kernel_whose_cells_were_swept_away_is_taken_over_as_idle(house:
     assert house.room.snapshot()[0].state is SessionState.IDLE
     result = await house.run("x")
     assert (result.cells[0].text.strip(), result.notices) == ("1", ())
-
-
-async def test_a_session_that_has_gone_since_it_was_listed_has_no_handle_and_spoils_no_list(short_tmp: Path) -> None:
-    backend = FakeBackend()
-    async with room_house(short_tmp, backend.make, stop_seconds=0.5) as house:
-        call = asyncio.ensure_future(house.run("hold", per_call=True))
-        await backend.held.wait()
-        (listed,) = house.room.snapshot()
-        assert house.room.handle(listed.id) is backend.handle
-        backend.handle.release()
-        await call
-        await eventually(lambda: not house.room.snapshot())
-        assert house.room.handle(listed.id) is None
 
 
 async def test_of_a_kernel_that_was_stopped_before_the_change_the_next_call_is_told(short_tmp: Path) -> None:

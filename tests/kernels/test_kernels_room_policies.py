@@ -61,13 +61,6 @@ async def running(house: RoomHouse, backend: FakeBackend, *codes: str, **changes
 # -- a call ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_listener_that_raises_changes_nothing(house: RoomHouse) -> None:
-    def broken(_: object) -> None:
-        raise RuntimeError("listener")
-
-    assert (await house.run("ok", tell=broken)).status is CellStatus.OK
-
-
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
@@ -186,17 +179,6 @@ async def test_a_crashed_kernel_of_a_front_end_is_left_to_its_restarter(house: R
 
 
 # -- what is remembered ------------------------------------------------------------------------------------------------
-
-
-async def test_stopped_sessions_are_known_to_the_next_control_plane(house: RoomHouse, backend: FakeBackend) -> None:
-    session = (await house.run("ok")).session_id
-    await house.room.stop(session)
-    await house.replace()
-    view = house.room.snapshot(session)[0]
-    assert (view.state, view.reason) == (SessionState.STOPPED, Reason.STOPPED)
-    result = await house.run("ok", session=session)
-    assert result.session_id == session
-    assert backend.starts[-1].interpreter == backend.starts[0].interpreter
 
 
 # -- the end of the room -----------------------------------------------------------------------------------------------

@@ -142,9 +142,6 @@ async def test_memory_is_shown_after_a_cell(house: RoomHouse) -> None:
     assert (house.room.snapshot()[0].rss_bytes or 0) > 10 * MIB
 
 
-# -- shell cells -------------------------------------------------------------------------------------------------------
-
-
 # -- a new control plane -----------------------------------------------------------------------------------------------
 
 

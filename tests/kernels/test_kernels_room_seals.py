@@ -89,7 +89,7 @@ def test_an_end_is_written_once_after_the_last_whole_line(tmp_path: Path) -> Non
     assert not log.seal(None, at), "it has an end"
     end = log.ended()
     assert end is not None
-    assert (end.status, end.asked_exit) == (CellStatus.ERROR, False)
+    assert end.status is CellStatus.ERROR
     assert end.duration == pytest.approx(5, abs=1)
     assert end.error is not None
     assert end.error.name == "KernelDied"

@@ -87,7 +87,7 @@ async def test_a_start_tells_what_is_built_for_it_and_that_it_begins(
     choice = resolver.Resolution.choice
 
     async def building(self: resolver.Resolution) -> Choice:
-        self.progress("building an overlay")
+        self._progress("building an overlay")
         monkeypatch.undo()
         return await choice(self)
 
