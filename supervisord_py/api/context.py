@@ -61,9 +61,10 @@ class CutOff(msgspec.Struct, frozen=True):
 class DaemonControl(Protocol):
     """The composition root, as far as the API may steer it. Calls return once the wish is accepted."""
 
+    facts: DaemonFacts
+
     @property
     def stopping(self) -> bool: ...  # from the moment an orderly stop or a restart of everything began
-    def facts(self) -> DaemonFacts: ...
     def settings(self) -> Sequence[dict[str, Any]]: ...  # `{key, value, origin}`: dotted, secrets hidden
     def degradations(self) -> Sequence[dict[str, str]]: ...  # what works only in part: `{part, detail, repair}`
     async def reload(self) -> dict[str, Any]: ...  # `{changed, needs_restart, warnings}`, or raises ConfigError

@@ -16,7 +16,7 @@ _ACCEPTED = 202
 
 def daemon_document(call: Call) -> dict[str, Any]:
     """Return the `daemon` object: keeper, control plane, and the rungs of the ladders in use."""
-    facts, caps = call.context.control.facts(), call.context.placement.caps
+    facts, caps = call.context.control.facts, call.context.placement.caps
     return {
         **pick(facts, "version", "daemon_id", "socket", "system"),
         "stopping": call.context.control.stopping,
@@ -48,7 +48,7 @@ def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
 
 async def health(call: Call) -> web.StreamResponse:
     """Answer that the API serves, and what works only in part."""
-    facts, pipes_health = call.context.control.facts(), call.context.pipes.health()
+    facts, pipes_health = call.context.control.facts, call.context.pipes.health()
     degraded = [{"part": one["part"], "detail": one["detail"]} for one in degraded_parts(call.context)]
     if pipes_health.scheduler_error is not None:
         degraded.append({"part": "scheduler", "detail": f"was restarted: {pipes_health.scheduler_error}"})

@@ -96,7 +96,7 @@ def check_machine(context: ApiContext) -> Iterator[Finding]:
     config, entries = context.config, context.catalog.entries()
     yield check_open_files(len(entries), sum(view.pid is not None for view in context.kernels.snapshot()))
     yield check_disk(config.state_dir)
-    socket = Path(context.control.facts().socket)
+    socket = Path(context.control.facts.socket)
     yield from check_modes([socket, config.run_dir, config.state_dir, config.cells_dir])
     if uv := shutil.which("uv"):
         yield Finding("uv", OK, uv)

@@ -82,7 +82,7 @@ def model(call: Call, view: SessionView) -> dict[str, Any]:
 
 async def version(call: Call) -> web.StreamResponse:
     """Answer with who serves this API."""
-    return json_answer({"version": call.context.control.facts().version, "server": "pxd"})
+    return json_answer({"version": call.context.control.facts.version, "server": "pxd"})
 
 
 async def list_specs(call: Call) -> web.StreamResponse:

@@ -113,7 +113,7 @@ def _counters(call: Call) -> Iterator[Family]:
 
 def _gauges(call: Call) -> Iterator[Family]:
     context, units = call.context, all_units(call.context).values()
-    caps, facts = context.placement.caps, context.control.facts()
+    caps, facts = context.placement.caps, context.control.facts
     yield "up", "1 while the API serves and takes work.", (), {(): not context.control.stopping}
     about = {(facts.version, caps.kill_rung, caps.memory_rung): 1}
     yield "info", "Version and rungs, always 1.", ("version", "kill_rung", "memory_rung"), about

@@ -20,7 +20,7 @@ _REF = "#/components/schemas/{name}"
 
 async def openapi(call: Call) -> web.StreamResponse:
     """Answer with the description of the table of routes."""
-    return json_answer(openapi_document(ROUTES, call.context.control.facts().version))
+    return json_answer(openapi_document(ROUTES, call.context.control.facts.version))
 
 
 class Problem(msgspec.Struct, kw_only=True):

@@ -106,16 +106,10 @@ def keeper_argv(
         "backoff_initial_seconds": settings.daemon.backoff_initial_seconds,
         "backoff_max_seconds": settings.daemon.backoff_max_seconds,
     }
-    content = json.dumps(document).encode()
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("pxd-boot", 0)
-        os.write(fd, content)
-        os.lseek(fd, 0, os.SEEK_SET)
-    else:
-        # A pipe takes at least 16 KiB on macOS before a writer waits; the document has about two.
-        fd, writer = os.pipe()
-        os.write(writer, content)
-        os.close(writer)
+    # A pipe takes at least 16 KiB before a writer waits; the document has about two.
+    fd, writer = os.pipe()
+    os.write(writer, json.dumps(document).encode())
+    os.close(writer)
     os.set_inheritable(fd, True)
     script = Path(__file__).parent.parent / "keeper" / "__main__.py"
     return [sys.executable, "-I", "-S", str(script), *words, "--boot-fd", str(fd)]

@@ -130,6 +130,14 @@ class ControlPlane:
         self._reload_wanted = asyncio.Event()
         self._socket = str(options.listening.getsockname())
         settings, paths = options.loaded.settings, options.paths
+        self.facts = DaemonFacts(
+            version=__version__,
+            daemon_id=daemon_id(paths.state_dir),
+            socket=self._socket,
+            control_pid=os.getpid(),
+            control_started_at=options.started_at,
+            system=options.flags.system,
+        )
         tools = rooms.tools_config(settings, paths)
         own = {"PX_SOCKET": self._socket}
         self.catalog = Catalog(rooms.tool_folders(settings, paths), tools.settings)
@@ -271,14 +279,10 @@ class ControlPlane:
     def dump(self) -> None:
         """Write the state to the log."""
 
-        def named(one: Any, *names: str) -> dict[str, Any]:
-            return {name: getattr(one, name) for name in ("unit", "state", "pid", *names)}
-
+        held: tuple[Any, ...] = (*self.launcher.snapshot(None), *self.kernels.snapshot(), *self.pipes.snapshot())
         _log.info(
             "state",
-            tools=[named(one, "in_flight") for one in self.launcher.snapshot(None)],
-            kernels=[named(one, "queued", "running") for one in self.kernels.snapshot()],
-            executions=[f"{one.name} {one.running}" for one in self.pipes.snapshot() if one.running is not None],
+            units=[f"{one.name} {getattr(one, 'state', '')} pid {one.pid}" for one in held if one.pid is not None],
             children=[f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()],
             tasks=sorted(task.get_name() for task in asyncio.all_tasks()),
             degraded=list(self._degraded),
@@ -291,17 +295,6 @@ class ControlPlane:
     def stopping(self) -> bool:
         """True from the moment an orderly stop or a restart of everything began."""
         return self.requests.strongest >= Shutdown.RESTART_ALL
-
-    def facts(self) -> DaemonFacts:
-        """Say who this daemon is."""
-        return DaemonFacts(
-            version=__version__,
-            daemon_id=daemon_id(self._options.paths.state_dir),
-            socket=self._socket,
-            control_pid=os.getpid(),
-            control_started_at=self._options.started_at,
-            system=self._options.flags.system,
-        )
 
     def settings(self) -> Sequence[dict[str, Any]]:
         """Return every effective setting with its origin."""

@@ -134,8 +134,8 @@ class FakeControl:
     troubles: list[dict[str, str]] = field(default_factory=list)
     failure: PxError | None = None
 
-    def facts(self) -> DaemonFacts:
-        return DaemonFacts("1.2.3", "0a1b2c3d", self.socket, os.getpid(), 1_800_000_000.0)
+    def __post_init__(self) -> None:
+        self.facts = DaemonFacts("1.2.3", "0a1b2c3d", self.socket, os.getpid(), 1_800_000_000.0)
 
     def settings(self) -> Sequence[dict[str, Any]]:
         return ({"key": "tools.warm_keep_max", "value": 5, "origin": "default"},)

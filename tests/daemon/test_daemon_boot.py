@@ -16,26 +16,14 @@ from supervisord_py.daemon import boot, rooms
 from supervisord_py.daemon.control_plane import Shutdown, ShutdownRequests
 from supervisord_py.daemon.paths import resolve_paths
 from supervisord_py.daemon.settings import Loaded
-from supervisord_py.daemon.sockets import open_tcp, read_or_make_token
-from supervisord_py.errors import ConfigError, ConflictError
+from supervisord_py.daemon.sockets import read_or_make_token
+from supervisord_py.errors import ConfigError
 
 PATHS = resolve_paths({"PX_HOME": "/h"})
 MIB = 1024 * 1024
 
 
-def test_the_daemons_id_follows_the_real_state_directory(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert boot.daemon_id(tmp_path / "link") == boot.daemon_id(tmp_path / "real")
-    assert boot.daemon_id(tmp_path / "other") != boot.daemon_id(tmp_path / "real")
-    assert len(boot.daemon_id(tmp_path)) == 8
-    assert int(boot.daemon_id(tmp_path), 16) >= 0
-
-
-@pytest.mark.parametrize("memfd", [True, False])
-def test_the_keeper_is_told_all_that_it_needs_in_a_descriptor(monkeypatch: pytest.MonkeyPatch, *, memfd: bool) -> None:
-    if not memfd:
-        monkeypatch.delattr(os, "memfd_create")
+def test_the_keeper_is_told_all_that_it_needs_in_a_descriptor() -> None:
     flags = boot.Flags("c.toml", system=False, socket="s", settings=("a.b=1",))
     argv = boot.keeper_argv(PATHS, DEFAULTS, flags, "--sweep", lock_fd=8, listen_fd=7, socket_owned=True)
     assert argv[:3] == [sys.executable, "-I", "-S"], "nothing of the user's environment"
@@ -96,31 +84,3 @@ def test_a_missing_token_is_made_once_and_is_private(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"may be read by others \(mode 0640") as caught:
         read_or_make_token(path)
     assert "rm " in str(caught.value.hint)
-
-
-@pytest.mark.parametrize("content", [b"", b"short", b"with\nline" * 4, b"\xff" * 40])
-def test_what_is_no_token_is_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    path.touch(0o600)
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match="holds no token"):
-        read_or_make_token(path)
-
-
-def test_links_folders_and_places_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    for path in (tmp_path / "link", tmp_path / "none/t", tmp_path):
-        with pytest.raises(ConfigError, match="cannot be read or made"):
-            read_or_make_token(path)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
-def test_a_port_is_bound_and_has_a_token(address: str, tmp_path: Path) -> None:
-    listening, access = open_tcp(address, tmp_path / "api.token")
-    with listening:
-        assert access.port == listening.getsockname()[1] > 0
-        assert access.token == (tmp_path / "api.token").read_text().strip()
-        assert access.token not in repr(access)
-        listening.listen()
-        with pytest.raises(ConflictError, match="Address already in use"):
-            open_tcp(f"{address.rpartition(':')[0]}:{access.port}", tmp_path / "api.token")

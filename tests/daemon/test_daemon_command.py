@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisord_py import __version__
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -42,10 +40,6 @@ def test_help_shows_examples_signals_and_exit_codes(home: Path) -> None:
     assert list(home.iterdir()) == []
 
 
-def test_version(home: Path) -> None:
-    assert pxd(home, "--version").stdout == f"pxd {__version__}\n"
-
-
 def test_help_and_version_load_nothing_heavy() -> None:
     code = "import sys, supervisord_py.daemon.main; print(*sys.modules)"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
@@ -70,13 +64,6 @@ def test_starting_loads_neither_server_nor_log(home: Path) -> None:
     loaded = set(subprocess.run(argv, env=environ, capture_output=True, text=True, check=True).stdout.split())
     assert {"supervisord_py.daemon.lock", "supervisord_py.daemon.settings"} <= loaded
     assert not {"aiohttp", "asyncio", "structlog", "sqlite3", "psutil"} & loaded
-
-
-def test_good_settings(home: Path) -> None:
-    done = pxd(home, "--check-config")
-    assert done.returncode == 0
-    assert done.stdout == f"settings are good: {home}/pxd.toml (not there: defaults)\n"
-    assert list(home.iterdir()) == []
 
 
 @pytest.mark.parametrize(

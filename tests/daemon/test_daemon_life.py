@@ -162,19 +162,6 @@ def setting(house: House, key: str) -> tuple[Any, str]:
     return next((one["value"], one["origin"]) for one in house.get("/api/config")["settings"] if one["key"] == key)
 
 
-def test_a_state_dump_on_request(shared: House) -> None:
-    assert shared.process is not None
-    assert shared.run("echo").status == 200
-    shared.process.send_signal(signal.SIGUSR1)
-
-    def dumped() -> list[dict[str, Any]]:
-        return [entry for entry in facts(shared, "state") if "tools" in entry]
-
-    (entry,) = until(dumped, "the state is in the log")
-    assert [tool["unit"] for tool in entry["tools"]] == ["tool:echo"]
-    assert any(child.startswith("tool:echo ") for child in entry["children"])
-
-
 @pytest.mark.deep
 def test_a_socket_of_the_service_manager_is_served_and_left_in_place(home: House, short_tmp: Path) -> None:
     """As systemd does it: the socket is descriptor 3 and LISTEN_PID is the pid of whoever is executed."""
@@ -212,16 +199,3 @@ def test_a_port_that_is_taken_degrades_the_daemon_but_does_not_stop_it(home: Hou
         (degraded,) = home.get("/api/health")["degraded"]
     assert degraded["part"] == "tcp"
     assert "Address already in use" in degraded["detail"]
-
-
-@pytest.mark.deep
-def test_places_may_be_relative_to_where_it_was_started(home: House) -> None:
-    log = open(home.home / "pxd.stderr", "ab")  # noqa: SIM115 - closed below, the child keeps its own
-    environ = {**home.environ, "PX_HOME": home.home.name}
-    home.process = subprocess.Popen([BIN / "pxd"], env=environ, cwd=home.home.parent, stderr=log)
-    log.close()
-    until(home.answers, "it serves")
-    control = home.pids()[1]
-    with open(f"/proc/{control}/environ", "rb") as file:
-        assert f"PX_HOME={home.home}".encode() in file.read().split(b"\0")
-    assert home.stop() == 0

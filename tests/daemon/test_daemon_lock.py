@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisord_py.daemon.lock import AlreadyRunningError, Holder, read_holder, sign_lock, start_time, take_lock
-from supervisord_py.errors import EXIT_CONFLICT
+from supervisord_py.daemon.lock import Holder, read_holder, sign_lock, start_time, take_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,18 +38,6 @@ def test_the_lock_is_private_signed_and_not_inherited(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_a_second_one_is_told_the_first_ones_pid(tmp_path: Path) -> None:
-    path = tmp_path / "pxd.lock"
-    fd = take_lock(path)
-    sign_lock(fd)
-    with pytest.raises(AlreadyRunningError, match=rf"pid {os.getpid()}\b") as caught:
-        take_lock(path)
-    assert caught.value.exit_code == EXIT_CONFLICT
-    assert caught.value.extra["pid"] == os.getpid()
-    os.close(fd)
-    os.close(take_lock(path))
-
-
 def test_a_held_lock_of_a_dead_keeper_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What guards a killed keeper holds the lock until it has cleaned up; then the start goes on."""
     path = tmp_path / "pxd.lock"
@@ -68,15 +55,6 @@ def test_a_held_lock_of_a_dead_keeper_is_waited_for(tmp_path: Path, monkeypatch:
     assert len(turns) == 3
 
 
-def test_patience_ends(tmp_path: Path) -> None:
-    path = tmp_path / "pxd.lock"
-    guard = take_lock(path)
-    path.write_text(f"{dead_pid()} 1\n")
-    with pytest.raises(AlreadyRunningError, match="did not say who it is"):
-        take_lock(path, patience=0.0)
-    os.close(guard)
-
-
 def test_a_pid_that_was_given_away_again_is_no_holder() -> None:
     """The recorded pid lives, but started at another time: the holder is dead."""
     own = start_time(os.getpid())
@@ -84,13 +62,6 @@ def test_a_pid_that_was_given_away_again_is_no_holder() -> None:
     assert Holder(os.getpid(), 0).alive
     assert not Holder(os.getpid(), own + 1).alive
     assert not Holder(dead_pid(), 0).alive
-
-
-def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "pxd.lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match="symbolic link"):
-        take_lock(tmp_path / "pxd.lock")
-    assert not (tmp_path / "victim").exists()
 
 
 @pytest.mark.parametrize("replaced", [True, False])

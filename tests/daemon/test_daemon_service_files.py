@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.daemon.service_files import LABEL, launchd_plist, own_command, systemd_unit
+from supervisord_py.daemon.service_files import LABEL, launchd_plist, systemd_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,15 +49,6 @@ def test_systemd_itself_finds_nothing_to_complain_about(
     about_us = [line for line in (done.stderr + done.stdout).splitlines() if "pxd" in line]
     assert about_us == []
     assert done.returncode == 0, done.stderr
-
-
-def test_the_own_command_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "pxd"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o700)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert own_command("pxd", ["--system"]) == [str(program), "--foreground", "--system"]
-    assert own_command("/x/__main__.py", []) == [sys.executable, "-P", "-m", "supervisord_py", "--foreground"]
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=12)

@@ -22,7 +22,6 @@ from supervisord_py.daemon.settings import (
     recall_valid,
     restart_needed,
 )
-from supervisord_py.daemon.sockets import parse_listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,14 +47,6 @@ def mistakes(load: Callable[..., Loaded], *args: Any, **kwargs: Any) -> list[str
     return str(caught.value).splitlines()
 
 
-def test_without_any_source_all_are_defaults(load: Callable[..., Loaded]) -> None:
-    loaded = load()
-    assert loaded.settings == DEFAULTS
-    assert {origin for _, _, origin in loaded.rows()} == {"default"}
-    assert [key for key, _, _ in loaded.rows()] == [".".join(key) for key in KEYS]
-    assert len(KEYS) <= 60
-
-
 def test_precedence_is_file_dropins_environment_flags(load: Callable[..., Loaded], tmp_path: Path) -> None:
     conf = tmp_path / "conf.d"
     conf.mkdir()
@@ -76,11 +67,6 @@ def test_precedence_is_file_dropins_environment_flags(load: Callable[..., Loaded
     assert loaded.origin("tools.warm_keep_max") == f"{conf}/20-b.toml:4"
     assert loaded.origin("tools.python") == f"{tmp_path}/pxd.toml:5"
     assert loaded.origin("tools.env_allow") == "default"
-
-
-def test_folders_of_tools_add_up(load: Callable[..., Loaded]) -> None:
-    loaded = load('[tools]\npaths = ["/file"]\n', PX_TOOLS__PATHS=f"/one{os.pathsep}/two")
-    assert loaded.settings.tools.paths == ("/file", "/one", "/two")
 
 
 MISTAKES: list[tuple[str | bytes, list[str]]] = [
@@ -146,32 +132,6 @@ def test_mistakes_of_environment_and_flags_name_variable_and_flag(load: Callable
     assert loaded.warnings == (
         "the variable PX_TOOLS_QUEUE_MAX is no setting and is ignored; did you mean PX_TOOLS__QUEUE_MAX?",
     )
-
-
-LISTEN = [
-    ("127.0.0.1:7860", ("127.0.0.1", 7860)),
-    ("[::1]:0", ("::1", 0)),
-    ("localhost:65535", ("127.0.0.1", 65535)),
-    *((text, None) for text in ("", "7860", "127.0.0.1:x", "h:1", "10.0.0.1:1", "[::]:1", "127.0.0.1:65536", "::1:²")),
-]
-
-
-@pytest.mark.parametrize(("text", "pair"), LISTEN)
-def test_only_loopback_addresses_are_listened_on(text: str, pair: tuple[str, int] | None) -> None:
-    if pair is not None:
-        assert parse_listen(text) == pair
-        return
-    with pytest.raises(ValueError, match=r"must be|has "):
-        parse_listen(text)
-
-
-def test_all_mistakes_of_all_sources_are_told_at_once(load: Callable[..., Loaded], tmp_path: Path) -> None:
-    """Also one that a stronger source hides: `queue_max` of the file is wrong though the environment sets it well."""
-    conf = tmp_path / "conf.d"
-    conf.mkdir()
-    (conf / "a.toml").write_text("[\n")
-    told = mistakes(load, "[tools]\nqueue_max = -1\n", PX_TOOLS__QUEUE_MAX="3", PX_LOGS__X="1")
-    assert len(told) == 3
 
 
 def test_problems_are_a_document_for_machines(load: Callable[..., Loaded], tmp_path: Path) -> None:
@@ -274,15 +234,6 @@ def test_settings_in_force_are_recalled_with_their_secrets(load: Callable[..., L
     assert (tmp_path / VALID_NAME).stat().st_mode & 0o777 == 0o600
     with pytest.raises(OSError, match="No such file"):
         keep_valid(tmp_path / "none", loaded)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{", "\xff", '{"settings": {"tools": {"gone": 1}}}', '{"settings": {"tools": {"queue_max": "x"}}}'],
-)
-def test_what_cannot_be_recalled_is_nothing(text: str, tmp_path: Path) -> None:
-    (tmp_path / VALID_NAME).write_text(text, "latin-1")
-    assert recall_valid(tmp_path) is None
 
 
 @pytest.mark.parametrize(

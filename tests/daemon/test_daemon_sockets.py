@@ -59,24 +59,6 @@ def test_a_full_backlog_is_a_living_daemon(short_tmp: Path, monkeypatch: pytest.
     assert (short_tmp / "s").exists()
 
 
-def test_a_file_in_the_way_is_left_alone(short_tmp: Path) -> None:
-    (short_tmp / "s").write_text("precious")
-    with pytest.raises(PlaceError, match="is no socket"):
-        bind_socket(short_tmp / "s")
-    assert (short_tmp / "s").read_text() == "precious"
-
-
-def test_a_path_that_cannot_be(short_tmp: Path) -> None:
-    with pytest.raises(PlaceError, match="No such file or directory"):
-        bind_socket(short_tmp / "none/s")
-    (short_tmp / "file").touch()
-    with pytest.raises(PlaceError, match="cannot bind"):
-        bind_socket(short_tmp / "file/s")
-    with pytest.raises(PlaceError, match="at most") as caught:
-        bind_socket(short_tmp / ("x" * 120))
-    assert caught.value.exit_code == 78
-
-
 def listening(path: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.bind(str(path))
@@ -94,33 +76,6 @@ def test_a_socket_of_the_service_manager_is_taken_over(short_tmp: Path) -> None:
     with taken:
         assert taken.getsockname() == str(short_tmp / "s")
         assert not taken.get_inheritable()
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {},
-        {"LISTEN_FDS": "1"},
-        {"LISTEN_FDS": "1", "LISTEN_PID": "78"},
-        {"LISTEN_PID": "77"},
-        {"LISTEN_FDS": "0", "LISTEN_PID": "77"},
-        {"LISTEN_FDS": "x", "LISTEN_PID": "77"},
-    ],
-)
-def test_what_is_meant_for_another_process_is_left_alone(environ: dict[str, str]) -> None:
-    assert inherited_socket(environ, 77) is None
-
-
-def test_several_sockets_are_one_too_many(short_tmp: Path) -> None:
-    with listening(short_tmp / "s") as one:
-        twin = os.dup(one.fileno())
-        first = min(one.fileno(), twin)
-        try:
-            if abs(one.fileno() - twin) == 1:
-                with pytest.raises(PlaceError, match="LISTEN_FDS=2"):
-                    inherited_socket({"LISTEN_FDS": "2", "LISTEN_PID": "7"}, 7, first=first)
-        finally:
-            os.close(twin)
 
 
 def test_what_is_no_listening_unix_stream_socket_is_refused() -> None:

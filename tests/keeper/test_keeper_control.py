@@ -25,16 +25,6 @@ HANG = 0.5
 """Seconds after which the keeper gives a silent control plane up, where that is to happen."""
 
 
-def test_hello_tells_who_the_keeper_is(rung: Rig) -> None:
-    hello = rung.links[0].hello
-    stat = Path(f"/proc/{rung.pid}/stat").read_text().rpartition(")")[2].split()
-    assert (hello["pid"], hello["start_time"]) == (rung.pid, int(stat[19]))
-    assert Path(f"/proc/{rung.pid}/comm").read_text() == "pxd: keeper\n"
-    assert (hello["protocol"], hello["children"], hello["fds"], hello["control_restarts"]) == (1, [], [], 0)
-    assert rung.links[0].refused("hello", protocol=99)["kind"] == "protocol"
-    assert rung.links[0].refused("dance")["kind"] == "unknown_verb"
-
-
 @one_rung
 def test_an_exit_that_happened_meanwhile_is_told_until_released(rung: Rig) -> None:
     """S3: the child exits 7 while there is no control plane."""
@@ -61,31 +51,6 @@ def test_an_exit_that_happened_meanwhile_is_told_until_released(rung: Rig) -> No
     assert not any(event["event"] == "exit" for event in link.events)
 
 
-@one_rung
-def test_kill_9_of_the_control_plane_loses_no_child(rung: Rig) -> None:
-    link = rung.links[0]
-    spec = rung.spec(probe("talker", "wait"))
-    child = link.call("spawn", **spec)["child"]
-    for restarts in (1, 2, 3):
-        os.kill(link.pid, signal.SIGKILL)
-        link.close()
-        link = rung.greet()
-        assert link.hello["control_restarts"] == restarts
-        assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
-    assert alive(child["pid"])
-
-
-def test_the_control_plane_leads_a_session_and_bears_the_mark(rigs: Callable[..., Rig]) -> None:
-    rig = rigs()
-    rig.start(env={"NOTIFY_SOCKET": "/nowhere", "PX_SOMETHING": "kept", "PX_INSTANCE": "old", "LISTEN_FDS": "1"})
-    link = rig.greet()
-    assert os.getsid(link.pid) == link.pid
-    words = Path(f"/proc/{link.pid}/environ").read_bytes().split(b"\0")
-    assert f"PX_CONTROL={rig.daemon_id}".encode() in words
-    assert b"PX_SOMETHING=kept" in words
-    assert not [word for word in words if word.startswith((b"NOTIFY_SOCKET", b"PX_INSTANCE", b"LISTEN_"))]
-
-
 def test_listener_and_lock_are_lent(rigs: Callable[..., Rig]) -> None:
     code = (
         "import os, socket, sys; s = socket.socket(fileno=4); c, _ = s.accept(); "
@@ -107,34 +72,6 @@ def test_listener_and_lock_are_lent(rigs: Callable[..., Rig]) -> None:
     os.kill(rig.pid, signal.SIGTERM)
     assert rig.wait() == 0
     assert not Path(path).exists()
-
-
-def test_a_socket_of_the_service_manager_is_left_alone(rigs: Callable[..., Rig]) -> None:
-    rig = rigs()
-    path = rig.dir / "sock"
-    path.write_text("")
-    rig.boot |= {"socket_path": str(path), "socket_owned": False}
-    rig.up()
-    os.kill(rig.pid, signal.SIGTERM)
-    rig.links[0].end()
-    assert rig.wait() == 0
-    assert path.exists()
-
-
-def test_bad_settings_end_the_keeper_with_78(rung: Rig) -> None:
-    link = rung.links[0]
-    child = link.call("spawn", **rung.spec(probe("talker", "wait")))["child"]
-    link.end(78)
-    assert rung.wait() == 78
-    assert not alive(child["pid"])
-
-
-def test_a_control_plane_that_cannot_be_started_is_tried_again(rigs: Callable[..., Rig]) -> None:
-    rig = rigs(control_argv=["/no/such/control"])
-    rig.start()
-    until(lambda: len(rig.said("control_not_started")) >= 3, "three tries")
-    os.kill(rig.pid, signal.SIGTERM)
-    assert rig.wait() == 0
 
 
 @one_rung
@@ -240,18 +177,6 @@ def test_one_that_speaks_nonsense_is_replaced_and_never_sees_the_channel_close_a
     assert not alive(link.pid)
     assert rig.said("control_protocol_broken")
     assert again.hello["control_restarts"] == 1
-
-
-def test_one_that_never_reads_is_replaced(rig: Rig) -> None:
-    """Its answers are bounded in the keeper's memory."""
-    link = rig.up()
-    spec = rig.spec(probe("talker", "wait"), tag="x" * 1_000_000)
-    link.call("spawn", **spec)
-    with contextlib.suppress(ConnectionError):  # it may be replaced before it has asked forty times
-        for _ in range(40):
-            link.send("list", prefix="")
-    rig.greet()
-    assert any("read" in line["detail"] for line in rig.said("control_protocol_broken"))
 
 
 def settled_fds(rig: Rig) -> int:

@@ -52,16 +52,6 @@ def test_the_control_plane_is_asked_first_and_says_when_it_is_done(rung: Rig, si
     assert rung.wait() == 0
 
 
-def test_shutdown_stops_what_is_left(rung: Rig) -> None:
-    link = rung.links[0]
-    child = link.call("spawn", **rung.spec(probe("talker", "wait")))["child"]
-    link.call("shutdown")
-    record = link.exit(child["key"])
-    assert record["verdict"]["reason"] == "shutdown"
-    link.end()
-    assert rung.wait() == 0
-
-
 def test_a_dead_control_plane_does_not_keep_the_end_back(rigs: Callable[..., Rig]) -> None:
     """TERM to a keeper without control plane: it stops everything itself."""
     rig = rigs(backoff_initial_seconds=1000, backoff_max_seconds=1000)
@@ -78,17 +68,6 @@ def test_a_dead_control_plane_does_not_keep_the_end_back(rigs: Callable[..., Rig
     assert not marked(rig.daemon_id)
 
 
-def test_a_late_control_plane_is_overtaken(rigs: Callable[..., Rig]) -> None:
-    rig = rigs(stop_seconds=0.2)
-    link = rig.up()
-    child = link.call("spawn", **rig.spec(probe("talker", "wait")))["child"]
-    os.kill(rig.pid, signal.SIGTERM)
-    assert rig.wait() == 0
-    assert rig.said("control_late")
-    assert not alive(child["pid"])
-    assert not alive(link.pid)
-
-
 def test_a_second_signal_kills_at_once(rigs: Callable[..., Rig]) -> None:
     rig = rigs(stop_seconds=10_000)
     link = rig.up()
@@ -98,15 +77,6 @@ def test_a_second_signal_kills_at_once(rigs: Callable[..., Rig]) -> None:
     os.kill(rig.pid, signal.SIGTERM)
     assert rig.wait() == 0
     assert not any(alive(pid) for pid in [*pids, link.pid])
-
-
-@one_rung
-@pytest.mark.deep
-def test_a_control_plane_that_asked_for_the_end_and_stays_is_killed(rung: Rig) -> None:
-    link = rung.links[0]
-    link.call("shutdown")
-    assert rung.wait() == 0
-    assert not alive(link.pid)
 
 
 def test_kill_9_of_the_keeper_then_a_sweep_leaves_nothing(rigs: Callable[..., Rig]) -> None:
@@ -229,28 +199,6 @@ def test_restart_of_everything_becomes_pxd_again(rigs: Callable[..., Rig]) -> No
     assert report["fds"] == ["0", "1", "2", "3", "4"]  # 4: the lock, opened and locked by itself
 
 
-def test_restart_of_everything_needs_to_know_pxd(rig: Rig) -> None:
-    assert rig.up().refused("restart", all=True)["kind"] == "bad_request"
-
-
-@pytest.mark.parametrize("document", ["", "[]", "{}", "nonsense"])
-def test_a_broken_boot_document_is_said_and_ends(document: str) -> None:
-    read, write = os.pipe()
-    os.write(write, document.encode())
-    os.close(write)
-    done = subprocess.run(
-        [*KEEPER_ARGV, "--boot-fd", str(read)], pass_fds=(read,), capture_output=True, text=True, check=False
-    )
-    os.close(read)
-    assert done.returncode == 2
-    assert "boot document" in json.loads(done.stderr)["detail"]
-
-
-def test_wrong_arguments_end_with_usage() -> None:
-    done = subprocess.run([*KEEPER_ARGV, "--boot-fd"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "usage: keeper --boot-fd N [--sweep]\n")
-
-
 # -- idle ------------------------------------------------------------------------------------------------------------
 
 
@@ -288,18 +236,6 @@ def test_the_keeper_is_small(rung: Rig) -> None:
     text = Path(f"/proc/{rung.pid}/status").read_text()
     kilobytes = int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS")))
     assert kilobytes <= 14 * 1024
-
-
-def test_nothing_heavy_is_imported() -> None:
-    code = (
-        "import sys; sys.path.append(sys.argv[1])\nimport supervisord_py.keeper.main\n"
-        "print(*[m for m in ('asyncio', 'dataclasses', 'subprocess', 'inspect', 'logging', 'typing', 'pathlib', "
-        "'threading', 'traceback_', 'tempfile', 'ssl') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [*PYTHON, "-c", code, str(Path(__file__).parents[2])], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == []
 
 
 @one_linux_rung

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeper.keeper_rig import alive, one_rung, probe, until
+from keeper.keeper_rig import alive, probe, until
 from supervisord_py.keeper import memory, procfs
 
 if TYPE_CHECKING:
@@ -76,13 +76,6 @@ def test_who_grows_on_in_its_grace_is_killed_at_once(linux_rung: Rig) -> None:
     link.event("gone", key=spec["key"])
 
 
-def test_the_whole_tree_counts_and_dies(linux_rung: Rig) -> None:
-    if not resident_rung(linux_rung):
-        pytest.skip("the kernel enforces memory here")
-    limit = 200 * MB
-    assert any(overrun(linux_rung, limit, "eater", 1e9, 2e9, "forked") <= limit * 1.25 for _ in range(TRIES))
-
-
 def test_shared_pages_are_not_counted_twice(linux_rung: Rig) -> None:
     """Three processes that share 150 MB are 450 MB by the sum of RSS; the limit of 300 MB is still not exceeded."""
     if not resident_rung(linux_rung):
@@ -100,15 +93,6 @@ def test_shared_pages_are_not_counted_twice(linux_rung: Rig) -> None:
         link.receive(0.02)
         assert alive(child["pid"])
     assert not any(event["event"] == "exit" for event in link.events)
-
-
-@one_rung
-def test_a_child_below_its_limit_is_left_alone(rung: Rig) -> None:
-    link = rung.links[0]
-    spec = rung.spec(probe("talker", 3, 0), max_rss_bytes=500 * MB)
-    link.call("spawn", **spec)
-    record = link.exit(spec["key"])
-    assert (record["code"], record["verdict"]) == (0, None)
 
 
 @given(

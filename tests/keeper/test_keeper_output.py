@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, index, one_rung, probe, until, written
+from keeper.keeper_rig import index, one_rung, probe, until, written
 from supervisord_py.keeper.logs import Segments
-from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT, unit_directory
+from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,21 +63,6 @@ def test_bytes_come_through_as_they_are_with_stream_and_time(rung: Rig) -> None:
     assert times == sorted(times)
     assert before - 1 <= times[0] <= times[-1] <= time.time() + 1
     assert (record["log_position"], record["log_end"]) == (0, 11)
-
-
-def test_positions_and_instance_numbers_go_on_over_instances_and_keepers(rigs: Callable[..., Rig]) -> None:
-    rig = rigs()
-    link = rig.up()
-    assert run(rig, ["/bin/echo", "one"])["log_end"] == 4
-    assert run(rig, ["/bin/echo", "two"])["log_position"] == 4
-    os.kill(rig.pid, signal.SIGTERM)
-    link.end()
-    rig.wait()
-    rig.up()
-    record = run(rig, ["/bin/echo", "three"])
-    assert (record["log_position"], record["log_end"]) == (8, 14)
-    assert rig.output("tool:probe") == b"one\ntwo\nthree\n"
-    assert [instance for _, _, _, instance, _, _ in index(rig, "tool:probe")] == [1, 2, 3]
 
 
 def test_segments_are_exact_and_the_oldest_go(rigs: Callable[..., Rig]) -> None:
@@ -138,28 +123,6 @@ def test_a_stream_with_a_descriptor_goes_into_the_file_and_not_into_the_log(rung
     assert logged or not (rung.dir / "logs" / "tool").exists()
 
 
-@pytest.mark.parametrize("streams", [["stdout", "stderr"], ["input"], ["stdout", "stdout"], []])
-def test_descriptors_that_are_not_those_of_the_order_are_refused(rig: Rig, streams: list[str]) -> None:
-    link = rig.up()
-    fd = os.open(os.devnull, os.O_WRONLY)
-    order = rig.spec(["/bin/true"], stdio_fds=streams)
-    assert link.refused("spawn", (fd,), **order)["kind"] == "bad_request"
-    os.close(fd)
-    assert link.call("list", prefix="")["children"] == []
-
-
-def test_files_are_private_under_any_umask(rigs: Callable[..., Rig]) -> None:
-    before = os.umask(0)
-    try:
-        rig = rigs()
-        rig.up()
-    finally:
-        os.umask(before)
-    run(rig, ["/bin/echo", "secret"])
-    for path in (rig.dir / "logs").rglob("*"):
-        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
-
-
 def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_exit_back(linux_rung: Rig) -> None:
     link = linux_rung.links[0]
     spec = linux_rung.spec(["/bin/sh", "-c", "sleep 1000 & echo done"])
@@ -186,28 +149,6 @@ def test_a_flood_starves_neither_the_channel_nor_other_units(rung: Rig) -> None:
     assert rung.output("tool:calm") == b"calm\n" * 10
     link.call("stop", key=flood["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
     assert link.exit(flood["key"])["log_end"] > 0
-
-
-@one_rung
-def test_output_has_no_gap_while_the_control_plane_is_away(rung: Rig) -> None:
-    """S1: the child prints on, the channel's other end is dead; nothing is lost, nothing stalls."""
-    link = rung.links[0]
-    # Slowly: its log of 8 MiB, all of which is read below, must not be full before a busy machine lets us stop it.
-    slowly = (
-        "import itertools, os, time\nfor n in itertools.count():\n os.write(1 + (n % 10 == 9), b'line %09d\\n' % n)\n"
-    )
-    spec = rung.spec([*PYTHON, "-c", slowly + " time.sleep(0.001)"])
-    child = link.call("spawn", **spec)["child"]
-    os.kill(link.pid, signal.SIGKILL)
-    link.close()
-    size = len(rung.output("tool:probe"))
-    until(lambda: len(rung.output("tool:probe")) > size + (16 << 10), "more output")
-    link = rung.greet()
-    assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
-    link.call("stop", key=spec["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
-    numbers = sorted(int(line.split()[1]) for line in rung.output("tool:probe").splitlines())
-    assert numbers == list(range(len(numbers)))
-    assert GAP not in {stream for *_, stream, _ in index(rung, "tool:probe")}
 
 
 DISK = 256 << 10
@@ -315,9 +256,3 @@ def test_a_disk_that_takes_a_part_of_a_record_leaves_none_torn(small_disk: Path)
     segments.append(3.0, STDOUT, 7, b"kept")
     assert len(records(small_disk / "x")) == whole + 1
     assert next((small_disk / "x").glob("*.log")).read_bytes() == b"." * whole + b"kept"
-
-
-@pytest.mark.parametrize("unit", ["tool:", ":x", "tool", "tool:..", "tool:a/b", "..:x", "tool:a\0b", "a/b:c"])
-def test_a_unit_that_would_lead_elsewhere_has_no_directory(unit: str) -> None:
-    with pytest.raises(ValueError, match="unit"):
-        unit_directory("/logs", unit)

@@ -7,10 +7,8 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from supervisord_py.keeper import cgroup, procfs, spawn
+from supervisord_py.keeper import cgroup, procfs
 from supervisord_py.keeper.boot import Journal
 from supervisord_py.keeper.loop import Loop
 from supervisord_py.keeper.procfs import Process
@@ -55,18 +53,6 @@ FAMILIES: list[tuple[list[Process], dict[str, Any], dict[str, set[int]]]] = [
 @pytest.mark.parametrize(("rows", "more", "expected"), FAMILIES)
 def test_whose_process_is_whose(rows: list[Process], more: dict[str, Any], expected: dict[str, set[int]]) -> None:
     assert families([*LEADERS, *rows], TWO, **more) == expected
-
-
-@given(st.lists(st.tuples(st.integers(2, 40), st.integers(0, 40)), max_size=40))
-def test_everybody_has_at_most_one_owner_and_a_child_its_parent_s(pairs: list[tuple[int, int]]) -> None:
-    rows = {pid: person(pid, ppid) for pid, ppid in pairs if pid not in (5, 6)}
-    rows |= {5: person(5, KEEPER), 6: person(6, KEEPER)}
-    found = families(list(rows.values()), {(5, 5): "a", (6, 6): "b"})
-    assert not found["a"] & found["b"]
-    for key, people in found.items():
-        for pid, row in rows.items():
-            if row.ppid in people and pid not in (5, 6):
-                assert pid in people, key
 
 
 STAT = (
@@ -142,25 +128,7 @@ def test_a_record_of_macos_is_read() -> None:
     )
 
 
-def test_programs_are_looked_up_on_the_child_s_own_path() -> None:
-    assert spawn.SpawnPlan(["ls"], {"PATH": "/a:/b"}, (0, 1, 2)).programs == [b"/a/ls", b"/b/ls"]
-    assert spawn.SpawnPlan(["ls"], {"PATH": ":/b"}, (0, 1, 2)).programs == [b"./ls", b"/b/ls"]
-    assert spawn.SpawnPlan(["./ls"], {"PATH": "/a"}, (0, 1, 2)).programs == [b"./ls"]
-    with pytest.raises(spawn.SpawnError):
-        spawn.SpawnPlan(["ls"], {"A=B": "x"}, (0, 1, 2))
-
-
 # -- the loop ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_broken_callback_is_reported_and_the_loop_goes_on() -> None:
-    errors: list[Exception] = []
-    loop = Loop(errors.append)
-    loop.soon(lambda: 1 / 0)
-    loop.later(0.0, loop.stop)
-    loop.run()
-    loop.close()
-    assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
 def test_a_descriptor_closed_by_a_neighbour_in_the_same_turn_is_not_called() -> None:
@@ -212,11 +180,3 @@ def test_a_full_pipe_drops_lines_and_says_how_many() -> None:
     assert len(text) <= 4001
     os.close(write)
     journal.info("nowhere to go")
-
-
-def test_a_person_gets_words_a_machine_gets_json() -> None:
-    main, terminal = os.openpty()
-    Journal(terminal).warning("control_exited", code=1)
-    assert b"keeper: control exited code=1" in os.read(main, 1000)
-    os.close(main)
-    os.close(terminal)

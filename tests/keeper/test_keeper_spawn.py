@@ -17,8 +17,6 @@ import pytest
 from keeper.keeper_rig import one_linux_rung, one_rung, probe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from keeper.keeper_rig import Rig
 
 ROOT = Path(__file__).parents[2]
@@ -32,14 +30,6 @@ def felt(rig: Rig, **members: Any) -> dict[str, Any]:
     assert link.exit(spec["key"])["code"] == 0, rig.output(spec["unit"])
     report: dict[str, Any] = json.loads(rig.output(spec["unit"]))
     return report
-
-
-def test_a_child_leads_its_own_session_in_its_directory_and_makes_private_files(rung: Rig, tmp_path: Path) -> None:
-    report = felt(rung, cwd=str(tmp_path))
-    assert report["pid"] == report["sid"] == report["pgid"]
-    assert report["ppid"] == rung.pid
-    assert report["umask"] == 0o077
-    assert report["cwd"] == str(tmp_path)
 
 
 GLIBC_OWN = (1 << (32 - 1)) | (1 << (33 - 1))
@@ -69,26 +59,8 @@ def test_a_child_has_what_was_asked_for_it_and_nothing_else(rung: Rig) -> None:
     assert felt(rung, rlimits=[["nofile", 64, 128]], unit="tool:few")["limits"]["nofile"] == [64, 128]
 
 
-@one_rung
-def test_an_ignored_signal_does_not_stay_ignored(rung: Rig) -> None:
-    """`yes | head` must end: SIGPIPE, which Python ignores, has its default meaning in a child."""
-    link = rung.links[0]
-    spec = rung.spec(["/bin/sh", "-c", "grep SigIgn /proc/self/status"])
-    link.call("spawn", **spec)
-    link.exit(spec["key"])
-    assert int(rung.output("tool:probe").split()[1], 16) & ~GLIBC_OWN == 0
-
-
 def test_a_child_dies_with_the_keeper_where_the_kernel_can_do_that(linux_rung: Rig) -> None:
     assert felt(linux_rung)["pdeathsig"] == signal.SIGKILL
-
-
-def test_a_child_is_in_the_cgroup_of_its_instance(rig: Rig) -> None:
-    if rig.up().hello["kill_rung"] != "cgroup":
-        pytest.skip("no cgroup rung here")
-    report = felt(rig)
-    own = next(line for line in report["cgroup"].splitlines() if line.startswith("0::"))
-    assert own.endswith(f"/pxd-{rig.daemon_id}/{rig.daemon_id}.key0001")
 
 
 BORN_ELSEWHERE = """
@@ -165,23 +137,6 @@ def test_what_cannot_start_says_stage_and_errno_and_leaves_no_ghost(
     assert not any(event["event"] == "exit" and event["record"]["signal"] for event in link.events)
 
 
-def test_too_few_descriptors_is_a_clean_refusal_and_passes(rigs: Callable[..., Rig]) -> None:
-    """EMFILE: the keeper goes on, and spawns again once there are descriptors."""
-    rig = rigs()
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    link = rig.up()
-    resource.prlimit(rig.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{rig.pid}/fd")) + 3, before[1]))
-    failure = link.refused("spawn", **rig.spec(["/bin/true"]))
-    assert (failure["kind"], failure["errno"]) == ("spawn_failed", errno.EMFILE)
-    held = sorted(os.listdir(f"/proc/{rig.pid}/fd"))
-    link.refused("spawn", **rig.spec(["/bin/true"]))
-    assert sorted(os.listdir(f"/proc/{rig.pid}/fd")) == held
-    resource.prlimit(rig.pid, resource.RLIMIT_NOFILE, (before[1], before[1]))
-    spec = rig.spec(["/bin/true"])
-    link.call("spawn", **spec)
-    assert link.exit(spec["key"])["code"] == 0
-
-
 @one_rung
 def test_a_spawn_is_idempotent_by_its_key(rung: Rig) -> None:
     link = rung.links[0]
@@ -241,16 +196,6 @@ def test_cpu_seconds_over_the_limit_are_a_verdict(linux_rung: Rig) -> None:
     record = link.exit(spec["key"])
     assert record["signal"] == signal.SIGXCPU
     assert (record["verdict"]["reason"], record["verdict"]["by"]) == ("cpu_limit", "rlimit")
-
-
-@one_rung
-def test_the_same_signal_from_elsewhere_is_no_verdict(rung: Rig) -> None:
-    link = rung.links[0]
-    spec = rung.spec(probe("talker", "wait"), rlimits=[["cpu", 1000, 2000]])
-    link.call("spawn", **spec)
-    link.call("signal", key=spec["key"], signum=int(signal.SIGXCPU), tree=False)
-    record = link.exit(spec["key"])
-    assert (record["signal"], record["code"], record["verdict"]) == (signal.SIGXCPU, None, None)
 
 
 def test_standard_input_is_a_file_whole_and_then_closed(rig: Rig, tmp_path: Path) -> None:

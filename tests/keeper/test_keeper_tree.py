@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, alive, family, one_linux_rung, one_rung, probe, until
+from keeper.keeper_rig import PYTHON, alive, family, one_rung, probe, until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from keeper.keeper_rig import Link, Rig
 
 
@@ -81,35 +79,6 @@ def test_what_has_ended_is_not_counted_by_an_older_look_at_all_processes(rung: R
     assert link.call("stat", keys=[one["key"]])["stats"][one["key"]]["processes"] == 0
 
 
-def test_stopped_processes_still_terminate(rung: Rig) -> None:
-    """K5: TERM alone would wait for ever in a stopped process."""
-    link = rung.links[0]
-    spec, pids = family(rung, 2, "child", "polite")
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    assert stop(link, spec["key"], 60) == {"survivors": [], "killed": False}
-    assert not any(alive(pid) for pid in pids)
-
-
-def test_deaf_leader_is_killed_after_the_grace_and_the_record_says_so(rung: Rig) -> None:
-    """K6."""
-    link = rung.links[0]
-    spec, _ = family(rung, 1, "deaf")
-    assert stop(link, spec["key"], 0.2, reason="evicted_lru") == {"survivors": [], "killed": True}
-    record = link.exit(spec["key"])
-    assert record["signal"] == signal.SIGKILL
-    assert (record["verdict"]["reason"], record["verdict"]["signal"]) == ("evicted_lru", signal.SIGKILL)
-
-
-@one_rung
-def test_no_grace_kills_at_once(rung: Rig) -> None:
-    """K7: a leader that would exit 0 on TERM never gets to."""
-    link = rung.links[0]
-    spec, _ = family(rung, 1, "polite")
-    assert stop(link, spec["key"], 0)["killed"]
-    assert link.exit(spec["key"])["signal"] == signal.SIGKILL
-
-
 @one_rung
 def test_a_stop_right_behind_the_spawn_leaves_nothing(rung: Rig) -> None:
     """K8: both requests are in the channel before the child has reached exec."""
@@ -161,22 +130,6 @@ def test_a_signal_reaches_the_leader_or_the_whole_tree(rung: Rig) -> None:
     assert link.exit(spec["key"])["signal"] == signal.SIGKILL
 
 
-@one_linux_rung
-def test_a_signal_to_the_group_spares_sessions_of_their_own(linux_rung: Rig) -> None:
-    """As Ctrl-C on a terminal: leader and children at once, a daemon that they started not."""
-    link = linux_rung.links[0]
-    spec, pids = family(linux_rung, 3, "child", "daemon")
-    child = link.call("list", prefix="")["children"][0]
-    in_group = {pid for pid in pids if os.getpgid(pid) == child["pid"]}
-    assert len(in_group) == 2
-    link.call("signal", key=spec["key"], signum=int(signal.SIGKILL), tree=False, group=True)
-    assert link.exit(spec["key"])["signal"] == signal.SIGKILL
-    until(lambda: not any(alive(pid) for pid in in_group), "the end of the group")
-    assert [alive(pid) for pid in set(pids) - in_group] == [True]
-    both = link.refused("signal", key=spec["key"], signum=15, tree=True, group=True)
-    assert both["kind"] == "bad_request"
-
-
 @one_rung
 def test_several_stops_share_one_ladder_and_the_shortest_grace_wins(rung: Rig) -> None:
     link = rung.links[0]
@@ -209,14 +162,6 @@ def test_a_leader_that_exits_leaves_its_tree_in_our_hands(linux_rung: Rig) -> No
     link.call("release", key=spec["key"])  # again: nothing to forget
 
 
-def test_a_tree_without_leader_is_stopped_like_any_other(linux_rung: Rig) -> None:
-    link = linux_rung.links[0]
-    spec, pids = family(linux_rung, 3, "child", "daemon", "exits", "deaf")
-    link.exit(spec["key"])
-    assert stop(link, spec["key"], 0.1) == {"survivors": [], "killed": True}
-    assert not any(alive(pid) for pid in pids)
-
-
 def test_a_pid_that_keeps_moving_does_not_escape_its_cgroup(rig: Rig) -> None:
     link = rig.up()
     if link.hello["kill_rung"] != "cgroup":
@@ -226,22 +171,6 @@ def test_a_pid_that_keeps_moving_does_not_escape_its_cgroup(rig: Rig) -> None:
     until((rig.dir / "moving").exists, "the mover")
     assert stop(link, spec["key"], 0.1) == {"survivors": [], "killed": True}
     link.event("gone", key=spec["key"])
-
-
-@one_linux_rung
-def test_orphans_that_end_are_reaped(linux_rung: Rig) -> None:
-    """No zombie stays with the keeper, also of processes it never knew."""
-    link = linux_rung.links[0]
-    code = "import os\nfor _ in range(50):\n if os.fork() == 0:\n  if os.fork() == 0: os._exit(0)\n  os._exit(0)\n"
-    spec = linux_rung.spec([*PYTHON, "-c", code])
-    link.call("spawn", **spec)
-    link.event("gone", key=spec["key"])
-
-    def children() -> set[str]:
-        with open(f"/proc/{linux_rung.pid}/task/{linux_rung.pid}/children") as file:
-            return set(file.read().split())
-
-    until(lambda: children() == {str(link.pid)}, "the end of all zombies")
 
 
 def test_a_bystander_whose_pid_was_planted_is_never_touched(rigs: Any) -> None:
@@ -256,19 +185,6 @@ def test_a_bystander_whose_pid_was_planted_is_never_touched(rigs: Any) -> None:
         assert link.hello["interrupted"] == []
         assert bystander.poll() is None
         bystander.kill()
-
-
-@one_rung
-def test_stat_measures_whole_trees(rung: Rig) -> None:
-    link = rung.links[0]
-    spec, pids = family(rung, 2, "child")
-    stats = link.call("stat", keys=[spec["key"], "unknown"])["stats"]
-    assert set(stats) == {spec["key"]}
-    assert stats[spec["key"]]["processes"] == len(pids)
-    assert stats[spec["key"]]["rss_bytes"] > 4 << 20
-    assert stats[spec["key"]]["cpu_seconds"] >= 0
-    stop(link, spec["key"], 5)
-    assert link.call("stat", keys=[spec["key"]])["stats"][spec["key"]]["processes"] == 0
 
 
 def test_cgroups_are_removed_with_their_instances(rig: Rig) -> None:
@@ -286,13 +202,3 @@ def test_cgroups_are_removed_with_their_instances(rig: Rig) -> None:
     link.end()
     assert rig.wait() == 0
     assert cgroup.leftovers(rig.daemon_id) == []
-
-
-@one_rung
-def test_annotation_is_kept_with_the_child(rung: Rig, tmp_path: Path) -> None:
-    link = rung.links[0]
-    spec = rung.spec(probe("talker", "wait"), tag="first")
-    assert link.call("spawn", **spec)["child"]["tag"] == "first"
-    link.call("annotate", key=spec["key"], tag="second")
-    assert link.call("list", prefix="")["children"][0]["tag"] == "second"
-    assert link.refused("annotate", key="nobody", tag="x")["kind"] == "unknown_key"

@@ -78,32 +78,6 @@ def test_what_is_forked_is_what_is_spawned(linux_rung: Rig) -> None:
     os.close(write)
 
 
-@one_linux_rung
-def test_a_keeper_with_many_descriptors_forks_as_well(linux_rung: Rig) -> None:
-    """select(2) takes no descriptor over 1023, and a keeper of some hundred children has more."""
-    rig, link = linux_rung, linux_rung.links[0]
-    zygote = begun(rig)
-    with open(os.devnull) as nothing:
-        for number in range(1024):
-            link.call("put_fd", (nothing.fileno(),), name=f"more:{number}")
-    order = rig.spec(script(rig, "pass"), zygote=zygote["key"])
-    assert link.call("spawn", **order)["child"]["key"] == order["key"]
-    assert link.exit(order["key"])["code"] == 0
-
-
-@one_linux_rung
-def test_where_memory_is_short_the_kernel_ends_zygotes_first(linux_rung: Rig) -> None:
-    def score(pid: int) -> str:
-        with open(f"/proc/{pid}/oom_score_adj") as file:
-            return file.read()
-
-    rig, link = linux_rung, linux_rung.links[0]
-    zygote = begun(rig)
-    sleeper = link.call("spawn", **rig.spec(script(rig, SLEEP), zygote=zygote["key"]))["child"]
-    until(lambda: score(zygote["pid"]) == "1000\n", "the zygote's score")
-    assert score(sleeper["pid"]) == score(rig.pid)
-
-
 @pytest.mark.deep
 @one_linux_rung
 def test_a_thousand_forks_leave_nothing_behind(linux_rung: Rig) -> None:
@@ -219,18 +193,3 @@ def test_a_zygote_that_does_not_answer_delays_nobody_for_long(rigs: Callable[...
     link.call("spawn", **later)
     link.exit(later["key"])
     assert not (rig.dir / "ran").exists(), "an order that nobody waits for any more is not carried out"
-
-
-def test_a_zygote_ends_with_who_holds_its_socket(rigs: Callable[..., Rig]) -> None:
-    rig = rigs()
-    link = rig.up()
-    zygote = begun(rig)
-    link.call("drop_fd", name=f"zygote:{zygote['key']}")
-    assert link.exit(zygote["key"])["code"] == 0
-
-
-def test_without_a_subreaper_nothing_is_forked(rigs: Callable[..., Rig]) -> None:
-    rig = rigs(platform="portable")
-    link = rig.up()
-    order = rig.spec(script(rig, "pass"), zygote=begun(rig)["key"])
-    assert link.refused("spawn", **order)["stage"] == "zygote"
