@@ -65,7 +65,6 @@ class _Part(Struct, eq=False):
     record: Record | None = None
     words: bytes = b""
     output: Output | None = None
-    is_marker: bool = False
 
 
 class _Survey(Struct):
@@ -92,7 +91,7 @@ def show(log: CellLog, limits: OutputLimits, most_outputs: int = FIRST_OUTPUTS +
 
 
 def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
-    found = _survey(log)
+    found = _survey(log, min(SMALL_RECORD_BYTES, limits.inline_bytes))
     rich = [part for part in found.parts if not part.stream]
     dropped = frozenset(rich[FIRST_OUTPUTS : len(rich) - (most_outputs - FIRST_OUTPUTS)])
     found.parts = [part for part in found.parts if part not in dropped]
@@ -102,9 +101,15 @@ def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
             is_much = inline > INLINE_OUTPUTS * limits.inline_bytes
             allowed = min(limits.inline_bytes, INLINE_LATER_BYTES) if is_much else limits.inline_bytes
             inline += _fill(part, log, allowed, limits.preview_bytes)
-    lines = sum(_count_lines(log, stream, found.begin[stream], size) for stream, size in found.sizes.items())
-    cleared = sum(_count_lines(log, stream, 0, size) for stream, size in found.begin.items())
-    shown = _head_and_tail(log, limits, found.parts, lines)
+    if is_whole := sum(part.size for part in found.parts) <= limits.preview_bytes:
+        shown = [
+            (part, log.read(part.stream, part.start, part.size) if part.stream else part.words) for part in found.parts
+        ]
+        lines = sum(data.count(b"\n") for part, data in shown if part.stream)
+    else:
+        lines = sum(_count_lines(log, stream, found.begin[stream], size) for stream, size in found.sizes.items())
+        shown = _head_and_tail(log, limits, found.parts, lines)
+    lines += sum(_count_lines(log, stream, 0, size) for stream, size in found.begin.items() if size)
     text, outputs = _composed(shown)
     total, end, capped, raised = sum(found.sizes.values()), *map(found.last.get, ("end", "capped", "error"))
     unkept, notices = None, []
@@ -120,11 +125,11 @@ def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
     return CellOutput(
         text=text,
         outputs=tuple(outputs),
-        truncated=capped is not None or any(part.is_marker for part, _ in shown),
+        truncated=capped is not None or not is_whole,
         artifact=log.cell_id if total else None,
         total_bytes=total,
-        total_lines=cleared + lines + (not found.ends_line),
-        shown_bytes=sum(len(data) for part, data in shown if part.stream and not part.is_marker),
+        total_lines=lines + (not found.ends_line),
+        shown_bytes=sum(len(data) for part, data in shown if part.stream and part.size),
         error=what_was_raised(end.error if end else None, raised.raised if raised else None),
         end=end,
         unkept=unkept,
@@ -137,7 +142,7 @@ def _count_lines(log: CellLog, stream: str, start: int, end: int) -> int:
     return sum(log.read(stream, at, min(BLOCK_BYTES, end - at)).count(b"\n") for at in places)
 
 
-def _survey(log: CellLog) -> _Survey:
+def _survey(log: CellLog, small_bytes: int) -> _Survey:
     """Look over the files of a cell; of what it displays only small records are kept, whatever there is."""
     reading, found = Reading(log), _Survey()
     found.begin = dict.fromkeys(reading.told, 0)
@@ -151,7 +156,7 @@ def _survey(log: CellLog) -> _Survey:
             part = _Part(item.stream, item.start, item.end - item.start)
         else:
             found.last[item.kind] = item
-            small = item if reading.line - item.offset <= SMALL_RECORD_BYTES else None
+            small = item if reading.line - item.offset <= small_bytes else None
             if item.kind == "clear":
                 pending = dict(reading.told)
             elif item.kind == "display" and item.update and item.display_id in displays:
@@ -183,8 +188,10 @@ def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
     elif record.kind == "status":
         part.output = {"output_type": "display_data", "metadata": {}, "data": {STATUS_MIME: record.event}}
     else:
-        kept, text = spill(log.folder, log.cell_id, record.offset, record.data, inline_bytes), text_of(record.data)
-        inline = sum(map(weight, kept.values()))
+        kept, text = record.data, text_of(record.data)
+        if part.record is None:
+            kept = spill(log.folder, log.cell_id, record.offset, kept, inline_bytes)
+            inline = sum(map(weight, kept.values()))
         part.output = {"output_type": "display_data", "metadata": record.metadata, "data": kept}
         if record.kind == "result":
             part.output |= {"output_type": "execute_result", "execution_count": record.execution_count}
@@ -195,10 +202,9 @@ def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
 
 
 def _head_and_tail(log: CellLog, limits: OutputLimits, parts: list[_Part], lines: int) -> list[tuple[_Part, bytes]]:
-    """Return what is shown of the parts, in order.
+    """Return the two ends of parts that are too much, in order, with a marker between them.
 
-    In the place of what is left out stands a marker, and behind it the outputs whose words are left out. `lines`: how
-    many the streams have.
+    Behind the marker stand the outputs whose words are left out. `lines`: how many the streams have.
     """
 
     def between(start: int, end: int) -> list[tuple[_Part, bytes]]:
@@ -213,8 +219,6 @@ def _head_and_tail(log: CellLog, limits: OutputLimits, parts: list[_Part], lines
         return found
 
     whole = sum(part.size for part in parts)
-    if whole <= limits.preview_bytes:
-        return between(0, whole)
     head = between(0, limits.head_bytes)
     tail = between(whole - max(0, limits.preview_bytes - limits.head_bytes), whole)
     head[-1:] = [(part, data[: cut_end(data)]) for part, data in head[-1:]]
@@ -230,7 +234,7 @@ def _head_and_tail(log: CellLog, limits: OutputLimits, parts: list[_Part], lines
     stream = next((part.stream for part, _ in reversed(head) if part.stream), "stdout") if is_stream else ""
     placed = {part for part, _ in shown}
     omitted = [(part, b"") for part in parts if part.output is not None and part not in placed]
-    return [*head, (_Part(stream, is_marker=True), marker), *omitted, *tail]
+    return [*head, (_Part(stream), marker), *omitted, *tail]
 
 
 def _composed(shown: list[tuple[_Part, bytes]]) -> tuple[str, list[Output]]:

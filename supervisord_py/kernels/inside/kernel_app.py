@@ -112,19 +112,13 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
 
     def system(self, command: str) -> None:
         """Run a `!` line; its exit code is in `_exit_code`. In cells of ours its input is at its end."""
-        if CURRENT.get() is None or (self.kernel is not None and self.kernel._allow_stdin):
+        is_captured = sys.stdout is not CELLS.streams.get("stdout")  # by %%capture, say
+        if CURRENT.get() is None or is_captured or (self.kernel is not None and self.kernel._allow_stdin):
             super().system(command)
             return
         expanded = str(self.var_expand(command, depth=1))
         arguments = [shutil.which(os.environ.get("SHELL") or "sh") or "/bin/sh", "-c", expanded]
-        if sys.stdout is CELLS.streams.get("stdout"):
-            code, _ = run_to_end(arguments, stdin=subprocess.DEVNULL, stdout=1, stderr=1)
-        else:  # captured, by %%capture, say
-            done = subprocess.run(
-                arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-            )
-            code = done.returncode
-            sys.stdout.write(done.stdout.decode(errors="replace"))
+        code, _ = run_to_end(arguments, stdin=subprocess.DEVNULL, stdout=1, stderr=1)
         self.user_ns["_exit_code"] = code
         if code != 0 and getattr(self, "system_raise_on_error", False):
             raise subprocess.CalledProcessError(code, expanded)

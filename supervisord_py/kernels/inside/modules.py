@@ -25,50 +25,45 @@ class Modules:
     """What is offered. `names`: each with its object."""
 
     def __init__(self, folders: Sequence[str]) -> None:
-        self.names: dict[str, Any] = {}
-        self._news: list[str] = []
-        self._broken: dict[str, tuple[int, int] | None] = {}
+        self.names: dict[str, Any] = _public(importlib.import_module(__package__ + ".prelude"))
         self._files: dict[str, str] = {}
+        self._missing: dict[str, tuple[int, int] | None] = {}  # what is not imported, as it was at the last try
         for folder in folders:  # the last folder's where several have the same
             try:
-                names = [name for name in os.listdir(folder) if name.endswith(".py")] if os.path.isdir(folder) else []
-            except OSError as error:
-                self._news.append("px: the modules in " + folder + " cannot be listed: " + str(error.strerror))
-                continue
+                names = [name for name in os.listdir(folder) if name.endswith(".py")]
+            except OSError:  # it is gone, or nobody may look into it
+                names = []
             self._files.update((PREFIX + name[: -len(".py")], os.path.join(folder, name)) for name in names)
         sys.meta_path.append(self)
-        self.names.update(_public(importlib.import_module(__package__ + ".prelude")))
-        for name in sorted(self._files):
-            self._load(name)
+        self._news = [self._load(name) for name in sorted(self._files)]
 
     def find_spec(self, name: str, *_: Any) -> Any:
+        """Return where one of the modules is found, for imports of them by name."""
         return spec_from_file_location(name, self._files[name]) if name in self._files else None
 
     def look_again(self) -> str | None:
         """Import what was broken and has changed; return what is to be told, None where there is nothing new."""
-        changed = [name for name, stamp in self._broken.items() if _stamp(self._files[name]) != stamp]
-        for name in changed:
-            del self._broken[name]
-            sys.modules.pop(name, None)
-            importlib.invalidate_caches()
-            self._load(name)
-        news, self._news = self._news, []
-        return "".join(line + "\n" for line in news) if changed or news else None
+        changed = [name for name, stamp in self._missing.items() if _stamp(self._files[name]) != stamp]
+        news, self._news = [*self._news, *map(self._load, changed)], []
+        return "".join(news) if changed or any(news) else None
 
-    def _load(self, name: str) -> None:
+    def _load(self, name: str) -> str:
+        """Import a module; return why that failed, "" where it did not."""
         path = self._files[name]
         stamp = _stamp(path)
+        self._missing.pop(name, None)
+        sys.modules.pop(name, None)
         try:
             self.names.update(_public(importlib.import_module(name)))
         except (Exception, SystemExit) as error:
-            self._broken[name] = stamp
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [frame.lineno for frame in frames if frame.filename == path]
+            self._missing[name] = stamp
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
             if isinstance(error, SyntaxError) and error.filename == path:
                 lines.append(error.lineno)
             place = path + ":" + str(lines[-1]) if lines else path
             why = type(error).__name__ + ": " + str(error)
-            self._news.append("px: " + place + ": " + why + " (its names are missing until it is mended)")
+            return "px: " + place + ": " + why + " (its names are missing until it is mended)\n"
+        return ""
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
@@ -81,7 +76,5 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 def _public(module: ModuleType) -> dict[str, Any]:
     """Return what `from module import *` would give."""
-    names = getattr(module, "__all__", None)
-    if names is None:
-        names = [name for name in vars(module) if not name.startswith("_")]
+    names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
     return {name: getattr(module, name) for name in names}
