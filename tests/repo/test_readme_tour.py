@@ -131,32 +131,3 @@ def test_the_tour_of_the_readme_is_true(short_tmp: Path, require: Callable[[obje
 def test_the_tour_names_only_commands_that_a_newcomer_has() -> None:
     first = {re.split(r"[ (=]", step.command)[0] for step in steps((ROOT / "README.md").read_text())}
     assert first <= {"pxctl", "echo", "kill", "curl", "[", "before", "tool_pid"}
-
-
-def test_a_shell_keeps_variables_and_exit_codes(short_tmp: Path) -> None:
-    with shell(short_tmp) as bash:
-        assert bash.run("x=5; (exit 3)") == ""
-        assert bash.run("echo $? $x; echo oh >&2") == "3 5\noh\n"
-
-
-@pytest.mark.parametrize(
-    ("expected", "got", "verdict"),
-    [
-        ("", "", True),
-        ("", "x\n", False),
-        ("a … c\n", "a b c\n", True),
-        ("a … c\n", "a b\nc\n", False),
-        ("a\n…\n", "a\n", True),
-        ("a\n…\nz\n", "a\nb\nc\nz\n", True),
-        ("a.c\n", "abc\n", False),
-        ("a\n", "a\nb\n", False),
-        ("a\n", "a", True),
-    ],
-)
-def test_expected_output_fits_as_it_says(expected: str, got: str, verdict: bool) -> None:
-    assert fits(expected, got) is verdict
-
-
-def test_only_console_blocks_are_commands() -> None:
-    text = "```sh\n$ no\n```\n```console\n$ yes\nout\n\n```\n$ no\n"
-    assert steps(text) == [Step(5, "yes", "out\n\n")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,6 @@ def test_a_script_is_executable_strict_and_parses(name: str) -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
 
 
-def test_ci_needs_nothing_but_a_clone() -> None:
-    """It ends with the two commands that a developer has, the quick one first."""
-    text = (ROOT / ".ci" / "run").read_text()
-    assert text.rstrip().endswith("make test\nmake deep")
-    assert "CI=true" in text
-
-
 TARGETS = ("demo", "test", "deep", "lint", "types", "bench", "lock", "clean", "coverage", "dist", "peers", "weight")
 
 
@@ -42,21 +34,6 @@ def test_the_makefile_has_the_promised_targets() -> None:
 def _outside_make() -> dict[str, str]:
     """Return the environment without what a surrounding make left in it: its options would reach the one we start."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-
-
-def test_the_licence_is_what_the_package_says() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["license"] == "MIT"
-    for name in project["license-files"]:
-        assert (ROOT / name).read_text().startswith("MIT License\n")
-
-
-def test_the_changelog_keeps_to_its_form() -> None:
-    """Keep a Changelog: what is not yet released first, and only its headings."""
-    headings = re.findall(r"^(##+) (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == ("##", "[0.2.0] - unreleased")
-    kinds = {title for level, title in headings if level == "###"}
-    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 def test_links_in_the_readme_lead_somewhere() -> None:

@@ -50,25 +50,18 @@ def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) 
     return venv
 
 
-def test_it_has_every_module_and_no_test(wheel: zipfile.ZipFile) -> None:
+def test_it_has_every_module_and_example_and_no_test(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     for folder, prefix in ((ROOT / "supervisord_py", "supervisord_py"), (ROOT / "cli" / "pxctl", "pxctl")):
         for path in folder.rglob("*.py"):
             assert f"{prefix}/{path.relative_to(folder)}" in names
-    roots = {name.split("/")[0] for name in names}
-    assert {root for root in roots if not root.startswith("supervisord_py-")} == {"supervisord_py", "pxctl"}
-    assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".lock"))]
-
-
-def test_it_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
-    assert {"supervisord_py/py.typed", "pxctl/py.typed"} <= set(wheel.namelist())
-
-
-def test_it_brings_the_examples_whole(wheel: zipfile.ZipFile) -> None:
-    names = set(wheel.namelist())
+    assert {"supervisord_py/py.typed", "pxctl/py.typed"} <= names
     for path in (ROOT / "supervisord_py" / "examples").rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             assert str(path.relative_to(ROOT)) in names
+    roots = {name.split("/")[0] for name in names}
+    assert {root for root in roots if not root.startswith("supervisord_py-")} == {"supervisord_py", "pxctl"}
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".lock"))]
 
 
 def test_its_metadata_is_that_of_the_project(wheel: zipfile.ZipFile) -> None:
@@ -83,13 +76,9 @@ def test_its_metadata_is_that_of_the_project(wheel: zipfile.ZipFile) -> None:
 
 
 @pytest.mark.deep
-def test_the_manual_is_installed_where_man_looks(installed: Path) -> None:
+def test_the_commands_run_from_it_and_not_from_the_checkout(installed: Path, tmp_path: Path) -> None:
     for path in (ROOT / "man").rglob("*.[1-8]"):
         assert (installed / "share" / "man" / path.relative_to(ROOT / "man")).is_file()
-
-
-@pytest.mark.deep
-def test_the_commands_run_from_it_and_not_from_the_checkout(installed: Path, tmp_path: Path) -> None:
     python = installed / "bin" / "python"
     where = run(
         python, "-c", "import supervisord_py, pxctl; print(supervisord_py.__file__, pxctl.__file__)", cwd=tmp_path
