@@ -62,7 +62,6 @@ class Presets(msgspec.Struct, frozen=True):
 
     @property
     def problems(self) -> list[Problem]:
-        """Everything that is wrong with the file."""
         whole = [] if self.file_problem is None else [self.file_problem]
         return whole + [each for found in self.broken.values() for each in found]
 
@@ -100,25 +99,27 @@ def load_presets(file: Path) -> Presets:
     tables, document, file_problem = read_tables(file, "presets")
     good: dict[str, Preset] = {}
     broken: dict[str, list[Problem]] = {}
-    defaults: list[str] = []
+    default_id: str | None = None
     for name, table in tables.items():
-        claims = isinstance(table, dict) and table.get("default", False) is not False  # `default = "yes"` means it, too
         read, problems = convert(document, PresetTable, ("presets", name), value=table)
         if read is not None:
-            second = read.default and any(each not in AUTO for each in defaults)
-            problems = list(_faults(name, read, document, second=second))
+            problems = list(_faults(name, read, document))
+        # `default = "yes"` means it, too; so does a name like "default", which is refused, unless another one says so.
+        claims = isinstance(table, dict) and table.get("default", False) is not False
+        is_rival = claims and default_id not in {None, *AUTO}
+        if is_rival and not problems:
+            said, at = "another preset is the default one already", ("presets", name, "default")
+            problems = [document.problem(at, said, hint="remove one of the two")]
+        elif not is_rival and (claims or (name in AUTO and default_id is None)):
+            default_id = name
         if problems:
             broken[name] = problems
         elif read is not None:
             good[name] = _preset(name, read)
-        if claims or name in AUTO:
-            defaults.append(name)
-    # A name like "default" is refused; whoever wrote it meant the default one, unless another says so.
-    chosen = next((name for name in defaults if name not in AUTO), next(iter(defaults), None))
-    return Presets(str(file), good, chosen, broken, file_problem)
+    return Presets(str(file), good, default_id, broken, file_problem)
 
 
-def _faults(name: str, read: PresetTable, document: Document, *, second: bool) -> Iterator[Problem]:
+def _faults(name: str, read: PresetTable, document: Document) -> Iterator[Problem]:
     """Yield what no type can say is wrong with a preset."""
 
     def wrong(key: str, message: str, hint: str) -> Problem:
@@ -126,8 +127,6 @@ def _faults(name: str, read: PresetTable, document: Document, *, second: bool) -
 
     if name in AUTO or name == EVERY or name != name.strip():
         yield wrong("", f"a preset cannot be called {name!r}: pipes write it for something else", "choose another name")
-    if second:
-        yield wrong("default", "another preset is the default one already", "remove one of the two")
     if read.url is not None and not read.url.startswith(("http://", "https://")):
         yield wrong("url", f"{read.url!r} is no address", 'write url = "https://…"')
     if read.provider == CUSTOM and read.url is None:
@@ -156,35 +155,28 @@ def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset | Pr
     model, so the default one is not for it.
     """
     asks_model = definition.agent != COMMAND
-    if definition.presets and (asks_model or not AUTO.issuperset(definition.presets)):
-        return _named(definition, presets)
-    warnings = () if presets.file_problem is None else (sentence(presets.file_problem),)
+    words = definition.presets if asks_model or not AUTO.issuperset(definition.presets) else ()
     provider, model = definition.provider, definition.model
-    if provider or model:
+    if not words and (provider or model or not asks_model or (presets.default_id or presets.file_problem) is None):
         own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
-        return ResolvedPreset(own, warnings=warnings)
-    if asks_model:
-        if problem := _broken_default(presets):
-            return problem
-        if presets.default_id is not None:
-            preset = _with_effort(presets.by_id[presets.default_id], definition)
-            return ResolvedPreset(preset, warnings=_rival_defaults(presets))
-    return ResolvedPreset(Preset(effort=definition.effort), warnings=warnings)
-
-
-def _named(definition: PipeDefinition, presets: Presets) -> ResolvedPreset | PresetProblem:
-    names: list[str] = []
-    for word in definition.presets:
+        return ResolvedPreset(own, warnings=() if presets.file_problem is None else (sentence(presets.file_problem),))
+    if not words and (problem := _broken_default(presets)):
+        return problem
+    names: dict[str, None] = {}
+    for word in words or ("auto",):
         found = _meant(word, presets)
         if isinstance(found, PresetProblem):
             return found
-        names += [name for name in found if name not in names]
+        names |= dict.fromkeys(found)
     if not names:
         message = f'the pipe {definition.name!r} asks for every preset ("*"), and {presets.file} has none'
         return PresetProblem(message, "add one: [presets.NAME]")
-    chain = tuple(_with_effort(presets.by_id[name], definition) for name in names)
-    warnings = () if AUTO.isdisjoint(definition.presets) else _rival_defaults(presets)
-    return ResolvedPreset(chain[0], chain[1:], warnings)
+    chain = tuple(presets.by_id[name] for name in names)
+    if definition.effort is not None:  # wins over the preset's
+        chain = tuple(structs.replace(each, effort=definition.effort) for each in chain)
+    rivals = [sentence(each) for each in presets.problems if each.pointer.endswith("/default")]
+    uses_default = not words or not AUTO.isdisjoint(words)
+    return ResolvedPreset(chain[0], chain[1:], tuple(rivals) if uses_default else ())
 
 
 def _meant(word: str, presets: Presets) -> Sequence[str] | PresetProblem:
@@ -220,13 +212,3 @@ def _broken_default(presets: Presets) -> PresetProblem | None:
     else:
         return None
     return PresetProblem(f"{what}: {finding(first)}", first.hint or _SEE, ErrorType.CONFIG_ERROR)
-
-
-def _rival_defaults(presets: Presets) -> tuple[str, ...]:
-    """Return what is wrong with the choice of the default preset: two that claim it."""
-    return tuple(sentence(each) for each in presets.problems if each.pointer.endswith("/default"))
-
-
-def _with_effort(preset: Preset, definition: PipeDefinition) -> Preset:
-    """Let the pipe's own effort win over the preset's."""
-    return preset if definition.effort is None else structs.replace(preset, effort=definition.effort)
