@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from datetime import UTC, tzinfo
-from itertools import chain, islice, pairwise, takewhile
+from itertools import chain, islice, pairwise
 from itertools import count as counting
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,23 +25,17 @@ if TYPE_CHECKING:
 
     from supervisord_py.pipes.config import SchedulerLimits
 
-_COUNT_MAX = 500  # missed runs are counted up to here: the number is for people, and the count costs time
 _LOOK_AHEAD = 6  # due instants between which the shortest gap is looked for
 
 
 class Now(msgspec.Struct, frozen=True):
-    """What the clocks show.
-
-    Attributes:
-        resumed_at: `boottime` of the last resume, or of the scheduler's start; None to stagger nothing.
-        set_at: Wall-clock instant at which the wall clock was last set, or first looked at; None for just now.
-    """
+    """What the clocks show."""
 
     wall: float  # Unix seconds
     boottime: float  # seconds since boot, suspended ones included (`process.clock`)
-    resumed_at: float | None = None
+    resumed_at: float | None = None  # `boottime` of the last resume, or of the scheduler's start; None: stagger nothing
     zone: tzinfo = UTC  # the machine's, for schedules that name none
-    set_at: float | None = None
+    set_at: float | None = None  # when (wall) the wall clock was last set, or first looked at; None for just now
 
     def wall_of(self, boottime: float) -> float:
         """Return the wall-clock instant of a moment, as the clocks stand."""
@@ -59,16 +53,12 @@ class Now(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What is remembered of one pipe. Wall-clock instants are Unix seconds.
-
-    Attributes:
-        touched_boot, anchor_boot: The later of `last_run_at` and `last_due`, and `anchor_at`, on the clock that counts
-            suspend; None where only the wall clock knows.
-    """
+    """What is remembered of one pipe. Wall-clock instants are Unix seconds."""
 
     anchor_at: float  # when it was first seen, last enabled, or its schedule last changed, whichever is latest
     last_run_at: float | None = None  # start of its last run, whatever began it
     last_due: float | None = None  # the last due instant that was dealt with: run, or skipped because it was busy
+    # The later of the two, and the anchor, on the clock that counts suspend; None where only the wall clock knows.
     touched_boot: float | None = None
     anchor_boot: float | None = None
 
@@ -77,20 +67,15 @@ class Due(msgspec.Struct, frozen=True):
     """Run it now."""
 
     at: float  # the latest due instant, not after now: what `last_due` becomes
-    missed: int  # 0 when it is on time; else how many due instants went by, this one included, for which it is one run
     why: str  # a sentence for people
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Not yet.
-
-    Attributes:
-        decided: What was decided on the way to it (a run put off, or not made good); empty where it merely waits.
-    """
+    """Not yet."""
 
     until: float  # wall-clock instant of the next run, as the clocks stand
     why: str  # a sentence for people
-    decided: str = ""
+    decided: str = ""  # on the way to it: a run was put off, or not made good
 
 
 class Never(msgspec.Struct, frozen=True):
@@ -150,10 +135,10 @@ def _interval(schedule: Every, known: Progress, now: Now, limits: SchedulerLimit
     intervals = math.floor(late / schedule.seconds)
     at = now.wall_of(due + intervals * schedule.seconds)
     if due <= anchor:
-        return Due(at, 0, "first run since it was enabled or edited")
+        return Due(at, "first run since it was enabled or edited")
     if not intervals and late <= limits.late_seconds:
-        return Due(at, 0, f"due: {span_text(schedule.seconds)} since the last start")
-    return Due(at, intervals + 1, _made_good(intervals + 1, f"{intervals + 1}", late))
+        return Due(at, f"due: {span_text(schedule.seconds)} since the last start")
+    return Due(at, _made_good(late))
 
 
 def _once(schedule: At, known: Progress, now: Now, limits: SchedulerLimits) -> Decision:
@@ -170,8 +155,8 @@ def _once(schedule: At, known: Progress, now: Now, limits: SchedulerLimits) -> D
     if late > limits.catch_up_seconds:
         return Never(f"missed {text} by {span_text(late)}: too late to be made good", over=True)
     if late <= limits.late_seconds:
-        return Due(instant, 0, f"due at {text}, once")
-    return Due(instant, 1, _made_good(1, "1", late))
+        return Due(instant, f"due at {text}, once")
+    return Due(instant, _made_good(late))
 
 
 def _by_cron(schedule: Cron, known: Progress, now: Now, limits: SchedulerLimits) -> Decision:
@@ -188,10 +173,8 @@ def _by_cron(schedule: Cron, known: Progress, now: Now, limits: SchedulerLimits)
         until = next(schedule.following(now.wall, now.zone))
         return Wait(until, f"{told}; waits for {time_text(until, zone, now.wall)}", told)
     if late <= limits.late_seconds and following == latest:
-        return Due(latest, 0, f"due at {time_text(latest, zone, now.wall)}")
-    more = islice(schedule.following(following, now.zone), _COUNT_MAX - 1)
-    missed = 1 + sum(1 for _ in takewhile(lambda at: at <= latest, more))
-    return Due(latest, missed, _made_good(missed, f"{missed}" if missed < _COUNT_MAX else f"over {missed - 1}", late))
+        return Due(latest, f"due at {time_text(latest, zone, now.wall)}")
+    return Due(latest, _made_good(late))
 
 
 def _watermark(known: Progress, now: Now, limits: SchedulerLimits) -> float:
@@ -203,10 +186,8 @@ def _watermark(known: Progress, now: Now, limits: SchedulerLimits) -> float:
     return max(watermark, now.past(known.last_due) if is_wrong else known.last_due)
 
 
-def _made_good(missed: int, number: str, late: float) -> str:
-    if missed == 1:
-        return f"missed a run while off or asleep, {span_text(late)} ago: made good"
-    return f"missed {number} runs while off or asleep: one made good"
+def _made_good(late: float) -> str:
+    return f"missed while off or asleep, {span_text(late)} ago: one run makes it good, whatever else was missed"
 
 
 def _staggered(due: Due, now: Now, delay: float) -> Decision:

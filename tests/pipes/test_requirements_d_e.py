@@ -245,7 +245,7 @@ async def test_e5_slower_than_its_schedule_is_warned_about(rig: PipeRig) -> None
     """The average decides; a due time while it runs is a skip, not an error."""
     folder = rig.shell("e5", UNTIL_GATE, "schedule: every 10m\nenabled: false\nallow_empty: true")
     number = await begun(rig, "e5")
-    due = Due(rig.time.clocks.wall(), 0, "due")
+    due = Due(rig.time.clocks.wall(), "due")
     assert f"still running: execution {number}; skipped" in str(await rig.room.triggers.due("e5", due))
     (folder / "gate").touch()
     await rig.room.wait(number)
