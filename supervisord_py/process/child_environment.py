@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dotenv.parser import parse_stream
@@ -17,7 +16,7 @@ from dotenv.parser import parse_stream
 from supervisord_py.config.documents import read_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 MARKS = frozenset({"PX_INSTANCE", "PX_UNIT"})
@@ -46,28 +45,14 @@ DENIED = frozenset(
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-class Environment(Mapping[str, str]):
-    """A complete environment. Its `repr` shows names, never values."""
+class Environment(dict[str, str]):
+    """A complete environment, not to be changed. Its `repr` shows names, never values."""
 
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._values.items()))
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
     def __repr__(self) -> str:
-        return f"Environment({', '.join(sorted(self._values))})"
+        return f"Environment({', '.join(sorted(self))})"
 
 
 def passed(source: Mapping[str, str], allow: Sequence[str]) -> dict[str, str]:

@@ -161,7 +161,6 @@ class EventStream:
         return subscription
 
     def leave(self, subscription: Subscription) -> None:
-        """Forget a reader."""
         self._subscriptions.discard(subscription)
 
     async def read_on(self, after_id: int, unit: str | None, items: deque[Item]) -> int:

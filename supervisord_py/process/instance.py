@@ -148,17 +148,14 @@ class Instance:
 
     @property
     def kind(self) -> str:
-        """What kind of unit it is of."""
         return self.unit.partition(":")[0]
 
     @property
     def name(self) -> str:
-        """The unit's name without its kind."""
         return self.unit.partition(":")[2]
 
     @property
     def pid(self) -> int | None:
-        """The leader's pid, once spawned."""
         return self.child.identity.pid if self.child else None
 
     @property

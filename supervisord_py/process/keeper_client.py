@@ -44,21 +44,16 @@ T = TypeVar("T")
 
 EARLY_MAX = 4096
 READS_A_TURN = 8  # reads before the loop gets its turn again: a flood of events must not starve everything else
+CALL_SECONDS = 15.0  # for an answer of the keeper to anything but the two below
+SPAWN_SECONDS = 30.0  # for an answer to `spawn`: exec of a large program from a slow disk
+KILL_SECONDS = 10.0  # how long the keeper goes on killing after the grace of a stop, before it names what is left
+SLACK_SECONDS = 15.0  # what a stop may take beyond grace and kill until it counts as unanswered
 _REASONS = frozenset(Reason)
 STDIO_REVISION = 5  # of the first keeper that takes the descriptors of all streams with the order
 _BOTH_HINT = "run `pxctl daemon restart --all` to replace both"
 _GONE_HINT = "the daemon ends now and its children with it; see `pxctl why UNIT` after the next start"
 _MUTE_HINT = "see `pxctl doctor`; `pxctl daemon restart --all` replaces keeper and control plane"
 _log = structlog.get_logger(__name__)
-
-
-class Timeouts(msgspec.Struct, frozen=True):
-    """Deadlines in seconds."""
-
-    call: float = 15.0  # for an answer of the keeper to anything but the two below
-    spawn: float = 30.0  # for an answer to `spawn`: exec of a large program from a slow disk
-    kill: float = 10.0  # how long the keeper goes on killing after the grace of a stop, before it names what is left
-    slack: float = 15.0  # what a stop may take beyond grace and kill until it counts as unanswered
 
 
 class RefusedError(Exception):
@@ -106,11 +101,10 @@ class KeeperClient:
 
     caps: Caps
 
-    def __init__(self, channel: socket.socket, *, daemon_id: str, log_dir: str, timeouts: Timeouts) -> None:
+    def __init__(self, channel: socket.socket, *, daemon_id: str, log_dir: str) -> None:
         self.log_dir = log_dir
         self.lost = False
         self._daemon_id = daemon_id
-        self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
         self._frames = FrameSocket(channel)
         self._fd = channel.fileno()
@@ -125,20 +119,17 @@ class KeeperClient:
         self._loop.add_reader(self._fd, self._readable)
 
     @classmethod
-    async def connect(
-        cls, channel: socket.socket, *, daemon_id: str, log_dir: str, timeouts: Timeouts | None = None
-    ) -> KeeperClient:
+    async def connect(cls, channel: socket.socket, *, daemon_id: str, log_dir: str) -> KeeperClient:
         """Take over the channel and greet the keeper.
 
         Args:
             channel: The control plane's end of the socketpair; owned from now on.
             daemon_id: Eight hex digits; every new key begins with them.
             log_dir: Root of the output segments.
-            timeouts: Deadlines.
 
         Raises KeeperLostError: there is no keeper, it does not answer, or it speaks another protocol.
         """
-        client = cls(channel, daemon_id=daemon_id, log_dir=log_dir, timeouts=timeouts or Timeouts())
+        client = cls(channel, daemon_id=daemon_id, log_dir=log_dir)
         try:
             reply = await client._ask("hello", protocol=PROTOCOL)
             if reply.get("protocol") != PROTOCOL:
@@ -155,7 +146,6 @@ class KeeperClient:
         return client
 
     def new_key(self) -> str:
-        """Return a fresh instance id of this daemon."""
         return host.new_key(self._daemon_id)
 
     def children(self) -> tuple[Child, ...]:
@@ -195,7 +185,7 @@ class KeeperClient:
             **({} if spec.zygote is None else {"zygote": spec.zygote}),
         }
         try:
-            reply, _ = await self._exchange("spawn", self._timeouts.spawn, tuple(given.values()), members)
+            reply, _ = await self._exchange("spawn", SPAWN_SECONDS, tuple(given.values()), members)
         except RefusedError as refusal:
             raise _start_error(spec, refusal) from refusal
         return self._hold(reply.get("child"))
@@ -241,9 +231,8 @@ class KeeperClient:
         """
         if key in self._emptied:
             return StopReport(key)
-        kill = self._timeouts.kill
-        seconds = grace_seconds + kill + self._timeouts.slack
-        members: Message = {"key": key, "grace_seconds": grace_seconds, "kill_seconds": kill, "reason": reason}
+        seconds = grace_seconds + KILL_SECONDS + SLACK_SECONDS
+        members: Message = {"key": key, "grace_seconds": grace_seconds, "kill_seconds": KILL_SECONDS, "reason": reason}
         reply = await self._ask("stop", fine="unknown_key", seconds=seconds, **members)
         return _read(StopReport, {**reply, "key": key})
 
@@ -277,7 +266,7 @@ class KeeperClient:
     async def take_fd(self, name: str) -> int | None:
         """Return a new duplicate of a deposited descriptor, or None; the caller closes it."""
         try:
-            _, fds = await self._exchange("take_fd", self._timeouts.call, (), {"name": name})
+            _, fds = await self._exchange("take_fd", CALL_SECONDS, (), {"name": name})
         except RefusedError as refusal:
             if refusal.kind == "unknown_fd":
                 return None
@@ -316,7 +305,6 @@ class KeeperClient:
         self._log_trouble.listen(callback)
 
     def on_control_event(self, callback: Callable[[ControlEvent], None]) -> None:
-        """Call back for `stop`, `reload` and `dump`."""
         self._control.listen(callback)
 
     def on_lost(self, callback: Callable[[], None]) -> None:
@@ -330,7 +318,7 @@ class KeeperClient:
     ) -> Message:
         """Ask, and return the answer; an empty one where the keeper refused with the kind `fine`."""
         try:
-            reply, unwanted = await self._exchange(verb, seconds or self._timeouts.call, fds, members)
+            reply, unwanted = await self._exchange(verb, seconds or CALL_SECONDS, fds, members)
         except RefusedError as refusal:
             if refusal.kind == fine:
                 return {}

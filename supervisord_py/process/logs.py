@@ -149,11 +149,9 @@ class Segment:
             os.close(self._idx)
 
     def time_of(self, index: int) -> float:
-        """Return when the chunk of a record came."""
         return next((span.time for span in self._records(index, index + 1)), self._written)
 
     def position_of(self, index: int) -> int:
-        """Return where the chunk of a record begins."""
         return next((span.position for span in self._records(index, index + 1)), self.start)
 
     def spans(self, first: int) -> Iterator[Span]:
@@ -213,7 +211,6 @@ class LogReader:
         return cls(Path(unit_directory(str(log_dir), unit)))
 
     def start(self) -> int:
-        """Return the oldest position that is kept."""
         return next(iter(segment_starts(self.folder)), 0)
 
     def end(self) -> int:

@@ -207,11 +207,9 @@ class Pool:
         return self._slots.get(unit)
 
     def slots(self) -> tuple[Slot, ...]:
-        """Return everything known."""
         return tuple(self._slots.values())
 
     def pin_of(self, unit: str) -> Pin:
-        """Return a unit's pin."""
         return self._pins.get(unit, Pin.NONE)
 
     def next_deadline(self) -> float | None:
@@ -232,7 +230,6 @@ class Pool:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def ask(self, request: Request, now: float) -> list[Action]:
-        """Take a request."""
         slot, ticket, rules = self._slots.get(request.unit), request.ticket, request.rules
         if slot is None:
             slot = self._slots[request.unit] = Slot(request.unit, rules, self.bounds.backoff)
@@ -337,7 +334,6 @@ class Pool:
         return self._settle(now)
 
     def measured(self, sizes: Mapping[str, int], now: float) -> list[Action]:
-        """Take the resident memory of whole trees, by unit."""
         for slot in self._slots.values():
             slot.rss_bytes = sizes.get(slot.unit, slot.rss_bytes)
         return self._settle(now)
@@ -349,7 +345,6 @@ class Pool:
     # -- what is wanted ----------------------------------------------------------------------------------------
 
     def pin(self, unit: str, pin: Pin, now: float) -> list[Action]:
-        """Set a unit's pin."""
         self._pins[unit] = pin
         return self._settle(now)
 
@@ -382,12 +377,10 @@ class Pool:
         return self._settle(now)
 
     def bound(self, bounds: Bounds, now: float) -> list[Action]:
-        """Take new bounds."""
         self.bounds = bounds
         return self._settle(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Note that `next_deadline` was reached."""
         return self._settle(now)
 
     def _stop_unit(self, unit: str, reason: Reason, refusal: Refusal) -> None:

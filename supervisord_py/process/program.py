@@ -156,11 +156,9 @@ class _Stream(asyncio.Protocol):
         return self._kept.decode("utf-8", "replace")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the pipe."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Keep the end, tell the lines."""
         self._kept += data
         del self._kept[:-MAX_BYTES]
         if self._on_line is not None:
@@ -170,7 +168,6 @@ class _Stream(asyncio.Protocol):
             self._tell(lines)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Nobody holds the other end any more."""
         self._ended.set()
 
     def _tell(self, lines: list[bytes]) -> None:

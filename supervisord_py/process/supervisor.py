@@ -332,7 +332,6 @@ class Supervisor:
 
 
 def stop_report(instance: Instance) -> StopReport:
-    """Return what the stop of an instance left."""
     return instance.report or StopReport(instance.key)
 
 

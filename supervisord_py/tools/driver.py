@@ -23,7 +23,7 @@ from supervisord_py.process.instance import Instance
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason, ResourceLimit
 from supervisord_py.process.zygote_pool import Recipe
 from supervisord_py.tools import failures
-from supervisord_py.tools.environment import argv_for, build_environment, find_interpreter
+from supervisord_py.tools.environment import build_environment, find_interpreter, start_failed
 from supervisord_py.tools.listeners import Listeners, free_port, no_socket
 from supervisord_py.tools.manifest import ListenMode, ToolSpec
 from supervisord_py.tools.readiness import NotifySocket, notify_path, until_ready
@@ -184,19 +184,23 @@ class ToolDriver:
         self._on_imports(spec.name, imports)
 
     def _child_spec(self, instance: ToolInstance) -> ChildSpec:
-        spec = instance.spec
-        interpreter = None if spec.command else find_interpreter(spec, self.config.settings.python)
-        argv = argv_for(spec, instance.port, interpreter)
+        spec, port, settings = instance.spec, str(instance.port), self.config.settings
+        if spec.command:
+            argv = tuple(each.replace("{port}", port) for each in spec.command)
+        else:
+            python, entrypoint = find_interpreter(spec, settings.python), spec.folder / spec.entrypoint
+            if not entrypoint.is_file():
+                said = f"the entrypoint {entrypoint} of {spec.unit} is not there"
+                raise start_failed(spec, said, f"pxctl tools validate {spec.name}")
+            shim = (str(SHIM), "--px-fd", str(HANDED_FD), "--px-port", port, "--")
+            argv = (str(python), *(shim if spec.listen is ListenMode.HANDOVER else ()), spec.entrypoint, "--port", port)
         extra = {**instance.extra_env, **({"NOTIFY_SOCKET": str(instance.notify.path)} if instance.notify else {})}
         grants: tuple[GrantedFd, ...] = ()
         if spec.listen is not ListenMode.PORT:
             grants = (GrantedFd(HANDED_FD, self.listeners.prefix + spec.name),)
         if spec.listen is ListenMode.FD:
             extra |= {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
-        if spec.listen is ListenMode.HANDOVER and interpreter is not None:
-            shim = (str(SHIM), "--px-fd", str(HANDED_FD), "--px-port", str(instance.port), "--")
-            argv = (argv[0], *shim, *argv[1:])
-        allow, artefacts = self.config.settings.env_allow, self.config.data_dir
+        allow, artefacts = settings.env_allow, self.config.data_dir
         return ChildSpec(
             unit=spec.unit,
             argv=argv,

@@ -102,7 +102,7 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path
     elif os.path.lexists(venv / "bin" / "python"):
         found, origin = venv / "bin" / "python", "its .venv"
     elif (venv / "pyvenv.cfg").is_file():
-        raise _failed(spec, f"the virtual environment {venv} of {spec.unit} has no bin/python")
+        raise start_failed(spec, f"the virtual environment {venv} of {spec.unit} has no bin/python")
     elif settings_python is not None:
         found, origin = written(settings_python), "`tools.python` of the settings"
     else:
@@ -113,29 +113,10 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path
         why = f"is a link to {found.readlink()}, which is not there"
     else:
         why = "is not executable" if found.exists() else "is not there"
-    raise _failed(spec, f"the interpreter {found} of {spec.unit} ({origin}) {why}")
+    raise start_failed(spec, f"the interpreter {found} of {spec.unit} ({origin}) {why}")
 
 
-def argv_for(spec: ToolSpec, port: int, interpreter: Path | None) -> tuple[str, ...]:
-    """Return the argument vector of an instance; a Python tool needs an interpreter.
-
-    Raises StartFailedError: the entrypoint is not there, or there is no interpreter.
-    """
-    if spec.command:
-        return tuple(each.replace("{port}", str(port)) for each in spec.command)
-    if interpreter is None:
-        raise _failed(spec, f"{spec.unit} is a Python tool and there is no interpreter for it")
-    if not (spec.folder / spec.entrypoint).is_file():
-        hint = f"pxctl tools validate {spec.name}"
-        raise _failed(spec, f"the entrypoint {spec.folder / spec.entrypoint} of {spec.unit} is not there", hint)
-    return (str(interpreter), spec.entrypoint, "--port", str(port))
-
-
-def _failed(spec: ToolSpec, detail: str, hint: str | None = None) -> StartFailedError:
-    return StartFailedError(
-        detail,
-        hint=hint or f"pxctl tools sync {spec.name}",
-        unit=spec.unit,
-        reason="spawn_failed",
-        stage="interpreter",
-    )
+def start_failed(spec: ToolSpec, detail: str, hint: str | None = None) -> StartFailedError:
+    """Return the error of a tool that there is nothing to start with."""
+    hint = hint or f"pxctl tools sync {spec.name}"
+    return StartFailedError(detail, hint=hint, unit=spec.unit, reason="spawn_failed", stage="interpreter")

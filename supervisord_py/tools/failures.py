@@ -100,14 +100,12 @@ def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
 
 def how_it_ended(ended: End) -> str:
     """Say it as a verb phrase: 'exited with code 3', 'was killed by SIGSEGV'."""
-    if ended.signal is not None:
-        try:
-            name = signals.Signals(ended.signal).name
-        except ValueError:
-            name = f"signal {ended.signal}"
-        unknown = ended.signal == signals.SIGKILL and ended.reason is Reason.SIGNAL
-        return f"was killed by {name}" + (" (not by pxd; possibly out of memory)" if unknown else "")
-    return f"exited with code {ended.code}" if ended.code is not None else "ended"
+    if ended.signal is None:
+        return f"exited with code {ended.code}" if ended.code is not None else "ended"
+    known = ended.signal in signals.valid_signals()
+    name = signals.Signals(ended.signal).name if known else f"signal {ended.signal}"
+    unknown = ended.signal == signals.SIGKILL and ended.reason is Reason.SIGNAL
+    return f"was killed by {name}{' (not by pxd; possibly out of memory)' if unknown else ''}"
 
 
 def _look(spec: ToolSpec) -> str:
@@ -211,24 +209,18 @@ def limit_exceeded(spec: ToolSpec, ended: End) -> ResourceLimitError:
 def collateral(spec: ToolSpec) -> InterruptedRunError:
     """Describe a run that was lost because another run on the same instance took too long."""
     why = Reason.RUNTIME_LIMIT.value
-    return InterruptedRunError(
-        f"{spec.unit} was stopped because another run on it broke a limit ({why}); this run is collateral.",
-        hint="Ask again: a new instance is started.",
-        unit=spec.unit,
-        collateral=True,
-        reason=why,
-    )
+    said = f"{spec.unit} was stopped because another run on it broke a limit ({why}); this run is collateral."
+    hint = "Ask again: a new instance is started."
+    return InterruptedRunError(said, hint=hint, unit=spec.unit, collateral=True, reason=why)
 
 
 def stopped_during_run(spec: ToolSpec, reason: Reason) -> PxError:
     """Describe a run whose instance was stopped on purpose."""
     if reason is Reason.SHUTDOWN:
-        return ShuttingDownError(
-            f"The daemon stops, and {spec.unit} with it.", hint="Ask again once it runs.", unit=spec.unit
-        )
-    return CancelledRunError(
-        f"{spec.unit} was stopped during the run.", hint="Ask again.", unit=spec.unit, reason=reason.value
-    )
+        said = f"The daemon stops, and {spec.unit} with it."
+        return ShuttingDownError(said, hint="Ask again once it runs.", unit=spec.unit)
+    said = f"{spec.unit} was stopped during the run."
+    return CancelledRunError(said, hint="Ask again.", unit=spec.unit, reason=reason.value)
 
 
 def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) -> PxError:
@@ -249,12 +241,8 @@ def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) ->
 
 def bad_answer(spec: ToolSpec, what: str, stderr_tail: str) -> ToolFailedError:
     """Describe an answer that cannot be passed on."""
-    return ToolFailedError(
-        f"{spec.unit} {what}.",
-        hint=hint_for(spec, stderr_tail) or _look(spec),
-        unit=spec.unit,
-        stderr_tail=stderr_tail,
-    )
+    hint = hint_for(spec, stderr_tail) or _look(spec)
+    return ToolFailedError(f"{spec.unit} {what}.", hint=hint, unit=spec.unit, stderr_tail=stderr_tail)
 
 
 _EVIDENCE = ("reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit")

@@ -35,7 +35,6 @@ class Listeners:
         return self._held[tool].getsockname()[1] if tool in self._held else None
 
     def tools(self) -> tuple[str, ...]:
-        """Return the names of the tools that have one."""
         return tuple(self._held)
 
     async def get(self, tool: str) -> int:
@@ -76,7 +75,6 @@ class Listeners:
             asyncio.get_running_loop().add_reader(self._held[tool].fileno(), on_connection)
 
     def unwatch(self, tool: str) -> None:
-        """Leave the connections to an instance."""
         if tool in self._held:
             asyncio.get_running_loop().remove_reader(self._held[tool].fileno())
 

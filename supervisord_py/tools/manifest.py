@@ -233,7 +233,6 @@ def _broken(problems: list[Problem], name: str) -> Exception:
 
 
 def _read(path: Path) -> tuple[bytes, Document]:
-    """Read one JSON object, as bytes and parsed."""
     try:
         raw = read_bounded(path)
     except OSError as error:
@@ -370,7 +369,6 @@ def sources_of(folder: Path, entrypoint: str, command: Sequence[str]) -> tuple[s
 
 
 def stamp(path: str) -> Stamp:
-    """Take the stamp of one file, following links."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

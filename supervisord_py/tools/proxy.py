@@ -100,15 +100,6 @@ class RunRequest(msgspec.Struct, frozen=True):
     request_id: str | None = None  # for the ledger
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What the tool answered: `body` where it is complete and sound, else `chunks`, which raise where it breaks off."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes | None
-    chunks: AsyncIterator[bytes] | None = None
-
-
 class NotJsonError(ValueError):
     """An answer that claims to be JSON is none; the message says where."""
 
@@ -141,17 +132,16 @@ async def forward(
         request_id=request.headers.get("X-Request-Id"),
     )
     async with start_run(tools, spec, asked) as run:
-        answer = run.answer
-        headers = {**answer.headers, "X-Px-Run-Id": run.id}
+        headers = {**run.headers, "X-Px-Run-Id": run.id}
         if run.cold_start_ms is not None:
             headers["X-Px-Cold-Start"] = str(run.cold_start_ms)
-        if answer.chunks is None:
-            return web.Response(status=answer.status, headers=headers, body=answer.body)
+        if run.chunks is None:
+            return web.Response(status=run.status, headers=headers, body=run.body)
         if tee is not None:
-            tee.begin(answer.status, headers.get("Content-Type", ""))
-        response = web.StreamResponse(status=answer.status, headers=headers)
+            tee.begin(run.status, headers.get("Content-Type", ""))
+        response = web.StreamResponse(status=run.status, headers=headers)
         await response.prepare(request)
-        async for chunk in answer.chunks:
+        async for chunk in run.chunks:
             await response.write(chunk)
             if tee is not None:
                 tee.chunk(chunk)
@@ -258,7 +248,8 @@ class Run:
     Attributes:
         id: Given to the tool and to the client.
         row: Its id in the ledger.
-        answer: Once it is there, or has begun.
+        status, headers: Of the tool's answer, once it has begun; 0 before.
+        body: The answer where it is complete and sound; else `chunks`, which raise where it breaks off.
         cold_start_ms: None unless it waited for a start.
         scope: Within it the instance is used; it is broken off by its deadline.
     """
@@ -273,8 +264,10 @@ class Run:
         self.row = tools.runs.begin(self)
         self.instance: ToolInstance | None = None
         self.cold_start_ms: int | None = None
-        self.status: int | None = None
-        self.answer: Answer
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self.body: bytes | None = None
+        self.chunks: AsyncIterator[bytes] | None = None
         self.response: aiohttp.ClientResponse | None = None
         self.scope = asyncio.timeout(None)
         self.over = asyncio.Event()
@@ -295,7 +288,6 @@ class Run:
             self.scope.reschedule(self.loop.time())
 
     def time_out(self) -> None:
-        """The time that the request allowed is over."""
         seconds = self.request.timeout_seconds
         detail = f"{self.spec.unit} did not answer within the {seconds:g} s that the request allowed."
         self.interrupt(TimedOutError(detail, hint="Ask with a longer --timeout.", unit=self.spec.unit))
@@ -336,7 +328,7 @@ class Run:
     # -- the conversation with the tool ------------------------------------------------------------------------
 
     async def ask(self) -> None:
-        """Ask the tool; returns when `answer` is there, or has begun."""
+        """Ask the tool; returns when the answer is there, or has begun."""
         instance, request = self.instance, self.request
         assert instance is not None
         headers = {**request.headers, "Accept-Encoding": "identity", "X-Px-Run-Id": self.id}
@@ -380,18 +372,18 @@ class Run:
         hidden = _OWN_HEADERS
         if "Connection" in theirs:
             hidden = hidden.union(theirs["Connection"].lower().replace(" ", "").split(","))
-        headers = {name: value for name, value in theirs.items() if name.lower() not in hidden}
+        self.headers = {name: value for name, value in theirs.items() if name.lower() not in hidden}
         self.status, kind = response.status, media_type(theirs.get("Content-Type", ""))
         if kind in _STREAMED:
-            self.answer = Answer(self.status, headers, None, self._chunks(response, b""))
+            self.chunks = self._chunks(response, b"")
             return
-        limit, complete = ANSWER_BUFFER_BYTES, True
-        if 0 <= (-1 if response.content_length is None else response.content_length) <= limit:
+        complete, length = True, response.content_length
+        if length is not None and length <= ANSWER_BUFFER_BYTES:
             body = await response.read()
         else:
-            body, complete = await read_up_to(response, limit)
+            body, complete = await read_up_to(response, ANSWER_BUFFER_BYTES)
         if not complete:
-            self.answer = Answer(self.status, headers, None, self._chunks(response, body))
+            self.chunks = self._chunks(response, body)
             return
         if self._error is not None:
             raise self._error
@@ -400,7 +392,7 @@ class Run:
                 msgspec.json.decode(body)
             except (msgspec.DecodeError, RecursionError):
                 _check_odd_json(body)
-        self.answer = Answer(self.status, headers, body)
+        self.body = body
 
     async def _chunks(self, response: aiohttp.ClientResponse, head: bytes) -> AsyncIterator[bytes]:
         if head:
@@ -483,7 +475,6 @@ def _check_odd_json(body: bytes) -> None:
 
 
 def media_type(content_type: str) -> str:
-    """Return the type without parameters, in lower case."""
     return content_type.partition(";")[0].strip().lower()
 
 

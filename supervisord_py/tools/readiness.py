@@ -94,48 +94,14 @@ def notify_path(run_dir: Path, key: str) -> Path:
     return run_dir / "n" / key.rpartition(".")[2]
 
 
-class _Health:
-    """Asks a starting tool for `/healthz` until the answer counts."""
-
-    def __init__(self, supervisor: Supervisor, instance: ToolInstance) -> None:
-        self.last_answer: int | None = None
-        self._supervisor = supervisor
-        self._instance = instance
-
-    async def until_ready(self) -> None:
-        """Return when it is ready. Raises StartFailedError: the port is somebody else's."""
-        spec, port, delay = self._instance.spec, self._instance.port, FIRST_DELAY
-        owns_port = spec.listen is ListenMode.PORT
-        while True:
-            answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-            # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.
-            self._supervisor.task(ask_healthz(port, answered))
-            try:
-                # In a backlog of ours a question may wait for as long as the tool loads.
-                async with asyncio.timeout(_QUESTION_SECONDS if owns_port else None):
-                    answer = await answered
-            except (OSError, TimeoutError):
-                pass  # nobody listens yet, or the tool has shut the shared socket down; its exit will tell
-            else:
-                pid = self._instance.pid or 0
-                if owns_port and not await asyncio.to_thread(is_listener_of, pid, port):
-                    raise failures.port_taken(spec, port)
-                self.last_answer = answer
-                # 501 is what http.server with `do_POST` only says: it has no such path either.
-                if answer is not None and (answer < 500 or answer == 501):
-                    return
-            await asyncio.sleep(delay)
-            delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
-
-
 async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: NotifySocket, seconds: float) -> None:
     """Wait until an instance may take work.
 
     Raises StartFailedError, ReadinessTimeoutError, ResourceLimitError: why it does not, with evidence.
     """
-    spec, health = instance.spec, _Health(supervisor, instance)
+    spec, port, answers = instance.spec, instance.port, list[int | None]()
     exited = asyncio.ensure_future(supervisor.wait(instance))
-    healthy = asyncio.ensure_future(health.until_ready())
+    healthy = asyncio.ensure_future(_until_healthy(supervisor, instance, answers))
     contestants: tuple[asyncio.Future[Any], ...] = (exited, healthy, asyncio.ensure_future(notify.is_ready.wait()))
     try:
         done, _ = await asyncio.wait(contestants, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
@@ -147,15 +113,40 @@ async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: No
         record = exited.result()
         words = await supervisor.last_words(instance)
         if spec.listen is ListenMode.PORT and _IN_USE.search(words):
-            raise failures.port_taken(spec, instance.port)
+            raise failures.port_taken(spec, port)
         reason = outcome(record, instance.wanted, ready=False, cpu_limit_seconds=spec.limits.cpu_seconds)
         raise failures.early_exit(spec, End(reason, record, words))
     if not done:
         instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
         listening, tail = await asyncio.to_thread(listening_of, instance.pid or 0), await supervisor.tail(instance)
-        raise failures.not_ready(spec, instance.port, listening, health.last_answer, notify.status, tail)
+        raise failures.not_ready(spec, port, listening, answers[-1] if answers else None, notify.status, tail)
     if healthy in done:
         healthy.result()
+
+
+async def _until_healthy(supervisor: Supervisor, instance: ToolInstance, answers: list[int | None]) -> None:
+    """Ask for `/healthz` until the answer counts; raises StartFailedError: the port is somebody else's."""
+    spec, port, delay = instance.spec, instance.port, FIRST_DELAY
+    owns_port = spec.listen is ListenMode.PORT
+    while True:
+        answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.
+        supervisor.task(ask_healthz(port, answered))
+        try:
+            # In a backlog of ours a question may wait for as long as the tool loads.
+            async with asyncio.timeout(_QUESTION_SECONDS if owns_port else None):
+                answer = await answered
+        except (OSError, TimeoutError):
+            pass  # nobody listens yet, or the tool has shut the shared socket down; its exit will tell
+        else:
+            if owns_port and not await asyncio.to_thread(is_listener_of, instance.pid or 0, port):
+                raise failures.port_taken(spec, port)
+            answers[:] = [answer]
+            # 501 is what http.server with `do_POST` only says: it has no such path either.
+            if answer is not None and (answer < 500 or answer == 501):
+                return
+        await asyncio.sleep(delay)
+        delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
 
 
 async def ask_healthz(port: int, answered: asyncio.Future[int | None]) -> None:

@@ -48,7 +48,7 @@ class RunLog:
 
     def end(self, run: Run, error: BaseException | None) -> None:
         """Note the end of a run and publish it; that it failed by its tool's fault is an event of its own."""
-        outcome, kind, status = "completed", None, run.status
+        outcome, kind, status = "completed", None, run.status or None
         if isinstance(error, PxError):
             outcome, kind, status = str(error.extra.get("reason") or "failed"), error.kind, error.status
             outcome = Reason.TIMEOUT.value if isinstance(error, TimedOutError) else outcome

@@ -36,7 +36,6 @@ class Violation(NamedTuple):
 
     @property
     def pointer(self) -> str:
-        """The JSON pointer into the value."""
         return pointer(self.path)
 
 

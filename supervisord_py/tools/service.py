@@ -66,13 +66,11 @@ class Granted(msgspec.Struct, frozen=True):
 
 
 def bounds_of(settings: ToolsSettings) -> Bounds:
-    """Return the bounds of the pool that the settings ask for."""
     budget = settings.memory_budget_mb and settings.memory_budget_mb * MEBIBYTE
     return Bounds(max(1, settings.warm_keep_max), budget, settings.queue_max)
 
 
 def rules_of(spec: ToolSpec) -> Rules:
-    """Return what the pool has to know of a tool."""
     return Rules(spec.digest, spec.concurrency, spec.warm_keep_seconds)
 
 
@@ -494,7 +492,6 @@ class Tools:
     # -- looking ---------------------------------------------------------------------------------------------
 
     def instance_of(self, name: str) -> ToolInstance | None:
-        """Return the present instance of a tool, in whichever phase."""
         slot = self.pool.slot(name)
         return self._instances.get(slot.serial) if slot is not None else None
 

@@ -61,7 +61,6 @@ class LastStates:
         return self._states.setdefault(tool, LastState())
 
     def tools(self) -> tuple[str, ...]:
-        """Return the names of the tools of which something is known."""
         return tuple(self._states)
 
     def remember(self, tool: str, **changes: Any) -> None:

@@ -62,7 +62,6 @@ class Upstream:
 
     @property
     def is_closed(self) -> bool:
-        """True once its instance has ended."""
         return self._session.closed
 
     async def cancel(self, run_id: str) -> bool:
@@ -79,7 +78,6 @@ class Upstream:
             return False
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._session.close()
 
 

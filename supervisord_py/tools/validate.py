@@ -56,9 +56,10 @@ CHECK_SECONDS = 30.0  # bound of each check on the instance, where the tool over
 STREAM_SECONDS = 10.0
 RUN_MARGIN_SECONDS = 5.0
 VALIDATING = {"PIXIE_VALIDATE": "true"}  # tells a Pixie tool that this run is a validation
+_TOLERANCES = frozenset({"atol", "abs", "rtol", "rel", "allow_extra"})
 _MAX_ANSWER = 64 * 1024 * 1024
 _DISTRIBUTION = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(.*)", re.DOTALL)
-_COHERENCE = re.compile(r"/(inputs?|outputs?|secrets)(/.*)?", re.DOTALL)
+_COHERENCE = frozenset({"input", "inputs", "output", "outputs", "secrets"})
 
 
 class Check(NamedTuple):
@@ -127,16 +128,16 @@ def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None,
 
 def _broken(errors: list[dict[str, Any]]) -> dict[str, Check]:
     """Sort the problems of a tool that cannot be loaded to the checks that they belong to."""
-    structure, parses, coherent = NAMES[:3]
-    sorted_to: dict[str, list[str]] = {structure: [], parses: [], coherent: []}
+    checks: dict[str, Check] = {}
     for error in errors:
-        pointer, file = error["pointer"], Path(error["file"]).name
-        name = coherent if _COHERENCE.fullmatch(pointer) else parses
-        if pointer == "/entrypoint" or (error["line"] is None and file == MANIFEST):
-            name = structure
-        sorted_to[name].append(f"{Problem(**{**error, 'file': file}).where()}: {error['message']}")
-    checks = {name: Check(FAIL, said[0], "\n".join(said)) for name, said in sorted_to.items() if said}
-    for name in (structure, *((parses,) if sorted_to[coherent] else ())):
+        file, member = Path(error["file"]).name, error["pointer"].split("/")[1:2]
+        name = "schemas_coherent" if member and member[0] in _COHERENCE else "tool_json_parses"
+        if error["pointer"] == "/entrypoint" or (error["line"] is None and file == MANIFEST):
+            name = "folder_structure"
+        said = f"{Problem(**{**error, 'file': file}).where()}: {error['message']}"
+        known = checks.get(name)
+        checks[name] = Check(FAIL, known.message if known else said, f"{known.details}\n{said}" if known else said)
+    for name in NAMES[: 2 if "schemas_coherent" in checks else 1]:
         checks.setdefault(name, Check(PASS, "nothing to complain of"))
     return checks
 
@@ -187,11 +188,10 @@ class _Answer(NamedTuple):
     body: bytes
 
     def refused(self, what: str) -> Check:
-        """Say that this is not the answer that was hoped for."""
         return Check(FAIL, f"{what} {self.status}", self.body[:2000].decode("utf-8", "replace") or None)
 
     def value(self) -> Any:
-        """Return what the body says as JSON; None where it is none."""
+        """What the body says as JSON; None where it is none."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -244,18 +244,17 @@ class _Trial:
             checks["clean_shutdown"] = stopped
 
     async def _ask(self, seconds: float, method: str, path: str, *sent: Any, limit: int = _MAX_ANSWER) -> _Answer:
-        upstream = self._instance.upstream
-        if upstream is None:
-            raise failures.bad_answer(self.spec, "is not running", self.stderr)
+        upstream, asked = self._instance.upstream, f"{method} {path}"
+        assert upstream is not None
         try:
             async with asyncio.timeout(seconds), await upstream.send(method, path, *sent) as answer:
                 body, _ = await read_up_to(answer, limit)
                 return _Answer(answer.status, answer.headers.get("Content-Type", "application/json"), body)
         except TimeoutError as error:
-            detail = f"{self.spec.unit} did not answer {method} {path} within {seconds:g} s."
+            detail = f"{self.spec.unit} did not answer {asked} within {seconds:g} s."
             raise TimedOutError(detail, unit=self.spec.unit) from error
         except (aiohttp.ClientError, OSError) as error:
-            what = f"broke off its answer to {method} {path} ({type(error).__name__})"
+            what = f"broke off its answer to {asked} ({type(error).__name__})"
             raise failures.bad_answer(self.spec, what, await self.supervisor.tail(self._instance)) from error
 
     async def _spawns(self) -> Check:
@@ -337,22 +336,24 @@ class _Trial:
         for path in paths:
             try:
                 fixture = read_document(path).value
+                expected = fixture["expected_outputs"].items()
             except DocumentError as error:
-                fixture = str(error)
-            if not isinstance(fixture, dict) or not isinstance(fixture.get("expected_outputs"), dict):
-                why = fixture if isinstance(fixture, str) else "must be an object with inputs and expected_outputs"
-                troubles.append(f"{path.name}: {why}")
-                continue
-            answer = await self._post(fixture.get("inputs", {}))
-            found = [f"POST /run answers {answer.status}"]
-            if answer.status == 200:
-                found = compare(self.spec, fixture, answer.value())
+                found = [str(error)]
+            except (TypeError, KeyError, AttributeError):
+                found = ["must be an object with inputs and expected_outputs"]
+            else:
+                answer = await self._post(fixture.get("inputs", {}))
+                found = [f"POST /run answers {answer.status}"]
+                if answer.status == 200:
+                    found = compare(self.spec, fixture, dict(expected), answer.value())
             troubles += [f"{path.name}: {each}" for each in found]
         if troubles:
             return Check(FAIL, clip(troubles[0]), "\n".join(troubles))
-        if not paths:
-            return Check(SKIP, "there is no reference/fixture_*.json")
-        return Check(PASS, f"{len(paths)} fixtures match")
+        return (
+            Check(PASS, f"{len(paths)} fixtures match")
+            if paths
+            else Check(SKIP, "there is no reference/fixture_*.json")
+        )
 
     async def _stop(self) -> Check:
         """End the instance and what it held: TERM, `stop_timeout_seconds`, KILL to the whole tree."""
@@ -368,7 +369,7 @@ class _Trial:
         return Check(PASS, f"ended {seconds:.1f} s after SIGTERM")
 
 
-def compare(spec: ToolSpec, fixture: Mapping[str, Any], answer: Any) -> list[str]:
+def compare(spec: ToolSpec, fixture: Mapping[str, Any], expected: Mapping[str, Any], answer: Any) -> list[str]:
     """Return how an answer differs from what a fixture expects; empty when it does not.
 
     The fixture's `tolerance` gives for each output `atol` (`abs`), `rtol` (`rel`) and `allow_extra`; where these stand
@@ -378,36 +379,26 @@ def compare(spec: ToolSpec, fixture: Mapping[str, Any], answer: Any) -> list[str
         return ["the answer is no object"]
     kinds = {each.key: each.type for each in spec.pixie.outputs} if spec.pixie is not None else {}
     found: list[str] = []
-    for key, expected in fixture["expected_outputs"].items():
+    for key, value in expected.items():
+        kind = kinds.get(key, "number")
+        usual: tuple[Any, Any] = (1e-6, 1e-4 if kind == "number" else 0.0)
+        usual = (1e-9, 1e-3) if kind.startswith("chart_") else usual
+        own = (fixture.get("tolerance") or {}).get(key)
+        bounds = own if isinstance(own, dict) and own.keys() & _TOLERANCES else fixture
+        if bounds.keys() & _TOLERANCES:
+            usual = (bounds.get("atol", bounds.get("abs", 0.0)), bounds.get("rtol", bounds.get("rel", 0.0)))
         if key not in answer:
             found.append(f"{key} is missing in the answer")
             continue
-        kind = kinds.get(key, "number")
-        absolute, relative, extra = _tolerance(fixture, key, kind)
-        left, right = _bare(expected, kind), _bare(answer[key], kind)
-        found += [f"{key}{each}" for each in differences(left, right, absolute, relative, extra=extra)]
+        left, right, extra = _bare(value, kind), _bare(answer[key], kind), bounds.get("allow_extra") is True
+        found += [f"{key}{each}" for each in differences(left, right, *usual, extra=extra)]
     return found
-
-
-def _tolerance(fixture: Mapping[str, Any], key: str, kind: str) -> tuple[float, float, bool]:
-    """Return the tolerance of one output: absolute, relative, and whether more members than expected are welcome."""
-    for given in ((fixture.get("tolerance") or {}).get(key), fixture):
-        if isinstance(given, dict) and given.keys() & {"atol", "abs", "rtol", "rel", "allow_extra"}:
-            bounds = (given.get("atol", given.get("abs")), given.get("rtol", given.get("rel")))
-            absolute, relative = (float(each) if isinstance(each, (int, float)) else 0.0 for each in bounds)
-            return absolute, relative, given.get("allow_extra") is True
-    if kind.startswith("chart_"):
-        return 1e-9, 1e-3, False
-    return 1e-6, 1e-4 if kind == "number" else 0.0, False
 
 
 def _bare(value: Any, kind: str) -> Any:
     """Unwrap the `{"value": …}` that scalars may have, and the `{"pairs": …}` of a kv."""
-    if kind == "kv" and isinstance(value, dict) and "pairs" in value:
-        value = value["pairs"]
-        if isinstance(value, list) and all(
-            isinstance(each, dict) and {"key", "value"} <= each.keys() for each in value
-        ):
-            return {str(each["key"]): each["value"] for each in value}
-        return value
-    return value["value"] if isinstance(value, dict) and "value" in value and kind != "kv" else value
+    member = "pairs" if kind == "kv" else "value"
+    value = value[member] if isinstance(value, dict) and member in value else value
+    if kind == "kv" and isinstance(value, list) and all(isinstance(each, dict) and "key" in each for each in value):
+        return {str(each["key"]): each.get("value") for each in value}
+    return value

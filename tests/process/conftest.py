@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from process.fake_keeper import DAEMON, FakeKeeper
-from supervisord_py.process.keeper_client import KeeperClient, Timeouts
+from supervisord_py.process.keeper_client import KeeperClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -47,10 +47,8 @@ async def connect(keeper: FakeKeeper) -> AsyncIterator[Connect]:
     """Return a function that greets the fake keeper; the placements are closed afterwards."""
     made: list[KeeperClient] = []
 
-    async def make(**timeouts: float) -> KeeperClient:
-        placement = await KeeperClient.connect(
-            keeper.control, daemon_id=DAEMON, log_dir="/logs", timeouts=Timeouts(**timeouts)
-        )
+    async def make() -> KeeperClient:
+        placement = await KeeperClient.connect(keeper.control, daemon_id=DAEMON, log_dir="/logs")
         made.append(placement)
         return placement
 

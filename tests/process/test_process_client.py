@@ -21,7 +21,8 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.keeper.protocol import MAX_FRAME
-from supervisord_py.process.keeper_client import KeeperClient, Timeouts
+from supervisord_py.process import keeper_client
+from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import ChildSpec, ControlEvent, LogTrouble, Reason, StopReport, Survivor, Verdict
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ async def test_stops_signals_and_notes(keeper: FakeKeeper, connect: Connect) -> 
     keeper.verbs["hello"] = lambda _m, _f: {**HELLO, "children": [child_message(KEY)]}
     survivors = [{"pid": 7, "name": "stuck", "start_time": 5}]
     keeper.verbs["stop"] = lambda _m, _f: {"survivors": survivors, "killed": True}
-    placement = await connect(kill=3.0)
+    placement = await connect()
     report = await placement.stop(KEY, grace_seconds=1.5, reason="stopped")
     assert report == StopReport(KEY, (Survivor(7, "stuck", 5),), killed=True)
     await placement.annotate(KEY, "new")
@@ -185,10 +186,12 @@ async def test_the_end_of_the_channel_ends_every_call_and_only_the_keepers_is_a_
     assert ours or (await placement.wait(ended.key)).code == 4, "what was told before the loss can still be had"
 
 
-async def test_a_late_answer_is_dropped_with_its_descriptor(keeper: FakeKeeper, connect: Connect, until: Until) -> None:
+async def test_a_late_answer_is_dropped_with_its_descriptor(
+    keeper: FakeKeeper, connect: Connect, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keeper.verbs["take_fd"] = lambda _m, _f: None
     placement = await connect()
-    placement._timeouts = Timeouts(call=0.05)  # only now: the greeting may take its time
+    monkeypatch.setattr(keeper_client, "CALL_SECONDS", 0.05)  # only now: the greeting may take its time
     with pytest.raises(KeeperLostError, match="did not answer `take_fd`"):
         await placement.take_fd("n")
     await asked(keeper, "take_fd")  # we may have given up before the keeper's thread heard it

@@ -132,7 +132,7 @@ def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
     answer = {"n": {"value": 1.00001}, "c": {"x": [1.0005], "series": []}, "t": "x", "k": {"pairs": {"a": 1, "b": 2}}}
 
     def trouble(expected: Any, **tolerance: Any) -> list[str]:
-        return compare(spec, {"expected_outputs": expected, "tolerance": tolerance}, answer)
+        return compare(spec, {"tolerance": tolerance}, expected, answer)
 
     assert trouble({"n": 1, "c": {"x": [1.0], "series": []}, "t": "x"}) == []
     assert trouble({"n": 1.1}, n={"abs": 0.2}) == trouble({"n": 1.1}, n={"rtol": 0.1}) == []
@@ -141,15 +141,13 @@ def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
         == trouble({"k": {"pairs": [{"key": "a", "value": 1}]}}, k={"allow_extra": True})
         == []
     )
-    assert (
-        compare(spec, {"expected_outputs": {"n": 1.1, "k": {"a": 1}}, "atol": 0.2, "allow_extra": True}, answer) == []
-    )
+    assert compare(spec, {"atol": 0.2, "allow_extra": True}, {"n": 1.1, "k": {"a": 1}}, answer) == []
     assert trouble({"n": 1.1, "t": "y", "zz": 1}) == [
         "n/: expected 1.1, got 1.00001",
         "t/: expected 'y', got 'x'",
         "zz is missing in the answer",
     ]
-    assert compare(spec, {"expected_outputs": {}}, [1]) == ["the answer is no object"]
+    assert compare(spec, {}, {}, [1]) == ["the answer is no object"]
 
 
 @pytest.mark.parametrize(

@@ -133,9 +133,9 @@ class ToolHouse:
         value = {} if value is None else value
         request = RunRequest(json.dumps(value).encode(), value, **options)
         async with start_run(self.launcher, self.launcher.catalog.get(name), request) as run:
-            if run.answer.body is not None:
-                return run, json.loads(run.answer.body)
-            return run, b"".join([chunk async for chunk in run.answer.chunks])
+            if run.body is not None:
+                return run, json.loads(run.body)
+            return run, b"".join([chunk async for chunk in run.chunks])
 
     def state(self, name: str) -> Any:
         """Return the present state of a tool."""
