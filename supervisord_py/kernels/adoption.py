@@ -57,10 +57,10 @@ class KernelAdoption:
         for child in sorted(held, key=lambda it: it.started_at, reverse=True):
             note = read_note(child.tag)
             own = own_of(note)
-            if note is None or own is None or own.backend is not BackendName.BASH:
+            if note is None or own is None or own.session.backend != BackendName.BASH:
                 continue
             lives_on = child.exit is None and note.stopping is None
-            is_open = lives_on or await self._room.cell_store.open_row(own.key.id, None) is not None
+            is_open = lives_on or await self._room.cell_store.open_row(own.session.id, None) is not None
             if not is_open or not await self._take_over(child, own):
                 self._pool.supervisor.task(self._stop_shell(child))
 
@@ -85,7 +85,7 @@ class KernelAdoption:
                 for child in await backend.held():
                     note = read_note(child.tag)
                     own = own_of(note)
-                    if note and not note.stopping and own is not None and own.backend is name:
+                    if note and not note.stopping and own is not None and own.session.backend == name:
                         await self._take_over(child, own)
         except (PxError, OSError, TimeoutError) as error:
             _log.warning("gateway_not_asked", backend=name.value, detail=str(error))
@@ -95,7 +95,7 @@ class KernelAdoption:
 
     async def _take_over(self, child: Child, own: KernelNote) -> bool:
         """Go on with a kernel that is not the supervisor's, unless its session has another."""
-        session = self._room.register.get(own.key.id)
+        session = self._room.register.get(own.session.id)
         instance = self._driver.found(child, own)
         if (session is not None and session.kernel is not None) or not await self._driver.take_over(instance, own):
             return False

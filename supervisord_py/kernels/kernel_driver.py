@@ -21,7 +21,7 @@ from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import Launch, StartMethod
 from supervisord_py.kernels.choice import SPEC_PREFIX
 from supervisord_py.kernels.messages import how_it_ended
-from supervisord_py.kernels.session import BackendName, Owner, SessionKey
+from supervisord_py.kernels.session import BackendName, SessionKey
 from supervisord_py.kernels.session_register import LiveSession
 from supervisord_py.ledger.kernels import KernelSessionRow
 from supervisord_py.process.instance import End, Instance, Phase
@@ -47,19 +47,13 @@ GATEWAY_UNIT = "kernel:gateway"  # the shared gateway's own process: its backend
 _log = structlog.get_logger(__name__)
 
 
-class KernelNote(KernelSessionRow, frozen=True, kw_only=True):
+class KernelNote(msgspec.Struct, frozen=True):
     """What is kept with a kernel beside what is kept with every instance: the row of its session, and more."""
 
-    backend: BackendName
-    owner: Owner
+    session: KernelSessionRow
     interrupt_mode: str  # as in Launch
     cold_start_ms: int = 0
     method: StartMethod = StartMethod.SPAWN
-
-    @property
-    def key(self) -> SessionKey:
-        """Whose kernel it is."""
-        return SessionKey(self.name, self.cwd, self.interpreter, self.backend)
 
 
 def own_of(note: Note | None) -> KernelNote | None:
@@ -132,14 +126,7 @@ class KernelInstance(Instance):
 
     def own_note(self) -> dict[str, Any]:
         """Return what is kept with it."""
-        session = self.session
-        row = session.view()
-        note = KernelNote(
-            **{name: getattr(row, name) for name in KernelSessionRow.__struct_fields__},
-            interrupt_mode=session.interrupt_mode,
-            cold_start_ms=self.cold_start_ms,
-            method=self.method,
-        )
+        note = KernelNote(self.session.view(), self.session.interrupt_mode, self.cold_start_ms, self.method)
         return dict(msgspec.to_builtins(note))
 
     async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
@@ -246,7 +233,7 @@ class KernelDriver(Driver[KernelInstance]):
     def revive(self, child: Child, note: Note | None) -> KernelInstance | None:
         """Return the instance of a held kernel; None for gateways and shell cells, which are looked after elsewhere."""
         own = own_of(note)
-        if child.unit == GATEWAY_UNIT or (own is not None and own.backend is BackendName.BASH):
+        if child.unit == GATEWAY_UNIT or (own is not None and own.session.backend == BackendName.BASH):
             return None
         instance = self.found(child, own)
         self.revived.append(instance)
@@ -254,15 +241,13 @@ class KernelDriver(Driver[KernelInstance]):
 
     def found(self, child: Child, own: KernelNote | None) -> KernelInstance:
         """Return the instance of a kernel of an earlier control plane."""
-        if own is None:  # nobody's: it is only stopped
+        session = self._register.restored(own.session) if own is not None else None
+        if own is None or session is None:  # nobody's: it is only stopped
             nobody = SessionKey(child.unit.partition(":")[2], "", "", BackendName.DIRECT)
             return KernelInstance(child.key, LiveSession(nobody, "", child.started_at), unit=child.unit)
-        known = self._register.get(own.key.id)
-        session = known or LiveSession(own.key, own.language, own.created_at, own.owner)
         instance = KernelInstance(child.key, session, unit=child.unit)
         instance.child, instance.started_at = child, child.started_at
-        config = self._config()
-        instance.stop_seconds = config.stop_seconds
+        instance.stop_seconds = self._config().stop_seconds
         instance.cold_start_ms, instance.method = own.cold_start_ms, own.method
         return instance
 
@@ -274,19 +259,16 @@ class KernelDriver(Driver[KernelInstance]):
 
     async def take_over(self, instance: KernelInstance, own: KernelNote) -> bool:
         """Attach to a kernel and give it its session; False when it does not answer or cannot be."""
-        session = instance.session = self._register.ensure(own.key, own.language, own.owner)
-        session.created, session.restarts = own.created_at, own.restarts
-        session.last_used = max(session.last_used or 0.0, own.last_used or 0.0, instance.started_at)
-        session.kernelspec, session.interrupt_mode = own.kernelspec, own.interrupt_mode
-        child, instance.is_ours = instance.child, own.backend is BackendName.DIRECT
+        session, child = instance.session, instance.child
+        session.interrupt_mode, instance.is_ours = own.interrupt_mode, session.key.backend is BackendName.DIRECT
         try:
             instance.launch = await asyncio.to_thread(launch_of, instance, self._config())
-            instance.backend = await self.backends.get(own.backend)
+            instance.backend = await self.backends.get(session.key.backend)
             instance.handle = await instance.backend.attach(instance.launch, child)
         except KeeperLostError:
             raise
         except PxError as error:
-            self.unsure.add(own.backend)
+            self.unsure.add(session.key.backend)
             _log.warning("kernel_not_attached", unit=instance.unit, instance=instance.key, detail=error.detail)
         except Exception:
             _log.exception("adoption_failed", unit=instance.unit, instance=instance.key)
@@ -296,6 +278,7 @@ class KernelDriver(Driver[KernelInstance]):
             instance.child = None
         instance.ready_at, instance.phase = instance.started_at, Phase.READY
         session.kernel = instance
+        self._register.add(session)
         return True
 
     # -- down --------------------------------------------------------------------------------------------------------

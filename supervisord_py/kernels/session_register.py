@@ -205,6 +205,13 @@ class SessionRegister:
             self._shrink()
         return session
 
+    def restored(self, row: KernelSessionRow) -> LiveSession | None:
+        """Return the session of a row as it is known, else as the row says; None where that is not understood."""
+        return self._sessions.get(row.id) or _session(row)
+
+    def add(self, session: LiveSession) -> None:
+        self._sessions[session.id] = session
+
     def get(self, session_id: str) -> LiveSession | None:
         return self._sessions.get(session_id)
 

@@ -14,7 +14,6 @@ import signal
 import stat
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,6 @@ from e2e.kernel_house import (
     deaf_stream,
     ended,
     environment,
-    forget,
     kernels_house,
     output,
     row,
@@ -238,20 +236,6 @@ open({str(home.home / "child")!r}, "w").write(str(subprocess.Popen(["sleep", "10
         assert run(home, "d7", "1", backend=backend).ok
 
 
-# -- D9 -----------------------------------------------------------------------------------------------------------
-
-
-def test_d9_kernels_started_all_at_once_share_no_ports_and_no_folders(home: House) -> None:
-    with ThreadPoolExecutor(6) as pool:
-        calls = list(pool.map(lambda n: run(home, f"d9-{n}", f"x = {n}"), range(6)))
-    assert all(call.ok for call in calls), [call.document for call in calls if not call.ok]
-    assert [value(home, f"d9-{n}", "x") for n in range(6)] == [str(n) for n in range(6)]
-    files = [json.loads(Path(row(home, f"d9-{n}")["connection_file"]).read_text()) for n in range(6)]
-    assert {file["transport"] for file in files} == {"ipc"}
-    assert len({file["ip"] for file in files}) == len({file["key"] for file in files}) == 6
-    forget(home, but="other")
-
-
 # -- D10 ----------------------------------------------------------------------------------------------------------
 
 
@@ -293,16 +277,6 @@ for path in [pxd, connection.replace("connection.json", "ipc-1")]:
 
 
 # -- cells gone wild ----------------------------------------------------------------------------------------------
-
-
-def test_the_last_words_of_a_kernel_are_its_own(home: House) -> None:
-    """No banner of somebody else's, nothing at all where it said nothing."""
-    assert "ipython/issues" not in run(home, "silent", "import os; os._exit(3)").told
-    assert run(home, "silent", "1").ok
-    # What lies in the pipe dies with the process that reads it: only a print waits until it is read.
-    falls = "import os; os.write(2, b'I fall'); print(flush=True); os._exit(3)"
-    assert "I fall" in run(home, "silent", falls).cell["text"]
-    assert run(home, "silent", "1").ok
 
 
 def test_a_fork_bomb_meets_the_limit_of_processes(home: House, require_root: None) -> None:
@@ -356,13 +330,6 @@ def test_input_is_answered_with_a_clear_failure(home: House) -> None:
     child = "import subprocess; subprocess.run('read line; echo got:$line', shell=True)"
     assert run(home, "asks", child).text.startswith("got:")
     assert run(home, "asks", 'read line; echo "got:$line"', language="bash").text == "got:"
-
-
-def test_magics_and_shell_escapes_work_and_fail_like_others(home: House) -> None:
-    assert run(home, "magic", "!echo one; echo two >&2").text == "one\ntwo"
-    assert run(home, "magic", "%nosuchmagic")["status"] == "error"
-    assert run(home, "magic", "%%bash\nexit 3")["status"] == "error"
-    assert run(home, "magic", "x = 5\n%reset -f\ntry: x\nexcept NameError: print('reset')").text == "reset"
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kernels.passing_time import PATIENT, PassingTime
+from kernels.passing_time import PATIENT
 from kernels.room_house import eventually, room_house
-from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
-from supervisord_py.kernels.config import MIB, LadderTimes, ProcessLimits
+from supervisord_py.kernels.cell import CellStarted, CellStatus
+from supervisord_py.kernels.config import MIB, ProcessLimits
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from kernels.room_house import RoomHouse
-    from supervisord_py.kernels.cell import CallResult
-
-HOLDS_THE_GIL = """import itertools, os
-sum(itertools.chain(map(os.open, ["on"], [os.O_CREAT | os.O_WRONLY]), range(10**12)))"""
-"""One call into C, which leaves its mark by itself: from then on no signal is looked at."""
 
 
 @pytest.fixture
@@ -55,14 +49,6 @@ async def at_work(house: RoomHouse, mark: str) -> None:
     await eventually((house.cwd / mark).exists, f"the cell's mark {mark}")
 
 
-async def too_late(house: RoomHouse, passing: PassingTime, mark: str, *codes: str, **changes: Any) -> CallResult:
-    """Run a call whose time is over when a cell has left its mark."""
-    call = asyncio.ensure_future(house.run(*codes, **changes))
-    await at_work(house, mark)
-    await passing.over(house)
-    return await call
-
-
 async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,38 +75,10 @@ async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
         assert (told.reason, told.facts["code"]) == ("exit", 0)
 
 
-@pytest.mark.deep
-async def test_a_cell_that_holds_the_gil_costs_the_kernel_within_the_ladder(
-    short_tmp: Path, passing: PassingTime
-) -> None:
-    swift = LadderTimes(again_seconds=0.1, terminate_seconds=0.3, kill_seconds=0.5)
-    async with room_house(short_tmp, ladder=swift) as house:
-        first = await house.run("x = 1")
-        late = await too_late(house, passing, "on", HOLDS_THE_GIL, "x")
-        assert [cell.status for cell in late.cells] == [CellStatus.TIMED_OUT, CellStatus.ABORTED]
-        assert late.variables is Variables.LOST
-        assert late.cells[0].steps[-1].action in {"sigterm", "sigkill"}
-        fresh = await house.run("'x' in globals()")
-        assert fresh.cells[0].text.strip() == "False"
-        assert any("variables are gone" in notice for notice in fresh.notices)
-        row = await house.ended_row(str(first.instance))
-        assert row.reason == "timeout"
-
-
 async def test_a_kernel_that_leaves_in_the_middle_is_a_crash_also_with_code_zero(house: RoomHouse) -> None:
     gone = await house.run("import os; os._exit(0)")
     assert gone.cells[0].status is CellStatus.ERROR
     assert "code 0" in (gone.message or "")
-
-
-async def test_a_call_of_its_own_that_is_cut_off_says_once_what_became_of_its_variables(
-    house: RoomHouse, passing: PassingTime
-) -> None:
-    code = "open('on', 'w').close(); import time; time.sleep(600)"
-    result = await too_late(house, passing, "on", code, per_call=True)
-    assert (result.status, result.variables) == (CellStatus.TIMED_OUT, Variables.LOST)
-    assert "its variables are gone with it" in (result.message or "")
-    assert "kept" not in (result.message or "")
 
 
 async def test_over_the_hard_limit_it_is_asked_to_end_first(short_tmp: Path) -> None:
@@ -178,38 +136,6 @@ async def test_a_cell_in_flight_is_followed_to_its_end_and_written_down(house: R
     assert rows[0].duration_seconds > at_least, "its own time, not that of the following"
     assert rows[0].ended_at <= rows[1].started_at
     assert house.room.cell_store.log(view.id, rows[0].id).page(0, 100).data == b"before\nafter\n"
-
-
-async def test_the_deadline_of_a_lost_call_still_holds(house: RoomHouse, passing: PassingTime) -> None:
-    await house.run("x = 1")
-    code = "import pathlib, time; pathlib.Path('on').touch(); time.sleep(600)"
-    call = await begun(house, code, timeout_seconds=600.0)
-    await at_work(house, "on")
-    await house.replace()
-    with pytest.raises(Exception, match="replaced"):
-        await call
-    assert house.room.snapshot()[0].state is SessionState.BUSY
-    await passing.over(house, 600.0)
-    after = await house.run("x")
-    assert after.cells[0].text.strip() == "1", "interrupted, variables kept"
-    await house.ledger.flush()
-    rows = await house.room.cells(after.session_id)
-    assert [row.status for row in rows] == ["ok", "timed_out", "ok"]
-    assert [step["action"] for step in rows[1].steps][:1] == ["sigint"]
-
-
-async def test_an_end_without_a_control_plane_is_recorded(house: RoomHouse) -> None:
-    result = await house.run("x = 1")
-    pid = house.room.snapshot()[0].pid
-    assert pid is not None
-    await house.room.detach()
-    os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: not _lives(pid))
-    await house.replace()
-    view = house.room.snapshot()[0]
-    assert (view.state, view.reason) == (SessionState.STOPPED, Reason.SIGNAL)
-    row = await house.ended_row(str(result.instance))
-    assert (row.reason, row.signal) == ("signal", signal.SIGKILL)
 
 
 async def test_a_kernel_that_died_with_its_cell_leaves_no_row_open(house: RoomHouse) -> None:

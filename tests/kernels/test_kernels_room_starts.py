@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +17,7 @@ from supervisord_py.kernels.session import SessionState, StartRequest
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from kernels.room_house import RoomHouse
@@ -84,14 +84,14 @@ async def test_a_start_tells_what_is_built_for_it_and_that_it_begins(
     house: RoomHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a call does: it is the same choosing, and the same wait."""
-    choice = resolver.Resolution.choice
+    resolve = resolver.InterpreterResolver.resolve
 
-    async def building(self: resolver.Resolution) -> Choice:
-        self._progress("building an overlay")
+    async def building(self: Any, *asked: Any, progress: Callable[[str], None], **more: Any) -> Choice:
+        progress("building an overlay")
         monkeypatch.undo()
-        return await choice(self)
+        return await resolve(self, *asked, progress=progress, **more)
 
-    monkeypatch.setattr(resolver.Resolution, "choice", building)
+    monkeypatch.setattr(resolver.InterpreterResolver, "resolve", building)
     told: list[CallEvent] = []
     request = StartRequest("default", cwd=str(house.cwd))
     view = await house.room.start(request, told.append)

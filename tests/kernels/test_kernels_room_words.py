@@ -11,8 +11,8 @@ from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.call_rules import CellOutcome, Stopped, judge, sentence
 from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
-from supervisord_py.kernels.kernel_driver import own_of
-from supervisord_py.kernels.session import BackendName, SessionKey
+from supervisord_py.kernels.kernel_driver import KernelNote, own_of
+from supervisord_py.ledger.kernels import KernelSessionRow
 from supervisord_py.process.instance import NOTE_VERSION, End, Note
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 
@@ -167,22 +167,14 @@ def test_what_the_backend_has_to_say_is_passed_on() -> None:
 
 # -- notes -------------------------------------------------------------------------------------------------------------
 
-OWN = {
-    "name": "n", "cwd": "/w", "interpreter": "/p", "backend": "direct", "owner": "session", "language": "python",
-    "interrupt_mode": "signal", "created_at": 1.0, "last_used": 2.0, "id": "n-1", "state": "idle",
-}  # fmt: skip
+ROW = KernelSessionRow("n-1", "n", "/w", "/p", "direct", "python", "session", 1.0, "idle")
 
 
-def test_a_note_names_its_session() -> None:
-    own = own_of(Note(NOTE_VERSION, own=OWN))
-    assert own is not None
-    assert own.key == SessionKey("n", "/w", "/p", BackendName.DIRECT)
-    assert own_of(Note(NOTE_VERSION, own=msgspec.to_builtins(own))) == own
-
-
-@pytest.mark.parametrize("change", [{"backend": "other"}, {"owner": "nobody"}, {"cwd": None}])
-def test_a_note_with_words_of_another_version_is_not_understood(change: dict[str, object]) -> None:
-    assert own_of(Note(NOTE_VERSION, own={**OWN, **change})) is None
+def test_a_note_names_its_session_and_words_of_another_version_are_not_understood() -> None:
+    own = msgspec.to_builtins(KernelNote(ROW, "signal"))
+    assert own_of(Note(NOTE_VERSION, own=own)) == KernelNote(ROW, "signal")
+    for change in ({"session": {**own["session"], "cwd": None}}, {"interrupt_mode": 5}, {"method": "magic"}):
+        assert own_of(Note(NOTE_VERSION, own={**own, **change})) is None
     assert own_of(None) is None
 
 
