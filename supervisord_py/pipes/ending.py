@@ -61,12 +61,14 @@ async def conclude(run: Run, copier: Copier | None) -> Operation:
     The next try's row, the claim on the event that is given back and the pipe's counters are of one transaction with
     the end: whenever the control plane ends, all of it is there or none.
     """
-    outcome, facts = await asyncio.to_thread(_close, run, copier)
-    it, states, now = run.execution, run.room.states, facts["finished_at"]
+    it, states = run.execution, run.room.states
+    # Whether it ran, or was about to be spawned; not where another execution of its pipe runs already.
+    began = it.started_at is not None and not isinstance(run.error, ConflictError)
+    outcome, facts = await asyncio.to_thread(_close, run, copier, began=began)
     run.outcome, run.following = outcome, next_try(run, outcome)
     run.goes_on = run.following is not None
-    change = states.change_by(it, outcome, now, goes_on=run.goes_on)
-    if run.began and run.child is None:
+    change = states.change_by(it, outcome, facts["finished_at"], goes_on=run.goes_on)
+    if began and run.child is None:
         states.take(run.name, last_run_at=it.started_at)
     states.take(run.name, **change)
     run.final = facts
@@ -79,12 +81,12 @@ async def conclude(run: Run, copier: Copier | None) -> Operation:
     return finish(run.id, also=together(*also), **facts)
 
 
-def _close(run: Run, copier: Copier | None) -> tuple[Outcome, dict[str, Any]]:
+def _close(run: Run, copier: Copier | None, *, began: bool) -> tuple[Outcome, dict[str, Any]]:
     """Judge it; return the outcome, and what its row says of it and of the output. Blocking."""
     outcome, facts = (_unstarted(run), {}) if copier is None else _judged(run, copier)
     cleanup(run.folder)
-    incomplete = run.began and outcome.error_type in CUT_OFF
-    if run.began and run.execution.output_dir is not None:
+    incomplete = began and outcome.error_type in CUT_OFF
+    if began and run.execution.output_dir is not None:
         _leave_output(Path(run.execution.output_dir), outcome, incomplete=incomplete)
     now, started, record = run.room.clocks.moment(), run.execution.started_at or 0.0, run.record
     if record is not None:  # as the keeper saw it
@@ -96,7 +98,7 @@ def _close(run: Run, copier: Copier | None) -> tuple[Outcome, dict[str, Any]]:
         "error_type": outcome.error_type,
         "error_message": outcome.error_message,
         "finished_at": now,
-        "duration_ms": max(0, round((now - started) * 1000)) if run.began else None,
+        "duration_ms": max(0, round((now - started) * 1000)) if began else None,
         "exit_code": record.code if record else None,
         "signal": record.signal if record else None,
         "incomplete": incomplete,

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import structs
 
-from supervisord_py.errors import ConfigError
+from supervisord_py.errors import ConfigError, ConflictError, InvalidInputError, OverloadedError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import (
     EXECUTIONS,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.run import Run
 
 TOKEN_FILE_VARIABLE = "PX_API_TOKEN_FILE"  # noqa: S105 - the name of a variable
+WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
 
 
 class Order(NamedTuple):
@@ -128,6 +129,33 @@ def _plan(definition: PipeDefinition, fallbacks: tuple[Preset, ...], order: Orde
 
 def _first(*values: float | None) -> Any:
     return next((value for value in values if value is not None), None)
+
+
+def check_by_hand(room: Pipes, name: str, orders: Sequence[Order], *, queue: bool) -> None:
+    """Refuse what nobody can mean: a timeout that is none, too many in line, and a run beside another (not `queue`).
+
+    The other one is at work already, or was asked for by hand, too.
+    """
+    unit, seconds = f"pipe:{name}", orders[0].timeout_seconds
+    if seconds is not None and not seconds > 0:
+        message = f"a timeout of {seconds:g} s is no time"
+        errors = [{"pointer": "/timeout", "message": message}]
+        raise InvalidInputError(message, hint="give seconds greater than 0", unit=unit, errors=errors)
+    for run in () if queue else room.of_pipe(name):
+        waits = room.line.position(run.id) is not None
+        if not waits or run.execution.trigger is Trigger.MANUAL:
+            raise ConflictError(
+                f"pipe {name} {'is in line already' if waits else 'runs already'}: execution {run.id}",
+                hint=f"follow it: `pxctl pipe tail {run.id}`; or wait in line with --queue",
+                unit=unit,
+                execution=run.id,
+                pid=run.execution.pid,
+            )
+    waiting = len(room.queued(name))
+    if waiting + len(orders) > WAITING_MAX:
+        message = f"{waiting} executions of pipe {name} wait already, of {WAITING_MAX} at most"
+        hint = f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all"
+        raise OverloadedError(message, hint=hint, unit=unit, retry_after_seconds=60)
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.adapters import AgentSpec, Values
     from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.room import Pipes
     from supervisord_py.pipes.run import Run
-    from supervisord_py.pipes.shelf import AgentShelf
 
 CUSTOM = "custom"  # provider of a preset that names only a url
 HAS_KEY = "[hidden]"  # stands for the key, so that conditions can ask whether there is one
@@ -95,8 +95,8 @@ async def prepare(run: Run) -> LaunchSpec:
         _write(found, run.folder, run.execution.rendered_prompt or "")
         run.open_files(found)
 
-    shelf = run.room.shelf
-    found, config = await check(run.execution, run.home, shelf), shelf.config
+    room, config = run.room, run.room.config
+    found = await check(room, run.execution, run.home)
     run.terms = _terms(found, config, run.definition.redact if run.definition else ())
     try:
         await asyncio.to_thread(write)
@@ -108,12 +108,12 @@ async def prepare(run: Run) -> LaunchSpec:
     return found
 
 
-async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
+async def check(room: Pipes, it: Execution, folder: Path) -> LaunchSpec:
     """Look whether an execution could start, without writing anything: agent, key, argv, program, version.
 
     Raises CannotRunError: it could not.
     """
-    plan = it.plan
+    plan, shelf = it.plan, room.shelf
     try:
         spec = shelf.adapters_now().get(plan.agent)
     except ConfigError as error:
@@ -124,9 +124,9 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
     dotenv, doubts = read_dotenv(folder / DOTENV)  # a few looks at files: cheaper than a thread
     key: str | None = None
     if it.preset.api_key is not None:
-        environ, cwd = {**shelf.environ, **dotenv}, shelf.config.presets_file.parent
+        environ, cwd = {**shelf.environ, **dotenv}, room.config.presets_file.parent
         key = await resolve_key(it.preset.api_key, environ, cwd=cwd, run=shelf.run)
-    found = _without_version(it, spec, folder, shelf, dotenv, key)
+    found = _without_version(room, it, spec, folder, dotenv, key)
     version = await shelf.versions.find(spec, found.argv[0], folder, found.env, shelf.run)
     if plan.history and found.session_path is None:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
@@ -137,13 +137,13 @@ async def check(it: Execution, folder: Path, shelf: AgentShelf) -> LaunchSpec:
 
 
 def _without_version(
-    it: Execution, spec: AgentSpec, folder: Path, shelf: AgentShelf, dotenv: Mapping[str, str], key: str | None
+    room: Pipes, it: Execution, spec: AgentSpec, folder: Path, dotenv: Mapping[str, str], key: str | None
 ) -> LaunchSpec:
     """Return what would be spawned, but for what its version says of it."""
-    plan, config = it.plan, shelf.config
+    plan, config = it.plan, room.config
     values = placeholder_values(spec, it, folder, config, has_key=key is not None)
     argv = command_line(spec, values, it.rendered_prompt or "", history=plan.history) if spec.argv else plan.command
-    plain, secrets = build_environment(spec, values, shelf.environ, config.env_allow, dotenv, key)
+    plain, secrets = build_environment(spec, values, room.shelf.environ, config.env_allow, dotenv, key)
     # How an agent and its tools know where they are; a sweep finds them by it as well.
     plain |= {"PX_EXECUTION_ID": str(it.id), "PX_PIPE": it.pipe_name, "PX_SOCKET": config.socket}
     plain["PX_OUTPUT_DIR"] = str(values["output_dir"])
@@ -195,7 +195,7 @@ async def recall_secrets(run: Run) -> tuple[str, ...]:
     found = build_environment(spec, {}, shelf.environ, (), dotenv, None)[1]  # of every provider
     with contextlib.suppress(CannotRunError):
         if (reference := it.preset.api_key) is not None:
-            environ, cwd = {**shelf.environ, **dotenv}, shelf.config.presets_file.parent
+            environ, cwd = {**shelf.environ, **dotenv}, run.room.config.presets_file.parent
             return (*found, await resolve_key(reference, environ, cwd=cwd, run=shelf.run, seconds=RECALL_SECONDS))
     return found
 

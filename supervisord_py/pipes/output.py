@@ -175,7 +175,7 @@ class Copier:
         self._copied = copied
         self._hidden = (tuple(secrets), tuple(patterns))
         self._parser = parser_for(parser)
-        self._redactors = {stream: Redactor(*self._hidden) for stream in OutputStream}
+        self._redactors = {stream: Redactor(*self._hidden) for stream in OutputStream if copied}
         self._decoders = {stream: codecs.getincrementaldecoder("utf-8")() for stream in BOTH}
         self._read = dict.fromkeys(BOTH, 0)
         self._made = dict.fromkeys(OutputStream, 0)

@@ -173,7 +173,7 @@ class PipeFiles:
         later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
             example = build(self._room, definition, BY_HAND, chosen, 0)
-            found = await check(example, definition.folder, self._room.shelf)
+            found = await check(self._room, example, definition.folder)
         except CannotRunError as error:
             return error.message, ()
         env_file = f"{definition.folder / DOTENV}"  # has a check of its own, also where its agent cannot run

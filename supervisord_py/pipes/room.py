@@ -16,16 +16,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from msgspec import structs
 
-from supervisord_py.errors import (
-    ConflictError,
-    InterruptedRunError,
-    InvalidInputError,
-    OverloadedError,
-    ShuttingDownError,
-    UnknownUnitError,
-)
+from supervisord_py.errors import ConflictError, InterruptedRunError, ShuttingDownError, UnknownUnitError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, Status, Trigger
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, Status
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output, retention, status
 from supervisord_py.pipes.catalog import PipeCatalog
@@ -33,7 +26,7 @@ from supervisord_py.pipes.checks import PipeFaults
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.ending import REASONS
 from supervisord_py.pipes.events import EventSources, check_published
-from supervisord_py.pipes.intake import BY_HAND, again, build, choose, enqueue, take_in
+from supervisord_py.pipes.intake import BY_HAND, again, build, check_by_hand, choose, enqueue, take_in
 from supervisord_py.pipes.models import PipeDefinition, PipesHealth, usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import (
@@ -70,7 +63,6 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_SECONDS = 30.0
 """A timer of the loop does not count suspend, and the wall clock may be set: the longest time between two looks."""
-WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
 _MOST_NEXT = 50
 _log = structlog.get_logger(__name__)
 
@@ -411,38 +403,12 @@ class Pipes:
     async def _run_by_hand(self, name: str, orders: Sequence[Order], *, queue: bool) -> tuple[Execution, ...]:
         self.refuse_at_the_end()
         definition = await self.files.usable(name)
-        seconds = orders[0].timeout_seconds
-        if seconds is not None and not seconds > 0:
-            message = f"a timeout of {seconds:g} s is no time"
-            errors = [{"pointer": "/timeout", "message": message}]
-            raise InvalidInputError(message, hint="give seconds greater than 0", unit=f"pipe:{name}", errors=errors)
         chosen = await choose(self, definition, orders[0])
         # From here to the last of them nobody else has a turn: of two that ask at once, the second sees the first.
-        self._refuse_beside(name, len(orders), queue=queue)
+        check_by_hand(self, name, orders, queue=queue)
         rows = tuple(map(self.view, enqueue(self, definition, orders, chosen)))
         await self.ledger.flush()
         return rows
-
-    def _refuse_beside(self, name: str, count: int, *, queue: bool) -> None:
-        """Refuse a run beside one that is at work, or was asked for by hand, and more in line than can be meant."""
-        for run in () if queue else self.of_pipe(name):
-            waits = self.line.position(run.id) is not None
-            if not waits or run.execution.trigger is Trigger.MANUAL:
-                raise ConflictError(
-                    f"pipe {name} {'is in line already' if waits else 'runs already'}: execution {run.id}",
-                    hint=f"follow it: `pxctl pipe tail {run.id}`; or wait in line with --queue",
-                    unit=f"pipe:{name}",
-                    execution=run.id,
-                    pid=run.execution.pid,
-                )
-        waiting = len(self.queued(name))
-        if waiting + count > WAITING_MAX:
-            raise OverloadedError(
-                f"{waiting} executions of pipe {name} wait already, of {WAITING_MAX} at most",
-                hint=f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all",
-                unit=f"pipe:{name}",
-                retry_after_seconds=60,
-            )
 
     async def cancel(self, number: int) -> Execution:
         """End an execution in whatever state it is; return it as it became. ConflictError where it is over."""

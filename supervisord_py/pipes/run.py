@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 import structlog
 
-from supervisord_py.errors import ConflictError, KeeperLostError
+from supervisord_py.errors import KeeperLostError
 from supervisord_py.ledger.pipe_executions import (
     ErrorType,
     Execution,
@@ -40,7 +40,6 @@ from supervisord_py.process.instance import Instance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from supervisord_py.ledger.table import Operation
     from supervisord_py.pipes.intake import Chosen, Order
@@ -59,6 +58,7 @@ class Run(Instance):
 
     Attributes:
         execution: As it stands, without the texts of its output.
+        folder, home: Where its files are, and its pipe's folder.
         definition: What its pipe was when it was queued; None where that is not known any more.
         cause, detail: Why it is to end, in words; NOBODY while it is not.
         deadline: When its timeout is over, on the clock that counts suspend.
@@ -84,7 +84,10 @@ class Run(Instance):
         loop = asyncio.get_running_loop()
         self.room = room
         self.execution = execution
+        self.id = execution.id
+        self.folder = room.folder(execution.id)
         self.definition = definition
+        self.home = definition.folder if definition else room.config.pipes_dir / self.name
         self.terms = RunTerms()
         if execution.progress:
             with suppress(msgspec.MsgspecError):
@@ -110,18 +113,6 @@ class Run(Instance):
         self._copier: Copier | None = None
         self._settling: asyncio.TimerHandle | None = None
         self._stamp: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def id(self) -> int:
-        return self.execution.id
-
-    @property
-    def home(self) -> Path:
-        return self.definition.folder if self.definition else self.room.config.pipes_dir / self.name
-
-    @property
-    def folder(self) -> Path:
-        return self.room.folder(self.id)
 
     @property
     def died(self) -> bool:
@@ -216,11 +207,6 @@ class Run(Instance):
         had_process = self.child is not None or self.cause is Cause.INTERRUPTED
         copier = await self._open_output() if had_process else None
         return await ending.conclude(self, copier)
-
-    @property
-    def began(self) -> bool:
-        """Whether it ran, or was about to be spawned; not where another execution of its pipe runs already."""
-        return self.execution.started_at is not None and not isinstance(self.error, ConflictError)
 
     def take_final(self) -> None:
         if self.final and not self.execution.status.is_final:

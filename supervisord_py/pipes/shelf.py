@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervisord_py.pipes.adapters import Adapters
-    from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.preflight import ProgramRunner
     from supervisord_py.pipes.presets import Presets
     from supervisord_py.pipes.room import Pipes
@@ -92,11 +91,6 @@ class AgentShelf:
         self.versions = VersionCache()
         self.run: ProgramRunner = partial(program.run, room.placement)  # runs small programs
         self.zone = "UTC"  # the machine's time zone, once it is open
-
-    @property
-    def config(self) -> PipesConfig:
-        """The room's settings at present."""
-        return self._room.config
 
     async def open(self) -> None:
         """Learn the machine's time zone."""

@@ -321,7 +321,7 @@ class Supervisor:
 
     async def last_words(self, instance: Instance) -> str:
         """Return the tail of an instance whose leader has ended, after its pipes are drained if that is quick."""
-        if instance.child is None:
+        if instance.child is None or not instance.logged:
             return ""
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
