@@ -26,15 +26,15 @@ def late(plan: Plan) -> str:
     return _too_late(Execution(id=1, pipe_name="p", plan=plan))
 
 
-def test_a_plan_takes_the_word_of_the_run_then_of_the_pipe_then_of_the_adapter_then_of_the_daemon() -> None:
-    plain = _plan(DEFINITION, (), RunLimits(), BY_HAND, CONFIG)
+def test_a_plan_takes_the_word_of_the_run_then_of_the_pipe_then_of_the_daemon() -> None:
+    plain = _plan(DEFINITION, (), BY_HAND, CONFIG)
     assert (plain.timeout_seconds, plain.max_turns, plain.retries, plain.max_cost) == (300.0, 200, 2, None)
     limits = RunLimits(turns=3, memory_bytes=9)
     pipe = structs.replace(DEFINITION, timeout_seconds=50.0, limits=limits, retries=RetryRules(0))
-    own = _plan(pipe, (), RunLimits(7, 8, 9.0), BY_HAND, CONFIG)
-    assert (own.timeout_seconds, own.max_turns, own.max_tokens, own.max_cost) == (50.0, 3, 8, 9.0)
+    own = _plan(pipe, (), BY_HAND, CONFIG)
+    assert (own.timeout_seconds, own.max_turns, own.max_tokens, own.max_cost) == (50.0, 3, None, None)
     assert (own.retries, own.memory_bytes) == (0, 9)
-    hurried = _plan(pipe, (), RunLimits(), BY_HAND._replace(timeout_seconds=1e9), CONFIG)
+    hurried = _plan(pipe, (), BY_HAND._replace(timeout_seconds=1e9), CONFIG)
     assert hurried.timeout_seconds == CONFIG.timeout_max_seconds
     assert hurried.warnings == ("timeout: 1e+09 s is cut to 86400 s (pipes.timeout_max_seconds)",)
     assert "pipes.timeout_max_seconds" in late(hurried)
