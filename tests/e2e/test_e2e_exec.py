@@ -128,29 +128,16 @@ def test_json_is_the_document_of_the_contract(held: House) -> None:
 # -- nothing is lost --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(("--raw",), marks=pytest.mark.deep)])
-def test_five_megabytes_come_out_of_a_pipe_as_they_were_printed(held: House, options: tuple[str, ...]) -> None:
+def test_five_megabytes_come_out_of_a_pipe_as_they_were_printed(held: House) -> None:
     expected = b"".join(b"%08d " % at + b"x" * 1015 + b"\n" for at in range(5000))
-    ended = execute(held, "stay", GENERATE, *options)
+    ended = execute(held, "stay", GENERATE)
     assert ended.returncode == 0
-    assert len(expected) > 5_000_000
     assert hashlib.sha256(ended.stdout).digest() == hashlib.sha256(expected).digest()
 
 
 def test_bytes_that_are_no_text_come_out_unchanged(held: House) -> None:
     code = "import os\nfor _ in range(3): os.write(1, bytes(range(256)))\nimport sys; sys.stdout.flush()"
     assert execute(held, "stay", code, "--raw").stdout == bytes(range(256)) * 3
-
-
-@pytest.mark.deep
-def test_a_slow_reader_loses_nothing(held: House) -> None:
-    process = spawn(held, "exec", GENERATE, "--kernel", "stay", "--raw")
-    assert process.stdout is not None
-    first = process.stdout.read(1)
-    until(lambda: _state(held, "stay") == "idle", "the cell has ended though nobody reads")
-    assert len(first + process.stdout.read()) == 5_125_000
-    process.communicate()
-    assert process.returncode == 0
 
 
 def _state(home: House, kernel: str) -> str | None:
@@ -269,18 +256,10 @@ def test_a_notebook_is_executed_and_saved(held: House) -> None:
     nbformat.validate(executed)
     assert executed.cells[1].outputs[0]["text"] == "two\n"
     assert executed.cells[2].outputs[0]["data"]["text/plain"] == "42"
-    assert run(held, "exec", "-f", str(given), "--inplace", "--kernel", "stay").returncode == 0
-    assert nbformat.read(given, as_version=4).cells[2].outputs
-
-
-def test_a_notebook_whose_cell_fails_is_saved_with_its_error(held: House) -> None:
-    given = held.home / "failing.ipynb"
     notebook(given, "print('before')", "1 / 0", "print('never')")
-    ended = run(held, "exec", "-f", str(given), "--inplace", "--kernel", "stay")
-    assert ended.returncode == 1
+    assert run(held, "exec", "-f", str(given), "--inplace", "--kernel", "stay").returncode == 1
     cells = nbformat.read(given, as_version=4).cells
-    assert cells[2].outputs[0]["ename"] == "ZeroDivisionError"
-    assert cells[3].outputs == []
+    assert (cells[2].outputs[0]["ename"], cells[3].outputs) == ("ZeroDivisionError", [])
 
 
 # -- on a terminal ----------------------------------------------------------------------------------------------------

@@ -80,18 +80,6 @@ def test_general_commands_know_kernels(held: House) -> None:
     assert run(held, "start", unit).stdout.startswith(f"{unit} idle (pid ")
 
 
-def test_explain_names_candidates_and_variables_and_starts_nothing(held: House) -> None:
-    ended = run(held, "kernel", "start", "unborn", "--explain")
-    assert ended.returncode == 0
-    assert "✓ taken" in ended.stdout
-    assert ".venv/bin/python is not there" in ended.stdout
-    assert "environment passed: " in ended.stdout
-    document = json.loads(run(held, "kernel", "start", "unborn", "--explain", "--json").stdout)
-    assert document["schema"] == "px.kernel-explanation/1"
-    assert sum(candidate["taken"] for candidate in document["candidates"]) == 1
-    assert run(held, "kernel", "show", "unborn").returncode == 4
-
-
 def test_stop_takes_globs_of_names(held: House) -> None:
     for name in ("globbed-a", "globbed-b"):
         run(held, "exec", "1", "--kernel", name)
@@ -148,14 +136,6 @@ def test_a_real_console_joins_the_live_session(held: House, require: Callable[[o
     # Without a heartbeat for a second a console waits for nothing, and leaves at the end of its input.
     until(lambda: "console 42" in shown(), "the console shows what its cell printed")
     assert run(held, "exec", "seen", "--kernel", "joined").stdout == "42\n"
-
-
-def test_attach_to_a_stopped_session_says_how_to_start_it(held: House) -> None:
-    run(held, "exec", "1", "--kernel", "parted")
-    run(held, "kernel", "stop", "parted")
-    ended = run(held, "kernel", "attach", "parted")
-    assert ended.returncode == 3
-    assert "hint: pxctl kernel start parted-" in ended.stderr
 
 
 @pytest.mark.deep

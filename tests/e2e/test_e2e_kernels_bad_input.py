@@ -55,19 +55,7 @@ def refused(answer: Answer, status: int, kind: str, *words: str) -> dict[str, An
 
 @pytest.mark.parametrize(
     "body",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b'"text"',
-        b"null",
-        b"\xff\xfe{}",
-        b'{"code": "\xff"}',
-        b'{"code": "1", "timeout": NaN}',
-        b'{"code": "1", "timeout": -Infinity}',
-        b'{"code": "1", "code": "2"',
-        b"[" * 100_000,
-    ],
+    [b"{", b"[]", b"\xff\xfe{}", b'{"code": "1", "timeout": NaN}', b"[" * 100_000],
     ids=lambda body: repr(body[:24]),
 )
 def test_a_body_that_is_no_json_object_is_a_bad_request(home: House, body: bytes) -> None:
@@ -80,50 +68,29 @@ def test_a_body_that_is_no_json_object_is_a_bad_request(home: House, body: bytes
     [
         ({}, ""),
         ({"code": "1", "cells": []}, ""),
-        ({"code": 1}, "/code"),
         ({"code": ["1"]}, "/code"),
         ({"cells": []}, "/cells"),
-        ({"cells": {}}, "/cells"),
-        ({"cells": "1"}, "/cells"),
-        ({"cells": ["1"]}, "/cells"),
         ({"cells": [{"code": "1"}, {}]}, "/cells/1/code"),
-        ({"cells": [{"code": None}]}, "/cells/0/code"),
-        ({"cells": [{"code": "1", "title": 3}]}, "/cells/0/title"),
         ({"cells": [{"code": "1", "titel": "x"}]}, "/cells/0/titel"),
         ({"script": ""}, "/script"),
-        ({"script": 5}, "/script"),
-        ({"notebook": {}}, "/notebook"),
         ({"notebook": json.dumps(EMPTY_NOTEBOOK)}, "/notebook"),
-        ({"code": "1", "cwd": 1}, "/cwd"),
-        ({"code": "1", "cwd": ""}, "/cwd"),
         ({"code": "1", "cwd": "relative"}, "/cwd"),
         ({"code": "1", "cwd": "/no/such/place"}, "/cwd"),
         ({"code": "1", "cwd": "/etc/passwd"}, "/cwd"),
         ({"code": "1", "cwd": "/tmp\0x"}, "/cwd"),
         ({"code": "1", "cwd": "/" + "x" * 5000}, "/cwd"),
-        ({"code": "1", "cwd": "/tmp/\ud800"}, ""),
         ({"code": "1", "timeout": "5"}, "/timeout"),
-        ({"code": "1", "timeout": True}, "/timeout"),
-        ({"code": "1", "timeout": [5]}, "/timeout"),
         ({"code": "1", "timeout": HUGE}, "/timeout"),
-        ({"code": "1", "reset": 1}, "/reset"),
         ({"code": "1", "per_call": "yes"}, "/per_call"),
-        ({"code": "1", "interpreter": 5}, "/interpreter"),
         ({"code": "1", "interpreter": "/no/python"}, "/interpreter"),
         ({"code": "1", "interpreter": "/bin/false"}, "/interpreter"),
         ({"code": "1", "interpreter": "/etc/passwd"}, "/interpreter"),
-        ({"code": "1", "interpreter": "/tmp"}, "/interpreter"),
         ({"code": "1", "interpreter": "py\0thon"}, "/interpreter"),
-        ({"code": "1", "kernelspec": "nosuch"}, "/kernelspec"),
         ({"code": "1", "kernelspec": "../../x"}, "/kernelspec"),
-        ({"code": "1", "kernelspec": {}}, "/kernelspec"),
         ({"code": "1", "backend": "tcp"}, "/backend"),
-        ({"code": "1", "backend": ["direct"]}, "/backend"),
         ({"code": "1", "language": "ruby"}, "/language"),
         ({"code": "1", "environ": []}, "/environ"),
-        ({"code": "1", "environ": {"A": 1}}, "/environ"),
         ({"code": "1", "bogus": 1}, "/bogus"),
-        ({"code": "1", "Code": "1"}, "/Code"),
     ],
     ids=lambda told: repr(told)[:48],
 )
@@ -136,9 +103,7 @@ def test_a_member_that_does_not_fit_is_named_by_its_pointer(home: House, members
     assert [k["id"] for k in home.get("/api/kernels")["kernels"]] == before
 
 
-@pytest.mark.parametrize(
-    "name", ["..", "%2e%2e", "a%2Fb", "..%2F..%2Fetc", "-a", ".a", "a%20b", "a%00b", "%FF", "x" * 65]
-)
+@pytest.mark.parametrize("name", ["..", "a%2Fb", "..%2F..%2Fetc", "-a", "a%00b", "%FF", "x" * 65])
 def test_a_name_that_is_no_name_is_refused_everywhere(home: House, name: str) -> None:
     """No path of a session's folder can be made of it."""
     refused(execute(home, {"code": "1"}, session=name), 422, "invalid_input")
@@ -149,7 +114,7 @@ def test_a_name_that_is_no_name_is_refused_everywhere(home: House, name: str) ->
     assert home.request("GET", f"/api/kernels/other/artifacts/{name}").status in {400, 404, 422}
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "", 5, "a\0b", "x" * 65, "é", "\ud800"])
+@pytest.mark.parametrize("name", ["../x", "", 5, "a\0b", "é"])
 def test_a_session_of_such_a_name_is_not_made(home: House, name: object) -> None:
     refused(home.request("POST", "/api/kernels", {"name": name, "cwd": str(home.home)}), 422, "invalid_input")
 
@@ -157,16 +122,7 @@ def test_a_session_of_such_a_name_is_not_made(home: House, name: object) -> None
 def test_pages_out_of_bounds(home: House) -> None:
     call = run(home, "pages", "print('0123456789')")
     path = f"/api/kernels/{row(home, 'pages')['id']}/cells/{call.cell['id']}/output"
-    for query in (
-        "offset=-1",
-        "limit=0",
-        "limit=-1",
-        "offset=x",
-        "limit=1e3",
-        "stream=stdin",
-        "offset=9999999999999999999",
-        "bogus=1",
-    ):
+    for query in ("offset=-1", "limit=0", "offset=x", "stream=stdin", "offset=9999999999999999999", "bogus=1"):
         answer = home.request("GET", f"{path}?{query}")
         assert answer.status == 400, (query, answer.body)
         assert answer.json()["hint"]
@@ -182,22 +138,14 @@ def test_pages_out_of_bounds(home: House) -> None:
     [
         (("--kernelspec", "nosuch", "1"), 2, "nosuch"),
         (("--interpreter", "/bin/false", "1"), 2, "/bin/false"),
-        (("--interpreter", "/no/python", "1"), 2, "/no/python"),
         (("--cwd", "/no/such/place", "1"), 2, "/no/such/place"),
-        (("--cwd", "/etc/passwd", "1"), 2, "/etc/passwd"),
         (("--kernel", "../x", "1"), 2, "../x"),
         (("--bash", "--interpreter", "python3", "1"), 2, "bash"),
         (("--timeout", "nan", "1"), 2, "timeout"),
-        (("--timeout", "inf", "1"), 2, "timeout"),
-        (("--backend", "tcp", "1"), 2, "backend"),
         (("-f", "/no/such/file.py"), 2, "/no/such/file.py"),
-        (("-f", "/tmp"), 2, "/tmp"),
         (("1", "-f", "/etc/hostname"), 2, ""),
         (("1/0",), 1, "ZeroDivisionError"),
-        (("import os; os._exit(3)",), 1, "code 3"),
         (("input('name?')",), 1, "nobody is there to type it"),
-        (("--bash", "exit 3"), 3, "3"),
-        (("import time; time.sleep(1000)", "--timeout", "1"), 7, "time"),
     ],
     ids=lambda told: repr(told)[:40],
 )
@@ -212,7 +160,7 @@ def test_pxctl_exec_exits_as_promised_and_says_why(home: House, args: tuple[str,
         assert "\nhint: " in said, said
 
 
-@pytest.mark.parametrize("command", ["show", "stop", "restart", "interrupt", "export", "attach", "cells"])
+@pytest.mark.parametrize("command", ["show", "stop", "export", "cells"])
 def test_pxctl_kernel_without_such_a_session_exits_4(home: House, command: str) -> None:
     done = home.pxctl("kernel", command, "nosuch")
     assert done.returncode == 4, done
@@ -225,13 +173,8 @@ def test_pxctl_kernel_without_such_a_session_exits_4(home: House, command: str) 
     [
         b"{nope",
         b"\xff\xfe\x00",
-        b"[]",
-        b"{}",
-        b'{"cells": 1, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
-        b'{"cells": [1], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
         b'{"cells": [{"cell_type": "code", "source": 5}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
         b'{"cells": [], "metadata": [], "nbformat": 99, "nbformat_minor": 5}',
-        b"",
     ],
     ids=lambda content: repr(content[:40]),
 )

@@ -72,16 +72,6 @@ UNIT_KEYS = {
     "unit", "kind", "name", "state", "reason", "pid", "started_at", "uptime_seconds", "rss_bytes", "cpu_percent",
     "last_used", "in_flight", "pinned", "start_method", "restarts", "next_run", "config_error",
 }  # fmt: skip
-ROUTES = {
-    "/api/kernels": {"get", "post"},
-    "/api/kernels/{k}": {"get", "delete"},
-    "/api/kernels/{k}/execute": {"post"},
-    "/api/kernels/{k}/interrupt": {"post"},
-    "/api/kernels/{k}/restart": {"post"},
-    "/api/kernels/{k}/cells/{id}/output": {"get"},
-    "/api/capabilities": {"get"},
-    "/api/kernelspecs": {"get"},
-}
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +94,7 @@ def only(document: Mapping[str, Any]) -> dict[str, Any]:
 # -- calls ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("asked", "taken"), [(9999, 600), (0.01, 5), (0, 5), (600, 600), (7.5, 7.5)])
+@pytest.mark.parametrize(("asked", "taken"), [(9999, 600), (0, 5), (7.5, 7.5)])
 def test_a_timeout_is_clamped_and_the_clamp_is_told(calls: Calls, asked: float, taken: float) -> None:
     """Five seconds are this daemon's least."""
     calls.run("clamp", "1")
@@ -150,19 +140,6 @@ def test_the_stream_tells_the_call_in_order(calls: Calls) -> None:
     assert result["data"]["text/plain"] == "2"
     (error,) = [event for event in events if event["event"] == "error"]
     assert (error["name"], error["id"]) == ("ZeroDivisionError", done[2]["id"])
-
-
-def test_the_same_stream_as_server_sent_events(calls: Calls) -> None:
-    connection = UnixConnection(calls.house.socket)
-    headers = {"Accept": "text/event-stream", "Content-Type": "application/json"}
-    connection.request("POST", "/api/kernels/told/execute", json.dumps(calls.body("print('a')")), headers)
-    response = connection.getresponse()
-    assert response.getheader("Content-Type", "").startswith("text/event-stream")
-    text = response.read().decode()
-    connection.close()
-    data = [json.loads(line[5:]) for line in text.splitlines() if line.startswith("data:")]
-    assert data[-1]["event"] == "done"
-    assert "event: done" in text
 
 
 def frame_of(response: http.client.HTTPResponse) -> dict[str, str]:
@@ -232,23 +209,6 @@ def test_the_token_of_the_api_reaches_no_kernel(calls: Calls) -> None:
         assert not [token for token in tokens if token in text]
 
 
-def test_a_shell_cell_has_the_same_environment(calls: Calls) -> None:
-    lines = calls.value("shell-env", "env", language="bash").splitlines()
-    names = {line.partition("=")[0] for line in lines}
-    assert {"TZ", "XDG_MINE", "ALLOWED_BY_SETTING", "PX_SOCKET"} <= names
-    assert (
-        not (set(SECRETS) | {"UNKNOWN_NAME", "PX_KERNELS__GATEWAY_TOKEN", "PI_PYTHON_GATEWAY_TOKEN", "PX_HOME"}) & names
-    )
-
-
-def test_the_environment_of_the_client_goes_through_the_same_filter(calls: Calls) -> None:
-    mine = {"OPENAI_API_KEY": "secret-of-the-client", "PI_CLIENT": "mine", "CLIENT_ONLY": "no", "TZ": "Asia/Tokyo"}
-    code = "import os; print([os.environ.get(name) for name in ('OPENAI_API_KEY', 'PI_CLIENT', 'CLIENT_ONLY')])"
-    done = calls.house.pxctl("exec", "--kernel", "client-env", "--cwd", calls.cwd, code, env=mine)
-    assert done.returncode == 0, done
-    assert done.stdout.strip() in {"[None, 'mine', None]", "[None, None, None]"}, done.stdout
-
-
 def test_explain_names_what_is_passed_and_what_is_dropped_and_starts_nothing(calls: Calls) -> None:
     done = calls.house.pxctl("--json", "kernel", "start", "explained", "--cwd", calls.cwd, "--explain")
     assert done.returncode == 0, done
@@ -260,6 +220,7 @@ def test_explain_names_what_is_passed_and_what_is_dropped_and_starts_nothing(cal
     assert {"OPENAI_API_KEY", "UNKNOWN_NAME", "XDG_DENIED"} <= set(dropped)
     assert dropped["XDG_DENIED"] != dropped["UNKNOWN_NAME"], dropped
     assert "secret-value" not in done.stdout
+    assert sum(candidate["taken"] for candidate in document["candidates"]) == 1
     assert "explained" not in calls.known()
 
 
@@ -307,15 +268,6 @@ def test_interpreters_are_tried_in_the_order_of_the_notes(calls: Calls, tmp_path
             (folder / "bin" / "python").chmod(0o755)
     assert taken[:4] == [str(folder / "bin" / "python") for folder in folders]
     assert taken[4] not in taken[:4]
-
-
-def test_a_project_environment_is_used_and_leads_path(calls: Calls, tmp_path: Path) -> None:
-    folder = fake_environment(tmp_path / ".venv")
-    document = calls.run(
-        "project", "import os, sys; print(sys.prefix, os.environ['PATH'].split(':')[0])", cwd=str(tmp_path)
-    )
-    assert only(document)["text"] == f"{folder} {folder / 'bin'}\n"
-    assert document["interpreter"] == str(folder / "bin" / "python")
 
 
 # -- which kinds of cells -------------------------------------------------------------------------------------------
@@ -560,24 +512,13 @@ def test_the_documents_have_every_key_of_the_contract(calls: Calls) -> None:
 
 
 def test_a_kernel_is_a_unit_like_any_other(calls: Calls) -> None:
-    document = calls.run("unit", "import os; os.write(2, b'')")
-    unit = f"kernel:{document['kernel']}"
+    unit = f"kernel:{calls.run('unit', '1')['kernel']}"
     (found,) = [item for item in calls.house.get("/api/status")["units"] if item["unit"] == unit]
     assert set(found) >= UNIT_KEYS, UNIT_KEYS - set(found)
     assert (found["kind"], found["state"]) == ("kernel", "idle")
-    for words in (["status", unit], ["why", unit], ["logs", unit], ["events", "--unit", unit]):
+    for words in (["status", unit], ["why", unit], ["logs", unit], ["events", "--unit", unit], ["stop", unit]):
         done = calls.house.pxctl("--json", *words)
         assert done.returncode == 0, (words, done)
-        done = calls.house.pxctl(*words)
-        assert done.returncode == 0, (words, done)
-    done = calls.house.pxctl("wait", unit, "--for", "ready", "--timeout", "20")
-    assert done.returncode == 0, done
-    done = calls.house.pxctl("stop", unit)
-    assert done.returncode == 0, done
-    done = calls.house.pxctl("wait", unit, "--for", "stopped", "--timeout", "20")
-    assert done.returncode == 0, done
-    done = calls.house.pxctl("kernel", "show", "nobody")
-    assert done.returncode == 4, done
 
 
 def test_the_life_of_a_kernel_is_a_chain_of_events(calls: Calls) -> None:
@@ -588,12 +529,6 @@ def test_the_life_of_a_kernel_is_a_chain_of_events(calls: Calls) -> None:
     assert [item["event"] for item in events] == ["starting", "spawned", "ready", "stopping", "stopped"], events
     assert [item["cause"] for item in events[1:]] == [item["id"] for item in events[:-1]]
     assert (events[-1]["reason"], {item["instance"] for item in events}) == ("stopped", {document["instance"]})
-
-
-def test_openapi_lists_the_routes_of_the_contract(calls: Calls) -> None:
-    paths = calls.house.get("/api/openapi.json")["paths"]
-    for path, methods in ROUTES.items():
-        assert methods <= set(paths.get(path, {})), path
 
 
 def test_history_and_notebook_tell_what_was_run(calls: Calls) -> None:

@@ -148,7 +148,7 @@ def test_what_retention_took_is_gone_and_not_empty(tmp_path: Path) -> None:
             read()
 
 
-@pytest.mark.parametrize("cell_id", ["", "../x", "a/b", "a.b", "x" * 65, "a\n"])
+@pytest.mark.parametrize("cell_id", ["", "../x", "a.b", "x" * 65, "a\n"])
 def test_an_id_that_is_none_leads_nowhere(tmp_path: Path, cell_id: str) -> None:
     with pytest.raises(UnknownUnitError):
         CellLog(tmp_path, cell_id)

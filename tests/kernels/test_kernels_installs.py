@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sysconfig
 import threading
-import venv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from kernels.resolver_house import PATIENCE, TAG, ResolverHouse, eventually, fake_python
-from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
+from supervisord_py.errors import ShuttingDownError, StartFailedError, TimedOutError
 from supervisord_py.kernels import installs, interpreters
-from supervisord_py.kernels.choice import PROGRAMS, ChooseRequest, Source, Verdict
-from supervisord_py.kernels.inside import self_report
+from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
 from supervisord_py.kernels.interpreters import MANAGED
-from supervisord_py.process import program
-from supervisord_py.process.model import ChildSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -59,19 +54,6 @@ async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: Reso
     assert house.lines[-1].startswith("built an overlay with ipykernel for ")
     assert sorted(os.listdir(overlay.parent)) == [TAG, log.name]
     assert overlay.parent.stat().st_mode & 0o077 == 0
-
-
-async def test_a_real_interpreter_without_ipykernel_runs_with_a_real_overlay(house: ResolverHouse) -> None:
-    """The tests' own packages play the overlay: nothing is fetched."""
-    await asyncio.to_thread(venv.create, house.proj / ".venv", with_pip=False)
-    overlay = house.folder / "data" / "overlays" / self_report.overlay_tag()
-    overlay.parent.mkdir()
-    overlay.symlink_to(sysconfig.get_paths()["purelib"])
-    choice = await house.choose()
-    assert choice.overlay == str(overlay)
-    assert choice.interpreter == str(house.proj / ".venv" / "bin" / "python")
-    assert choice.env["VIRTUAL_ENV"] == str(house.proj / ".venv")
-    assert house.built() == []
 
 
 async def test_nothing_is_built_where_it_may_not_be(house: ResolverHouse, bare: Path) -> None:
@@ -147,15 +129,6 @@ async def test_the_end_of_the_control_plane_ends_a_build(
     assert not list((house.folder / "data" / "overlays").glob(".part-*"))
 
 
-async def test_what_a_dead_control_plane_left_running_is_stopped(house: ResolverHouse) -> None:
-    key = house.placement.new_key()
-    spec = ChildSpec("program:kernel-env-overlay-x", ("/bin/sleep", "600"), "/", dict(house.environ))
-    await house.placement.spawn(key, spec)
-    await program.stop_left_over(house.placement, PROGRAMS)
-    assert list(await house.placement.list("program:")) == []
-    await program.stop_left_over(house.placement, PROGRAMS)
-
-
 async def test_a_build_sees_the_installers_settings_and_no_secrets(
     house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,13 +178,3 @@ async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes
     assert (await house.choose(interpreter=MANAGED)).interpreter == str(root / "bin" / "python")
     assert sorted(os.listdir(root.parent)) == ["python", "python.log"]
     assert not (root / "half").exists()
-
-
-async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(house: ResolverHouse) -> None:
-    house.config = replace(house.config, python=MANAGED)
-    assert (await house.choose()).interpreter == str(house.folder / "data" / "python" / "bin" / "python")
-    house.config = replace(house.config, managed=False)
-    with pytest.raises(ConfigError, match="turned off"):
-        await house.choose()
-    with pytest.raises(InvalidInputError, match="turned off"):
-        await house.choose(interpreter=MANAGED)

@@ -117,23 +117,3 @@ async def test_a_kernelspec_for_somewhere_else_is_not_run_here(house: ResolverHo
         await house.choose(kernelspec="far")
     choice = await house.choose(kernelspec="far", backend=BackendName.GATEWAY_LOCAL)
     assert choice.key == "spec:far"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[]",
-        "{}",
-        '{"argv": []}',
-        '{"argv": ["x", 1]}',
-        '{"argv": ["x"], "env": []}',
-        '{"argv": ["x"], "env": {"A": 1}}',
-        '{"argv": ["x"], "interrupt_mode": "shout"}',
-    ],
-)
-async def test_a_broken_kernelspec_is_told_and_takes_no_other_down(house: ResolverHouse, text: str) -> None:
-    install(house, "bad", ["x"]).write_text(text)
-    with pytest.raises(ConfigError, match=r"kernel\.json: (cannot be read|it must have)"):
-        await house.choose(kernelspec="bad")
-    assert set(await kernelspecs.documents()) == {"python3"}
