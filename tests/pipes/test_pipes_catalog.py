@@ -15,7 +15,6 @@ from supervisord_py.pipes.catalog import (
     ChangeKind,
     DiskError,
     PipeCatalog,
-    read_pipe,
     write_pipe,
 )
 from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, usable
@@ -89,16 +88,6 @@ def test_one_pipe_is_looked_at_alone_and_read_only_where_it_changed(
     assert world.catalog.fresh("a") is world.catalog.get("a"), "an editor may be about to put it back"
 
 
-def test_a_change_that_keeps_size_and_time_is_seen(world: World) -> None:
-    """A program may set a file's time back, never the change time of its inode."""
-    folder = write_folder(world.pipes_dir, "a", "timeout: 5")
-    os.utime(folder / "pipe.md", (1000, 1000))
-    world.refresh()
-    write_folder(world.pipes_dir, "a", "timeout: 6")
-    os.utime(folder / "pipe.md", (1000, 1000))
-    assert world.refresh() == [(CHANGED, "a")]
-
-
 def test_links_to_folders_and_files_are_followed(world: World, tmp_path: Path) -> None:
     kept = write_folder(tmp_path / "dotfiles", "kept")
     world.pipes_dir.mkdir()
@@ -167,12 +156,6 @@ def test_a_look_without_descriptors_changes_nothing(world: World, monkeypatch: p
         assert "cannot look into" in (world.catalog.trouble or "")
     assert world.refresh() == []
     assert world.catalog.trouble is None
-
-
-def test_read_pipe_never_raises(tmp_path: Path) -> None:
-    assert isinstance(read_pipe(write_folder(tmp_path, "a"), limit_bytes=LIMIT), PipeDefinition)
-    for folder in (tmp_path / "absent", tmp_path / "nul\0"):
-        assert isinstance(read_pipe(folder, limit_bytes=LIMIT), BrokenPipe)
 
 
 def test_writing_goes_through_links_keeps_the_mode_and_leaves_nothing_behind(tmp_path: Path) -> None:

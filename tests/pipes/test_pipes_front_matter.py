@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipe_texts import pipe_text
 from supervisord_py.config.documents import DocumentError, Problem
-from supervisord_py.pipes.front_matter import EditError, Value, as_read, parse, set_keys
+from supervisord_py.pipes.front_matter import EditError, Value, parse, set_keys
 
 BODY = "\n# Do it\n\n```yaml\nenabled: false\n---\n```\n\n---\nMore {{start_time}} $x\n"
 
@@ -143,47 +143,3 @@ def test_what_cannot_be_edited_is_refused(text: str, changes: dict[str, Value], 
         set_keys(text, changes)
     assert detail in caught.value.detail
     assert caught.value.hint
-
-
-scalars = st.one_of(
-    st.text(st.characters(blacklist_categories=("Cs",)), max_size=12),
-    st.sampled_from(["yes", "null", "*", "a: b", "a #b", "- x", "9:30", "{x}", "'", '"', "\\", " a", "a ", "x:", "<<"]),
-    st.booleans(),
-    st.integers(),
-    st.floats(allow_nan=False, allow_infinity=False),
-)
-names = st.text("ab: ", max_size=3)
-values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3), max_leaves=6
-)
-styles = st.sampled_from(
-    ["v", "'quoted: x'", '"dq"', "[a, b]  # c", "\n  - one  # c\n  - two", "|\n  block\n\n  text", ">-\n  folded", "",
-     "  # only a comment", "\n  k: v\n  l: [m]", "two words", "one\n  continued", "|-\n    deep\n   \n", "{a: 1}"]
-)  # fmt: skip
-keys = st.sampled_from(["a", "b", "c_d", "e-f", "enabled", "schedule"])
-
-
-@st.composite
-def files(draw: st.DrawFn) -> str:
-    """A file as people write them: any order, comments, blank lines, each style of value."""
-    lines = []
-    for key in draw(st.lists(keys, unique=True, max_size=5)):
-        lines += draw(st.lists(st.sampled_from(["# a comment", "", "#x: y"]), max_size=2))
-        lines.append(f"{key}: {draw(styles)}")
-    lines += draw(st.lists(st.sampled_from(["# the end", ""]), max_size=2))
-    text = "".join(f"{each}\n" for each in ["---", *lines, "---", *draw(st.lists(st.text("a-:# \t", max_size=6)))])
-    return text.replace("\n", draw(st.sampled_from(["\n", "\r\n"])))
-
-
-@given(files(), st.dictionaries(keys, values | st.none(), max_size=3))
-def test_an_edit_changes_what_was_asked_and_nothing_else(text: str, changes: dict[str, Value]) -> None:
-    before = parse(text, "pipe.md")
-    after_text = set_keys(text, changes)
-    after = parse(after_text, "pipe.md")
-    assert after_text[after.body_start :] == text[before.body_start :]
-    assert values_of(after_text) == {
-        key: as_read(changes[key]) if key in changes else value
-        for key, value in (values_of(text) | dict.fromkeys(changes)).items()
-        if key not in changes or changes[key] is not None
-    }
-    assert set_keys(after_text, changes) == after_text

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisord_py.ledger.pipe_executions import ErrorType, Preset
 from supervisord_py.pipes.adapters import finding
@@ -167,12 +165,6 @@ def test_a_broken_default_is_never_passed_over_and_a_rival_is_told(load: Any) ->
     assert "presets.b.default: another preset is the default one already" in both.warnings[0]
 
 
-@given(st.binary())
-def test_no_bytes_make_the_reader_fail(file: Path, raw: bytes) -> None:
-    file.write_bytes(raw)
-    load_presets(file)
-
-
-def test_a_file_that_cannot_be_read_is_a_problem_and_one_that_is_not_there_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_no_problem(tmp_path: Path) -> None:
     assert load_presets(tmp_path / "absent") == Presets(str(tmp_path / "absent"))
     assert "cannot be read" in load_presets(tmp_path).problems[0].message

@@ -8,7 +8,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from croniter import croniter
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -221,34 +220,3 @@ def test_due_times_in_their_zone(text: str, zone: tzinfo, start: str, want: list
 def test_an_hour_that_comes_twice_is_not_run_again_from_within_its_second_time() -> None:
     second = at("2026-10-25T02:15", BERLIN, fold=1)
     assert next(Cron("30 2 * * *").following(second, BERLIN)) > second
-
-
-def _field(low: int, high: int) -> st.SearchStrategy[str]:
-    # The oracle takes `3-3` for the whole field, so a range has two ends here.
-    number = st.integers(low, high)
-    step = st.integers(1, (high - low) // 2)
-    pair = st.sets(number, min_size=2, max_size=2).map(lambda two: f"{min(two)}-{max(two)}")
-    one = number.map(str) | pair | st.tuples(pair, step).map(lambda two: f"{two[0]}/{two[1]}")
-    return st.just("*") | step.map(lambda n: f"*/{n}") | st.lists(one, min_size=1, max_size=3).map(",".join)
-
-
-EXPRESSIONS = st.tuples(_field(0, 59), _field(0, 23), _field(1, 28), _field(1, 12), _field(0, 6)).map(" ".join)
-STARTS = st.integers(int(at("2024-01-01T00:00")), int(at("2028-01-01T00:00")))
-
-
-@given(EXPRESSIONS, STARTS, st.sampled_from((UTC, BERLIN, NEW_YORK, LORD_HOWE)))
-@example("0 9 1 * */2", 1763000000, BERLIN)
-def test_due_times_ascend_and_agree_with_another_implementation(expression: str, start: int, zone: tzinfo) -> None:
-    """Where the clock is not set; `implement_cron_bug`: a day field that begins with a star restricts nothing."""
-    begin = datetime.fromtimestamp(start, zone).replace(tzinfo=None)
-    oracle = croniter(expression, begin, ret_type=datetime, implement_cron_bug=True)
-    rule, instant, is_set = Cron(expression), float(start), False
-    for found in islice(rule.following(instant, zone), 4):
-        assert found > instant
-        days = range(int(start) - 86400, int(found) + 86400, 6 * 3600)
-        is_set = is_set or len({datetime.fromtimestamp(each, zone).utcoffset() for each in days}) > 1
-        if not is_set:
-            assert datetime.fromtimestamp(found, zone).replace(tzinfo=None) == oracle.get_next(datetime)
-            assert rule.latest(found, zone) == found
-            assert (rule.latest(found - 1, zone) or 0) <= instant
-        instant = found

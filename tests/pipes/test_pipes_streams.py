@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.ledger.pipe_executions import Usage
 from supervisord_py.pipes.streams import FINAL_TEXT_CHARS, PARSERS, JsonLines, PiStream, Summary, parser_for
 
 
@@ -59,26 +58,6 @@ def test_the_last_answer_of_pi_counts() -> None:
     assert read("pi-jsonl", lines({"type": "message_end", "message": plain}))[0] == b"just text\n"
 
 
-def test_claude_tells_its_words_and_what_they_cost() -> None:
-    """Two blocks of one message are one turn, whose tokens count once; the result puts the totals right."""
-    use = {"input_tokens": 9, "output_tokens": 1}
-    said = {
-        "type": "assistant",
-        "message": {"id": "m1", "content": [{"type": "text", "text": "It is a."}], "usage": use},
-    }
-    delta = {"type": "stream_event", "event": {"delta": {"type": "text_delta", "text": "It is "}}}
-    other = {"type": "stream_event", "event": {"delta": {"type": "input_json_delta", "partial_json": "{"}}}
-    run = lines({"type": "system", "session_id": "c-1"}, delta, other, said, said)
-    total = {"type": "result", "result": "a", "total_cost_usd": 0.25, "usage": {**use, "cache_read_input_tokens": 2}}
-    text, kept, summary = read("claude-json", run)
-    assert (text, len(kept), summary.usage) == (b"It is a.\nIt is a.\n", 3, Usage(9, 1, 0, 0, 10, 0.0, 1))
-    _, _, summary = read("claude-json", run + lines(total))
-    assert (summary.final_text, summary.stop_reason, summary.session_id) == ("It is a.", "stop", "c-1")
-    assert (summary.settled, summary.usage) == (True, Usage(9, 1, 2, 0, 12, 0.25, 1))
-    text, _, summary = read("claude-json", b'{"type":"result","result":"short","num_turns":3}\n')
-    assert (text, summary.final_text, summary.usage.turns) == (b"short\n", "short", 3)
-
-
 ERRORS: list[tuple[str, dict[str, Any], str | None]] = [
     ("claude-json", {"type": "result", "is_error": True, "api_error_status": 401, "result": "no"}, "401: no"),
     ("claude-json", {"type": "result", "is_error": True, "error": {"message": "gone"}}, "gone"),
@@ -95,19 +74,6 @@ ERRORS: list[tuple[str, dict[str, Any], str | None]] = [
 @pytest.mark.parametrize(("name", "record", "words"), ERRORS)
 def test_an_error_is_named_by_whatever_tells_it(name: str, record: dict[str, Any], words: str | None) -> None:
     assert read(name, lines(record))[2].error_message == words
-
-
-def test_codex_errors_on_the_way_are_no_failures_and_turns_are_counted_by_results_of_tools() -> None:
-    started, done = ({"type": f"item.{it}", "item": {"type": "command_execution"}} for it in ("started", "completed"))
-    run = lines(
-        {"type": "turn.started"},
-        *(3 * [started, done]),
-        {"type": "error", "message": "Reconnecting... 1/5"},
-        {"type": "turn.completed", "usage": {"input_tokens": 7, "cache_write_input_tokens": 3, "output_tokens": 2}},
-    )
-    _, kept, summary = read("codex-jsonl", run)
-    assert (summary.error_message, summary.settled, summary.usage) == (None, True, Usage(7, 2, 0, 3, 9, 0.0, 3))
-    assert not any(b"item.started" in line for line in kept)
 
 
 def test_text_agents_bytes_pass_as_they_are() -> None:
