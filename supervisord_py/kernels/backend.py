@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from supervisord_py.errors import PxError
+from supervisord_py.kernels import connection_file
 from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class KernelHandle(Protocol):
         """End the whole tree now."""
 
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
-        """End it and remove its files in run_dir; returns pids of what survived, () when nothing of it is left."""
+        """End it; returns pids of what survived, () when nothing of it is left. `close` it afterwards."""
 
     async def close(self) -> None:
         """Let go of the connections; the kernel goes on living (the control plane is replaced)."""
@@ -207,7 +208,8 @@ class Backends:
         match name:
             case BackendName.DIRECT:
                 backend = module.DirectBackend(placement, config)
-                await module.sweep_stale(config.run_dir, {child.key for child in await placement.list("kernel:")})
+                alive = {child.key for child in await placement.list("kernel:")}
+                await asyncio.to_thread(connection_file.sweep, config.run_dir, alive)
             case BackendName.GATEWAY_LOCAL:
                 backend = module.GatewayLocal(self._supervisor, config)
             case BackendName.GATEWAY_EXTERNAL:

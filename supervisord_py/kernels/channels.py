@@ -13,8 +13,6 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from supervisord_py.errors import InvalidInputError, OverloadedError
 from supervisord_py.kernels import connection_file as connection_files
 from supervisord_py.kernels import wire
@@ -35,25 +33,20 @@ OVERRUN = 8
 OUTPUT = frozenset(("stream", "display_data", "update_display_data", "execute_result"))
 
 
-class Pending(Struct):
-    """A message that waits; or, of so many `dropped_bytes`, the first of those that were left out."""
-
-    message: Message
-    dropped_bytes: int = 0
-
-
 class Mailbox:
     """What waits for one front end, `waiting_bytes` of it.
 
-    Beyond `limit_bytes` output (streams, displays, results) is left out, and a gap that counts it stands in its place;
-    what a front end cannot do without (replies, status, errors, comms, input requests) never is. When even that is more
-    than `OVERRUN` times the limit, the front end counts as gone.
+    Beyond `limit_bytes` output (streams, displays, results) is left out, and a stream message that counts it stands in
+    its place; what a front end cannot do without (replies, status, errors, comms, input requests) never is. When even
+    that is more than `OVERRUN` times the limit, the front end counts as gone.
     """
 
     def __init__(self, limit_bytes: int) -> None:
+        self.waiting: deque[Message] = deque()
         self.waiting_bytes = 0
         self._limit = limit_bytes
-        self._waiting: deque[Pending] = deque()
+        self._left_out: Message | None = None  # the first that was, since the last that was not
+        self._left_out_bytes = 0
 
     @property
     def overrun(self) -> bool:
@@ -61,24 +54,34 @@ class Mailbox:
         return self.waiting_bytes > OVERRUN * self._limit
 
     def put(self, message: Message) -> None:
-        """Take a message, or count it into a gap."""
+        """Take a message, or count it."""
         is_output = message.channel == "iopub" and message.type in OUTPUT
-        if not is_output or self.waiting_bytes + message.size <= self._limit:
-            self._waiting.append(Pending(message))
-            self.waiting_bytes += message.size
+        if is_output and self.waiting_bytes + message.size > self._limit:
+            self._left_out = self._left_out or message
+            self._left_out_bytes += message.size
             return
-        last = self._waiting[-1] if self._waiting else None
-        if last is not None and last.dropped_bytes and last.message.parent_id == message.parent_id:
-            last.dropped_bytes += message.size
-        else:
-            self._waiting.append(Pending(message, message.size))
+        self._tell_left_out()
+        self.waiting.append(message)
+        self.waiting_bytes += message.size
 
-    def take(self) -> Pending | None:
+    def take(self) -> Message | None:
         """Return what comes next, None when nothing waits."""
-        found = self._waiting.popleft() if self._waiting else None
-        if found is not None and not found.dropped_bytes:
-            self.waiting_bytes -= found.message.size
-        return found
+        if not self.waiting:
+            self._tell_left_out()
+        if not self.waiting:
+            return None
+        message = self.waiting.popleft()
+        self.waiting_bytes -= message.size
+        return message
+
+    def _tell_left_out(self) -> None:
+        if self._left_out is not None:
+            text = f"\n[px: {self._left_out_bytes} bytes of output were left out here: this client reads too slowly]\n"
+            parent, about = wire.load(self._left_out.parts[1]), {"name": "stderr", "text": text}
+            told = wire.make("stream", about, "px", "iopub", parent=parent)
+            self._left_out, self._left_out_bytes = None, 0
+            self.waiting.append(told)
+            self.waiting_bytes += told.size
 
 
 async def open_channels(connection_file: Path, *, limit_bytes: int = LIMIT_BYTES) -> Channels:
@@ -136,13 +139,7 @@ class Channels:
                 self._news.clear()
                 await self._news.wait()
             else:
-                yield self._gap(found) if found.dropped_bytes else found.message
-
-    def _gap(self, gap: Pending) -> Message:
-        """Return the stream message that stands for what was left out."""
-        text = f"\n[px: {gap.dropped_bytes} bytes of output were left out here: this client reads too slowly]\n"
-        parent = wire.load(gap.message.parts[1])
-        return wire.make("stream", {"name": "stderr", "text": text}, self._name, "iopub", parent=parent)
+                yield found
 
     def _take(self, message: Message) -> None:
         if message.channel == "iopub":

@@ -47,18 +47,9 @@ class Connection(Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Connection({self.file})"
 
-    @property
-    def folder(self) -> Path:
-        """The kernel's own folder."""
-        return self.file.parent
-
     def endpoint(self, channel: str) -> str:
         """Return the ZMQ address of a channel."""
-        return f"ipc://{self.socket_path(channel)}"
-
-    def socket_path(self, channel: str) -> str:
-        """Return the path of a channel's socket."""
-        return f"{self.folder}/s-{PORTS[channel]}"
+        return f"ipc://{self.file.parent}/s-{PORTS[channel]}"
 
 
 def folder_of(run_dir: Path, session_id: str) -> Path:
@@ -84,18 +75,13 @@ def make(run_dir: Path, session_id: str, instance: str) -> Connection:
         )
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = hmac.digest(_secret(folder.parent / SECRET), session_id.encode(), "sha256").hex()
-    made = Connection(folder / FILE, key, instance)
-    remove(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     ports = {f"{channel}_port": number for channel, number in PORTS.items()}
     members = {**ports, "ip": f"{folder}/s", "key": key, "transport": "ipc", "px_instance": instance}
     text = json.dumps({**members, "signature_scheme": "hmac-sha256", "kernel_name": ""}, indent=1)
-    try:
-        write_private(made.file, text.encode())
-    except OSError:
-        remove(folder)
-        raise
-    return made
+    write_private(folder / FILE, text.encode())
+    return Connection(folder / FILE, key, instance)
 
 
 def _secret(file: Path) -> bytes:
@@ -107,7 +93,7 @@ def _secret(file: Path) -> bytes:
 
 
 def read(file: Path) -> Connection:
-    """Read a connection file. Raises OSError: it is not there; ValueError: it is not one."""
+    """Read a connection file. Raises OSError: it is not there; ValueError: it is not one of ours."""
     text = json.loads(file.read_bytes())
     try:
         return Connection(file, str(text["key"]), str(text["px_instance"]))
@@ -115,27 +101,22 @@ def read(file: Path) -> Connection:
         raise ValueError(f"{file} is no connection file of ours: {error!r}") from error
 
 
-def remove(folder: Path) -> None:
-    """Remove a kernel's folder; one that is gone is removed already."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def give_back(folder: Path, instance: str) -> None:
     """Remove the folder of an instance that is gone, unless a replacement has it by now."""
     if _owner(folder) in {"", instance}:
-        remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep(run_dir: Path, alive_instances: Collection[str]) -> tuple[str, ...]:
-    """Remove the folders of instances that do not live; return their names."""
+def sweep(run_dir: Path, alive_instances: Collection[str]) -> int:
+    """Remove the folders of instances that do not live; return how many there were."""
     try:
-        folders = sorted(each for each in (run_dir / FOLDER).iterdir() if each.is_dir() and not each.is_symlink())
+        folders = [each for each in (run_dir / FOLDER).iterdir() if each.is_dir() and not each.is_symlink()]
     except OSError:
-        return ()
+        return 0
     stale = [folder for folder in folders if _owner(folder) not in alive_instances]
     for folder in stale:
-        remove(folder)
-    return tuple(folder.name for folder in stale)
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(stale)
 
 
 def _owner(folder: Path) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import signal
-import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ from supervisord_py.process.model import ChildSpec, Reason
 from supervisord_py.process.zygote_pool import ZygotePool
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
     from supervisord_py.kernels.backend import Launch
@@ -44,7 +42,7 @@ reason to give it up."""
 AGAIN_SECONDS = 0.05
 UNANSWERED_SECONDS = 1.0
 """An unanswered request waits in the queue of the socket: another one is only for a kernel that bound twice."""
-RECORD_SECONDS = 5.0  # how long the exit record of a tree that is gone may take
+RECORD_SECONDS = 5.0  # how long the exit record of a leader that was killed may take
 LINGER_SECONDS = 2 * LAST_WORDS_SECONDS
 """How long the sockets to a dead kernel are read on: longer than anyone waits for its last words."""
 BEGIN_LOOK_SECONDS = 0.002
@@ -106,7 +104,8 @@ class DirectBackend:
         """
         begun = asyncio.get_running_loop().time()
         await self.preload()
-        kernel = self._kernel(launch, child, connection_file.read(self._connection_file(launch)))
+        connection = connection_file.read(self._connection_file(launch))
+        kernel = DirectKernel(self._placement, launch, child, connection, self._config)
         try:
             async with asyncio.timeout_at(deadline):
                 await kernel.until_ready()
@@ -122,18 +121,20 @@ class DirectBackend:
     async def attach(self, launch: Launch, child: Child) -> DirectKernel | None:
         """Take over a kernel that an earlier control plane started.
 
-        None when it is dead, its connection file is gone or another's, or nobody listens on its sockets. One that
-        listens but says nothing is taken: it runs a cell that does not let it speak.
+        None when it is dead, or its connection file is gone or another's. One that says nothing is taken: it runs a
+        cell that does not let it speak.
         """
         if child.exit is not None:
             return None
         try:
-            connection = await asyncio.to_thread(_listening, self._connection_file(launch), launch.instance)
+            connection = await asyncio.to_thread(connection_file.read, self._connection_file(launch))
+            if connection.instance != launch.instance:
+                raise ValueError(f"{connection.file} belongs to the instance {connection.instance}")
         except (OSError, ValueError) as error:
             _log.warning("kernel_not_attached", unit=child.unit, instance=child.key, why=str(error))
             return None
         await self.preload()
-        kernel = self._kernel(launch, child, connection)
+        kernel = DirectKernel(self._placement, launch, child, connection, self._config)
         try:
             asked = [await kernel.ask("kernel_info_request", channel=channel) for channel in ("shell", "control")]
             await kernel.until(*(each.reply for each in asked), seconds=HELLO_SECONDS)
@@ -148,33 +149,9 @@ class DirectBackend:
     def _connection_file(self, launch: Launch) -> Path:
         return connection_file.folder_of(self._config.run_dir, launch.session_id) / connection_file.FILE
 
-    def _kernel(self, launch: Launch, child: Child | None, connection: Connection) -> DirectKernel:
-        return DirectKernel(self._placement, launch, child, connection, self._config)
-
     async def close(self, *, stop: bool) -> None:
         """End the zygotes; kernels are their handles' to end."""
         await self.zygotes.close()
-
-
-def _listening(file: Path, instance: str) -> Connection:
-    """Return the connection of an instance's file, behind which somebody listens.
-
-    Raises OSError, ValueError: Nobody does, or it is no connection file of that instance.
-    """
-    connection = connection_file.read(file)
-    if connection.instance != instance:
-        raise ValueError(f"{file} belongs to the instance {connection.instance}")
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(HELLO_SECONDS)
-        probe.connect(connection.socket_path("shell"))
-    return connection
-
-
-async def sweep_stale(run_dir: Path, alive_instances: Collection[str]) -> None:
-    """Remove what instances that are no more have left in run_dir."""
-    swept = await asyncio.to_thread(connection_file.sweep, run_dir, alive_instances)
-    if swept:
-        _log.info("kernel_folders_swept", count=len(swept))
 
 
 class DirectKernel(MessagingKernel):
@@ -212,12 +189,10 @@ class DirectKernel(MessagingKernel):
         await self._sockets.close()  # else they would go on looking for the dead one
 
     async def send(self, message: Message) -> None:
-        """Send a message. Raises ConflictError: the kernel reads nothing."""
         self.note("sent", message)
         self._sockets.send(message)
 
     def hear(self, message: Message) -> None:
-        """Give a message to whom it concerns."""
         if message.type == "iopub_welcome" and not self._welcome.done():
             self._welcome.set_result(None)
         super().hear(message)
@@ -245,7 +220,6 @@ class DirectKernel(MessagingKernel):
     # -- asking and ending it --------------------------------------------------------------------------------------
 
     def gone(self) -> KernelGoneError:
-        """Return the error of a cell whose kernel is dead."""
         record = self.died.result()
         if record is None:
             return KernelGoneError(f"{self.unit} is gone; how it ended is not known", unit=self.unit)
@@ -296,7 +270,7 @@ class DirectKernel(MessagingKernel):
         return "sigkill"
 
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
-        """End it and remove its files in run_dir; returns pids of what survived, () when nothing of it is left.
+        """End it; returns pids of what survived, () when nothing of it is left.
 
         Half of the grace is the kernel's own, to end by itself; the rest is from TERM to KILL, for the whole tree.
         """
@@ -308,11 +282,6 @@ class DirectKernel(MessagingKernel):
                 await asyncio.wait({self.died}, timeout=grace_seconds / 2)
         grace = max(0.0, over_by - loop.time())
         report = await self._placement.stop(self._key, grace_seconds=grace, reason=reason)
-        if not report.survivors:
-            await asyncio.wait({self.died}, timeout=RECORD_SECONDS)
-        await self.close()
-        assert self.connection_file is not None
-        await asyncio.to_thread(connection_file.give_back, self.connection_file.parent, self._key)
         return tuple(survivor.pid for survivor in report.survivors)
 
     async def close(self) -> None:

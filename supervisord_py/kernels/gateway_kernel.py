@@ -142,7 +142,6 @@ class GatewayKernel(MessagingKernel):
     # -- cells, and its websocket ------------------------------------------------------------------------------------
 
     async def execute(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        """Run a cell to its end, see MessagingKernel; one that asks to exit has its kernel deleted."""
         if time.monotonic() - self._heard_at > LEFT_ALONE_SECONDS and await self._is_dead():
             self.lose(UNKNOWN_THERE)
         self.early = None
@@ -152,8 +151,7 @@ class GatewayKernel(MessagingKernel):
         return reply
 
     async def look_for_lost_replies(self) -> None:
-        """See MessagingKernel; what the server replayed before anybody followed the cell is heard now."""
-        early, self.early = self.early, None
+        early, self.early = self.early, None  # what the server replayed before anybody followed the cell
         for message in early or ():
             self.hear(message)
         await super().look_for_lost_replies()
@@ -213,7 +211,6 @@ class GatewayKernel(MessagingKernel):
                 _log.warning("gateway_frame_unreadable", **about)
 
     def hear(self, message: Message) -> None:
-        """Give a message to whom it concerns; its server may say that the process is gone."""
         state = message.state if message.channel == "iopub" else None
         if state in _STATE_LOST or (self.is_settled and state == "starting"):
             self.lose(f"its process ended (its server says {state!r})")
@@ -223,7 +220,6 @@ class GatewayKernel(MessagingKernel):
             super().hear(message)
 
     def take_output(self, message: Message, request: Request | None) -> None:
-        """Record output; words of the server's own are none."""
         text = str(message.content.get("text")) if message.type == "stream" else ""
         if message.content.get("name") == "stderr" and (held_back := _HELD_BACK.match(text)):
             self._is_missing(
@@ -241,7 +237,6 @@ class GatewayKernel(MessagingKernel):
     # -- its end -----------------------------------------------------------------------------------------------------
 
     def gone(self) -> KernelGoneError:
-        """Return the error of a cell whose kernel is gone."""
         return KernelGoneError(f"The kernel at {self._client.shown} is gone: {self._why}. Its variables are lost.")
 
     def lose(self, why: str) -> None:
@@ -303,7 +298,6 @@ class GatewayKernel(MessagingKernel):
         return self._deleting
 
     async def close(self) -> None:
-        """Let go of the connections; the kernel goes on living."""
         if self._deleting is not None:
             await asyncio.wait([self._deleting], timeout=LEAVE_SECONDS)
         tasks: list[asyncio.Task[Any]] = [each for each in (self._reader, self._deleting) if each is not None]
