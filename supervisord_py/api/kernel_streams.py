@@ -42,7 +42,6 @@ Document = dict[str, Any]
 Work = Callable[[Callable[[CallEvent], None]], Coroutine[Any, Any, Document]]
 RESUME_SECONDS = 5.0  # how long a call told as server-sent events waits for a client that was cut off
 _DRAIN_SHARE = 0.8  # of what requests get when the control plane is replaced: the rest is for telling that it is
-_DONE = "done"
 _SEEN = re.compile("(?P<call>[0-9a-f]{16}):(?:done|([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})-(-1|[0-9]{1,18}))")
 
 
@@ -128,12 +127,9 @@ class HeldCall:
         finally:
             self._followers -= 1
             if not self._followers:
-                if self._hold_seconds > 0 and not self.is_told and not self._live.closing.is_set():
-                    self._timer = asyncio.get_running_loop().call_later(self._hold_seconds, self.let_go)
-                else:
-                    self.let_go()
-                    if self._ends_with_client and not self._live.closing.is_set():
-                        await asyncio.wait({self.work})
+                comes_back = not self.is_told and not self._live.closing.is_set()
+                seconds = self._hold_seconds if comes_back else 0.0
+                self._timer = asyncio.get_running_loop().call_later(seconds, self.let_go)
 
     def let_go(self) -> None:
         """Nobody comes back: the work ends where it ends with its client; the room says so where we are replaced."""
@@ -197,7 +193,7 @@ async def _frames(media: str, held: HeldCall, place: Place) -> AsyncGenerator[by
                 at = "-".join(map(str, item[0]))
                 yield frame(media, item[1], identifier=f"{held.id}:{at}", event=item[1]["event"])
     done = {"event": "done", "result": held.result()}
-    yield frame(media, done, identifier=f"{held.id}:{_DONE}", event="done")
+    yield frame(media, done, identifier=f"{held.id}:done", event="done")
 
 
 async def _documents(held: HeldCall, place: Place) -> AsyncGenerator[tuple[Place, Document], None]:

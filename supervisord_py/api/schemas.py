@@ -36,17 +36,10 @@ _MISSING = re.compile("the key '(.+)' is missing")
 _SHOWN = 80
 
 Text = Annotated[str, Meta(pattern=r"\S")]
-Seconds = Annotated[float, Meta(ge=0, le=7 * 86400, description="seconds")]
-Amount = Annotated[float, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=0, le=50, description="of the coming times")]
+Seconds = Annotated[float, Meta(ge=0, le=7 * 86400)]
 Position = Annotated[int, Meta(ge=0, le=LONGEST)]
-PageBytes = Annotated[int, Meta(ge=1, le=16 * 1024 * 1024, description="at most so many bytes")]
-Units = Annotated[list[str], Meta(description="`x`, `tool:x`, or a glob; may be repeated")]
-Follow = Annotated[bool, Meta(description="1: go on with what is to come")]
-Wait = Annotated[bool, Meta(description="0: answer at once, the work goes on")]
-WaitFinal = Annotated[bool, Meta(description="1: answer once it is final")]
+PageBytes = Annotated[int, Meta(ge=1, le=16 * 1024 * 1024)]
 Moment = Annotated[str, Meta(description="RFC 3339, or an age like 10m")]
-Directory = Annotated[str, Meta(description="absolute; decides between sessions of one name")]
 
 
 class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -54,25 +47,25 @@ class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class UnitsQuery(Query):
-    unit: Units = []
+    unit: list[str] = []
 
 
 class NamesQuery(Query):
-    name: Units = []
+    name: list[str] = []
 
 
 class EventsQuery(Query):
-    follow: Follow = False
-    unit: Annotated[str, Meta(description="only what concerns this unit")] | None = None
-    after: Annotated[int, Meta(ge=0, le=LONGEST, description="only later ids; 0: all that is kept")] | None = None
-    limit: Annotated[int, Meta(ge=1, le=100_000, description="at most so many past events")] | None = None
+    follow: bool = False
+    unit: str | None = None
+    after: Position | None = None
+    limit: Annotated[int, Meta(ge=1, le=100_000)] | None = None
 
 
 class LogsQuery(Query):
-    follow: Follow = False
+    follow: bool = False
     since: Moment | None = None
     stream: Literal["stdout", "stderr"] | None = None
-    lines: Annotated[int, Meta(ge=0, le=1_000_000, description="only the last so many")] | None = None
+    lines: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     cursor: Position | None = None
 
 
@@ -81,16 +74,16 @@ class TimeoutQuery(Query):
 
 
 class RunQuery(TimeoutQuery):
-    keep_alive: Annotated[float, Meta(ge=-1, le=1e9, description="seconds; 0 none, -1 for ever")] | None = None
+    keep_alive: Annotated[float, Meta(ge=-1, le=1e9)] | None = None
 
 
 class WorkQuery(TimeoutQuery):
-    wait: Wait = True
+    wait: bool = True
 
 
 class BatchQuery(TimeoutQuery):
-    unit: Units = []
-    wait: Wait | None = None
+    unit: list[str] = []
+    wait: bool | None = None
 
 
 class UntilQuery(TimeoutQuery):
@@ -98,27 +91,27 @@ class UntilQuery(TimeoutQuery):
 
 
 class AllQuery(Query):
-    all: Annotated[bool, Meta(description="1: stop the children as well")] = False
+    all: bool = False
 
 
 class ForceQuery(Query):
-    force: Annotated[bool, Meta(description="1: stop it first; also outside the tools directory")] = False
+    force: bool = False
 
 
 class PinQuery(Query):
-    forever: Annotated[bool, Meta(description="1: exempt from age as well")] = False
+    forever: bool = False
 
 
 class SessionQuery(Query):
-    cwd: Directory | None = None
+    cwd: str | None = None
 
 
 class SessionWorkQuery(WorkQuery):
-    cwd: Directory | None = None
+    cwd: str | None = None
 
 
 class InterruptQuery(SessionQuery):
-    cell: Annotated[str, Meta(description="only if this cell is the running one")] | None = None
+    cell: str | None = None
 
 
 class CellPageQuery(SessionQuery):
@@ -128,15 +121,15 @@ class CellPageQuery(SessionQuery):
 
 
 class PipeQuery(Query):
-    rendered: Annotated[bool, Meta(description="1: with the prompt that it would be run with now")] = False
+    rendered: bool = False
 
 
 class FinalQuery(Query):
-    wait: WaitFinal = False
+    wait: bool = False
 
 
 class NextQuery(Query):
-    count: Count = 5
+    count: Annotated[int, Meta(ge=0, le=50)] = 5
 
 
 class ExecutionsQuery(Query):
@@ -144,7 +137,7 @@ class ExecutionsQuery(Query):
     since: Moment | None = None
     until: Moment | None = None
     limit: Annotated[int, Meta(ge=1, le=MOST_PAGE)] = DEFAULT_PAGE
-    cursor: Annotated[int, Meta(ge=0, le=LONGEST, description="next_cursor of the page before")] | None = None
+    cursor: Position | None = None
 
 
 class AllExecutionsQuery(ExecutionsQuery):
@@ -224,7 +217,7 @@ class StartKernel(Place):
     env: dict[str, str] | None = None
     arguments: list[Annotated[str, Meta(pattern=r"^[^\x00]*$")]] | None = None
     owner: Literal["session", "jupyter"] | None = None
-    timeout: Amount | None = None
+    timeout: Annotated[float, Meta(ge=0)] | None = None
     explain: bool | None = None
 
 
