@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from supervisord_py.api.idempotency import Copy
     from supervisord_py.api.kernel_streams import HeldCall
     from supervisord_py.api.metrics import Counts
     from supervisord_py.kernels.room import Kernels
@@ -185,15 +184,14 @@ async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
 
 
 class Call:
-    """One request with everything that its route may use. `copy` takes an answer written piece by piece, for replay."""
+    """One request with everything that its route may use."""
 
-    __slots__ = ("context", "copy", "live", "request")
+    __slots__ = ("context", "live", "request")
 
     def __init__(self, request: web.Request, context: ApiContext, live: Live) -> None:
         self.request = request
         self.context = context
         self.live = live
-        self.copy: Copy | None = None
 
     def path(self, name: str) -> str:
         """Return a part of the path, decoded."""

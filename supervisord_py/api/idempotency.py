@@ -53,17 +53,14 @@ async def answer_once(
     known = await records.claim(ledger, key, name, digest, time.time())
     if known is not None:
         return _again(known, digest)
-    copy = call.copy = Copy(_KEPT_BYTES)
     outcome: tuple[int, str, bytes] | None = _failed(InternalError("The first request with this key failed by a bug."))
     try:
         response = await answer()
-        if not copy.status and isinstance(response, web.Response) and isinstance(response.body, bytes | bytearray):
-            copy.begin(response.status, response.content_type)
-            copy.chunk(bytes(response.body))
-        if streams or copy.too_long or not copy.status:
-            outcome = response.status, _NOT_KEPT, b""
+        body = response.body if isinstance(response, web.Response) and not streams else None
+        if isinstance(body, bytes | bytearray) and len(body) <= _KEPT_BYTES:
+            outcome = response.status, response.content_type, bytes(body)
         else:
-            outcome = copy.status, copy.content_type, bytes(copy.body)
+            outcome = response.status, _NOT_KEPT, b""
         return response
     except PxError as error:
         outcome = None if error.kind in NOTHING_BEGUN else _failed(error)
@@ -99,26 +96,3 @@ def _again(known: Known, digest: str) -> web.Response:
 
 def _failed(error: PxError) -> tuple[int, str, bytes]:
     return error.status, PROBLEM, json_bytes(error.problem())
-
-
-class Copy:
-    """Keeps what goes to the client, up to a limit. Given to whoever writes the answer piece by piece."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.status = 0
-        self.content_type = ""
-        self.body = bytearray()
-        self.too_long = False
-
-    def begin(self, status: int, content_type: str) -> None:
-        """Note the head of the answer."""
-        self.status, self.content_type = status, content_type
-
-    def chunk(self, piece: bytes) -> None:
-        """Note a piece of the body; nothing is kept of an answer over the limit."""
-        if len(self.body) + len(piece) > self._limit:
-            self.too_long = True
-            self.body.clear()
-        if not self.too_long:
-            self.body += piece

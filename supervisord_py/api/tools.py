@@ -108,7 +108,6 @@ async def run(call: Call, query: s.RunQuery) -> web.StreamResponse:
         streaming=call.request.path.endswith("/stream"),
         timeout_seconds=query.timeout,
         keep_alive=query.keep_alive,
-        tee=call.copy,
     )
 
 

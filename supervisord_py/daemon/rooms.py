@@ -5,9 +5,10 @@ Law: the token of a gateway leaves the settings here, goes into one value that h
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from supervisord_py.api.context import ApiConfig, TcpAccess
 from supervisord_py.kernels.config import (
@@ -29,15 +30,14 @@ if TYPE_CHECKING:
     from supervisord_py.daemon.paths import Paths
     from supervisord_py.daemon.settings import Loaded
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 MIB = 1024 * 1024
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def _of(kind: type[T], section: Any, prefix: str = "", **others: Any) -> T:
     """Return a room's value: fields that are called as a setting, behind a prefix, are that setting."""
-    of_struct = getattr(kind, "__struct_fields__", None)
-    names = of_struct or [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    names = kind.__struct_fields__
     given = {name: getattr(section, prefix + name) for name in names if hasattr(section, prefix + name)}
     return kind(**{**given, **others})
 

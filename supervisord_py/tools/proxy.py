@@ -18,7 +18,7 @@ import json
 import shutil
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import aiohttp
 import msgspec
@@ -73,13 +73,6 @@ _OWN_HEADERS = frozenset({
 """What belongs to one connection, or is said by the server that says it."""
 
 
-class AnswerTee(Protocol):
-    """Hears what goes to the client."""
-
-    def begin(self, status: int, content_type: str) -> None: ...
-    def chunk(self, data: bytes) -> None: ...
-
-
 class RunRequest(msgspec.Struct, frozen=True):
     """What is asked of a tool.
 
@@ -115,7 +108,6 @@ async def forward(
     streaming: bool,
     timeout_seconds: float | None = None,
     keep_alive: float | None = None,
-    tee: AnswerTee | None = None,
 ) -> web.StreamResponse:
     """Run a tool for an HTTP request and answer it; the bounds are those of `RunRequest`.
 
@@ -137,14 +129,10 @@ async def forward(
             headers["X-Px-Cold-Start"] = str(run.cold_start_ms)
         if run.chunks is None:
             return web.Response(status=run.status, headers=headers, body=run.body)
-        if tee is not None:
-            tee.begin(run.status, headers.get("Content-Type", ""))
         response = web.StreamResponse(status=run.status, headers=headers)
         await response.prepare(request)
         async for chunk in run.chunks:
             await response.write(chunk)
-            if tee is not None:
-                tee.chunk(chunk)
         await response.write_eof()
         return response
 

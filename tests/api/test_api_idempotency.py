@@ -29,21 +29,13 @@ class Tool:
         self.gate: asyncio.Event | None = None
         self.failure: Exception | None = None
 
-    async def forward(self, _: Any, request: web.Request, __: str, *, tee: Any, **___: Any) -> web.StreamResponse:
+    async def forward(self, *_: Any, **__: Any) -> web.StreamResponse:
         self.runs += 1
         if self.gate is not None:
             await self.gate.wait()
         if self.failure is not None:
             raise self.failure
-        response = web.StreamResponse(status=201)
-        response.content_type = "image/png"
-        await response.prepare(request)
-        body = bytes([self.runs]) * self.size
-        if tee is not None:
-            tee.begin(201, "image/png")
-            tee.chunk(body)
-        await response.write(body)
-        return response
+        return web.Response(status=201, content_type="image/png", body=bytes([self.runs]) * self.size)
 
 
 @pytest.fixture

@@ -18,39 +18,28 @@ if TYPE_CHECKING:
     from tools.tool_house import ToolHouse
 
 
-class Tee:
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    @property
-    def has_begun(self) -> bool:
-        return bool(self.heard)
-
-    def begin(self, status: int, content_type: str) -> None:
-        self.heard.append((status, content_type))
-
-    def chunk(self, data: bytes) -> None:
-        self.heard.append(data)
-
-
 class Front:
     """A minimal API: two routes, and problem documents for errors."""
 
     def __init__(self, house: ToolHouse) -> None:
         self.house = house
-        self.tee = Tee()
+        self.has_begun = False
         self.client: aiohttp.ClientSession
         self._runner: web.AppRunner
 
     async def open(self) -> Front:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_post("/{tool}/{verb}", self._run)
+        app.on_response_prepare.append(self._begin)
         self._runner = web.AppRunner(app, handler_cancellation=True)
         await self._runner.setup()
         path = str(self.house.rig.dir / "api")
         await web.UnixSite(self._runner, path).start()
         self.client = aiohttp.ClientSession("http://px", connector=aiohttp.UnixConnector(path))
         return self
+
+    async def _begin(self, _: web.Request, response: web.StreamResponse) -> None:
+        self.has_begun |= not isinstance(response, web.Response)
 
     async def close(self) -> None:
         await self.client.close()
@@ -60,9 +49,9 @@ class Front:
         streaming = request.match_info["verb"] == "stream"
         try:
             spec = self.house.catalog.get(request.match_info["tool"])
-            return await proxy.forward(self.house.launcher, request, spec, streaming=streaming, tee=self.tee)
+            return await proxy.forward(self.house.launcher, request, spec, streaming=streaming)
         except PxError as error:
-            if self.tee.has_begun:  # as the API does it: no clean end for a stream that broke off
+            if self.has_begun:  # as the API does it: no clean end for a stream that broke off
                 assert request.transport is not None
                 request.transport.abort()
                 raise
