@@ -121,9 +121,9 @@ def early_exit(launch: Launch, end: End) -> PxError:
         return _as_it_said(launch, said, facts)
     words = last_lines(end.stderr_tail, _TAIL_LINES_SHOWN).strip()[:300]
     return StartFailedError(
-        f"{_unit(launch)} {how_it_ended(end)} before it was ready: {words or 'it wrote nothing to stderr'}",
-        hint=f"see `pxctl logs {_unit(launch)}`",
-        unit=_unit(launch),
+        f"{launch.unit} {how_it_ended(end)} before it was ready: {words or 'it wrote nothing to stderr'}",
+        hint=f"see `pxctl logs {launch.unit}`",
+        unit=launch.unit,
         **facts,
     )
 
@@ -131,9 +131,9 @@ def early_exit(launch: Launch, end: End) -> PxError:
 def not_ready(launch: Launch, seconds: float, seen: str) -> PxError:
     """Return the error of a start that lives but did not answer in time; `seen`: what was heard of it, as a clause."""
     return ReadinessTimeoutError(
-        f"{_unit(launch)} was not ready within {seconds:.1f} s: {seen}",
-        hint=f"give the call more time (`--timeout`), or see `pxctl logs {_unit(launch)}`",
-        unit=_unit(launch),
+        f"{launch.unit} was not ready within {seconds:.1f} s: {seen}",
+        hint=f"give the call more time (`--timeout`), or see `pxctl logs {launch.unit}`",
+        unit=launch.unit,
         reason=Reason.READINESS_TIMEOUT.value,
         interpreter=launch.interpreter,
         kernelspec=launch.kernelspec,
@@ -143,9 +143,9 @@ def not_ready(launch: Launch, seconds: float, seen: str) -> PxError:
 def no_place(launch: Launch, error: OSError) -> PxError:
     """Return the error of a start whose run folder could not be made."""
     return StartFailedError(
-        f"{_unit(launch)} was not started: its connection file cannot be written: {error}",
+        f"{launch.unit} was not started: its connection file cannot be written: {error}",
         hint="see `pxctl doctor`",
-        unit=_unit(launch),
+        unit=launch.unit,
         reason=Reason.SPAWN_FAILED.value,
         stage="connection_file",
         errno=error.errno,
@@ -164,10 +164,6 @@ def launcher_said(tail: str) -> dict[str, Any]:
     return {}
 
 
-def _unit(launch: Launch) -> str:
-    return f"kernel:{launch.session_id}"
-
-
 _PIP = "run `{python} -m pip install ipykernel`"
 _KINDS = {
     "ipykernel": ("{interpreter} (Python {version}) cannot import ipykernel: {detail}", _PIP),
@@ -182,7 +178,7 @@ def _as_it_said(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> 
     told: dict[str, Any] = dict.fromkeys(("version", "detail", "path")) | said
     told |= {"interpreter": launch.interpreter, "python": shlex.quote(str(launch.interpreter))}
     what, hint = (text.format(**told) for text in _KINDS[str(said["error"])])
-    return StartFailedError(f"{_unit(launch)} was not started: {what}", hint=hint, unit=_unit(launch), **facts)
+    return StartFailedError(f"{launch.unit} was not started: {what}", hint=hint, unit=launch.unit, **facts)
 
 
 # -- why a call got none -----------------------------------------------------------------------------------------------

@@ -75,14 +75,8 @@ def traces(request: CallRequest) -> tuple[int, ...]:
 class Kernels:
     """Sessions, their kernels, and calls. `open` it where the loop runs; end it with `close` or `detach`.
 
-    Args:
-        placement: Where processes come from.
-        ledger: Where sessions, lives and cells are written down.
-        config: What the settings say.
-        events: Where it is told what happens.
-        environ: The daemon's environment, to pick from.
-        own: Harmless variables of ours that every kernel gets.
-        make_backend: Makes a backend; tests put their own here.
+    `environ` is the daemon's environment, to pick from; `own` are harmless variables of ours that every kernel gets;
+    `make_backend` makes a backend: tests put their own here.
     """
 
     def __init__(
@@ -259,7 +253,10 @@ class Kernels:
         """As `start`; the first says whether a kernel was started for it."""
         self._refuse_at_the_end()
         patience = self.config.start_seconds if request.timeout_seconds is None else request.timeout_seconds
-        session = await self._session_to_start(request, asyncio.get_running_loop().time() + patience, tell)
+        deadline = asyncio.get_running_loop().time() + patience
+        session = await self._session_of(request.name, request, request.owner, deadline, tell)
+        session.extra = dict(request.env) or session.extra
+        session.arguments = request.arguments or session.arguments
         return await self._acquire(session, Want.START, patience, tell), session.view()
 
     async def _acquire(
@@ -270,21 +267,6 @@ class Kernels:
         waiter = KernelWaiter(session=session, want=want, granted=loop.create_future(), tell=tell)
         await self.pool.acquire(waiter, loop.time() + patience)
         return waiter.is_cold
-
-    async def _session_to_start(
-        self, request: StartRequest, deadline: float, tell: Callable[[CallEvent], None]
-    ) -> LiveSession:
-        session = self.register.get(request.name)
-        if session is None:
-            asked = self._choose_request(request, deadline, extra=request.env)
-            chosen = await self._resolve(asked, tell)
-            name = call_rules.session_name(request.name)
-            session = self._session_of(name, chosen, request.owner, request.environ)
-        elif session.kernel is None:
-            await asyncio.to_thread(check_folder, session)
-        session.extra = dict(request.env) or session.extra
-        session.arguments = request.arguments or session.arguments
-        return session
 
     async def stop(self, session_id: str, reason: Reason = Reason.STOPPED) -> tuple[int, ...]:
         """Stop a session's kernel, busy or not; return the pids that survived, () when nothing of it is left.
@@ -373,35 +355,46 @@ class Kernels:
         is_as_before = last is not None and (last.environ, last.seen) == (request.environ, seen)
         if last is not None and is_as_before and last.is_fresh(loop.time()):
             return last.session
-        session = await self._choose_session(request, deadline, tell)
+        owner = Owner.PER_CALL if request.per_call else Owner.SESSION
+        session = await self._session_of(request.session, request, owner, deadline, tell)
+        if request.reset:
+            await asyncio.to_thread(check_folder, session)
         if is_usual:
             if len(self._recent) >= RECENT_MAX:
                 self._recent.clear()
             self._recent[place] = RecentCall(session, request.environ, seen, loop.time())
         return session
 
-    async def _choose_session(
-        self, request: CallRequest, deadline: float, tell: Callable[[CallEvent], None]
+    async def _session_of(
+        self,
+        name: str,  # or id
+        request: StartRequest | CallRequest,
+        owner: Owner,
+        deadline: float,
+        tell: Callable[[CallEvent], None],
     ) -> LiveSession:
-        known = self.register.get(request.session)
-        if known is not None and not request.per_call:
-            if known.kernel is None or request.reset:
+        """Return the session that is meant, with the choice for its next start; made where there is none."""
+        known = self.register.get(name)
+        if known is not None and owner is not Owner.PER_CALL:
+            if known.kernel is None:
                 await asyncio.to_thread(check_folder, known)
             return known
-        name = known.key.name if known else call_rules.session_name(request.session)
+        name = known.key.name if known else call_rules.session_name(name)
         if known is not None and request.interpreter is None and request.kernelspec is None:
             asked = known.choose_request(deadline)
         else:
-            asked = self._choose_request(request, deadline)
-            asked = replace(asked, cwd=asked.cwd or (known.key.cwd if known else None))
-        chosen = await self._resolve(asked, tell)
-        if request.per_call:
+            cwd = request.cwd or (known.key.cwd if known else None)
+            asked = replace(self._choose_request(request, deadline), cwd=cwd)
+        choice = await self.resolver.resolve(asked, self.config, progress=lambda line: tell(Notice(line)))
+        if owner is Owner.PER_CALL:
             name = f"{name[:50]}.{secrets.token_hex(4)}"
-        return self._session_of(name, chosen, Owner.PER_CALL if request.per_call else Owner.SESSION, request.environ)
+        key = SessionKey(name, choice.cwd, choice.key, choice.backend)
+        session = self.register.ensure(key, choice.language, owner)
+        session.adopt(choice)
+        session.environ = dict(request.environ)
+        return session
 
-    def _choose_request(
-        self, request: StartRequest | CallRequest, deadline: float | None = None, extra: Mapping[str, str] = NOTHING
-    ) -> ChooseRequest:
+    def _choose_request(self, request: StartRequest | CallRequest, deadline: float | None = None) -> ChooseRequest:
         """Return for what an interpreter is wanted. Raises ConflictError: the settings turn that kind of cells off."""
         is_bash = request.language == BASH or request.backend is BackendName.BASH
         expose = self.config.expose
@@ -416,21 +409,10 @@ class Kernels:
             kernelspec=request.kernelspec,
             backend=BackendName.BASH if is_bash else request.backend or self.config.backend,
             language=BASH if is_bash else request.language,
-            extra=extra,
+            extra=request.env if isinstance(request, StartRequest) else NOTHING,
             environ=request.environ,
             deadline=deadline,
         )
-
-    async def _resolve(self, asked: ChooseRequest, tell: Callable[[CallEvent], None]) -> Choice:
-        return await self.resolver.resolve(asked, self.config, progress=lambda line: tell(Notice(line)))
-
-    def _session_of(self, name: str, choice: Choice, owner: Owner, environ: Mapping[str, str]) -> LiveSession:
-        """Return the session that a name and a choice make, with the choice for its next start."""
-        key = SessionKey(name, choice.cwd, choice.key, choice.backend)
-        session = self.register.ensure(key, choice.language, owner)
-        session.adopt(choice)
-        session.environ = dict(environ)
-        return session
 
     def _refuse_at_the_end(self) -> None:
         if self._ending is not None:
