@@ -159,8 +159,6 @@ ParserName = Literal["text", "pi-jsonl", "claude-json", "codex-jsonl", "gemini-j
 
 
 class PromptBy(StrEnum):
-    """How the agent is given the prompt."""
-
     STDIN = "stdin"
     FILE = "file"
     ARG = "arg"
@@ -324,8 +322,6 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
 
 
 class Adapters(msgspec.Struct, frozen=True):
-    """Adapters by name."""
-
     agents: dict[str, AgentSpec]
     broken: dict[str, list[Problem]] = {}  # of agents that cannot be used, every problem
     file_problem: Problem | None = None  # why the user's file as a whole cannot be read

@@ -110,8 +110,6 @@ class ChangeKind(StrEnum):
 
 
 class Change(NamedTuple):
-    """What became of which pipe."""
-
     kind: ChangeKind
     name: str
 

@@ -34,8 +34,6 @@ LOOK_SECONDS = 1.0  # so long it is believed that a program is there, or is not
 
 
 class PipeFaults:
-    """Finds what keeps pipes from running."""
-
     def __init__(self, room: Pipes) -> None:
         self._room = room
         self._shelf = room.shelf
@@ -109,8 +107,6 @@ _CHECKS = {
 
 
 class CheckStatus(StrEnum):
-    """How a check came out."""
-
     PASS = "pass"  # noqa: S105 - the word of the report, no password
     WARN = "warn"
     FAIL = "fail"

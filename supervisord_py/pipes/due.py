@@ -64,15 +64,11 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """Run it now."""
-
     at: float  # the latest due instant, not after now: what `last_due` becomes
     why: str  # a sentence for people
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Not yet."""
-
     until: float  # wall-clock instant of the next run, as the clocks stand
     why: str  # a sentence for people
     decided: str = ""  # on the way to it: a run was put off, or not made good

@@ -120,14 +120,11 @@ _log = structlog.get_logger(__name__)
 
 
 class EventSources:
-    """Listens for what pipes wait for."""
-
     def __init__(self, room: Pipes) -> None:
         self._room = room
         self._wake = asyncio.Event()
 
     def close(self) -> None:
-        """Hear no more."""
         self._room.events.listeners.discard(self.hear)
 
     def look(self) -> None:

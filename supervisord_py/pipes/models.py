@@ -29,7 +29,6 @@ class EventPattern(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """As it stands in the file."""
         return self.event if self.subject is None else f"{self.event}:{self.subject}"
 
 
@@ -143,7 +142,6 @@ class PublishedEvent(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As patterns and claims name it."""
         return self.name if self.subject is None else f"{self.name}:{self.subject}"
 
 
@@ -162,8 +160,6 @@ class Suppressed(msgspec.Struct, frozen=True):
 
 
 class EventClaims(msgspec.Struct, frozen=True):
-    """What became of an event."""
-
     claimed: tuple[Claimed, ...] = ()
     suppressed: tuple[Suppressed, ...] = ()
 
@@ -176,8 +172,6 @@ class LastDecision(msgspec.Struct, frozen=True):
 
 
 class PipeView(msgspec.Struct, frozen=True):
-    """A pipe as it stands."""
-
     name: str
     enabled: bool  # the wish of this machine, else what the file says
     schedule: str | None  # as written in the file
@@ -215,8 +209,6 @@ class GroupView(msgspec.Struct, frozen=True):
 
 
 class NextReport(msgspec.Struct, frozen=True):
-    """When a pipe is due, and why."""
-
     name: str
     enabled: bool
     schedule: str | None
@@ -230,8 +222,6 @@ class NextReport(msgspec.Struct, frozen=True):
 
 
 class PipesHealth(msgspec.Struct, frozen=True):
-    """How the room is."""
-
     scheduler_running: bool  # False before the listener is up, and after the end
     scheduler_restarts: int  # how often its loop died and was started again
     scheduler_error: str | None  # of the last such death

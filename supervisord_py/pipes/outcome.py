@@ -31,8 +31,6 @@ _FLAGS = re.MULTILINE | re.IGNORECASE
 
 
 class Requirement(StrEnum):
-    """What an execution must have given, beside a good exit code."""
-
     NOTHING = "nothing"
     TEXT = "text"  # something other than white space on stdout
     FINAL_TEXT = "final_text"  # a last answer with text that ended normally

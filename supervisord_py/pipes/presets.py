@@ -52,8 +52,6 @@ class PresetTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Presets(msgspec.Struct, frozen=True):
-    """All presets of a file, in its order."""
-
     file: str
     by_id: dict[str, Preset] = {}
     default_id: str | None = None  # the one with `default = true`; it may be a broken one

@@ -149,7 +149,6 @@ class Timetable:
         self.last_error: str | None = None
 
     def start(self) -> None:
-        """Begin to ask which pipes are due."""
         if not self._seed:
             self._seed = self._room.placement.new_key().partition(".")[0]
             self._room.task(self.run())
@@ -159,7 +158,6 @@ class Timetable:
         self._bell.set()
 
     def reconfigure(self) -> None:
-        """Go on with the room's new settings."""
         self._ask_all_again(self.now())
         self.wake()
 
@@ -174,7 +172,6 @@ class Timetable:
         return entry.decision if entry and entry.definition.schedule == pipe.schedule else None
 
     async def run(self) -> None:
-        """Ask and start until cancelled."""
         backoff = Backoff(self.restart_policy)
         while True:
             try:
