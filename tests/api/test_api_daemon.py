@@ -7,17 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from jsonschema_rs import meta
 
-from api.api_rig import DEADLINE, STDERR, Output, Rig, serving
+from api.api_rig import DEADLINE, STDERR, Output, Rig
 from supervisord_py.api import app
-from supervisord_py.api.context import CutOff
 from supervisord_py.api.openapi import openapi_document
 from supervisord_py.api.routes import ROUTES
-from supervisord_py.api.status import reached
-from supervisord_py.api.units import UnitView
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.pipe_executions import Status
@@ -40,28 +36,6 @@ async def test_doctor_checks_everything_and_every_trouble_has_a_repair(rig: Rig)
     assert {check["status"] for check in found.values()} <= {"ok", "warn", "fail"}
     assert all(check["repair"] for check in found.values() if check["status"] != "ok")
     assert found["mode:pxd.sock"]["status"] == "ok"
-
-
-@pytest.mark.parametrize(
-    ("goal", "word", "began", "verdict"),
-    [
-        ("ready", "ready", False, True),
-        ("ready", "busy", False, True),
-        ("ready", "starting", True, None),
-        ("ready", "cold", False, None),
-        ("ready", "cold", True, False),
-        ("ready", "failed", False, False),
-        ("stopped", "cold", False, True),
-        ("stopped", "failed", False, True),
-        ("stopped", "stopping", False, None),
-        ("done", "busy", False, None),
-        ("done", "ready", False, True),
-        ("done", "cold", False, True),
-        ("done", "failed", False, False),
-    ],
-)
-def test_when_a_goal_is_reached(goal: str, word: str, *, began: bool, verdict: bool | None) -> None:
-    assert reached(goal, UnitView(unit="tool:x", kind="tool", name="x", state=word), began=began) is verdict
 
 
 async def test_waiting_ends_with_the_event_that_changed_the_state(rig: Rig) -> None:
@@ -157,17 +131,6 @@ async def test_why_a_kernel_that_was_started_anew_tells_how_the_one_before_ended
         "The life before this one ended: a signal that this daemon did not send ended it (signal 11)."
     )
     assert document["reason"] is None, "it is not the reason of anything that is"
-
-
-async def test_what_was_cut_off_is_told_by_daemon_and_doctor(rig: Rig, short_tmp: Path) -> None:
-    context = msgspec.structs.replace(rig.context, interrupted=(CutOff("i.1", "tool:x", 7),))
-    async with serving(context, short_tmp / "other.sock") as (_, client):
-        async with client.get("/api/daemon") as answer:
-            assert (await answer.json())["interrupted"] == [{"instance": "i.1", "unit": "tool:x", "pid": 7}]
-        async with client.get("/api/doctor") as answer:
-            checks = {check["name"]: check for check in (await answer.json())["checks"]}
-    assert checks["interrupted"]["status"] == "warn"
-    assert "tool:x" in checks["interrupted"]["detail"]
 
 
 def test_the_description_is_sound() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +33,6 @@ async def ndjson(rig: Rig, query: str) -> list[dict[str, Any]]:
 async def take(answer: aiohttp.ClientResponse, count: int) -> bytes:
     async with asyncio.timeout(DEADLINE):
         return await answer.content.readexactly(count)
-
-
-async def test_since_a_time_or_an_age(rig: Rig, output: Output) -> None:
-    now = time.time()
-    output.write(b"old\n", moment=now - 7200)
-    output.write(b"new\n", moment=now - 60)
-    assert (await rig.get("/api/units/x/logs?since=10m"))[1] == b"new\n"
-    assert (await rig.get("/api/units/x/logs?since=3h"))[1] == b"old\nnew\n"
-    assert (await rig.get("/api/units/x/logs?since=3h&lines=1"))[1] == b"new\n"
-    assert (await rig.get("/api/units/x/logs?since=2001-01-01T00:00:00Z"))[1] == b"old\nnew\n"
-    status, problem, _ = await rig.get("/api/units/x/logs?since=yesterday")
-    assert (status, problem["parameter"]) == (400, "since")
 
 
 async def test_bytes_that_are_no_text_are_given_as_base64(rig: Rig, output: Output) -> None:

@@ -14,7 +14,7 @@ import pytest
 from api.api_rig import DEADLINE, Rig, api_rig, until
 from api.kernel_fakes import Tell, key_of, result
 from kernels.cell_folder import Writer
-from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, PxError, TimedOutError
+from supervisord_py.errors import TimedOutError
 from supervisord_py.kernels.cell import (
     CallRequest,
     CallResult,
@@ -122,22 +122,6 @@ async def test_a_notebook_says_which_kernelspec_it_wants(
         if spec == "an-environment-elsewhere"
         else []
     )
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (InvalidInputError("no such folder", errors=[{"pointer": "/cwd", "message": "no such folder"}]), 422),
-        (ConflictError("own session"), 409),
-        (OverloadedError("the queue is full", retry_after_seconds=3), 429),
-        (TimedOutError("over before the first cell"), 504),
-    ],
-)
-async def test_a_call_that_never_ran_is_a_problem_whatever_was_accepted(rig: Rig, error: PxError, status: int) -> None:
-    rig.kernels.failure = error
-    for accept in ("application/json", "application/x-ndjson", "text/event-stream"):
-        got, problem, headers = await rig.ask("POST", PATH, {"code": "1"}, headers={"Accept": accept})
-        assert (got, problem["kind"], headers["Content-Type"][:24]) == (status, error.kind, "application/problem+json")
 
 
 async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig: Rig) -> None:

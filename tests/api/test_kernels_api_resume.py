@@ -21,7 +21,6 @@ from supervisord_py.kernels.cell import (
     CellDone,
     CellNews,
     CellStarted,
-    KernelStarting,
     Notice,
     Queued,
 )
@@ -175,14 +174,6 @@ async def test_one_that_was_cut_off_at_every_event_has_it_all_exactly_once(story
     assert story.runs == 2
 
 
-@pytest.mark.parametrize("seen", ["x", "0123456789abcdef", "0123456789abcdef:1-2--2", "0123456789abcdeg:0-0-0"])
-async def test_what_is_no_id_is_refused(story: Story, seen: str) -> None:
-    status, problem, _ = await story.rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": seen})
-    assert (status, problem["kind"]) == (400, "bad_request")
-    assert "Last-Event-ID" in problem["detail"]
-    assert story.runs == 0
-
-
 async def test_who_does_not_come_back_cancels_the_call(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_streams, "RESUME_SECONDS", 0.2)
     async with api_rig(short_tmp) as rig:
@@ -203,18 +194,3 @@ async def test_who_does_not_come_back_cancels_the_call(short_tmp: Path, monkeypa
         await asyncio.wait_for(cancelled.wait(), DEADLINE)
         status, _, _ = await rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": identifier})
         assert status == 404
-
-
-async def test_a_start_is_told_the_rest_as_well(rig: Rig) -> None:
-    rig.kernels.told = (Notice("building"), KernelStarting(SESSION, "/usr/bin/python3"))
-    rig.kernels.gate = asyncio.Event()
-    async with rig.client.post("/api/kernels", json={"name": "default"}, headers=SSE) as answer:
-        identifier, name, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
-        assert name == "notice"
-        answer.close()
-    rig.kernels.gate.set()
-    headers = {**SSE, "Last-Event-ID": identifier}
-    async with asyncio.timeout(DEADLINE), rig.client.post("/api/kernels", json={}, headers=headers) as answer:
-        told = events_of(await answer.content.read())
-    assert [name for _, name, _ in told] == ["starting", "done"]
-    assert [what for what, _ in rig.kernels.asked] == ["start"]

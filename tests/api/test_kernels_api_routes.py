@@ -10,8 +10,7 @@ from typing import Any
 from api.api_rig import Rig, until
 from api.kernel_fakes import key_of
 from supervisord_py.kernels.cell import KernelStarting, Notice, Queued
-from supervisord_py.kernels.session import BackendName, SessionState, StartRequest
-from supervisord_py.process.model import TreeStat
+from supervisord_py.kernels.session import BackendName, StartRequest
 
 MEMBERS = set(
     """
@@ -25,18 +24,6 @@ def write_cell(folder: Path, cell_id: str, out: bytes, *records: str) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / f"{cell_id}.out").write_bytes(out)
     (folder / f"{cell_id}.jsonl").write_text("".join(f"{record}\n" for record in records))
-
-
-async def test_the_list_has_every_session_with_what_its_tree_uses(rig: Rig) -> None:
-    first = rig.kernels.put("default")
-    rig.kernels.put("old", state=SessionState.STOPPED, pid=None, instance=None)
-    rig.placement.stats["00000000.K"] = TreeStat(123_456, 1.0, 2)
-    status, document, _ = await rig.get("/api/kernels")
-    assert (status, document["schema"]) == (200, "px.kernels/1")
-    assert [kernel["id"] for kernel in document["kernels"]] == [first.id, key_of("old").id]
-    assert document["kernels"][0]["rss_bytes"] == 123_456
-    assert set(document["kernels"][0]) >= MEMBERS
-    assert document["zygotes"] == []
 
 
 async def test_a_start_is_201_and_the_second_time_200(rig: Rig) -> None:
@@ -65,13 +52,6 @@ async def test_a_start_is_201_and_the_second_time_200(rig: Rig) -> None:
         )
     ]
     assert (await rig.ask("POST", "/api/kernels", body))[0] == 200
-
-
-async def test_a_stop_that_leaves_something_is_409_and_names_it(rig: Rig) -> None:
-    rig.kernels.put("work")
-    rig.kernels.survivors = (7, 8)
-    status, problem, _ = await rig.ask("DELETE", "/api/kernels/work")
-    assert (status, problem["kind"], problem["survivors"]) == (409, "survivors", [{"pid": 7}, {"pid": 8}])
 
 
 async def test_artifacts_come_with_their_type_and_no_other_file_does(rig: Rig) -> None:

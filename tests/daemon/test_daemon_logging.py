@@ -23,7 +23,6 @@ from supervisord_py.daemon.logging import (
     JournalHandler,
     configure_log,
     presentable,
-    stderr_is_journal,
 )
 from supervisord_py.errors import ConflictError
 
@@ -52,14 +51,6 @@ def stream() -> io.StringIO:
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
-
-
-def test_json_lines_begin_with_time_level_event(stream: io.StringIO) -> None:
-    structlog.get_logger().info("tool_started", unit="tool:x", pid=7, path=Path("/a"))
-    (line,) = lines(stream)
-    assert list(line)[:3] == ["time", "level", "event"]
-    assert line.pop("time").endswith("Z")
-    assert line == {"level": "info", "event": "tool_started", "unit": "tool:x", "pid": 7, "path": "/a"}
 
 
 def test_a_terminal_gets_lines_for_people() -> None:
@@ -211,13 +202,3 @@ def test_what_journald_does_not_take_goes_to_stderr_until_it_is_back(journald: J
         while "flood" not in journald.fell_back():
             log.info("flood")
     assert set(journald.fell_back()) == {"lonely", "flood"}
-
-
-def test_journal_stream_must_name_this_very_stderr(tmp_path: Path) -> None:
-    with (tmp_path / "f").open("w") as file:
-        seen = os.fstat(file.fileno())
-        assert stderr_is_journal(f"{seen.st_dev}:{seen.st_ino}", file)
-        assert not stderr_is_journal(f"{seen.st_dev}:{seen.st_ino + 1}", file)
-        assert not stderr_is_journal(None, file)
-    assert not stderr_is_journal("1:2", file)
-    assert not stderr_is_journal("1:2", io.StringIO())

@@ -20,7 +20,6 @@ from supervisord_py.daemon.settings import (
     keep_valid,
     read_settings,
     recall_valid,
-    restart_needed,
 )
 
 if TYPE_CHECKING:
@@ -105,16 +104,6 @@ def test_each_mistake_of_a_file_is_told_with_its_line_and_cure(
 ) -> None:
     file = f"{tmp_path}/pxd.toml"
     assert mistakes(load, text) == [file + line.replace("FILE", file) for line in told]
-
-
-def test_a_file_that_cannot_be_read(load: Callable[..., Loaded], tmp_path: Path) -> None:
-    file = tmp_path / "pxd.toml"
-    assert mistakes(load, named=True) == [f"{file}: cannot be read: No such file or directory"]
-    file.symlink_to(tmp_path / "nowhere")
-    assert mistakes(load) == [f"{file}: cannot be read: No such file or directory"]
-    file.unlink()
-    file.mkdir()
-    assert mistakes(load) == [f"{file}: cannot be read: Is a directory"]
 
 
 def test_mistakes_of_environment_and_flags_name_variable_and_flag(load: Callable[..., Loaded]) -> None:
@@ -234,17 +223,3 @@ def test_settings_in_force_are_recalled_with_their_secrets(load: Callable[..., L
     assert (tmp_path / VALID_NAME).stat().st_mode & 0o777 == 0o600
     with pytest.raises(OSError, match="No such file"):
         keep_valid(tmp_path / "none", loaded)
-
-
-@pytest.mark.parametrize(
-    ("key", "command"),
-    [
-        ("tools.warm_keep_max", None),
-        ("daemon.log_level", None),
-        ("tools.max_body_bytes", "pxctl daemon restart"),
-        ("api.listen", "pxctl daemon restart"),
-        ("logs.total_bytes", "pxctl daemon restart --all"),
-    ],
-)
-def test_what_a_changed_setting_needs(key: str, command: str | None) -> None:
-    assert restart_needed(key) == command

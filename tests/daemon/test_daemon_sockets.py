@@ -12,7 +12,7 @@ import pytest
 
 from supervisord_py.daemon.lock import AlreadyRunningError
 from supervisord_py.daemon.paths import PlaceError
-from supervisord_py.daemon.sockets import adopt_socket, bind_socket, inherited_socket
+from supervisord_py.daemon.sockets import adopt_socket, bind_socket
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,25 +57,6 @@ def test_a_full_backlog_is_a_living_daemon(short_tmp: Path, monkeypatch: pytest.
     with pytest.raises(AlreadyRunningError):
         bind_socket(short_tmp / "s")
     assert (short_tmp / "s").exists()
-
-
-def listening(path: Path) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.bind(str(path))
-    made.listen()
-    return made
-
-
-def test_a_socket_of_the_service_manager_is_taken_over(short_tmp: Path) -> None:
-    given = listening(short_tmp / "s")
-    fd = given.detach()
-    os.set_inheritable(fd, True)
-    environ = {"LISTEN_FDS": "1", "LISTEN_PID": "77"}
-    taken = inherited_socket(environ, 77, first=fd)
-    assert taken is not None
-    with taken:
-        assert taken.getsockname() == str(short_tmp / "s")
-        assert not taken.get_inheritable()
 
 
 def test_what_is_no_listening_unix_stream_socket_is_refused() -> None:
