@@ -7,11 +7,10 @@ cell is kept: retention removes it first.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, ValidationError, convert
@@ -22,14 +21,11 @@ from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter, told_by
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
-
-    from supervisord_py.kernels.backend import ExecuteRequest
 
 READ_BYTES = 64 * 1024
 CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-CAP_SECONDS = 1.0
 Size = Annotated[int, Meta(ge=0)]
 _EVENTS = {
     "display": ("data", "metadata", "display_id", "update"),
@@ -275,21 +271,3 @@ def as_event(record: Record) -> dict[str, Any] | None:
     if record.kind == "status":
         return {"event": "status", "status": record.event}
     return {"event": "notice", "text": record.capped_words} if record.kind == "capped" else None
-
-
-@asynccontextmanager
-async def held_to_cap(request: ExecuteRequest) -> AsyncIterator[None]:
-    """Cut the files of a running cell back to their cap, once a second: whoever writes there asks nobody."""
-    writer = CellWriter(str(request.cells_dir), request.cell_id, request.cell_bytes)
-
-    async def look() -> None:
-        while True:
-            await asyncio.sleep(CAP_SECONDS)
-            await asyncio.to_thread(writer.limit)
-
-    task = asyncio.create_task(look())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

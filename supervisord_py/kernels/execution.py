@@ -18,7 +18,7 @@ from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
 from supervisord_py.kernels.call_rules import CellOutcome, judge
 from supervisord_py.kernels.cell import CellNews, CellStatus, RungClimbed, Step, Variables
-from supervisord_py.kernels.cell_files import held_to_cap
+from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class CellExecution:
         self._hurries = 0  # cancels that are to be obeyed still: each makes one step due at once
         self._is_fatal = False  # something was sent that the kernel does not survive
         self._is_over = False
+        self._writer: CellWriter | None = None
         self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # see _tell_news
         kernel.run, kernel.has_run, kernel.session.has_cells = self, True, True
 
@@ -88,6 +89,13 @@ class CellExecution:
             async with asyncio.timeout(seconds):
                 while len(self.steps) <= known and not self._is_over:
                     await asyncio.wait({self._news})
+
+    def hold_to_cap(self) -> None:
+        """Cut the cell's files back to their cap: whoever writes there asks nobody. Blocking."""
+        config = self._room.config
+        folder = str(config.cells_dir / self._sent.session)
+        self._writer = self._writer or CellWriter(folder, self.cell_id, config.output.cell_bytes)
+        self._writer.limit()
 
     def _tell_news(self) -> None:
         """Wake whoever waits for a cancel, for a step, or for the end of all steps."""
@@ -111,9 +119,8 @@ class CellExecution:
                 await room.cell_store.dispatch(sent)
                 self._tell(started)
             began = loop.time()
-            async with held_to_cap(request):
-                work = self._handle.follow if started is None else self._handle.execute
-                end = await self._run(work(request, lambda: self._tell(news)))
+            work = self._handle.follow if started is None else self._handle.execute
+            end = await self._run(work(request, lambda: self._tell(news)))
             duration = None if started is None else loop.time() - began
             await self._until_known(end)
             end = judge(end, kernel.end)

@@ -28,7 +28,7 @@ from supervisord_py.kernels.session_set import (
 )
 from supervisord_py.process import clock
 from supervisord_py.process.host import SHORT
-from supervisord_py.process.instance import End
+from supervisord_py.process.instance import End, Phase
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor
@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Backends
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.execution import CellExecution
     from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session_register import SessionRegister
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
 
-PERIOD_SECONDS = 1.0  # how often age, memory, and what others do with kernels are looked at
+PERIOD_SECONDS = 1.0  # how often age, output, memory, and what others do with kernels are looked at
 CELL_SECONDS = 5.0  # how long a cell whose kernel has ended may take to say so; it knows as soon as we do
 _ASKED_FOR = frozenset({Reason.STOPPED, Reason.SHUTDOWN})  # ends that are no cause of the next start
 
@@ -105,7 +106,7 @@ class KernelPool:
         self.perform(self.set.tick(clock.now()))
 
     async def keep_watch(self) -> None:
-        """Look at age, memory, and what others do with kernels; asleep while there are none."""
+        """Look at age, output, memory, and what others do with kernels; asleep while there are none."""
         while True:
             self._has_kernels.clear()
             if not self.kernels:
@@ -114,6 +115,7 @@ class KernelPool:
             self.look_at_foreign_use()
             self.perform(self.set.tick(clock.now()))
             if busy := [it for it in self.kernels if it.run is not None]:
+                await asyncio.to_thread(_hold_to_cap, [it.run for it in busy if it.run is not None])
                 await self.measure(*busy)
 
     def look_at_foreign_use(self) -> None:
@@ -136,7 +138,7 @@ class KernelPool:
 
         Raises PxError: refused, too late, or the start failed.
         """
-        if not waiter.session.is_idle:
+        if waiter.session.phase is not Phase.READY:
             self.look_at_foreign_use()  # somebody may be evicted for this
         self.perform(self.set.ask(waiter, clock.now()))
         if waiter.granted.done():
@@ -306,3 +308,8 @@ class KernelPool:
         for key, stat in stats.items():
             keys[key].rss_bytes = stat.rss_bytes
         return max((stat.rss_bytes for stat in stats.values()), default=None)
+
+
+def _hold_to_cap(runs: Sequence[CellExecution]) -> None:
+    for run in runs:
+        run.hold_to_cap()

@@ -26,7 +26,6 @@ from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, 
 from supervisord_py.kernels.session_register import SessionRegister
 from supervisord_py.kernels.session_set import Want
 from supervisord_py.process import clock, program
-from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor, stop_report
 
@@ -59,10 +58,6 @@ class RecentCall(NamedTuple):
     environ: Mapping[str, str]
     seen: tuple[int, ...]  # `traces` of what it was chosen from
     at: float  # loop time
-
-    def is_fresh(self, now: float) -> bool:
-        """Say whether another call may go there without a look at what there is to choose from."""
-        return now - self.at < RECENT_SECONDS and self.session.phase is Phase.READY
 
 
 def traces(request: CallRequest) -> tuple[int, ...]:
@@ -328,7 +323,7 @@ class Kernels:
         """
         self._refuse_at_the_end()
         call_rules.check_cells(request.cells)
-        timeout = call_rules.timeout_of(request.timeout_seconds, self.config)
+        timeout = call_rules.timeout_of(request.timeout_seconds, self.pool.config)
         session = await self._session_to_call(request, request.arrived_at + timeout.seconds, tell)
         self._refuse_at_the_end()
         call = Call(self, session, request, timeout, tell)
@@ -353,7 +348,7 @@ class Kernels:
         seen = traces(request) if is_usual else ()
         last = self._recent.get(place) if is_usual else None
         is_as_before = last is not None and (last.environ, last.seen) == (request.environ, seen)
-        if last is not None and is_as_before and last.is_fresh(loop.time()):
+        if last is not None and is_as_before and loop.time() - last.at < RECENT_SECONDS and last.session.kernel:
             return last.session
         owner = Owner.PER_CALL if request.per_call else Owner.SESSION
         session = await self._session_of(request.session, request, owner, deadline, tell)
