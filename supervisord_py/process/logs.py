@@ -14,6 +14,7 @@ import os
 import re
 import struct
 from bisect import bisect_left, bisect_right
+from collections import deque
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -164,16 +165,6 @@ class Segment:
                     held = found
         yield held._replace(end=self.end)
 
-    def backwards(self) -> Iterator[Span]:
-        """Yield all spans from the newest to the oldest."""
-        end = self.end
-        for index in range(self.count, 0, -_BLOCK_RECORDS):
-            for found in reversed(list(self._records(max(0, index - _BLOCK_RECORDS), index))):
-                if self.start <= found.position <= end:
-                    yield found._replace(end=end)
-                    end = found.position
-        yield Span(-1, self.start, end, self._written, STDOUT, 0, 0)
-
     def _records(self, first: int, end: int) -> Iterator[Span]:
         """Yield the records of a range, those of no such format left out; `end` of each is still to be said."""
         end = min(end, self.count)
@@ -266,43 +257,46 @@ class LogReader:
         return Batch(tuple(items), cursor, at_end=False)
 
     def tail_lines(self, count: int, stream: Stream | None = None, limit: int = TAIL_BYTES) -> list[Output]:
-        """Return the last `count` lines, oldest first, of at most `limit` bytes; the newest may be unfinished."""
+        """Return the last `count` lines, oldest first, of about `limit` bytes; the newest may be unfinished."""
         found: list[Output] = []
-        breaks = size = 0
-        for item in self._backwards(stream) if count > 0 else ():
+        left = -1  # how many newlines there are still to come; -1: not known before the newest byte is seen
+        for item in reversed(self._last(0, None, stream, limit)) if count > 0 else ():
             if isinstance(item, Gap):
                 found.append(item)
                 continue
-            data = item.data[-(max(1, limit) - size) :]
-            # The newline that ends the newest line does not begin another one.
-            ends = 1 if size == 0 and data.endswith(b"\n") else 0
-            here = data.count(b"\n") - ends
-            if breaks + here >= count:
-                at = len(data)
-                for _ in range(count - breaks + ends):
-                    at = data.rfind(b"\n", 0, at)
-                data = data[at + 1 :]
-                here = count  # enough
-            breaks, size = breaks + here, size + len(data)
-            if data:
-                found.append(Chunk(item.time, item.stream, item.end - len(data), data, item.instance))
-            if breaks >= count or size >= limit:
+            if left < 0:  # the newline that ends the newest line does not begin another one
+                left = count + item.data.endswith(b"\n")
+            at = len(item.data)
+            while left and (at := item.data.rfind(b"\n", 0, at)) >= 0:
+                left -= 1
+            found.append(_part(item, at + 1))
+            if not left:
                 break
-        return found[::-1]
+        return [item for item in reversed(found) if isinstance(item, Gap) or item.data]
 
     def tail_bytes(
         self, start: int, end: int | None = None, stream: Stream | None = None, limit: int = 64 * 1024
     ) -> bytes:
         """Return the last bytes, at most `limit`, between two positions; `end` None is the end of all."""
-        parts: list[bytes] = []
+        items = self._last(start, end, stream, limit)
+        return b"".join(item.data for item in items if isinstance(item, Chunk))[-limit:]
+
+    def _last(self, start: int, end: int | None, stream: Stream | None, limit: int) -> list[Output]:
+        """Return what lies between two positions, of a stream at least the last `limit` bytes and little more."""
+        end = self.end() if end is None else end
+        at, at_end = Cursor(max(start, self.start(), end - limit if stream is None else 0)), False
+        kept: deque[tuple[Output, int]] = deque()
         size = 0
-        for item in self._backwards(stream, end):
-            if isinstance(item, Chunk):
-                if item.end <= start or size >= limit:
-                    break
-                parts.append(item.data[max(0, start - item.position) :][-(max(1, limit) - size) :])
-                size += len(parts[-1])
-        return b"".join(reversed(parts))
+        while at.position < end and not at_end:
+            batch = self.read(at, READ_BYTES, stream)
+            at, at_end = batch.cursor, batch.at_end
+            for item in batch.items:
+                part = _part(item, 0, max(0, end - item.position)) if isinstance(item, Chunk) else item
+                kept.append((part, len(part.data) if isinstance(part, Chunk) else 0))
+                size += kept[-1][1]
+            while kept and size - kept[0][1] >= limit:
+                size -= kept.popleft()[1]
+        return [item for item, _ in kept]
 
     async def follow(self, position: int, stream: Stream | None = None) -> AsyncIterator[Output]:
         """Yield what there is from a position on and what comes, endlessly.
@@ -331,19 +325,9 @@ class LogReader:
             with segment:
                 yield segment
 
-    def _backwards(self, stream: Stream | None, end: int | None = None) -> Iterator[Output]:
-        """Yield from the newest to the oldest, in pieces of at most READ_BYTES."""
-        for segment in self._newest_first():
-            for span in segment.backwards():
-                if span.lost and (end is None or span.position < end):
-                    yield Gap(span.position, span.lost, span.position, span.time)
-                high = span.end if end is None else min(span.end, end)
-                while high > span.position and (stream is None or _stream(span) == stream):
-                    low = max(span.position, high - READ_BYTES)
-                    data = segment.bytes_at(low, high - low)
-                    if data:
-                        yield Chunk(span.time, _stream(span), low, data, span.instance)
-                    high = low
+
+def _part(chunk: Chunk, begin: int, end: int | None = None) -> Chunk:
+    return Chunk(chunk.time, chunk.stream, chunk.position + begin, chunk.data[begin:end], chunk.instance)
 
 
 def _read_on(segment: Segment, cursor: Cursor, room: list[int], stream: Stream | None, items: list[Output]) -> Cursor:

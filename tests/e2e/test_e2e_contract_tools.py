@@ -125,14 +125,6 @@ def test_the_environment_is_an_allow_list_then_dotenv_then_env(home: House) -> N
     assert seen["cwd"] == str(folder)
 
 
-def test_python_of_the_settings_and_no_preload(home: House) -> None:
-    home.tool("misled", SHOW, python="/usr/bin/env", preload=False)
-    assert home.run("misled").status == 503, "an interpreter that is none"
-    home.tool("chosen", SHOW, python=sys.executable, preload=False)
-    assert home.run("chosen").json()["exe"] == sys.executable
-    assert home.status("chosen")["start_method"] == "spawn"
-
-
 def test_a_virtual_environment_beside_the_tool_is_taken(home: House) -> None:
     folder = home.tool("inhabited", SHOW)
     os.makedirs(folder / ".venv" / "bin")
@@ -172,19 +164,6 @@ def test_schema_drift_is_a_warning_never_fatal(home: House) -> None:
     assert "schema" in json.dumps(home.get("/api/tools/drifts")["warnings"])
     assert home.status("drifts")["warnings"]
     assert home.run("drifts").status == 200
-
-
-def test_streams_as_the_tool_sends_them(home: House) -> None:
-    home.tool("streams", STREAMER)
-    lines = home.request("POST", "/api/tools/streams/stream", {})
-    assert lines.headers["content-type"].startswith("application/x-ndjson")
-    assert [json.loads(line)["item"] for line in lines.body.splitlines()] == [0, 1, 2]
-    events = home.request("POST", "/api/tools/streams/stream", {"sse": 1}, headers={"Accept": "text/event-stream"})
-    assert events.headers["content-type"].startswith("text/event-stream")
-    assert events.body.count(b"data: ") == 3
-    for extra in ((), ("sse:=1",)):
-        done = home.pxctl("run", "streams", "--stream", *extra)
-        assert [json.loads(line)["item"] for line in done.stdout.splitlines()] == [0, 1, 2], done.stderr
 
 
 def test_pins_and_keep_alive(home: House) -> None:

@@ -195,16 +195,6 @@ def test_pinned_warm_is_a_pin(home: House) -> None:
     assert home.status("warmed")["pinned"] is True
 
 
-def test_the_id_names_the_tool_whatever_its_folder_is_called(home: House) -> None:
-    pixie(home, "Some_Folder", id="by-id", dotenv="API_BASE=one\nAPI_FULL=${API_BASE}/two\n")
-    log = home.run("by-id").json()["log"]
-    assert (log["env"]["PIXIE_TOOL_ID"], log["env"]["API_FULL"]) == ("by-id", "one/two")
-    pixie(home, "some-other", id="by-id")
-    twice = [tool for tool in home.get("/api/tools")["tools"] if tool["name"] == "by-id"]
-    assert [tool["config_error"] is None for tool in twice] == [True, False]
-    assert "Some_Folder" in twice[1]["config_error"]
-
-
 def test_a_file_may_be_left_out_and_pixies_own_body_is_understood(home: House) -> None:
     pixie(home, "fileless", inputs=[*INPUTS, {"key": "paper", "label": "Paper", "type": "file"}])
     assert "paper" not in home.run("fileless", {"word": "hi"}).json()["log"]["body"]["inputs"]
@@ -245,15 +235,6 @@ def test_only_the_last_runs_keep_their_artefacts(home: House) -> None:
     parent = (home.home / folder).parent
     until(lambda: len(list(parent.iterdir())) == 2, "older runs are put away")
     assert (home.home / folder / "made.txt").exists()
-
-
-def test_cancel_is_asked_for_when_the_client_goes_or_time_is_over(home: House) -> None:
-    folder = pixie(home, "soft", max_runtime_seconds=1, sidecar={"stop_timeout_seconds": 100})
-    done = home.pxctl("run", "soft", "seconds=100", "--json")
-    assert done.returncode == 9, done.stdout
-    assert "ResourceLimitExceeded: runtime" in json.loads(done.stdout)["detail"]
-    cancelled = folder / "cancelled"
-    until(lambda: cancelled.exists() and re.fullmatch(r"[0-9a-f-]{36}", cancelled.read_text()), "it was asked first")
 
 
 def test_our_settings_stand_in_a_side_file(home: House) -> None:

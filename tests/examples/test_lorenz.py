@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import struct
 import sys
 import threading
@@ -52,17 +51,6 @@ def test_the_streams_pieces_are_the_points_in_order(lorenz: RunningTool) -> None
     assert last == {"done": True, "summary": lorenz.post("/run", given).json()}
 
 
-def test_who_accepts_server_sent_events_gets_them(lorenz: RunningTool) -> None:
-    given = {"t_end": 2, "steps": 20}
-    answer = lorenz.post("/stream", given, Accept="text/event-stream")
-    assert answer.content_type == "text/event-stream"
-    frames = [
-        dict(line.split(": ", 1) for line in frame.split("\n")) for frame in answer.body.decode().split("\n\n")[:-1]
-    ]
-    assert [frame["event"] for frame in frames][-1] == "done"
-    assert [json.loads(frame["data"]) for frame in frames] == lorenz.post("/stream", given).lines()
-
-
 LONG = {"t_end": 1000, "steps": 10, "rtol": 1e-13, "atol": 1e-15}
 
 
@@ -92,22 +80,6 @@ def test_cancel_ends_the_run_under_way_and_no_later_one(lorenz: RunningTool) -> 
     assert answers[0].status == 409
     assert "cancelled at t = " in answers[0].json()["detail"]
     assert lorenz.post("/run", {"t_end": 1}).status == 200
-
-
-def test_cancel_by_name_spares_the_others(lorenz: RunningTool) -> None:
-    """Two runs share the tool; the daemon gives up one of them."""
-    with long_run(lorenz, X_Px_Run_Id="one") as (one, _), long_run(lorenz, X_Px_Run_Id="two") as (two, answers):
-        cancel_until_ended(lorenz, two, "?run_id=two")
-        assert answers[0].status == 409
-        assert lorenz.post("/cancel?run_id=three", {}).json() == {"cancelled": 0}
-        assert one.is_alive()
-
-
-def test_an_initial_state_of_two_numbers_is_refused(lorenz: RunningTool) -> None:
-    answer = lorenz.post("/run", {"initial": [1, 2]})
-    assert (answer.status, answer.json()["errors"][0]["pointer"]) == (422, "/initial")
-    answer = lorenz.post("/run", {"initial": [1, 2, 1e9]})
-    assert (answer.status, answer.json()["errors"][0]["pointer"]) == (422, "/initial/2")
 
 
 def test_the_picture_is_a_png_with_a_curve_on_it(lorenz: RunningTool) -> None:

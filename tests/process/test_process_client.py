@@ -42,16 +42,6 @@ async def asked(keeper: FakeKeeper, verb: str) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_hello_tells_the_abilities_and_the_children(keeper: FakeKeeper, connect: Connect) -> None:
-    held = [child_message(KEY), child_message(f"{KEY}2", exit=exit_message(f"{KEY}2", code=7))]
-    left = [{"key": "k", "unit": "tool:y", "pid": 5}]
-    keeper.verbs["hello"] = lambda _m, _f: {**HELLO, "children": held, "interrupted": left, "control_restarts": 3}
-    placement = await connect()
-    assert (placement.caps.control_restarts, placement.caps.interrupted) == (3, (("k", "tool:y", 5),))
-    assert [it.key for it in placement.children()] == [KEY, f"{KEY}2"]
-    assert (await placement.wait(f"{KEY}2")).code == 7
-
-
 @pytest.mark.parametrize(
     ("hello", "words"), [({**HELLO, "protocol": 2}, "protocol 2"), ({"protocol": 1, "pid": 1}, "cannot be read")]
 )
@@ -148,15 +138,6 @@ async def test_stops_signals_and_notes(keeper: FakeKeeper, connect: Connect) -> 
         keeper.verbs["signal"] = lambda _m, _f, answer=answer: answer
         with pytest.raises(kind):
             await placement.signal(KEY, signal.SIGTERM)
-
-
-async def test_a_late_list_does_not_revive_what_has_exited(keeper: FakeKeeper, connect: Connect) -> None:
-    keeper.verbs["list"] = lambda _m, _f: {"children": [child_message(KEY)]}
-    placement = await connect()
-    keeper.emit("exit", record=exit_message(KEY, code=2))
-    (child,) = await placement.list("tool:")
-    assert child.exit is not None
-    assert child.exit.code == 2
 
 
 # -- a keeper that is gone, mute or late -------------------------------------------------------------------------------

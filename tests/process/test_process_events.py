@@ -117,23 +117,6 @@ async def test_a_slow_reader_gets_the_rest_from_the_journal_or_is_told_how_many_
     assert seen == list(range(1, 11))
 
 
-async def test_history_has_no_hole_where_memory_forgets_while_the_journal_is_read(
-    stream: EventStream, journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal.slow = True
-    late = [stream.publish("late") for _ in range(3)]
-    after = journal.after
-
-    async def flooded(after_id: int, unit: str | None, limit: int) -> Sequence[Event]:
-        rows = await after(after_id, unit, limit)
-        for _ in range(module.RECENT_MAX):
-            stream.publish("newer")
-        return rows
-
-    monkeypatch.setattr(journal, "after", flooded)
-    assert ids(await stream.history(0)) == late
-
-
 async def test_ids_grow_over_restarts_and_leave_a_stride(stream: EventStream, journal: MemoryJournal) -> None:
     assert stream.last_id == 0
     stream.publish("e")

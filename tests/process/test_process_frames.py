@@ -8,11 +8,10 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from process.fake_keeper import frame
-from supervisord_py.keeper.protocol import MAX_FRAME, FrameError, FrameSocket, close_fds, encode
+from supervisord_py.keeper.protocol import MAX_FRAME, FrameError, FrameSocket, close_fds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,20 +42,6 @@ def frames(sock: FrameSocket) -> list[tuple[dict[str, Any], list[int]]]:
     except BlockingIOError:
         pass
     return found
-
-
-@given(st.lists(MESSAGES, max_size=5), st.data())
-def test_any_cutting_of_the_stream_gives_the_same_frames(messages: list[dict[str, Any]], data: st.DataObject) -> None:
-    writer, reader = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with writer, reader:
-        sock, seen, at = FrameSocket(reader), [], 0
-        stream = b"".join(encode(message) for message in messages)
-        while at < len(stream):
-            step = data.draw(st.integers(1, len(stream) - at))
-            writer.sendall(stream[at : at + step])
-            seen += [message for message, _ in frames(sock)]
-            at += step
-        assert seen == messages
 
 
 @pytest.mark.parametrize(

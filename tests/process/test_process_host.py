@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 from supervisord_py.errors import StartFailedError
-from supervisord_py.keeper import procfs
 from supervisord_py.process import host
 from supervisord_py.process.model import Identity, Liveness
 
@@ -45,12 +44,6 @@ def test_a_zombie_is_dead_and_so_is_what_was_reaped() -> None:
     assert host.liveness(found) is Liveness.DEAD
     child.wait()
     assert host.liveness(found) is Liveness.DEAD
-
-
-def test_a_process_that_proc_hides_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With hidepid there is no entry for another user's process."""
-    monkeypatch.setattr(procfs, "look", lambda _pid: None)
-    assert host.liveness(Identity(os.getpid(), 5, "")) is Liveness.UNKNOWN
 
 
 def test_keys_are_fresh_name_their_daemon_and_sort_by_age(monkeypatch: pytest.MonkeyPatch) -> None:

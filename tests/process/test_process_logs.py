@@ -78,20 +78,6 @@ def test_the_keepers_own_files_are_read(folder: Path) -> None:
     assert text(reader.tail_lines(1)) == b"after\n"
 
 
-def test_a_position_within_a_record_and_a_limit_within_one(folder: Path) -> None:
-    writer = SegmentWriter(folder)
-    writer.write(b"0123456789")
-    writer.write(b"abc")
-    reader = LogReader(folder)
-    batch = reader.read(3, limit=4)
-    assert (text(batch.items), batch.cursor.position, batch.at_end) == (b"3456", 7, False)
-    rest = reader.read(batch.cursor)
-    assert text(rest.items) == b"789abc"
-    assert text(reader.read(batch.cursor.position).items) == b"789abc"
-    assert reader.read(13).items == ()
-    assert text(reader.read(-5).items) == b"0123456789abc"
-
-
 def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path) -> None:
     writer = SegmentWriter(folder)
     writer.write(b"before")
@@ -187,22 +173,6 @@ def test_tail_counts_lines_across_chunks_and_segments(folder: Path, count: int, 
         assert positions == sorted(positions)
 
 
-def test_a_tail_is_bounded_whatever_the_lines_are(folder: Path) -> None:
-    writer = SegmentWriter(folder)
-    writer.write(b"x" * 300_000)
-    writer.gap(5)
-    writer.write(b"y" * 10)
-    reader = LogReader(folder)
-    found = reader.tail_lines(5, limit=100_000)
-    assert text(found) == b"x" * 99_990 + b"y" * 10
-    assert [it.lost_bytes for it in gaps(found)] == [5]
-    assert isinstance(found[0], Chunk)
-    assert found[0].end == found[0].position + len(found[0].data)
-    assert reader.tail_bytes(0, limit=70_000) == b"x" * 69_990 + b"y" * 10
-    assert reader.tail_bytes(0, 300_000, limit=5) == b"xxxxx"
-    assert reader.tail_bytes(299_998) == b"xx" + b"y" * 10
-
-
 def test_since_finds_the_first_byte_at_or_after_a_time(folder: Path) -> None:
     writer = SegmentWriter(folder)
     for number in range(9):
@@ -212,13 +182,6 @@ def test_since_finds_the_first_byte_at_or_after_a_time(folder: Path) -> None:
     reader = LogReader(folder)
     assert [reader.since(1000.5 + step) for step in range(11)] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9]
     assert reader.since(1004.0) == 3
-
-
-def test_a_units_folder_cannot_lead_elsewhere(tmp_path: Path) -> None:
-    assert LogReader.of(tmp_path, "tool:x").folder == tmp_path / "tool" / "x"
-    for unit in ("tool:../x", "tool:..", "tool:", "x", ":x", "tool:a/b", "tool:\0"):
-        with pytest.raises(ValueError, match="does not name"):
-            LogReader.of(str(tmp_path), unit)
 
 
 async def test_follow_goes_on_across_rotation_and_begins_before_the_folder(folder: Path) -> None:

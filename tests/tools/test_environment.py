@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,21 +101,6 @@ def trouble(tmp_path: Path, settings_python: str | None = None, **keys: Any) -> 
     assert caught.value.extra == {"reason": "spawn_failed", "stage": "interpreter"}
     assert caught.value.hint == "pxctl tools sync tool"
     return caught.value.detail
-
-
-def test_the_order_of_interpreters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = plain(tmp_path)
-    assert find_interpreter(spec) == Path(sys.executable)
-    settings = executable(tmp_path / "settings" / "python3.99")
-    assert find_interpreter(spec, str(settings)) == settings
-    (spec.folder / ".venv" / "bin").mkdir(parents=True)
-    (spec.folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    assert find_interpreter(spec, str(settings)) == spec.folder / ".venv" / "bin" / "python", "not resolved"
-    own = executable(spec.folder / "bin" / "python")
-    assert find_interpreter(plain(tmp_path, python="bin/python"), str(settings)) == own
-    assert find_interpreter(plain(tmp_path, python="python3.99"), path=str(settings.parent)) == settings
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert find_interpreter(plain(tmp_path, python="~/settings/python3.99")) == settings
 
 
 def test_an_interpreter_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -68,14 +68,6 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
         new_tool(tmp_path / "file" / "tools", "x")
 
 
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in EXAMPLES.glob("*/tool.json")))
-def test_examples_can_be_added(tmp_path: Path, name: str) -> None:
-    added = add(tmp_path, f"example:{name}")
-    assert (added.spec.name, added.spec.folder) == (name, tmp_path / "tools" / name)
-    assert added.needs_sync == (EXAMPLES / name / "requirements.txt").exists()
-    assert left_in(tmp_path / "tools") == [name]
-
-
 def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) -> None:
     source = write_tool(tmp_path / "src", "x", extra__txt="1", requirements__txt="demo")
     for name in ("__pycache__", ".git", ".venv.old", "data/__pycache__", ".venv/lib/python3.11/site-packages/demo"):

@@ -18,7 +18,6 @@ from supervisord_py.errors import (
     StartFailedError,
     TimedOutError,
 )
-from supervisord_py.ledger import instances
 from supervisord_py.tools import driver, service
 from tools.tool_house import alive, eventually
 
@@ -29,22 +28,6 @@ Houses = "Callable[..., Awaitable[ToolHouse]]"
 
 
 # -- starts ----------------------------------------------------------------------------------------------------------
-
-
-async def test_every_waiter_hears_of_a_failed_start_at_once_with_stderr(house: ToolHouse) -> None:
-    house.add("shapes", env={"FAULT": "exits_seven"}, start_timeout_seconds=3000)
-    results = await asyncio.gather(*(house.ask("shapes") for _ in range(5)), return_exceptions=True)
-    assert len({id(result) for result in results}) == 5
-    for error in results:
-        assert isinstance(error, StartFailedError)
-        assert (error.extra["code"], error.extra["reason"]) == (7, "early_exit")
-        assert "seven it is" in error.extra["stderr_tail"]
-        assert "seven it is" in error.detail
-    state = house.state("shapes")
-    assert state.state in {"failed", "stopping"}
-    await eventually(lambda: house.state("shapes").state == "failed")
-    (row,) = await instances.latest(house.ledger, "tool:shapes")
-    assert (row.reason, row.code) == ("early_exit", 7)
 
 
 async def test_an_impatient_request_leaves_the_start_going(house: ToolHouse) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,13 +15,12 @@ from supervisord_py.tools.manifest import (
     OWN_KEYS,
     PIXIE_KEYS,
     PLAIN_KEYS,
-    ListenMode,
     ToolLimits,
     ToolSpec,
     load_tool,
 )
 from supervisord_py.tools.pixie import INPUT_TYPES, OUTPUT_TYPES
-from tool_folders import plain, write_tool
+from tool_folders import write_tool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,16 +69,6 @@ def test_every_key_arrives(tmp_path: Path) -> None:
     assert "hunter2" not in repr(spec)
 
 
-def test_a_command_listens_on_a_port_and_needs_no_entrypoint(tmp_path: Path) -> None:
-    folder = write_tool(tmp_path, "x", {"name": "x", "command": ["node", "main.js", "--port", "{port}"]})
-    (folder / "main.py").unlink()
-    spec = load_tool(folder)
-    assert (spec.command, spec.listen) == (("node", "main.js", "--port", "{port}"), ListenMode.PORT)
-    assert spec.warnings == ()
-    assert "{port}" in plain(tmp_path, command=["./serve"]).warnings[0]
-    assert plain(tmp_path, command=["./serve"], listen="fd").warnings == ()
-
-
 @pytest.mark.parametrize(
     ("keys", "pointer", "words"),
     [
@@ -118,36 +106,6 @@ def test_what_is_wrong_is_named_at_its_line(tmp_path: Path, keys: dict[str, Any]
     assert first <= found[pointer]["line"] <= first + 4
     assert error.extra["file"] == str(tmp_path / "tool" / "tool.json")
     assert error.hint == "mend the file, then: pxctl tools validate tool"
-
-
-@pytest.mark.parametrize(
-    ("content", "line", "words"),
-    [
-        ('{\n  "name": "tool",\n}', 3, "double quotes"),
-        ('{\n  "name": "tool",\n  "name": "tool"\n}', 3, "stands twice"),
-        ("[]", 1, "must be a JSON object, not an array"),
-        (b"\xef\xbb\xbf{}", 1, "byte order mark"),
-        (b'{"name": "\xff"}', 1, "not UTF-8"),
-        ("", 1, "Expecting value"),
-    ],
-)
-def test_what_is_no_json_has_a_line(tmp_path: Path, content: str | bytes, line: int, words: str) -> None:
-    error = failure(tmp_path, content)
-    assert words in error.detail
-    assert error.extra["line"] == line
-
-
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    folder = write_tool(tmp_path, "tool", " " * (1024 * 1024 + 1))
-    with pytest.raises(ConfigError, match="larger than"):
-        load_tool(folder)
-    (folder / "tool.json").unlink()
-    with pytest.raises(ConfigError, match="No such file"):
-        load_tool(folder)
-    os.mkfifo(folder / "tool.json")
-    with pytest.raises(ConfigError, match="not a regular file"):
-        load_tool(folder)
-    assert "put its keys into tool.json" in failure(tmp_path / "other", {"name": "tool"}, pxd__json="{}").detail
 
 
 def test_links_may_lead_to_a_tool_but_an_entrypoint_not_out_of_it(tmp_path: Path) -> None:

@@ -135,20 +135,6 @@ def test_what_the_original_refuses_is_refused_with_its_place(
     assert words in found[pointer]
 
 
-@pytest.mark.parametrize(
-    ("sidecar", "words"),
-    [
-        ({"lissten": "port"}, "did you mean 'listen'?"),
-        ({"warm_keep_seconds": 5}, "it belongs into tool.json"),
-        ([], "must be a JSON object"),
-    ],
-)
-def test_a_broken_side_file_is_an_error_of_its_own(tmp_path: Path, sidecar: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=r"pxd\.json") as caught:
-        pixie(tmp_path, sidecar=sidecar)
-    assert words in caught.value.detail
-
-
 def test_what_only_the_originals_validator_reports_is_a_warning(tmp_path: Path) -> None:
     inputs = [
         {"key": "h", "type": "hidden", "label": "H"},
@@ -177,13 +163,6 @@ def test_inputs_are_required_unless_defaulted_optional_hidden_or_a_file(tmp_path
     check_input(spec, {})
     check_input(spec, {"mode": "b", "extra": 1, "csv": None, "s": None, "h": None})
     assert pointers(spec, {"mode": "b"}) == {"/extra": "is required"}
-
-
-def test_a_default_out_of_its_own_bounds_still_runs(tmp_path: Path) -> None:
-    spec = pixie(tmp_path, inputs=[{"key": "n", "type": "number", "label": "N", "max": 5, "default": 9}])
-    check_input(spec, {})
-    check_input(spec, {"n": 4})
-    assert set(pointers(spec, {"n": 8})) == {"/n"}
 
 
 def test_the_body_repeats_the_inputs_and_names_the_run(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.errors import ConfigError, ConflictError, TimedOutError
+from supervisord_py.errors import ConflictError, TimedOutError
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import Environment
 from supervisord_py.process.program import Completed
@@ -28,7 +28,6 @@ from supervisord_py.tools.sync import (
     Builder,
     SyncFailedError,
     lacks_bytecode,
-    needs_of,
 )
 from tool_folders import write_tool
 
@@ -126,42 +125,6 @@ async def test_what_is_asked_for_can_be_imported_and_is_compiled(house: ToolHous
     assert python.exists()
 
 
-async def test_the_steps_with_uv_and_with_pip(tmp_path: Path) -> None:
-    folder = tool(tmp_path, pyproject__toml='[project]\nname = "x"\ndependencies = ["demo-px>=1", "b"]\n')
-    run, venv = Scripted(), f"{folder}/.venv.new"
-    python = f"{venv}/bin/python"
-    said = await synced(folder, run, "/uv", python="/py")
-    assert run.steps == [
-        ("/uv", "venv", "--allow-existing", "--python", "/py", venv),
-        ("/uv", "pip", "install", "--compile-bytecode", "--python", python, "-r", f"{venv}/.px-requirements.txt"),
-    ]
-    assert (folder / ".venv" / ".px-requirements.txt").read_text() == "demo-px>=1\nb\n"
-    assert (folder / ".venv" / "bin" / "serve").read_text() == f"#!{folder}/.venv/bin/python\n"
-    assert run.env["UV_OFFLINE"] == "1"
-    assert run.env["VIRTUAL_ENV"] == run.env["UV_PROJECT_ENVIRONMENT"] == venv
-    assert said[-1].startswith("built")
-    (folder / "uv.lock").touch()
-    run = Scripted()
-    await synced(folder, run)
-    assert run.steps[1][:4] == ("/uv", "sync", "--frozen", "--no-dev")
-    run = Scripted(0, 0, 1)
-    await synced(folder, run, None)
-    assert [step[1:3] for step in run.steps] == [("-m", "venv"), ("-m", "pip"), ("-m", "compileall")]
-    run = Scripted()
-    await synced(tool(tmp_path / "empty", pyproject__toml="[project]\n"), run)
-    assert len(run.steps) == 1
-
-
-async def test_nothing_to_build_is_no_error(tmp_path: Path) -> None:
-    own = write_tool(tmp_path, "own", {"name": "own", "python": "python3"}, requirements__txt="a")
-    node = write_tool(tmp_path, "node", {"name": "node", "command": ["node", "{port}"]})
-    run = Scripted()
-    assert "names its own interpreter" in (await synced(own, run))[0]
-    for folder in (node, tool(tmp_path, x="")):
-        assert "has no requirements.txt, no pyproject.toml" in (await synced(folder, run))[0]
-    assert run.steps == []
-
-
 async def test_a_build_that_fails_or_is_cancelled_leaves_the_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,19 +165,3 @@ async def test_requires_python_is_for_uv_to_honour_and_else_checked(tmp_path: Pa
     assert run.steps == [("/uv", "venv", "--allow-existing", "--python", ">=4", f"{folder}/.venv.new")]
     with pytest.raises(SyncFailedError, match=r"this is Python 3[.\d]+, the tool requires >=4: install uv"):
         await synced(folder, partial(program.run, house.placement), None)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("[[", "pyproject.toml, line 1"),
-        ("project = 5", "at /project: must be an object"),
-        ("[project]\ndependencies = 5", "at /project/dependencies: must be an array"),
-        ("[project]\ndependencies = ['--index-url=http://x']", "is no dependency"),
-        ('[project]\ndependencies = ["a\\nb"]', "is no dependency"),
-    ],
-)
-def test_broken_metadata_is_named(tmp_path: Path, content: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
-        needs_of(load_tool(tool(tmp_path, pyproject__toml=content)))
-    assert caught.value.extra["file"] == str(tmp_path / "tool" / "pyproject.toml")

@@ -16,7 +16,7 @@ from supervisord_py.errors import (
     ResourceLimitError,
     StartFailedError,
 )
-from supervisord_py.process.instance import End, read_note
+from supervisord_py.process.instance import End
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.process.supervisor import decode_tail
@@ -116,8 +116,3 @@ def test_every_refusal_has_words_a_next_step_and_a_problem_document(refusal: Ref
     assert error.hint or refusal is Refusal.REMOVED
     if problem["status"] == 429:
         assert problem["retry_after_seconds"] == 2
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"v": 1}', '{"v": 2, "stopping": "bored"}', "null", '"v"'])
-def test_a_strange_note_is_not_understood(text: str) -> None:
-    assert read_note(text) is None

@@ -194,20 +194,6 @@ def test_a_sample_is_as_plain_as_can_be(tmp_path: Path, schema: dict[str, Any], 
     assert (found.value, found.trouble) == ({"k": sample}, "")
 
 
-def test_where_no_sample_is_found_the_author_is_asked_for_one(tmp_path: Path) -> None:
-    schema = {"properties": {"k": {"type": "string", "pattern": "^[0-9]+$"}}, "required": ["k"]}
-    spec = plain(tmp_path, input=schema)
-    assert sample_input(spec, NOW).trouble.endswith("; write test-request.json")
-    request = spec.folder / "test-request.json"
-    request.write_text('{"k": "7"}')
-    assert sample_input(spec, NOW).value == {"k": "7"}
-    request.write_text('{"k":\n,')
-    assert "line 2" in sample_input(spec, NOW).trouble
-    request.unlink()
-    request.mkdir()
-    assert "test-request.json" in sample_input(spec, NOW).trouble
-
-
 def test_pixies_inputs_get_values_that_fit_but_for_optional_and_hidden_ones(tmp_path: Path) -> None:
     inputs = [{**each, "required": True, "default": None} for each in FULL_INPUTS if each["type"] != "hidden"]
     found = sample_input(pixie(tmp_path, inputs=inputs), NOW)
