@@ -23,7 +23,6 @@ import click
 from pxctl import output, paths
 from pxctl.client import Answer, Client, Document, Exit, Failure, Silent, usage
 
-UNKNOWN_VERSION = "0+unknown"
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
 
 
@@ -65,11 +64,6 @@ class Invocation:
     def err_has_colour(self) -> bool:
         """Whether stderr is painted."""
         return output.wants_colour(self.colour, self.env, terminal=self.err_is_terminal)
-
-    @property
-    def can_redraw(self) -> bool:
-        """Whether stdout is a terminal that takes control sequences."""
-        return self.out_is_terminal and self.env.get("TERM") != "dumb"
 
     def client(self, wake: Callable[[], None] | None = None) -> Client:
         """Return a client of the daemon."""
@@ -132,19 +126,19 @@ class Invocation:
 
     def print_facts(self, facts: Iterable[tuple[str, object]]) -> None:
         """Write names and values, the values below each other; what is absent is left out."""
-        known = [(name, value) for name, value in facts if value not in (None, "", [], 0, False)]
-        widest = max((output.width_of(name) for name, _ in known), default=0)
+        known = [(name, value) for name, value in facts if value not in (None, "", [], 0, False, output.ABSENT)]
+        widest = max((len(name) for name, _ in known), default=0)
         for name, value in known:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            self.print(f"{name}{' ' * (widest - output.width_of(name))}  {output.clean(text)}")
+            self.print(f"{name:{widest}}  {output.clean(text)}")
 
-    def print_saved(self, path: object, size: int, content_type: str, words: str = "", **facts: object) -> None:
+    def print_saved(self, path: object, size: int, content_type: str, **facts: object) -> None:
         """Say that an answer was saved in a file."""
         if self.json:
             known = {"path": str(path), "size_bytes": size, "content_type": content_type}
             self.print_json({"schema": "px.saved/1", **known, **facts})
         else:
-            self.notice(f"saved {path} ({output.size(size)}{words})")
+            self.notice(f"saved {path} ({output.size(size)}, {content_type or 'no type'})")
 
     def moment(self, text: object) -> str:
         """Return an RFC 3339 time as a person's clock says it on a terminal; elsewhere as it came."""
@@ -182,47 +176,30 @@ class Invocation:
 
     # -- what is done alike to tools and pipes
 
-    def make(self, kind: str, name: str, content: Document, target: str) -> Document | None:
-        """Have a unit made to start from; return its document where the next step is to be told."""
-        self.action = f"make {kind}:{name}"
-        answer = self.client().ask("POST", target, content={"name": name, **content}, timeout=120.0)
-        made: Document = {"name": name, **answer.document}
+    def add(self, kind: str, target: str, content: Document, words: str = "added in {folder}") -> Document | None:
+        """Have a unit made or installed and say where; return its document where the next step is to be told."""
+        with self.spinner(kind, "adding…"):
+            answer = self.client().ask("POST", target, content=content, timeout=None)
+        made: Document = {"name": content.get("name"), **answer.document}
         if self.print_result(answer, [made["name"]]):
             return None
-        self.print(f"{kind}:{made['name']} written to {made.get('folder')}")
+        self.print(f"{kind}:{made['name']} {words.format(folder=made.get('folder'))}")
+        self.print_warnings(made)
         return made
-
-    def install(self, kind: str, source: str, name: str | None, target: str, words: str = "") -> Document:
-        """Have a unit added from a path, an address or an example, and say so; return its document."""
-        from pathlib import Path
-
-        # What is no path is an example or an address; the daemon says which of them it takes.
-        is_path = not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", source)
-        content = {"source": str(Path(source).expanduser().absolute()) if is_path else source}
-        with self.spinner(source, "adding…"):
-            answer = self.client().ask("POST", target, content=content | ({"name": name} if name else {}), timeout=None)
-        found, folder = answer.document.get("name"), answer.document.get("folder")
-        if not self.print_result(answer, [found]):
-            self.print(f"{kind}:{found} added" + (f" in {folder}" if folder else "") + words)
-            self.print_warnings(answer.document)
-        return answer.document
 
     def remove(self, unit: str, command: str, target: str, yes: bool) -> None:
         """Have a unit and its folder removed once a person says so; `command` is the one that does not ask."""
+        if not yes and not (self.in_is_terminal and self.err_is_terminal):
+            raise Failure("nobody is there to be asked", kind="unconfirmed", hint=command, unit=unit)
         if not yes:
-            self._confirm_removal(unit, command)
+            output.write_error(f"Remove {unit} and its folder? [y/N] ")
+            if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+                self.warn("not removed")
+                raise Silent(Exit.FAILED)
         answer = self.client().ask("DELETE", target, timeout=None)
         result = answer if answer.document else {"schema": "px.removed/1", "unit": unit, "removed": True}
         if not self.print_result(result, [unit.partition(":")[2]]):
             self.print(f"{unit} removed")
-
-    def _confirm_removal(self, unit: str, hint: str) -> None:
-        if not self.in_is_terminal or not self.err_is_terminal:
-            raise Failure("nobody is there to be asked", kind="unconfirmed", hint=hint, unit=unit)
-        output.write_error(f"Remove {unit} and its folder? [y/N] ")
-        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-            self.warn("not removed")
-            raise Silent(Exit.FAILED)
 
 
 # -- one command line -------------------------------------------------------------------------------------------------
@@ -276,22 +253,15 @@ def report(invocation: Invocation, failure: Failure) -> int:
 
 def _particulars(document: Document) -> list[str]:
     """Return the lines under an error: what did not fit, what is meant perhaps, what survived, what was printed."""
-
-    def listed(key: str, kind: type) -> list[Any]:
-        value = document.get(key)
-        return [item for item in value if isinstance(item, kind)] if isinstance(value, list) else []
-
     lines = []
-    for error in listed("errors", dict):
+    for error in filter(lambda one: isinstance(one, dict), document.get("errors") or []):
         message = str(error.get("message") or error.get("detail") or "")
         if not (error.get("file") and message and message in str(document.get("detail"))):
             lines.append(f"{error.get('pointer') or error.get('file') or '(the whole input)'}: {message}")
-    lines += [f"candidate: {candidate}" for candidate in listed("candidates", object)]
-    lines += [f"survived: pid {one.get('pid')} ({one.get('name', '?')})" for one in listed("survivors", dict)]
-    tail = document.get("stderr_tail") or document.get("stderr")
-    for line in tail.rstrip().splitlines()[-_STDERR_LINES:] if isinstance(tail, str) else []:
-        lines.append(f"stderr: {line if len(line) <= _STDERR_COLUMNS else line[: _STDERR_COLUMNS - 1] + '…'}")
-    return lines
+    lines += [f"candidate: {candidate}" for candidate in document.get("candidates") or []]
+    lines += [f"survived: pid {one.get('pid')} ({one.get('name', '?')})" for one in document.get("survivors") or []]
+    tail = str(document.get("stderr_tail") or document.get("stderr") or "").rstrip()
+    return lines + [f"stderr: {output.cut(line, _STDERR_COLUMNS)}" for line in tail.splitlines()[-_STDERR_LINES:]]
 
 
 # -- how commands are declared ----------------------------------------------------------------------------------------
@@ -314,23 +284,21 @@ def timeout_option(help_text: str = "Give up waiting after S seconds (exit 7).")
     return click.option("--timeout", type=Seconds(min=0), metavar="S", help=help_text)
 
 
+no_wait_option = click.option("--no-wait", is_flag=True, help="Return once it is under way.")
 no_autostart_option = click.option("--no-autostart", is_flag=True, help="Do not start the daemon when it is not there.")
 
 
+def source_of(text: str) -> str:
+    """Return what is to be installed as the daemon takes it: an example, an address, or a path in full."""
+    is_path = not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", text)
+    return os.path.abspath(os.path.expanduser(text)) if is_path else text
+
+
 def own_version() -> str:
-    """Return the version of the distribution, or a placeholder in a bare source tree."""
+    """Return the version of the distribution."""
     from importlib import metadata
 
-    try:
-        return metadata.version("supervisord-py")
-    except metadata.PackageNotFoundError:
-        return UNKNOWN_VERSION
-
-
-def _show_version(context: click.Context, _: click.Parameter, value: Any) -> None:
-    if value and not context.resilient_parsing:
-        click.echo(f"pxctl {own_version()}")
-        context.exit(Exit.OK)
+    return metadata.version("supervisord-py")
 
 
 def _global(*names: str, attribute: str, **settings: Any) -> click.Option:
@@ -344,21 +312,12 @@ def _global(*names: str, attribute: str, **settings: Any) -> click.Option:
     return click.Option([*names, f"px_{attribute}"], expose_value=False, callback=keep, **settings)
 
 
-_COLOURS = click.Choice(["auto", "always", "never"])
-_VERSION: Any = {
-    "is_flag": True,
-    "is_eager": True,
-    "expose_value": False,
-    "callback": _show_version,
-    "help": "Version.",
-}
 _GLOBAL_OPTIONS = [
     _global("--socket", attribute="socket", metavar="PATH", help="Socket of the daemon."),
     _global("--system", attribute="system", is_flag=True, help="The machine's daemon, not the user's."),
     _global("--json", attribute="json", is_flag=True, help="One JSON document on stdout (streams: NDJSON)."),
-    _global("--color", attribute="colour", type=_COLOURS, help="Colour; also NO_COLOR."),
+    _global("--color", attribute="colour", type=click.Choice(["auto", "always", "never"]), help="Also: NO_COLOR."),
     _global("-q", "--quiet", attribute="quiet", is_flag=True, help="Ids only, no notices."),
-    click.Option(["--version"], **_VERSION),
 ]
 _GLOBAL_WORDS = "Global options, explained by pxctl --help: --socket, --system, --json, --color, -q."
 
@@ -429,11 +388,8 @@ class PxGroup(click.Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands; the global options are explained once, by `pxctl --help`."""
-        if ctx.parent is None:
-            super().format_options(ctx, formatter)
-        else:
-            self.format_commands(ctx, formatter)
-            formatter.write(f"\n{_GLOBAL_WORDS}\n")
+        self.format_commands(ctx, formatter)
+        formatter.write(f"\n{_GLOBAL_WORDS}\n")
 
 
 class _Root(PxGroup):
@@ -450,8 +406,9 @@ class _Root(PxGroup):
             import_module(f"pxctl.commands.{_MODULES[cmd_name]}")
         return super().get_command(ctx, cmd_name)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands under their headings."""
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, then the commands under their headings."""
+        click.Command.format_options(self, ctx, formatter)
         for title, names in _SECTIONS.items():
             found = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(title):
@@ -472,6 +429,7 @@ _SECTIONS = {
 }  # fmt: skip
 _MODULES = {name: module for section in _SECTIONS.values() for name, module in section.items()}
 root = _Root("pxctl", help="Ask and steer pxd, the daemon that holds warm tools, kernels and pipes.")
+click.version_option(package_name="supervisord-py", message="%(prog)s %(version)s")(root)
 
 
 def declare(

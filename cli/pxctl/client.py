@@ -69,17 +69,14 @@ class Problem(Failure):
     """The daemon's own problem document, passed on as it came."""
 
     def __init__(self, status: int, members: Document) -> None:
-        code = members.get("exit_code")
-        is_code = isinstance(code, int) and not isinstance(code, bool) and 0 < code < 256
         super().__init__(
             str(members.get("detail") or members.get("title") or f"the daemon answered {status}"),
             kind=str(members.get("kind") or "failed"),
-            hint=str(members["hint"]) if members.get("hint") else None,
-            exit_code=int(code) if is_code and code else _EXIT_BY_STATUS.get(status, Exit.FAILED),
-            unit=str(members["unit"]) if members.get("unit") else None,
+            hint=members.get("hint"),
+            exit_code=members.get("exit_code") or _EXIT_BY_STATUS.get(status, Exit.FAILED),
+            unit=members.get("unit"),
         )
-        self.status = status
-        self.members = members
+        self.status, self.members = status, members
 
     def document(self) -> Document:
         """Return the daemon's document, with the members that the client relies on filled in."""
@@ -118,14 +115,12 @@ def usage(detail: str, hint: str) -> Failure:
 def raise_problem(event: Document) -> None:
     """Raise the problem that an event of a stream is, if it is one."""
     if str(event.get("type", "")).startswith(PROBLEM_PREFIX):
-        status = event.get("status")
-        raise Problem(status if isinstance(status, int) else 500, event)
+        raise Problem(int(event.get("status") or 500), event)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 READ_SECONDS = 30.0
-_PROBLEM_BYTES = 4 * 1024 * 1024
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
@@ -150,7 +145,7 @@ class Client:
         waiting: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self.path, self._wake, self._waiting = path, wake, waiting
-        self._kept: Exchange | None = None
+        self._kept: Exchange | None = None  # its connection takes one more request
 
     def open(
         self,
@@ -171,10 +166,9 @@ class Client:
         if content is not None:
             body = json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
             head["Content-Type"] = "application/json"
-        kept, self._kept = self._kept, None
-        exchange = kept if kept is not None and kept.renew(timeout) else self._connect(timeout)
+        exchange, self._kept = self._kept or self._connect(), None
         try:
-            exchange.send(method, target, head, body)
+            exchange.send(method, target, head, body, timeout)
             _refuse_problem(exchange)
         except BaseException:
             exchange.close()
@@ -187,52 +181,47 @@ class Client:
             try:
                 with self._waiting(), self.open(method, target, keep=keep, **request) as exchange:
                     raw = exchange.read()
-                    self._kept = exchange.detach() if keep else None
+                    if exchange.is_kept:
+                        self._kept = exchange
                 break
             except Interrupted:
                 if is_last:
                     raise
         try:
             document = json.loads(raw) if raw.strip() else {}
-            if isinstance(document, dict):
-                return Answer(raw, document)
-            why = "is no document"
-        except ValueError as error:
-            why = f"is not JSON: {error}"
-        raise Failure(f"the daemon's answer to {method} {target} {why}", kind="bad_answer", hint="pxctl doctor")
+        except ValueError:
+            document = None
+        if isinstance(document, dict):
+            return Answer(raw, document)
+        detail = f"the daemon's answer to {method} {target} is not JSON as it should be: {raw[:100]!r}"
+        raise Failure(detail, kind="bad_answer", hint="pxctl doctor")
 
     def get(self, target: str, **request: Any) -> Answer:
         """Read a document."""
         return self.ask("GET", target, **request)
 
-    def _connect(self, timeout: float | None) -> Exchange:
+    def _connect(self) -> Exchange:
         try:
-            return Exchange(self.path, timeout=timeout)
+            return Exchange(self.path)
         except Unreachable:
             if self._wake is None:
                 raise
         wake, self._wake = self._wake, None
         wake()
-        return Exchange(self.path, timeout=timeout)
+        return Exchange(self.path)
 
 
 def _refuse_problem(exchange: Exchange) -> None:
     """Raise the problem that the daemon answered with; what is no document (an empty body) becomes one."""
-    head, raw = exchange.head, b""
+    head = exchange.head
     if head.status < 400:
         return
-    for chunk in exchange.chunks():
-        raw += chunk
-        if len(raw) > _PROBLEM_BYTES:
-            break
-    members: Any = None
+    raw, members = exchange.read(), None
     with contextlib.suppress(ValueError):
         members = json.loads(raw)
     if not isinstance(members, dict):
         text = raw[:500].decode("utf-8", "replace").strip()
         members = {"detail": f"the daemon answered {head.status} {head.reason}" + (f": {text}" if text else "")}
-    if "retry_after_seconds" not in members and head.fields.get("retry-after", "").isdigit():
-        members["retry_after_seconds"] = int(head.fields["retry-after"])
     raise Problem(head.status, members)
 
 
@@ -275,50 +264,38 @@ class Head(NamedTuple):
 
 
 class Exchange:
-    """A request and its answer on a connection; bears `timeout` seconds of silence. A context manager, or `close()`."""
+    """A connection with a request and its answer at a time. A context manager, or `close()`.
 
-    def __init__(self, path: str, *, timeout: float | None, connect_timeout: float = _CONNECT_SECONDS) -> None:
-        self._path = path
+    Closing it before the answer is at its end is taken by the daemon for a wish to cancel.
+    """
+
+    def __init__(self, path: str, connect_timeout: float = _CONNECT_SECONDS) -> None:
+        self._path, self._timeout = path, connect_timeout
         self._socket = _connect(path, connect_timeout)
         self._answer = self._socket.makefile("rb")
-        self._stays = False
-        self._begin(timeout)
-
-    def _begin(self, timeout: float | None) -> None:
-        self._timeout = timeout
-        self._socket.settimeout(timeout)
         self.head = Head(0, "", {})
+        self.is_kept = False  # the daemon leaves the connection open for one more request
 
     def __enter__(self) -> Exchange:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if not self._stays:
+        if not self.is_kept:
             self.close()
 
     def close(self) -> None:
-        """Close the connection; the daemon takes that for a wish to cancel."""
         self._answer.close()
         self._socket.close()
 
-    def detach(self) -> Exchange | None:
-        """Leave the connection open once the answer is read; None where it will not take another request."""
-        self._stays = self.head.fields.get("connection", "").lower() != "close"
-        return self if self._stays else None
+    def send(
+        self, method: str, target: str, fields: Mapping[str, str], body: bytes | None, timeout: float | None
+    ) -> Head:
+        """Send a request and return the head of its answer; the body follows by `chunks()`.
 
-    def renew(self, timeout: float | None) -> bool:
-        """Make ready for the next request on the same connection; False where the daemon closed it meanwhile."""
-        import select
-
-        self._stays = False
-        if select.select([self._socket], [], [], 0)[0]:
-            self.close()
-            return False
-        self._begin(timeout)
-        return True
-
-    def send(self, method: str, target: str, fields: Mapping[str, str], body: bytes | None = None) -> Head:
-        """Send the request and return the head of the answer; the body follows by `chunks()`."""
+        `timeout`: so many seconds of silence are borne; None: any.
+        """
+        self._timeout = timeout or 0.0
+        self._socket.settimeout(timeout)
         lines = [f"{method} {target} HTTP/1.1", "Host: px", "User-Agent: pxctl"]
         lines += [f"{name}: {value}" for name, value in fields.items()]
         if body is not None or method != "GET":
@@ -327,10 +304,12 @@ class Exchange:
             # A refusal (413) may be on its way already although not everything was taken.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+            self.head = self._read_head()
             while self.head.status < 200:  # interim answers (1xx) are passed over
                 self.head = self._read_head()
         except (EOFError, ValueError, OSError) as error:
             raise self._failure(error) from error
+        self.is_kept = fields.get("Connection") == "keep-alive" and self.head.fields.get("connection") != "close"
         return self.head
 
     def read(self) -> bytes:
@@ -402,17 +381,16 @@ class Exchange:
         if isinstance(error, TimeoutError):
             detail = f"the daemon has not answered for {self._timeout:g} s"
             return Failure(detail, kind="timed_out", hint="pxctl doctor")
-        if isinstance(error, OSError):
-            return Interrupted(error.strerror or str(error))
-        return Interrupted("it was closed in the middle of an answer")
+        is_end = isinstance(error, EOFError)
+        return Interrupted("it was closed in the middle of an answer" if is_end else str(error))
 
 
 def _connect(path: str, timeout: float) -> socket.socket:
     """Connect; while the queue is full, which unix(7) says at once by EAGAIN, try again."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
     deadline = time.monotonic() + timeout
     try:
-        connection.setblocking(False)
         while True:
             try:
                 connection.connect(path)
@@ -421,13 +399,11 @@ def _connect(path: str, timeout: float) -> socket.socket:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_PAUSE_SECONDS)
-    except PermissionError as error:
-        connection.close()
-        hint = "the daemon answers its own user and root only; is PX_SOCKET right?"
-        detail = f"no access to {path}: {error.strerror}"
-        raise Failure(detail, kind="forbidden", hint=hint) from error
     except OSError as error:
         connection.close()
+        if isinstance(error, PermissionError):
+            hint = "the daemon answers its own user and root only; is PX_SOCKET right?"
+            raise Failure(f"no access to {path}: {error.strerror}", kind="forbidden", hint=hint) from error
         why = error.strerror or f"{error} ({len(path.encode())} bytes; the platform allows about 104)"
         known = {
             BlockingIOError: f"its queue has been full for {timeout:g} s",
@@ -452,8 +428,6 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 # -- units, as users name them: `x`, `tool:x`, quoted globs, which the daemon expands ---------------------------------
 
-_LISTS = {"tool": "pxctl tools list", "kernel": "pxctl kernel list", "pipe": "pxctl pipe list"}
-
 
 def is_glob(name: str) -> bool:
     """Say whether a name is a pattern for names."""
@@ -466,7 +440,8 @@ def bare_name(kind: str, text: str) -> str:
     if not colon and text.strip():
         return text
     if found != kind or not rest.strip():
-        raise usage(f"{text!r} does not name a {kind}", f"{_LISTS[kind]} shows them")
+        group = "tools" if kind == "tool" else kind
+        raise usage(f"{text!r} does not name a {kind}", f"pxctl {group} list shows them")
     return rest
 
 
@@ -478,11 +453,7 @@ def route(kind: str, text: str, verb: str = "") -> str:
 def expand(client: Client, names: Sequence[str]) -> list[str]:
     """Return the full names that the daemon understands by `names`, each once."""
     found = client.get(query("/api/units", [("name", name) for name in names])).document
-    units = list(dict.fromkeys(str(unit["unit"]) for unit in found.get("units", [])))
-    if not units:
-        detail, hint = f"nothing is called {', '.join(names)}", "pxctl status shows all units"
-        raise Failure(detail, kind="unknown_unit", hint=hint)
-    return units
+    return list(dict.fromkeys(str(unit["unit"]) for unit in found.get("units", [])))
 
 
 def bare_names(client: Client, kind: str, texts: Iterable[str]) -> list[str]:

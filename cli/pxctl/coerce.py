@@ -24,11 +24,9 @@ from pxctl.output import read_input
 
 Schema = Mapping[str, Any]
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python itself refuses to read more digits
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
-_ORDER = ("null", "integer", "number", "boolean", "object", "array")
-"""Of trial: the narrower meaning first, so that 1 under [integer, boolean] is a number."""
+_LOOSE_NUMBER = re.compile(r"[+-]?([0-9]{1,300}\.?[0-9]*|\.[0-9]+)")  # as people write it, and JSON does not
+_PYTHON = {"null": type(None), "boolean": bool, "object": dict, "array": list}
 
 
 class CannotRead(ValueError):
@@ -78,11 +76,9 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
         if not equals:
             raise CannotRead(f"{argument!r} is not KEY=VALUE")
         name = key.removesuffix(":")
-        if not name:
-            raise CannotRead(f"{argument!r} has no key before the '='")
         path = (name,) if name in _properties(root, root) else tuple(name.split("."))
         if not all(path):
-            raise CannotRead(f"{name!r} has an empty part between its dots")
+            raise CannotRead(f"{argument!r} has no key before the '=', or an empty part between its dots")
         groups.setdefault(path, []).append((name, text, key != name))
     result: dict[str, Any] = deepcopy(base)
     for path, given in groups.items():
@@ -97,14 +93,13 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
 
 def _value_of(given: list[tuple[str, str, bool]], schema: Any, root: Schema) -> Any:
     """Return what a key's assignments (key, text, whether it is JSON) mean: several of them an array."""
+    key, text, is_json = given[0]
     if len(given) > 1:
         variants = _variants(schema, root)
-        is_open = not any(_types(one) or "enum" in one or "const" in one for one in variants)
-        arrays = [one for one in variants if "array" in _types(one)] + ([{}] if is_open else [])
-        if not arrays:
-            raise CannotRead(f"{given[0][0]} is given {len(given)} times, and it is no array")
-        return [_value_of([one], _item_schema(arrays[0], at), root) for at, one in enumerate(given)]
-    ((key, text, is_json),) = given
+        arrays = [one for one in variants if "array" in _types(one)]
+        if not arrays and any(_types(one) for one in variants):
+            raise CannotRead(f"{key} is given {len(given)} times, and it is no array")
+        return [_value_of([one], _items(arrays[0], at) if arrays else {}, root) for at, one in enumerate(given)]
     if is_json:
         return read_json(text, f"the value of {key}")
     return _file(key, text[1:], schema, root) if text.startswith("@") else coerce(text, schema, root)
@@ -121,10 +116,9 @@ def _file(key: str, name: str, schema: Any, root: Schema) -> Any:
     variants = _variants(schema, root)
     if (found := _encoded(name, content, variants)) is not None:
         return found
-    for variant in variants:
-        items = _variants(_item_schema(variant, 0), root) if "array" in _types(variant) else []
-        if (found := _encoded(name, content, items)) is not None:
-            return [found]
+    items = [one for variant in variants for one in _variants(_items(variant, 0), root)]
+    if (found := _encoded(name, content, items)) is not None:
+        return [found]
     try:
         return coerce(content.decode(), schema, root)
     except UnicodeDecodeError as error:
@@ -148,50 +142,35 @@ def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:
     """
     variants = _variants(schema, root)
     listed = [one for variant in variants for one in variant.get("enum") or [variant.get("const", ...)]]
-    if text in [one for one in listed if isinstance(one, str)]:
-        return text
-    for one in listed:
-        if one is not ... and not isinstance(one, str) and json.dumps(one) == text:
-            return one
+    try:
+        value = read_json(text, "it")
+    except CannotRead:
+        value = float(text) if _LOOSE_NUMBER.fullmatch(text) else text
+    for found in (text, value):
+        if any(found == one and type(found) is type(one) for one in listed):
+            return found
     allowed = {kind for variant in variants if "enum" not in variant for kind in _types(variant)}
-    for kind in _ORDER:
-        if kind in allowed:
-            try:
-                return _read(kind, text)
-            except ValueError:
-                continue
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if "integer" in allowed and value % 1 == 0:
+            return int(value)
+        if "number" in allowed and abs(value) != float("inf"):
+            return value
+    elif any(isinstance(value, kind) for name, kind in _PYTHON.items() if name in allowed):
+        return value
+    if "boolean" in allowed and text.lower() in _BOOLEANS:
+        return _BOOLEANS[text.lower()]
     arrays = [variant for variant in variants if "array" in _types(variant)]
-    if not splits or not arrays or any("string" in _types(variant) for variant in variants):
+    if not splits or not arrays or "string" in allowed:
         return text
     pieces = text.split(",") if text else []
-    return [coerce(one.strip(), _item_schema(arrays[0], at), root, splits=False) for at, one in enumerate(pieces)]
-
-
-def _read(kind: str, text: str) -> Any:
-    """Return the value of one of the JSON types that a text spells; raises ValueError where it spells none."""
-    match kind:
-        case "null" if text == "null":
-            return None
-        case "integer" | "number" if _INTEGER.fullmatch(text):
-            return int(text)
-        case "integer" | "number" if _NUMBER.fullmatch(text) and abs(number := float(text)) != float("inf"):
-            if kind == "number":
-                return number
-            if number.is_integer():
-                return int(number)
-        case "boolean" if text.lower() in _BOOLEANS:
-            return _BOOLEANS[text.lower()]
-        case "object" | "array" if text.lstrip().startswith("{" if kind == "object" else "["):
-            value = read_json(text, "it")
-            if isinstance(value, dict if kind == "object" else list):
-                return value
-    raise ValueError(text)
+    return [coerce(one.strip(), _items(arrays[0], at), root, splits=False) for at, one in enumerate(pieces)]
 
 
 # -- schemas ----------------------------------------------------------------------------------------------------------
 
 
-def _item_schema(variant: Schema, at: int) -> Any:
+def _items(variant: Schema, at: int) -> Any:
+    """Return the schema of an element of an array; {} where the schema says nothing about it."""
     prefix = variant.get("prefixItems")
     return prefix[at] if isinstance(prefix, list) and at < len(prefix) else variant.get("items", {})
 
@@ -214,9 +193,7 @@ def _variants(schema: Any, root: Schema) -> list[Schema]:
 
 def _resolve(reference: str, root: Schema) -> Any:
     """Return what a local reference ("#/$defs/x") points to (RFC 6901); None for any other."""
-    if not reference.startswith("#"):
-        return None
-    found: Any = root
+    found: Any = root if reference.startswith("#") else None
     for part in reference[1:].split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         found = found.get(name) if isinstance(found, dict) else None

@@ -1,6 +1,6 @@
 """Shell completion: the scripts, which call `pxctl` itself with `_PXCTL_COMPLETE` set, and the live names.
 
-Names are asked of a running daemon, within a tenth of a second, or not at all: completion never starts a daemon and
+Names are asked of a running daemon, which gets a tenth of a second, or not at all: completion never starts a daemon and
 never prints an error. The scripts of zsh and fish are click's; bash cuts words at the colon of a unit's name: its own
 script puts the words together again and takes off the answers what bash holds already of a word.
 """
@@ -8,7 +8,6 @@ script puts the words together again and takes off the answers what bash holds a
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,9 +20,6 @@ Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 SHELLS = ("bash", "zsh", "fish")
 LIMIT_SECONDS = 0.1
-EXAMPLE_TOOLS = ("compound-interest", "lorenz-ode-solver", "text-stats")
-EXAMPLE_PIPES = ("daily-digest", "disk-digest", "tell-failure")
-
 _BASH = r"""# bash completion for pxctl
 _pxctl_complete() {
     local line="${COMP_LINE:0:COMP_POINT}" current response kind value
@@ -69,41 +65,40 @@ def script(shell: str, command: click.Command) -> str:
 
 def _ask(context: click.Context, target: str) -> Any:
     """Return the document at `target`; {} when it does not come in time."""
-    invocation: Invocation | None = context.find_root().obj
-    found: list[Any] = []
-
-    def ask() -> None:
-        with contextlib.suppress(Failure):
-            assert invocation is not None
-            found.append(Client(invocation.socket_path).get(target, timeout=LIMIT_SECONDS).document)
-
-    if invocation is not None:
-        # A thread: a daemon that sends byte after byte would pass any limit on its silence.
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(LIMIT_SECONDS)
-    return found[0] if found else {}
+    invocation: Invocation = context.find_root().obj or Invocation({})
+    with contextlib.suppress(Failure, OSError):
+        return Client(invocation.socket_path).get(target, timeout=LIMIT_SECONDS).document
+    return {}
 
 
 def _offer(names: Iterable[object], incomplete: str) -> list[str]:
-    return [name for name in map(str, names) if name.startswith(incomplete)]
+    return [name for name in dict.fromkeys(map(str, names)) if name.startswith(incomplete)]
 
 
 def _listing(target: str, key: str, kind: str, *members: str) -> Completer:
     """Return what offers members of the objects that the daemon lists, with their kind once it was typed."""
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        objects = _ask(context, target).get(key, [])
-        names = list(dict.fromkeys(one.get(member) for member in members for one in objects))
+        names = [one.get(member) for member in members for one in _ask(context, target).get(key, [])]
         return _offer(names, incomplete) or (_offer([f"{kind}:{name}" for name in names], incomplete) if kind else [])
 
     return complete
+
+
+def _choices(*words: str) -> Completer:
+    return lambda _, __, incomplete: _offer(words, incomplete)
 
 
 tool_names = _listing("/api/tools", "tools", "", "name")
 kernel_names = _listing("/api/kernels", "kernels", "kernel", "name", "id")
 pipe_names = _listing("/api/pipes", "pipes", "pipe", "name")
 execution_ids = _listing("/api/executions", "executions", "", "id")
+example_tools = _choices("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
+example_pipes = _choices("example:daily-digest", "example:disk-digest", "example:tell-failure")
+pipe_keys = _choices(
+    "agent=", "allow_empty=", "command=", "description=", "effort=", "enabled=", "history=", "limits=", "preset=",
+    "retries=", "run_on_enable=", "schedule=", "schedule_config=", "timeout=", "timezone=", "title=", "trigger=",
+)  # fmt: skip
 
 
 def unit_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -120,31 +115,9 @@ def execution_names(context: click.Context, parameter: click.Parameter, incomple
 
 def assignments(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Offer `key=` for the inputs of the tool that was named."""
-    tool = context.params.get("tool")
-    if not tool or "=" in incomplete:
+    if "=" in incomplete:
         return []
-    try:
-        properties = (_ask(context, route("tool", tool)).get("input_schema") or {}).get("properties") or {}
-    except Failure:
-        return []
-    return _offer([f"{key}=" for key in properties], incomplete)
-
-
-def examples(names: Iterable[str]) -> Completer:
-    """Return what offers the examples that come along; everything else is a path, which the shell completes."""
-
-    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-        return _offer([f"example:{name}" for name in names], incomplete)
-
-    return complete
-
-
-_PIPE_KEYS = (
-    "agent", "allow_empty", "command", "description", "effort", "enabled", "history", "limits", "name", "preset",
-    "retries", "run_on_enable", "schedule", "schedule_config", "timeout", "timezone", "title", "trigger",
-)  # fmt: skip
-
-
-def pipe_keys(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Offer `key=` for the front matter of a pipe."""
-    return [] if "=" in incomplete else _offer([f"{key}=" for key in _PIPE_KEYS], incomplete)
+    with contextlib.suppress(Failure):
+        tool = _ask(context, route("tool", context.params.get("tool") or ""))
+        return _offer([f"{key}=" for key in (tool.get("input_schema") or {}).get("properties") or {}], incomplete)
+    return []

@@ -9,22 +9,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pxctl.app import Invocation
-from pxctl.client import Client, Exit, Failure, Interrupted, Problem
-from pxctl.paths import Places
+from pxctl.client import Client, Document, Exit, Failure, Interrupted, Problem
+
+if TYPE_CHECKING:
+    import psutil
 
 START_SECONDS = 30.0
-_LOSER_SECONDS = 10.0
-"""So long is waited, once a daemon answers, for a child of ours that may have lost to it and does not know that yet."""
+_LOSER_SECONDS = 10.0  # so long is waited for the other one where two are started at once
 _LOST_TO_ANOTHER, _BAD_SETTINGS = 8, 78
 _PAUSE_SECONDS = 0.02
 _READ_SECONDS = 10.0
@@ -89,43 +89,40 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
         before = os.fstat(log.fileno()).st_size
         settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "umask": 0o077}
         child = subprocess.Popen(argv, env=env, start_new_session=True, **settings)
-        with invocation.spinner("pxd", "starting…"):
-            _await_answer(invocation, child, timeout, before)
+    with invocation.spinner("pxd", "starting…"):
+        failure = _await_answer(Client(invocation.socket_path), child, timeout)
+    if failure is not None:
+        is_alive = child.poll() is None
+        failure.extra |= {"daemon_pid": child.pid if is_alive else None, "stderr_tail": _tail(path, before)}
+    # The daemon outlives us on purpose; without this the interpreter would warn of a forgotten child.
+    child.returncode = child.poll() or 0
+    if failure is not None:
+        raise failure
 
 
-def _await_answer(invocation: Invocation, child: subprocess.Popen[bytes], timeout: float, before: int) -> None:
-    client, places = Client(invocation.socket_path), invocation.places
+def _await_answer(client: Client, child: subprocess.Popen[bytes], timeout: float) -> Failure | None:
+    """Return None once a daemon answers, else why none does; a child that is only slow is left alone."""
     deadline = time.monotonic() + timeout
-    while True:
+    while not answers(client):
         code = child.poll()
-        if answers(client):
-            # Another daemon may answer: our child might win the lock later, after a stop of that one.
+        if code == _LOST_TO_ANOTHER:
             deadline = min(deadline, time.monotonic() + _LOSER_SECONDS)
-            while child.poll() is None and not _serves(client, child.pid) and time.monotonic() < deadline:
-                time.sleep(_PAUSE_SECONDS)
-            # The daemon outlives us on purpose; without this the interpreter would warn of a forgotten child.
-            child.returncode = child.poll() or 0
-            return
-        tail = "" if code is None else _tail(Path(places.log_file), before)
-        if code is not None and code != _LOST_TO_ANOTHER:
+        elif code is not None:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             hint = "pxctl config check" if code == _BAD_SETTINGS else "pxctl doctor"
-            detail = f"pxd {how} before it answered"
-            raise Failure(detail, kind="start_failed", hint=hint, stderr_tail=tail, daemon_exit_code=code)
-        if code is not None:
-            _refuse_held_state(places, tail)
+            return Failure(f"pxd {how} before it answered", kind="start_failed", hint=hint, daemon_exit_code=code)
         if time.monotonic() >= deadline:
-            child.returncode = 0 if code is None else code
-            # It is left alone: it may still come up.
-            who = "another pxd, which holds the lock," if code else f"pxd was started (pid {child.pid}) but"
-            raise Failure(
-                f"{who} has not answered within {timeout:g} s",
-                kind="timed_out",
-                hint="pxctl doctor",
-                stderr_tail=_tail(Path(places.log_file), before),
-                daemon_pid=None if code else child.pid,
-            )
+            if code == _LOST_TO_ANOTHER:
+                detail = "another pxd holds its directories, and does not answer here"
+                return Failure(detail, kind="conflict", hint="XDG_RUNTIME_DIR, PX_SOCKET and PX_HOME say where it is")
+            detail = f"pxd was started (pid {child.pid}), but has not answered within {timeout:g} s"
+            return Failure(detail, kind="timed_out", hint="pxctl doctor")
         time.sleep(_PAUSE_SECONDS)
+    # Another daemon may be what answers: our child must not win the lock later, after a stop of that one.
+    deadline = time.monotonic() + _LOSER_SECONDS
+    while child.poll() is None and not _serves(client, child.pid) and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
+    return None
 
 
 def _serves(client: Client, child: int) -> bool:
@@ -135,20 +132,6 @@ def _serves(client: Client, child: int) -> bool:
         return isinstance(pid, int) and os.getsid(pid) == child
     except (Failure, OSError):
         return False
-
-
-def _refuse_held_state(places: Places, tail: str) -> None:
-    """Raise the failure of a daemon whose state another one holds that serves elsewhere."""
-    line = next((line for line in tail.splitlines() if f"already holds {places.state_dir}" in line), None)
-    if line is None or places.run_dir == places.state_dir:
-        return
-    pid = re.search(r"pid ([0-9]+)", line)
-    raise Failure(
-        f"{line.removeprefix('pxd: ')}, and serves another socket than {places.socket}",
-        kind="conflict",
-        hint="set XDG_RUNTIME_DIR or PX_SOCKET as for that daemon, or PX_HOME for one of its own",
-        daemon_pid=int(pid[1]) if pid else None,
-    )
 
 
 def _tail(log: Path, before: int) -> str:
@@ -176,20 +159,15 @@ def ask_pxd(invocation: Invocation, *flags: str) -> bytes:
     if ended.returncode == Exit.OK:
         invocation.notice(*(f"pxctl: {line}" for line in said))
         return ended.stdout.encode("utf-8", "surrogateescape")
-    if ended.returncode != _BAD_SETTINGS:
-        code = ended.returncode if 0 < ended.returncode <= 9 else Exit.FAILED
-        what = "\n".join(said) or f"pxd ended with {ended.returncode}"
-        raise Failure(what, hint=hints[0] if hints else "pxctl doctor", exit_code=code)
-    # Exit code 78 is for service managers; the client's contract says 1, and each mistake with its place.
-    errors: list[dict[str, Any]] = []
-    try:
-        checked = run(_pxd(invocation, "--check-config", "--json")[0], env).stdout
-        errors = [one for one in json.loads(checked)["problems"] if isinstance(one, dict)]
-    except (ValueError, KeyError, TypeError):
-        said = said or ["pxd refuses the settings"]  # it is of another version, or the mistakes were mended meanwhile
-    sentences = [f"{error.get('origin') or error.get('file')}: {error.get('message')}" for error in errors]
-    hint = "mend what is named above, then: pxctl config check"
-    raise Failure("\n".join(said or sentences), kind="config_error", hint=hint, errors=errors)
+    if ended.returncode == _BAD_SETTINGS:
+        # That code is for service managers; the client's contract says 1. With --json it tells it in a document.
+        problems = json.loads(ended.stdout)["problems"] if ended.stdout else []
+        said = said or [f"{one.get('origin')}: {one.get('message')}" for one in problems]
+        hint = "mend what is named above, then: pxctl config check"
+        raise Failure("\n".join(said), kind="config_error", hint=hint, errors=problems)
+    code = ended.returncode if 0 < ended.returncode <= 9 else Exit.FAILED
+    what = "\n".join(said) or f"pxd ended with {ended.returncode}"
+    raise Failure(what, hint=hints[0] if hints else "pxctl doctor", exit_code=code)
 
 
 def run(argv: list[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -198,10 +176,7 @@ def run(argv: list[str], env: Mapping[str, str] | None = None) -> subprocess.Com
     try:
         return subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, **settings)
     except subprocess.TimeoutExpired as error:
-        detail = f"{' '.join(argv)} did not end within 120 s"
-        raise Failure(detail, kind="timed_out") from error
-    except OSError as error:
-        raise Failure(f"cannot run {argv[0]}: {error.strerror}", kind="os_error") from error
+        raise Failure(f"{' '.join(argv)} did not end within 120 s", kind="timed_out") from error
 
 
 # -- its end ----------------------------------------------------------------------------------------------------------
@@ -214,20 +189,14 @@ def stop_daemon(client: Client, timeout: float) -> None:
     """
     import psutil
 
-    def lives(process: psutil.Process) -> bool:
-        try:
-            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.Error:
-            return False
-
     document = client.get("/api/status", timeout=_READ_SECONDS).document
-    daemon: dict[str, Any] = document.get("daemon") or {}
-    pids = [((daemon.get(name) or {}).get("pid"), f"pxd {name}") for name in ("keeper", "control")]
-    pids += [(unit.get("pid"), str(unit.get("unit"))) for unit in document.get("units", [])]
-    seen: list[tuple[psutil.Process, str]] = []  # each knows its process by pid and start time
-    for pid, name in pids:
+    daemon: Document = document.get("daemon") or {}
+    pids = {(daemon.get(name) or {}).get("pid"): f"pxd {name}" for name in ("keeper", "control")}
+    pids |= {unit.get("pid"): str(unit.get("unit")) for unit in document.get("units", [])}
+    seen: list[psutil.Process] = []  # each knows its process by pid and start time
+    for pid in filter(None, pids):
         with contextlib.suppress(psutil.Error):
-            seen += [(psutil.Process(pid), name)] if isinstance(pid, int) else []
+            seen.append(psutil.Process(pid))
     try:
         client.ask("POST", "/api/daemon/stop", timeout=None)
     except Interrupted:
@@ -236,10 +205,19 @@ def stop_daemon(client: Client, timeout: float) -> None:
         if problem.kind != "shutdown":
             raise
     deadline = time.monotonic() + timeout
-    while left := [(one.pid, name) for one, name in seen if lives(one)]:
+    while left := [one.pid for one in seen if _lives(one)]:
         if time.monotonic() >= deadline:
-            detail = f"still alive: {', '.join(f'{name} (pid {pid})' for pid, name in left)}"
-            hint = f"look at it: ps -o pid,ppid,stat,etime,args -p {','.join(str(pid) for pid, _ in left)}"
-            survivors = [{"pid": pid, "name": name} for pid, name in left]
+            survivors = [{"pid": pid, "name": pids[pid]} for pid in left]
+            hint = f"look at it: ps -o pid,ppid,stat,etime,args -p {','.join(map(str, left))}"
+            detail = f"still alive: {', '.join(pids[pid] for pid in left)}"
             raise Failure(detail, kind="survivors", hint=hint, survivors=survivors)
         time.sleep(_PAUSE_SECONDS)
+
+
+def _lives(process: psutil.Process) -> bool:
+    import psutil
+
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -1,22 +1,18 @@
-"""What takes its time: endless answers, kept output page after page, executions to their end.
+"""What takes its time: endless answers, kept output page after page, and waiting, over restarts of the control plane.
 
-One loop follows over a restart of the daemon's control plane: after each loss the stream is taken up again at the place
-that the caller remembers, so that nothing is shown twice and nothing is left out. A pipe gets bytes as they are; a
-terminal gets nothing that could steer it.
+After each loss a stream is taken up again at the place that the caller remembers, so that nothing is shown twice and
+nothing is left out.
 """
 
 from __future__ import annotations
 
 import binascii
-import codecs
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from pxctl import output
-from pxctl.app import Invocation
 from pxctl.client import (
     Client,
     Document,
@@ -29,18 +25,14 @@ from pxctl.client import (
     split_lines,
     usage,
 )
-from pxctl.shaper import Shaper
 
 NDJSON = "application/x-ndjson"
-STREAMS = ("stdout", "stderr")
 _AWAY_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
 _READ_SECONDS = 60.0
 _SLICE_SECONDS = 300.0
+SLACK_SECONDS = 15.0  # how much longer than its own limit the daemon may take to answer
 _PAGE_BYTES = 1024 * 1024
-
-
-# -- the loop ---------------------------------------------------------------------------------------------------------
 
 
 def is_loss(failure: Failure) -> bool:
@@ -80,37 +72,27 @@ def stream(
         if opened is not None:
             opened()
         for line in filter(bytes.strip, split_lines(exchange.chunks())):
-            yield line, parsed_event(line)
+            try:
+                event = json.loads(line)
+            except ValueError as error:
+                raise Failure(f"the daemon sent a line that is not JSON: {error}", kind="bad_answer") from error
+            raise_problem(event)
+            yield line, event
 
 
 def events_of(client: Client, target: Callable[[], str], *, follow: bool) -> Iterator[tuple[bytes, Document]]:
     """Yield line and event of an NDJSON answer. `target` is asked anew at each connection: it names the place."""
+    if not follow:
+        yield from stream(client, "GET", target(), timeout=_READ_SECONDS)
+        return
     patience = Patience()
     while True:
         try:
-            timeout = None if follow else _READ_SECONDS
-            yield from stream(client, "GET", target(), opened=patience.met, timeout=timeout)
+            yield from stream(client, "GET", target(), opened=patience.met, timeout=None)
+            # An orderly end of an endless answer: the control plane is being replaced.
+            time.sleep(_PAUSE_SECONDS)
         except Failure as failure:
-            if not follow:
-                raise
             patience.bear(failure)
-            continue
-        if not follow:
-            return
-        # An orderly end of an endless answer: the control plane is being replaced.
-        time.sleep(_PAUSE_SECONDS)
-
-
-def parsed_event(line: bytes) -> Document:
-    """Return the event of a line of NDJSON; raises the problem that the stream ended with."""
-    try:
-        event = json.loads(line)
-    except ValueError as error:
-        raise Failure(f"the daemon sent a line that is not JSON: {error}", kind="bad_answer") from error
-    if not isinstance(event, dict):
-        raise Failure("the daemon sent a line that is no event", kind="bad_answer")
-    raise_problem(event)
-    return event
 
 
 def ask_until(
@@ -152,50 +134,6 @@ def bytes_of(event: Document) -> bytes:
     return str(event.get("text", "")).encode("utf-8", "surrogatepass")
 
 
-def print_event(invocation: Invocation, event: Document) -> None:
-    """Write an event as a line of NDJSON; what was read from a file after a loss is text, too."""
-    if isinstance(content := event.pop("bytes", None), bytes):
-        event["text"] = content.decode("utf-8", "replace")
-    invocation.print(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
-
-
-_AGES = re.compile(r"(\d+(?:\.\d+)?) *(s|m|h|d)[a-z]*(?: +ago)?")
-
-
-def since_when(text: str | None) -> str | None:
-    """Return the time of `--since` and `--until` as the daemon reads it: RFC 3339, or an age ("10m").
-
-    Understands "today", "yesterday", "16:00" (the last one that was), "2 hours ago", and a date and time without a
-    zone, which are those of the clock here; anything else is passed on.
-    """
-    if text is None:
-        return None
-    words = text.strip().lower()
-    if found := _AGES.fullmatch(words):
-        return found[1] + found[2]
-    clock = re.fullmatch(r"(?:(today|yesterday) *)?(\d{1,2}):(\d{2})", words)
-    if clock is None and words not in {"now", "today", "yesterday"}:
-        return _with_zone(text)
-    now = time.localtime()
-    hour, minute = (int(clock[2]), int(clock[3])) if clock else (0, 0)
-    if hour > 23 or minute > 59:
-        raise usage(f"{text!r} is no time of the day", "--since 16:00, --since 2h, --since 2026-01-31T12:00:00Z")
-    back = int(words.startswith("yesterday") or bool(clock and not clock[1] and (hour, minute) > now[3:5]))
-    midnight = (now.tm_year, now.tm_mon, now.tm_mday - back, hour, minute, 0, 0, 0, -1)
-    moment = time.time() if words == "now" else time.mktime(midnight)
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
-
-
-def _with_zone(text: str) -> str:
-    from datetime import UTC, datetime
-
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        return text if moment.tzinfo else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError):
-        return text
-
-
 # -- kept output ------------------------------------------------------------------------------------------------------
 
 
@@ -227,48 +165,38 @@ def pages(client: Client, route: str, stream: str | None, offset: int = 0, limit
             return
 
 
-def print_pages(invocation: Invocation, found: Iterable[Page], offset: int, place: Document) -> None:
-    """Print kept output, under `--json` as one document with its place; say how to go on where there is more."""
-    if invocation.json:
-        listed = list(found)
-        content, last = b"".join(page.content for page in listed), listed[-1]
-        facts = {"offset": offset, "total_bytes": last.total, "complete": last.complete, "truncated": last.truncated}
-        try:
-            text = {"text": content.decode()}
-        except UnicodeDecodeError:
-            text = {"base64": binascii.b2a_base64(content, newline=False).decode()}
-        invocation.print_json({**place, **facts, **text})
-        return
-    shown, outlet = None, Outlet(invocation, "stdout")
-    for shown in found:
-        outlet.put(shown.content)
-    outlet.close_line()
-    if shown is None or shown.complete:
-        return
-    if shown.truncated and not shown.content:
-        kept = f"{shown.end} of {shown.total} bytes were kept (pipes.output_file_bytes)"
-        invocation.warn(f"pxctl: {kept}")
-    else:
-        more = f"{shown.end} of {shown.total} bytes so far; go on with --offset {shown.end}"
-        invocation.notice(f"pxctl: {more}")
+# -- times as people say them -----------------------------------------------------------------------------------------
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?) *(s|m|h|d)[a-z]*(?: +ago)?")
+_CLOCK = re.compile(r"(?:(today|yesterday) *)?(\d{1,2}):(\d{2})|now|today|yesterday")
 
 
-class Outlet:
-    """Where one stream goes: bytes as they are, or shaped for a terminal."""
+def since_when(text: str | None) -> str | None:
+    """Return the time of `--since` as the daemon reads it: RFC 3339, or an age ("10m").
 
-    def __init__(self, invocation: Invocation, stream: str) -> None:
-        is_terminal = invocation.err_is_terminal if stream == "stderr" else invocation.out_is_terminal
-        self._write = output.write_error if stream == "stderr" else output.write
-        self._shaper = Shaper(colour=invocation.has_colour, full=True) if is_terminal else None
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    Understands "now", "today", "yesterday", "16:00" (the last one that was), "2 hours ago", and a date and time without
+    a zone, which are those of the clock here; anything else is passed on.
+    """
+    words = (text or "").strip().lower()
+    if found := _AGE.fullmatch(words):
+        return found[1] + found[2]
+    if (clock := _CLOCK.fullmatch(words)) is None:
+        return _with_zone(text)
+    now = time.localtime()
+    hour, minute = int(clock[2] or 0), int(clock[3] or 0)
+    if hour > 23 or minute > 59:
+        raise usage(f"{text!r} is no time of the day", "--since 16:00, --since 2h, --since 2026-01-31T12:00:00Z")
+    is_to_come = clock[2] is not None and clock[1] is None and (hour, minute) > now[3:5]
+    back = int(words.startswith("yesterday") or is_to_come)
+    moment = time.mktime((now.tm_year, now.tm_mon, now.tm_mday - back, hour, minute, 0, 0, 0, -1))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() if words == "now" else moment))
 
-    def put(self, content: bytes) -> None:
-        """Write a piece."""
-        shown = content if self._shaper is None else self._shaper.feed(self._decode(content))
-        if shown:
-            self._write(shown)
 
-    def close_line(self) -> None:
-        """End a line that is begun on a terminal."""
-        if self._shaper is not None and (rest := self._shaper.feed(self._decode(b"", True)) + self._shaper.fresh()):
-            self._write(rest)
+def _with_zone(text: str | None) -> str | None:
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat((text or "").strip())
+        return text if moment.tzinfo else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):
+        return text

@@ -198,10 +198,6 @@ def size(count: Any) -> str:
     return f"{int(amount)}B" if units[0] == "B" else f"{amount:.1f}{units[0]}"
 
 
-def percent(value: object) -> str:
-    return f"{value:.1f}%" if is_number(value) else ABSENT
-
-
 def epoch(text: object) -> float | None:
     """Return the Unix time of an RFC 3339 timestamp, None for what is not one."""
     if not isinstance(text, str):
@@ -271,8 +267,8 @@ def cut(text: str, width: int) -> str:
 class Column(NamedTuple):
     """A column: heading; the key of a row or a function of it, whose absence is left blank.
 
-    `rank`: 0 is kept as long as possible, the highest is dropped first. `minimum`: cells to which it may be cut; None
-    means never. `style`: of a row's text.
+    `rank`: the column of the highest is dropped first where there is no room, the first column never. `minimum`: cells
+    to which it may be cut before a column is dropped; None: it is not. `style`: of a row's text.
     """
 
     title: str
@@ -299,45 +295,37 @@ def table(columns: Sequence[Column], rows: Sequence[dict[str, Any]], width: int 
 
     Columns that are empty in every row are left out, the first excepted.
     """
-    cells = [[column.cell(row) for column in columns] for row in rows]
-    wanted = [max((width_of(line[at][0]) for line in cells), default=0) for at in range(len(columns))]
-    kept = [at for at in range(len(columns)) if at == 0 or wanted[at] or not rows]
-    widths = {at: max(wanted[at], width_of(columns[at].title)) for at in kept}
+    heading: list[Cell] = [(column.title, "bold") for column in columns]
+    lines = [heading, *([column.cell(row) for column in columns] for row in rows)]
+    widths = {}
+    for at in range(len(columns)):
+        if at == 0 or not rows or any(line[at][0] for line in lines[1:]):
+            widths[at] = max(width_of(line[at][0]) for line in lines)
     if width is not None:
         _fit(columns, widths, width)
-    heading: list[Cell] = [(column.title, "bold") for column in columns]
-    return [_line(columns, line, widths) for line in [heading, *cells]]
+    return [_line(columns, line, widths) for line in lines]
 
 
 def _fit(columns: Sequence[Column], widths: dict[int, int], width: int) -> None:
-    """Shrink the elastic columns to their minimum; while that is not enough drop the column of the highest rank."""
+    """Drop columns until what is left fits once it is cut to its minimum, and cut it as far as is needed."""
 
-    def total() -> int:
-        return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
+    def too_much() -> int:
+        return max(0, sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width)
 
-    while (over := total() - width) > 0:
-        droppable = [at for at in widths if at != 0 and columns[at].rank > 0]
-        elastic = {
-            at: max(0, widths[at] - minimum)
-            for at in widths
-            if (minimum := columns[at].minimum) is not None and (at != 0 or not droppable)
-        }
-        if sum(elastic.values()) >= over or not droppable:
-            for at in sorted(elastic, key=lambda at: (-columns[at].rank, -at)):
-                taken = min(over, elastic[at])
-                widths[at] -= taken
-                over -= taken
-            break
-        del widths[max(droppable, key=lambda at: (columns[at].rank, at))]
-    while total() > width and len(widths) > 1:
-        # Not even the minima fit: what is left of the line belongs to the first column.
-        del widths[max(widths)]
-    widths[0] = max(1, min(widths[0], widths[0] + width - total()))
+    def spare(at: int) -> int:
+        minimum = columns[at].minimum
+        return 0 if at == 0 or minimum is None else max(0, widths[at] - minimum)
+
+    while len(widths) > 1 and too_much() > sum(map(spare, widths)):
+        del widths[max(list(widths)[1:], key=lambda at: (columns[at].rank, at))]
+    for at in sorted(widths, key=lambda at: (columns[at].rank, at), reverse=True):
+        widths[at] -= min(too_much(), spare(at))
+    widths[0] = max(1, widths[0] - too_much())
 
 
 def _line(columns: Sequence[Column], cells: Sequence[Cell], widths: dict[int, int]) -> list[Cell]:
     parts: list[Cell] = []
-    for at, wide in sorted(widths.items()):
+    for at, wide in widths.items():
         text = cut(cells[at][0], wide)
         padding = " " * (wide - width_of(text))
         if parts:

@@ -71,15 +71,14 @@ def turn_off(invocation: Invocation, platform: str, path: Path) -> None:
             _manage("launchctl", "bootout", f"{_domain(invocation)}/{path.stem}")
         else:
             _systemctl(invocation, "disable", "--now", _UNIT_NAME)
+        path.unlink()
+        if platform == SYSTEMD:
+            _systemctl(invocation, "daemon-reload")
     except Failure as failure:
         if failure.kind != "no_service_manager":
             raise
-        path.unlink()
+        path.unlink(missing_ok=True)
         invocation.warn(f"pxctl: {failure.detail}")
-        return
-    path.unlink()
-    if platform == SYSTEMD:
-        _systemctl(invocation, "daemon-reload")
 
 
 def _domain(invocation: Invocation) -> str:
@@ -91,15 +90,13 @@ def _systemctl(invocation: Invocation, *arguments: str) -> None:
 
 
 def _manage(*argv: str) -> None:
-    absent = "systemd does not run here (offline), or has no manager for this user"
-    absent = "launchd is not here" if argv[0] == "launchctl" else absent
     if shutil.which(argv[0]) is None:
-        raise Failure(f"there is no {argv[0]}: {absent}", kind="no_service_manager", hint="pxctl daemon start")
+        raise Failure(f"there is no {argv[0]} here", kind="no_service_manager", hint="pxctl daemon start")
     ended = run(list(argv))
     if ended.returncode == Exit.OK:
         return
-    said = (ended.stderr or ended.stdout).strip()
+    said = (ended.stderr or ended.stdout).strip() or f"exit code {ended.returncode}"
     if any(word in said for word in ("offline", "not been booted", "Failed to connect", "No medium found")):
-        detail, hint = f"{' '.join(argv)} failed: {absent}: {said}", "pxctl daemon start runs pxd without it"
-        raise Failure(detail, kind="no_service_manager", hint=hint)
-    raise Failure(f"{' '.join(argv)} failed: {said or f'exit code {ended.returncode}'}", hint=" ".join(argv))
+        detail = f"{argv[0]} does not run here, or has no manager for this user: {said}"
+        raise Failure(detail, kind="no_service_manager", hint="pxctl daemon start runs pxd without it")
+    raise Failure(f"{' '.join(argv)} failed: {said}", hint=" ".join(argv))

@@ -112,7 +112,6 @@ def test_a_file_is_sent_as_what_it_is(px: Px, daemon: FakeDaemon, name: str, con
         (["-f", "missing.py"], None, "cannot read missing.py"),
         (["-"], b"\xff\xfe", "no UTF-8"),
         (["1", "-o", "x.ipynb"], None, "none is run"),
-        (["1", "--inplace"], None, "none is run"),
         (["1", "--kernel", "tool:x"], None, "does not name a kernel"),
         (["1", "--timeout", "inf"], None, "--timeout"),
         (["ls", "--bash", "--interpreter", "py"], None, "--interpreter names what runs Python"),
@@ -132,7 +131,6 @@ def test_what_cannot_be_meant_is_refused_with_a_hint(
 def test_a_notebook_for_the_shell_is_refused(px: Px) -> None:
     (px.folder / "x.ipynb").write_text("{}")
     assert px("exec", "--bash", "-f", "x.ipynb").code == 2
-    assert "exclude" in px("exec", "-f", "x.ipynb", "-o", "y.ipynb", "--inplace").err
 
 
 # -- inside of a cell -------------------------------------------------------------------------------------------------
@@ -276,5 +274,5 @@ def test_a_notebook_that_is_not_saved_says_how(px: Px, daemon: FakeDaemon) -> No
     (px.folder / "x.ipynb").write_text("{}")
     daemon.on(ROUTE, ndjson(started(count=1), ended(), done(notebook="{}")))
     ended_call = px("exec", "-f", "x.ipynb")
-    assert "pxctl exec -f x.ipynb --inplace, or -o FILE" in ended_call.err
+    assert "pxctl exec -f x.ipynb -o FILE" in ended_call.err
     assert (px.folder / "x.ipynb").read_text() == "{}"

@@ -1,15 +1,20 @@
-"""`pxctl exec` on a terminal: headers, collapsed output, pictures, and a terminal that is left as it was."""
+"""`pxctl exec` on a terminal: headers, pictures, and a terminal that is left as it was."""
 
 from __future__ import annotations
 
 import base64
+import os
+import re
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cli.fake_daemon import ndjson, pausing
 from cli.px import without_spinner
+from pxctl.shown import Shaper
 
 if TYPE_CHECKING:
     from cli.fake_daemon import FakeDaemon
@@ -54,26 +59,19 @@ def test_what_would_steer_the_terminal_does_not_reach_it(px: Px, daemon: FakeDae
     assert shown(px, daemon, *events) == "ab�\n".replace("ab", "a�1mb") * 2
 
 
-@pytest.mark.parametrize(
-    ("env", "arguments", "drawing"),
-    [
-        ({}, (), ""),
-        ({"KITTY_WINDOW_ID": "1"}, (), "\x1b_Ga=T,f=100,q=2,m=0;{}\x1b\\\n"),
-        ({"TERM_PROGRAM": "iTerm.app"}, (), "\x1b]1337;File=inline=1;size=28;preserveAspectRatio=1:{}\x07\n"),
-        ({}, ("--images", "kitty"), "\x1b_Ga=T,f=100,q=2,m=0;{}\x1b\\\n"),
-        ({"KITTY_WINDOW_ID": "1"}, ("--images", "never"), ""),
-        ({"KITTY_WINDOW_ID": "1", "TMUX": "x"}, (), ""),
-    ],
-)
-def test_a_picture_is_drawn_where_the_terminal_can_and_always_named(
-    px: Px, daemon: FakeDaemon, env: dict[str, str], arguments: tuple[str, ...], drawing: str
-) -> None:
-    encoded = base64.b64encode(PICTURE).decode()
-    events = [started(), out("before"), display("image/png", encoded), ended(), done()]
-    seen = shown(px, daemon, *events, arguments=arguments, **env)
-    path = px.folder / "px" / "pictures" / f"{CELL}-1.png"
-    assert seen == f"before\n{drawing.format(encoded)}image/png 28B saved: {path}\n"
+def test_a_picture_is_saved_in_a_private_folder_and_named(px: Px, daemon: FakeDaemon) -> None:
+    folder = px.folder / "px" / "pictures"
+    folder.mkdir(parents=True, mode=0o700)
+    week_old = time.time() - 8 * 86400
+    for name in ("ffffffffffffffff-1.png", "holiday.png"):
+        (folder / name).touch()
+        os.utime(folder / name, (week_old, week_old))
+    picture = display("image/png", base64.b64encode(PICTURE).decode())
+    seen = shown(px, daemon, started(), out("before"), picture, ended(), done())
+    path = folder / f"{CELL}-1.png"
+    assert seen == f"before\npxctl: image/png (28B) saved: {path}\n"
     assert path.read_bytes() == PICTURE
+    assert sorted(os.listdir(folder)) == [path.name, "holiday.png"], "old ones of ours go"
 
 
 def test_a_picture_that_cannot_be_saved_does_not_end_the_call(px: Px, daemon: FakeDaemon) -> None:
@@ -96,17 +94,26 @@ def test_helpers_and_the_ladder_are_told_on_lines_of_their_own(px: Px, daemon: F
     rung = {"event": "rung", "id": CELL, "action": "sigint", "after_seconds": 0.0, "detail": None}
     events = [started(), out("x"), status, rung, ended("cancelled"), done("cancelled", "It was cancelled.")]
     seen = shown(px, daemon, *events, NO_COLOR="1").splitlines()
-    assert seen[:3] == ["x", "· read path=a", "~ ending the cell: sigint"]
+    assert seen[:3] == ["x", "· read path=a b lines=3", "pxctl: ending the cell: sigint"]
 
 
-def test_a_traceback_is_whole_and_comes_after_what_was_held_back(px: Px, daemon: FakeDaemon) -> None:
-    frames = [f"\x1b[31mframe {at}\x1b[0m" for at in range(40)]
-    error = {"event": "error", "id": CELL, "name": "E", "value": "v", "traceback": frames}
-    events = [started(), out("y\n" * 30), error, ended("error", error={"name": "E", "value": "v"}), done("error", "no")]
-    seen = shown(px, daemon, *events, NO_COLOR="1").splitlines()
-    assert "10 lines hidden" in seen[15]
-    assert seen[21:61] == [f"frame {at}" for at in range(40)]
-    assert "\x1b[31mframe 0\x1b[0m" in shown(px, daemon, *events)
+TEXTS = st.lists(
+    st.sampled_from(
+        ["a", "\n", "\r", "\t", "\x1b", "\x1b[", "\x1b[31m", "\x1b[0m", "\x1b[2J", "\x1b]0;t\x07", "\x1b]8;;x\x1b\\",
+         "\x1bP1;q", "\x1b(B", "m", "[", "1;3", "日本", "\x07", "\x9b", "\u202e", "\x7f"]
+    )
+).map("".join)  # fmt: skip
+
+
+@given(st.text() | TEXTS, st.integers(1, 7), st.booleans())
+def test_nothing_that_is_shown_steers_the_terminal_however_it_is_cut(text: str, size: int, colour: bool) -> None:
+    content, shaper = text.encode("utf-8", "replace"), Shaper(colour=colour)
+    pieces = [content[at : at + size] for at in range(0, len(content), size)]
+    seen = "".join(map(shaper.feed, pieces)) + shaper.end_line()
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", seen)
+    assert not re.search(r"\x1b(?!\[[0-9;:]*m)", seen)
+    assert colour or "\x1b" not in seen
+    assert seen == "" or seen.endswith("\n")
 
 
 def test_what_is_waited_for_is_told_and_erased(px: Px, daemon: FakeDaemon) -> None:

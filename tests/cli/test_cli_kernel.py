@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, Request, document, ndjson, pausing, problem, reply, results
+from cli.fake_daemon import FakeDaemon, Request, document, ndjson, pausing, reply, results
 from cli.px import without_spinner
 
 if TYPE_CHECKING:
@@ -36,26 +36,6 @@ def on_kernel(daemon: FakeDaemon, name: str = "default", **members: Any) -> Fake
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
-
-
-def several(daemon: FakeDaemon, *kernels: dict[str, Any]) -> None:
-    """Have `default` mean several sessions, in whatever folder."""
-    names = [f"kernel:{one['id']}" for one in kernels]
-    daemon.on("GET /api/kernels/default", problem(400, "ambiguous_name", 2, candidates=names))
-    daemon.on("GET /api/kernels", document({"kernels": list(kernels)}))
-    for one in kernels:
-        daemon.on(f"GET /api/kernels/{one['id']}", document(one))
-
-
-def test_in_one_folder_a_living_kernel_is_meant_before_a_remembered_one_or_the_shell(
-    px: Px, daemon: FakeDaemon
-) -> None:
-    here = os.path.realpath(px.folder)
-    shell, old = kernel("default-b", cwd=here, language="bash"), kernel("default-c", cwd=here, state="stopped")
-    several(daemon, kernel("default-a", cwd=here), shell, old)
-    assert px("kernel", "show", "default", "-q").text == "default-a\n"
-    several(daemon, shell, old)
-    assert px("kernel", "show", "default", "-q").text == "default-b\n"
 
 
 def test_a_name_of_another_kind_is_a_usage_error(px: Px, daemon: FakeDaemon) -> None:
@@ -98,9 +78,9 @@ def test_living_sessions_come_first_and_old_ones_only_when_asked_for(px: Px, dae
 
 @pytest.mark.parametrize("verb", ["stop", "restart"])
 def test_a_session_of_another_folder_is_steered_by_its_folder(px: Px, daemon: FakeDaemon, verb: str) -> None:
-    """Among several of one name that of --cwd, and of a glob only those that are there."""
+    """The daemon is told the folder, and of a glob only those that are there are meant."""
     here, there = kernel("default-a", cwd=os.path.realpath(px.folder)), kernel("default-b", cwd="/")
-    several(daemon, here, there)
+    daemon.on("GET /api/kernels/default", document(there)).on("GET /api/kernels", document({"kernels": [here, there]}))
     daemon.on("GET /api/units", document({"units": [{"unit": here["unit"]}, {"unit": there["unit"]}]}))
     daemon.on(f"POST /api/units/{verb}", results(kernel__default_b=there | {"state": "stopped"}))
     for name in ("default", "def*"):
@@ -108,6 +88,7 @@ def test_a_session_of_another_folder_is_steered_by_its_folder(px: Px, daemon: Fa
         assert (ended.code, len(ended.lines)) == (0, 1)
         assert ended.text.startswith("kernel:default-b ")
         assert daemon.seen[-1].query == [("unit", "kernel:default-b")]
+    assert daemon.seen[0].arguments == {"cwd": "/"}
     ended = px("kernel", verb, "def*", "--cwd", "/nowhere")
     assert (ended.code, "no session of /nowhere" in ended.err) == (4, True)
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, document, ndjson, problem, results
-from cli.pipe_documents import LONG_AGO, execution, listed, on_execution
+from cli.fake_daemon import FakeDaemon, document, problem, results
+from cli.pipe_documents import LONG_AGO, execution, listed
 
 if TYPE_CHECKING:
     from cli.px import Px
 
 START = "POST /api/units/start"
-EVENTS = "GET /api/events"
 ONE, LIST = "GET /api/executions/12", "GET /api/pipes/digest/executions"
 
 
@@ -51,70 +50,16 @@ def waited(state: str, *, ok: bool) -> bytes:
 def test_waiting_for_a_pipe_is_for_its_end_and_exits_by_its_newest_execution(
     px: Px, daemon: FakeDaemon, name: str
 ) -> None:
-    daemon.on("GET /api/units/digest/wait", waited("queued", ok=True))
-    daemon.on("GET /api/units/pipe:digest/wait", waited("idle", ok=False))
+    daemon.on("GET /api/status", document({"units": [{"unit": "pipe:digest", "kind": "pipe", "state": "queued"}]}))
+    daemon.on(f"GET /api/units/{name}/wait", waited("idle", ok=False))
     daemon.on(LIST, listed(execution(12, "timed_out")))
     ended = px("wait", name)
     assert (ended.code, ended.text) == (7, "pipe:digest idle; execution 12 timed out after 3.2s\n")
-    assert daemon.asked("GET /api/units/pipe:digest/wait")[0].arguments["for"] == "done"
+    assert daemon.asked(f"GET /api/units/{name}/wait")[0].arguments["for"] == "done"
     assert px("wait", name, "--json").json()["execution"]["id"] == 12
 
 
-# -- why and status ---------------------------------------------------------------------------------------------------
-
-
-def happened_at(number: int, what: str, of: int, cause: int | None = None) -> dict[str, Any]:
-    return {
-        "id": number,
-        "time": "2026-11-21T10:00:00Z",
-        "unit": "pipe:digest",
-        "event": what,
-        "execution": of,
-        "cause": cause,
-    }
-
-
-def test_why_explains_an_execution(px: Px, daemon: FakeDaemon) -> None:
-    on_execution(
-        daemon,
-        execution(
-            12, "failed", error_type="auth_failed", error_message="401", retry_of=11, retry_count=1,
-            trigger_event="file_changed:/x", stderr="\n".join(f"line {at}" for at in range(40)),
-        ),
-    )  # fmt: skip
-    happened = [
-        happened_at(1, "execution_queued", 11),
-        happened_at(2, "execution_failed", 11, 1),
-        happened_at(3, "execution_queued", 10),
-        happened_at(4, "execution_queued", 12, 2),
-        happened_at(5, "execution_failed", 12, 4),
-        happened_at(6, "execution_started", 10, 3),
-        happened_at(7, "execution_queued", 13, 5),
-    ]
-    daemon.on(EVENTS, ndjson(*happened))
-    lines = px("why", "12").lines
-    assert lines[0] == "pipe:digest execution 12 is failed (auth_failed)"
-    assert lines[1] == (
-        "execution 12 failed after 3.2s (auth_failed): 401. It was started by the event file_changed:/x. "
-        "It is try 2, after execution 11."
-    )
-    assert lines[3] == "What happened, oldest first:"
-    assert [line.split()[2:] for line in lines[4:8]] == [
-        ["execution_queued", "execution=11"],
-        ["execution_failed", "execution=11"],
-        ["execution_queued", "execution=12"],
-        ["execution_failed", "execution=12"],
-    ]
-    assert lines[10:12] == ["  line 25", "  line 26"]
-    assert lines[-1].startswith("next: check presets.toml")
-    told = px("why", "12", "--json").json()
-    assert (told["schema"], told["execution"]) == ("px.why/1", 12)
-    assert [each["id"] for each in told["chain"]] == [1, 2, 4, 5]
-    assert daemon.asked(EVENTS)[0].arguments == {"unit": "pipe:digest", "limit": "1000"}
-    daemon.on(EVENTS, ndjson())
-    assert px("why", "12", "--json").json()["chain"] == [], "events are kept for a while, rows for longer"
-    on_execution(daemon, execution(12, "running"))
-    assert px("why", "12").lines[-1] == "next: pxctl pipe tail -f 12"
+# -- status    ---------------------------------------------------------------------------------------------------
 
 
 def unit(**members: Any) -> dict[str, Any]:

@@ -105,10 +105,7 @@ def test_validation_exits_with_its_verdict(px: Px, daemon: FakeDaemon, overall: 
     ended = px("tools", "validate", "a")
     assert ended.code == code
     assert ended.lines[-1] == f"a: {overall}"
-    assert "one" in ended.text
-    short = px("tools", "validate", "a", "--summary").text
-    assert "one" not in short
-    assert ("because" in short) is (overall != "pass")
+    assert ("because" in ended.text) is (overall != "pass")
     assert px("tools", "validate", "a", "-q").text == f"{overall}\n"
     assert px("tools", "validate", "a", "--json").code == code
 

@@ -71,7 +71,7 @@ def test_names_that_mean_nothing_or_too_much(px: Px, daemon: FakeDaemon) -> None
     assert "candidate: pipe:x" in ended.err
     daemon.on(STOP, problem(404, "unknown_unit", 4))
     assert px("stop", "x").code == 4
-    daemon.on("GET /api/units", document({"units": []}))
+    daemon.on("GET /api/units", problem(404, "unknown_unit", 4))
     assert px("pin", "x").code == 4
 
 

@@ -119,10 +119,6 @@ def test_json_is_the_document_of_the_contract(held: House) -> None:
     assert {"id", "title", "text", "outputs", "truncated", "artifact", "total_bytes", "duration_seconds", "steps"} <= (
         cell.keys()
     )
-    events = [json.loads(line) for line in execute(held, "stay", "print('hi')", "--stream").stdout.splitlines()]
-    others = [event["event"] for event in events if event["event"] != "output"]
-    assert others == ["cell_started", "cell_done", "done"]
-    assert "".join(event["text"] for event in events if event["event"] == "output") == "hi\n", "in one piece or two"
 
 
 # -- nothing is lost --------------------------------------------------------------------------------------------------
@@ -257,7 +253,7 @@ def test_a_notebook_is_executed_and_saved(held: House) -> None:
     assert executed.cells[1].outputs[0]["text"] == "two\n"
     assert executed.cells[2].outputs[0]["data"]["text/plain"] == "42"
     notebook(given, "print('before')", "1 / 0", "print('never')")
-    assert run(held, "exec", "-f", str(given), "--inplace", "--kernel", "stay").returncode == 1
+    assert run(held, "exec", "-f", str(given), "-o", str(given), "--kernel", "stay").returncode == 1
     cells = nbformat.read(given, as_version=4).cells
     assert (cells[2].outputs[0]["ename"], cells[3].outputs) == ("ZeroDivisionError", [])
 
@@ -302,20 +298,17 @@ class Screen:
         return False
 
 
-def test_a_terminal_shows_cells_collapsed_with_pictures_saved_and_drawn(held: House) -> None:
+def test_a_terminal_shows_headers_and_pictures_saved(held: House) -> None:
     script = held.home / "look.py"
     script.write_text(
-        "# %% lines\nfor at in range(50): print('line', at)\n"
+        "# %% lines\nprint('line')\n"
         f"# %% picture\nimport base64\nfrom IPython.display import Image\nImage(base64.b64decode({PICTURE!r}))\n"
     )
-    screen = Screen(held, "exec", "-f", str(script), "--kernel", "stay", KITTY_WINDOW_ID="1")
+    screen = Screen(held, "exec", "-f", str(script), "--kernel", "stay")
     assert screen.end() == 0
     text = screen.seen.decode()
-    assert "line 14\r\n" in text
-    assert "line 15\r\n" not in text
-    assert "30 lines hidden; all of it: pxctl kernel output stay" in text
+    assert "line\r\n" in text
     assert text.count("✓ ") == 2
-    assert "\x1b_Ga=T,f=100,q=2,m=0;" in text
     saved = text.partition("saved: ")[2].split("\r\n")[0]
     assert saved.startswith(str(held.home / "pictures"))
     assert os.path.getsize(saved) == 70

@@ -181,7 +181,7 @@ def test_pxctl_kernel_without_such_a_session_exits_4(home: House, command: str) 
 def test_a_notebook_that_is_none_exits_2_and_stays_as_it_was(home: House, tmp_path: Path, content: bytes) -> None:
     bad = tmp_path / "bad.ipynb"
     bad.write_bytes(content)
-    done = home.pxctl("exec", "--kernel", "cli", "--inplace", "-f", str(bad))
+    done = home.pxctl("exec", "--kernel", "cli", "-o", str(bad), "-f", str(bad))
     assert done.returncode == 2, done
     assert "hint: " in done.stderr
     assert "notebook" in done.stderr or "UTF-8" in done.stderr

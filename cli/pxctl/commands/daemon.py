@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from pxctl import daemon_process, output, service
-from pxctl.app import UNKNOWN_VERSION, Invocation, declare, declare_group, own_version, root
-from pxctl.client import Document, Exit, Failure, Interrupted, Unreachable, query
+from pxctl.app import Invocation, Seconds, declare, declare_group, own_version, root
+from pxctl.client import Client, Document, Exit, Failure, Interrupted, Unreachable, query
 from pxctl.completion import SHELLS, script
 from pxctl.output import BY_STATE, clean
 
@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 0.05
 
 
 def _timeout(default: float, help_text: str = "Give up after S seconds (exit 7).") -> Callable[[Any], Any]:
-    kind = click.FloatRange(min=0, min_open=True)
+    kind = Seconds(min=0, min_open=True)
     return click.option("--timeout", type=kind, default=default, show_default=True, metavar="S", help=help_text)
 
 
@@ -51,14 +51,14 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
 
 
 def _pid(invocation: Invocation) -> int | None:
+    """Return the keeper's pid; None where no daemon answers, or one that is on its way out."""
     try:
-        document = invocation.client().get("/api/daemon").document
+        pid: int | None = invocation.client().get("/api/daemon").document["keeper"]["pid"]
     except Failure as failure:
         if failure.kind in {"unreachable", "interrupted", "shutdown"}:
             return None
         raise
-    pid = (document.get("keeper") or {}).get("pid")
-    return pid if isinstance(pid, int) else None
+    return pid
 
 
 @declare(daemon, "stop", "stop pxd")
@@ -108,28 +108,23 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
             # The old control plane may go before its answer is out; what counts is the new one.
             with contextlib.suppress(Interrupted):
                 client.ask("POST", query("/api/daemon/restart", [("all", everything)]), timeout=timeout)
-            document = _await_new(invocation, before, timeout)
+            document = _await_new(client, before, timeout)
     keeper, control = document.get("keeper") or {}, document.get("control") or {}
     if not invocation.print_result(document, ()):
         invocation.print(f"pxd answers again (keeper {keeper.get('pid')}, control {control.get('pid')})")
 
 
-def _await_new(invocation: Invocation, before: Document, timeout: float) -> Document:
+def _await_new(client: Client, before: Document, timeout: float) -> Document:
     """Return the daemon's document once another control plane than before answers."""
-
-    def mark(document: Document) -> tuple[Any, Any]:
-        control = document.get("control") or {}
-        return control.get("pid"), control.get("started_at")
-
-    client, deadline = invocation.client(), time.monotonic() + timeout
+    deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         with contextlib.suppress(Failure):
             document = client.get("/api/daemon", timeout=5.0).document
-            if mark(document) != mark(before) and daemon_process.answers(client, timeout=5.0):
+            is_new = any(document["control"][key] != before["control"][key] for key in ("pid", "started_at"))
+            if is_new and daemon_process.answers(client, timeout=5.0):
                 return document
         time.sleep(_PAUSE_SECONDS)
-    detail = f"no new control plane answers after {timeout:g} s"
-    raise Failure(detail, kind="timed_out", hint="pxctl doctor")
+    raise Failure(f"no new control plane answers after {timeout:g} s", kind="timed_out", hint="pxctl doctor")
 
 
 @declare(daemon, "reload", "reload the settings")
@@ -141,17 +136,13 @@ def reload_daemon(invocation: Invocation) -> None:
     $ pxctl config check && pxctl daemon reload
     """
     answer = invocation.client().ask("POST", "/api/daemon/reload")
-    if invocation.json:
-        invocation.print_json(answer)
-        return
-    invocation.warn(*(f"warning: {warning}" for warning in answer.document.get("warnings") or []))
-    if invocation.quiet:
+    if not invocation.json:
+        invocation.warn(*(f"warning: {warning}" for warning in answer.document.get("warnings") or []))
+    if invocation.print_result(answer, ()):
         return
     changed, later = answer.document.get("changed") or [], answer.document.get("needs_restart") or []
-    invocation.print(*(f"changed: {line}" for line in changed))
-    invocation.print(*(f"needs `pxctl daemon restart`: {line}" for line in later))
-    if not changed:
-        invocation.print("reloaded; nothing changed")
+    lines = [*(f"changed: {line}" for line in changed), *(f"needs `pxctl daemon restart`: {line}" for line in later)]
+    invocation.print(*(lines or ["reloaded; nothing changed"]))
 
 
 @declare(daemon, "status", "read the daemon's state")
@@ -192,13 +183,9 @@ def show_daemon(invocation: Invocation) -> None:
 
 _platform = click.option(
     "--platform",
-    type=click.Choice(["auto", service.SYSTEMD, service.LAUNCHD]),
-    default="auto",
-    show_default=True,
-    callback=lambda _, __, value: (
-        value if value != "auto" else service.LAUNCHD if sys.platform == "darwin" else service.SYSTEMD
-    ),
-    help="Service manager.",
+    type=click.Choice([service.SYSTEMD, service.LAUNCHD]),
+    default=service.LAUNCHD if sys.platform == "darwin" else service.SYSTEMD,
+    help="Service manager; else this system's.",
 )
 
 
@@ -217,11 +204,10 @@ def install_service(invocation: Invocation, only_print: bool, platform: str, for
     """
     text = service.unit_text(invocation, platform)
     path = service.unit_path(invocation, platform, text)
-    if only_print and invocation.json:
-        invocation.print_json({"schema": "px.daemon_unit/1", "platform": platform, "path": str(path), "text": text})
-    elif only_print:
-        output.write(text)
     if only_print:
+        facts = {"platform": platform, "path": str(path), "text": text}
+        if not invocation.print_result({"schema": "px.daemon_unit/1", **facts}, [path]):
+            output.write(text)
         return
     written = service.write_unit(path, text, force=force)
     invocation.notice(f"{'wrote' if written else 'found'} {path}")
@@ -240,21 +226,16 @@ def install_service(invocation: Invocation, only_print: bool, platform: str, for
 
 
 @declare(daemon, "uninstall", "uninstall pxd")
-@click.option("--print", "only_print", is_flag=True, help="Print what would be removed and change nothing.")
 @_platform
-def uninstall_service(invocation: Invocation, only_print: bool, platform: str) -> None:
+def uninstall_service(invocation: Invocation, platform: str) -> None:
     """Disable and remove the unit that `pxctl daemon install` wrote. When there is none, that is fine.
 
     Effect: modifying: stops and disables the unit, removes its file; tools, settings and ledger stay
     $ pxctl daemon uninstall
-    $ pxctl daemon uninstall --print
     $ sudo pxctl daemon uninstall --system
     """
     text = service.unit_text(invocation, platform) if platform == service.LAUNCHD else ""
     path = service.unit_path(invocation, platform, text)
-    if only_print:
-        invocation.print(path)
-        return
     removed = path.exists()
     if removed:
         service.turn_off(invocation, platform, path)
@@ -277,27 +258,27 @@ def check_all(invocation: Invocation) -> int:
     $ pxctl doctor
     """
 
-    def check(name: Any, status: Any, detail: Any, repair: Any = None) -> Document:
-        return {"name": name, "status": status, "detail": detail, "repair": repair or None}
-
     checks: list[Document] = []
+
+    def check(name: str, status: str, detail: str, repair: str | None = None) -> None:
+        checks.append({"name": name, "status": status, "detail": detail, "repair": repair})
+
     try:  # the daemon's own checks; without it there is one, and where its program is
-        checks.append(check("pxd", "ok", f"the daemon's program is {daemon_process.find_pxd(invocation.env)}"))
+        check("pxd", "ok", f"the daemon's program is {daemon_process.find_pxd(invocation.env)}")
     except Failure as failure:
-        checks.append(check("pxd", "fail", failure.detail, failure.hint))
+        check("pxd", "fail", failure.detail, failure.hint)
     try:
         found = invocation.client().get("/api/doctor").document.get("checks") or []
-        checks.append(check("daemon", "ok", f"answers at {invocation.socket_path}"))
-        members = ("name", "status", "detail", "repair")
-        checks += [check(*(one.get(member) for member in members)) for one in found]
+        check("daemon", "ok", f"answers at {invocation.socket_path}")
+        checks += found
     except Failure as failure:
-        checks.append(check("daemon", "fail", failure.detail, failure.hint))
+        check("daemon", "fail", failure.detail, failure.hint)
     result = {"schema": "px.doctor/1", "checks": checks}
     if not invocation.print_result(result, (one["name"] for one in checks if one["status"] != "ok")):
         for one in checks:
             word = invocation.paint(f"{one['status']:<4}", BY_STATE.get(one["status"]))
             invocation.print(f"{word}  " + clean(f"{one['name']}: {one['detail']}"))
-            if one["repair"]:
+            if one.get("repair"):
                 invocation.print(f"      repair: {clean(str(one['repair']))}")
     return Exit.FAILED if any(one["status"] == "fail" for one in checks) else Exit.OK
 
@@ -311,11 +292,12 @@ def show_settings(invocation: Invocation) -> None:
     $ pxctl config show
     $ PX_TOOLS__WARM_KEEP_MAX=9 pxctl config show
     """
-    if not invocation.quiet or invocation.json:
-        output.write(daemon_process.ask_pxd(invocation, "--show-config", *(["--json"] if invocation.json else [])))
-        return
-    settings = json.loads(daemon_process.ask_pxd(invocation, "--show-config", "--json"))["settings"]
-    invocation.print(*(setting["key"] for setting in settings))
+    as_json = ["--json"] if invocation.json or invocation.quiet else []
+    told = daemon_process.ask_pxd(invocation, "--show-config", *as_json)
+    if invocation.json or not invocation.quiet:
+        output.write(told)
+    else:
+        invocation.print(*(setting["key"] for setting in json.loads(told)["settings"]))
 
 
 @declare(config, "check", "check the settings")
@@ -353,5 +335,5 @@ def show_version(invocation: Invocation) -> None:
         theirs = invocation.client().get("/api/daemon", timeout=5.0).document.get("version")
     if not invocation.print_result({"schema": "px.version/1", "client": ours, "daemon": theirs}, [ours]):
         invocation.print(f"pxctl {ours}", f"pxd {theirs}" if theirs else "pxd not running")
-    if theirs and ours not in {theirs, UNKNOWN_VERSION} and not invocation.json:
+    if theirs and ours != theirs and not invocation.json:
         invocation.notice("pxctl: client and daemon differ; bring the daemon up to date: pxctl daemon restart --all")

@@ -21,11 +21,12 @@ import click
 
 from pxctl import output
 from pxctl.app import Invocation, Seconds, declare, no_autostart_option, root
-from pxctl.cells import DRAWING, PipeView, TerminalView, View, protocol_of, write_whole
+from pxctl.cells import CellScreen, write_whole
 from pxctl.client import Client, Document, Exit, Failure, Problem, Silent, bare_name, query, route, usage
-from pxctl.commands.kernel import BACKENDS, callers_environment
+from pxctl.commands.kernel import callers_environment, choice_options
 from pxctl.completion import kernel_names
-from pxctl.follow import STREAMS, Patience, bytes_of, is_loss, pages, print_event, stream
+from pxctl.follow import Patience, bytes_of, is_loss, pages, stream
+from pxctl.shown import STREAMS
 
 _PAUSE_SECONDS = 0.1
 _LEAVE_AT = 4  # the Ctrl-C at which the client goes away: the interrupt ladder has four rungs, and goes on by itself
@@ -36,8 +37,8 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
     """Return what is to be run: the member of the request (code, script, notebook), its text, whether bash runs it."""
     if code is not None and file is not None:
         raise usage("CODE and -f exclude each other", "pxctl exec -f FILE")
-    if file is None and code is not None and code != "-":
-        return "code", code, bash
+    if file is None and code not in {None, "-"}:
+        return "code", str(code), bash
     if file is None and code is None and invocation.in_is_terminal:
         raise usage("there is nothing to run", _EXAMPLE)
     where = "stdin" if file in {None, "-"} else str(file)
@@ -49,10 +50,10 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
         raise usage(f"{where} is no UTF-8 text: byte {error.start}", f"iconv -t UTF-8 {where}") from error
     if file is None and not text.strip():
         raise usage("there is nothing to run: stdin is empty", _EXAMPLE)
-    ending = Path(file).suffix.lower() if file not in {None, "-"} else ""
+    ending = "" if where == "stdin" else Path(where).suffix.lower()
+    if ending == ".ipynb" and bash:
+        raise usage(f"{file} is a notebook, and --bash runs shell scripts", f"pxctl exec -f {file}")
     if ending == ".ipynb":
-        if bash:
-            raise usage(f"{file} is a notebook, and --bash runs shell scripts", f"pxctl exec -f {file}")
         return "notebook", text, False
     is_shell = bash or ending in {".sh", ".bash"}
     is_script = file is not None and ending in {".py", ""} and not is_shell
@@ -130,16 +131,12 @@ class Call:
         while row.get("status", "running") == "running":
             try:
                 cells = self._asking.get(route("kernel", self.kernel, "cells")).document.get("cells", [])
-                row = next((cell for cell in cells if cell.get("id") == cell_id), {})
-                if not row:
-                    detail = "the cell is not in the session's history"
-                    raise Failure(detail, kind="interrupted", hint="pxctl kernel list")
+                row = next((cell for cell in cells if cell.get("id") == cell_id), {"status": "lost"})
                 patience.met()
                 yield from self._rest(cell_id)
+                time.sleep(_PAUSE_SECONDS)
             except Failure as failure:
                 patience.bear(failure)
-            else:
-                time.sleep(_PAUSE_SECONDS)
         self._cell = None
         self._done.append({**row, "duration": row.get("duration_seconds")})
         yield {"event": "cell_done", "cell": self._done[-1]}
@@ -176,24 +173,13 @@ class Call:
 @click.option(
     "--kernel", default="default", show_default=True, metavar="NAME", shell_complete=kernel_names, help="The session."
 )
-@click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here.")
 @click.option("--timeout", type=Seconds(), metavar="S", help="Limit of the whole call, 1 to 600 (exit 7); else 30.")
 @click.option("--reset", is_flag=True, help="Replace the kernel first: no variables.")
 @click.option("--per-call", is_flag=True, help="A kernel of its own, gone afterwards.")
 @click.option("--bash", is_flag=True, help="Shell instead of Python; exits with the shell's code.")
-@click.option("--interpreter", metavar="PATH", help="Python, environment folder, or 'managed'.")
-@click.option("--kernelspec", metavar="NAME", help="An installed kernelspec; see pxctl kernel specs.")
-@click.option("--backend", type=click.Choice(BACKENDS), help="How the kernel is held; else as set.")
-@click.option("--full", is_flag=True, help="Collapse nothing on a terminal.")
+@choice_options
 @click.option("--raw", is_flag=True, help="Only the bytes that cells print.")
-@click.option("--stream", "as_events", is_flag=True, help="Print the events as they come, one JSON document a line.")
-@click.option(
-    "--images", type=click.Choice(DRAWING), default="auto", show_default=True, help="Draw pictures on the terminal."
-)
-@click.option(
-    "-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Save the executed notebook."
-)
-@click.option("--inplace", is_flag=True, help="Save the executed notebook over the one that was read.")
+@click.option("-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Save the notebook.")
 @no_autostart_option
 def run_cells(
     invocation: Invocation,
@@ -202,20 +188,16 @@ def run_cells(
     kernel: str,
     cwd: str | None,
     bash: bool,
-    full: bool,
     raw: bool,
-    as_events: bool,
-    images: str,
     target: str | None,
-    inplace: bool,
     no_autostart: bool,
     **asked: Any,
 ) -> int:
     """Run code in a kernel that keeps its variables for the next call.
 
     The session is named by --kernel and the folder. Without CODE, or with -, the code comes from stdin. On a pipe,
-    stdout gets exactly what the cells print, and results as lines; on a terminal long output is collapsed.
-    Ctrl-C interrupts the cell; again, harder. Exits 1 when a cell fails, 7 when the time is over.
+    stdout gets exactly what the cells print, and results as lines. Ctrl-C interrupts the cell; again, harder. Exits 1
+    when a cell fails, 7 when the time is over.
 
     Effect: modifying: runs the code as you, in a kernel that keeps its variables; starts what is not there
     $ pxctl exec 'x = 6 * 7; print(x)'
@@ -224,23 +206,18 @@ def run_cells(
     $ pxctl exec -f notebook.ipynb -o done.ipynb
     $ pxctl exec --bash 'ls -l | head' --timeout 10
     $ echo 'print(2 ** 100)' | pxctl exec --per-call
-    $ pxctl exec 'import sys; sys.stdout.write("a,b\\n")' --raw > out.csv
     """
     name = bare_name("kernel", kernel)
-    unit = f"kernel:{name}"
-    invocation.action = f"run {unit}"
+    invocation.action = f"run kernel:{name}"
     member, text, is_shell = _read_source(invocation, code, file, bash)
-    if (target or inplace) and (member != "notebook" or file is None):
+    if target and (member != "notebook" or file is None):
         hint = "pxctl exec -f x.ipynb -o done.ipynb; the notebook of a session: pxctl kernel export"
-        raise usage("--output and --inplace save an executed notebook, and none is run", hint)
-    if target and inplace:
-        raise usage("--output and --inplace exclude each other", f"pxctl exec -f {file} --inplace")
+        raise usage("--output saves an executed notebook, and none is run", hint)
     for option in ("interpreter", "kernelspec"):
         if is_shell and asked[option] is not None:
             what = f"--{option} names what runs Python cells, and shell cells run in bash"
             raise usage(what, f"leave --{option} out")
-    folder = str(Path(cwd or ".").absolute())
-    client = invocation.waking_client(no_autostart)
+    client, folder = invocation.waking_client(no_autostart), str(Path(cwd or ".").absolute())
     if not (asked["interpreter"] or asked["kernelspec"] or asked["backend"]):
         name = _own_session(invocation, client, name, folder, "bash" if is_shell else "python") or name
     wanted = {key: value for key, value in asked.items() if value is not None and value is not False}
@@ -249,47 +226,35 @@ def run_cells(
     own = invocation.env.get("PX_INSTANCE")
     fields = {} if own is None else {"X-Px-Instance": own}
 
-    view: View | None = None
     result: Document = {}
-    with Call(client, name, body, fields) as call:
+    screen = CellScreen(invocation, f"kernel:{name}", has_headers=file is not None, raw=raw)
+    with screen, Call(client, name, body, fields) as call:
         try:
-            if invocation.json and not as_events:
-                answer = client.ask("POST", route("kernel", name, "execute"), content=body, fields=fields, timeout=None)
+            if invocation.json:
+                target_route = route("kernel", name, "execute")
+                answer = client.ask("POST", target_route, content=body, fields=fields, timeout=None)
                 invocation.print_json(answer)
                 result = answer.document
             else:
-                heads, protocol = file is not None, protocol_of(images, invocation.env)
-                if not as_events and (raw or not invocation.out_is_terminal):
-                    view = PipeView(invocation, unit, has_headers=heads, raw=raw)
-                elif not as_events:
-                    settings: Any = {"full": full, "protocol": protocol, "kernel": lambda: call.kernel}
-                    view = TerminalView(invocation, unit, has_headers=heads, **settings)
                 for event in call.events():
-                    if event.get("event") == "done":
-                        result = event.get("result") or {}
-                    if view is not None:
-                        view.show(event)
-                    else:
-                        print_event(invocation, event)
+                    screen.show(event)
+                    result = event.get("result") or result
         except KeyboardInterrupt:
             variables = "" if is_shell else ", and variables are kept if it yields to an interrupt"
             detail, hint = f"cancelled; what runs of it is being ended{variables}", f"pxctl kernel show {name}"
-            raise Failure(detail, kind="cancelled", unit=unit, hint=hint) from None
-        finally:
-            if view is not None:
-                view.finish()
-    if view is not None:
-        view.conclude(result)
+            raise Failure(detail, kind="cancelled", unit=f"kernel:{name}", hint=hint) from None
+    if not invocation.json:
+        screen.conclude(result)
     if member == "notebook":
-        _save_notebook(invocation, result, target or (file if inplace else None), file)
+        _save_notebook(invocation, result, target, file)
     failure = _failure_of(result, f"kernel:{name}", cancelled=call.presses > 0)
     if failure is None:
         if result.get("message"):  # `exit()` ends the session, for one
             invocation.notice(f"pxctl: {result['message']}")
         return Exit.OK
-    if view is None:
+    if invocation.json:
         return failure.exit_code
-    if view.has_shown_error and view.count <= 1 and re.fullmatch(r"The cell failed \(\w+\)\.", failure.detail):
+    if screen.has_shown_error and screen.count <= 1 and re.fullmatch(r"The cell failed \(\w+\)\.", failure.detail):
         raise Silent(failure.exit_code)  # the traceback said it
     raise failure
 
@@ -313,7 +278,7 @@ def _save_notebook(invocation: Invocation, result: Document, path: str | None, f
     """Write the executed notebook where that was asked for, also when a cell failed."""
     notebook = result.get("notebook")
     if path is None:
-        invocation.notice(f"pxctl: not saved; to keep the outputs: pxctl exec -f {file} --inplace, or -o FILE")
+        invocation.notice(f"pxctl: not saved; to keep the outputs: pxctl exec -f {file} -o FILE")
     elif not isinstance(notebook, str):
         invocation.warn(f"pxctl: {path} was not written: the daemon's answer has no notebook")
     else:

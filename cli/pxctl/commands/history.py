@@ -11,13 +11,9 @@ import click
 
 from pxctl import executions, output
 from pxctl.app import Invocation, declare, root, timeout_option
-from pxctl.client import Answer, Client, Document, Exit, Failure, query, quote, usage
+from pxctl.client import Client, Document, Exit, Failure, query, quote, usage
 from pxctl.completion import unit_names
-from pxctl.follow import ask_until, bytes_of, events_of, since_when
-
-_SLACK_SECONDS = 15.0  # how much longer than its own limit the daemon may take to answer
-
-_execution_or_unit = click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
+from pxctl.follow import SLACK_SECONDS, ask_until, bytes_of, events_of, since_when
 
 
 @declare(root, "logs", "read the logs of {unit}")
@@ -49,29 +45,27 @@ def show_logs(
     """
     if stdout and stderr:
         raise usage("--stdout and --stderr exclude each other; without both, both are shown", f"pxctl logs {unit}")
-    stream, first = "stdout" if stdout else "stderr" if stderr else None, since_when(since)
-    cursor: int | None = None
-    begins_line = True
+    stream = "stdout" if stdout else "stderr" if stderr else None
+    place: list[tuple[str, object]] = [("since", since_when(since)), ("lines", lines)]
+    begins_line, has_any = True, False
 
     def target() -> str:
-        """Return the request; after a loss it begins where the last piece ended."""
-        place: list[tuple[str, object]] = [("since", first), ("lines", lines)]
-        place = place if cursor is None else [("cursor", cursor)]
         return query(f"/api/units/{quote(unit)}/logs", [("follow", follow or None), *place, ("stream", stream)])
 
     with contextlib.suppress(KeyboardInterrupt):
         for line, piece in events_of(invocation.client(), target, follow=follow):
+            has_any = True
             if invocation.json:
                 output.write(line + b"\n")
             elif "gap_bytes" in piece:
                 invocation.warn(f"pxctl: {piece['gap_bytes']} bytes of output were lost here")
-            elif not timestamps:
-                output.write(bytes_of(piece))
-            else:
+            elif timestamps:
                 begins_line = _write_stamped(piece, bytes_of(piece), begins_line)
-            following = piece.get("next_position")
-            cursor = following if isinstance(following, int) else cursor
-    if cursor is None and unit.startswith("kernel:"):
+            else:
+                output.write(bytes_of(piece))
+            if "next_position" in piece:
+                place = [("cursor", piece["next_position"])]  # after a loss it begins where the last piece ended
+    if not has_any and unit.startswith("kernel:"):
         name = unit.removeprefix("kernel:")
         invocation.notice(f"the kernel's process printed nothing; what cells printed: pxctl kernel cells {name}")
 
@@ -89,38 +83,34 @@ def _write_stamped(piece: Document, content: bytes, begins_line: bool) -> bool:
 @declare(root, "events", "read the events")
 @click.option("-f", "--follow", is_flag=True, help="Go on as things happen; survives a restart of the control plane.")
 @click.option("--unit", metavar="U", shell_complete=unit_names, help="Only what concerns this unit.")
-@click.option(
-    "-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The latest N, or the first after ID."
-)
-@click.option("--after", type=click.IntRange(min=0), metavar="ID", help="Only events after this id.")
-def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: int | None, after: int | None) -> None:
+@click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="Begin with the latest N.")
+def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: int | None) -> None:
     """Show what happened: one line an event, with --json one NDJSON document an event.
 
     $ pxctl events -n 20
     $ pxctl events -f --unit lorenz-ode-solver
     $ pxctl events --json | jq 'select(.reason == "memory_limit")'
     """
-    last = after
+    last: int | None = None
 
     def target() -> str:
-        count = limit if last == after else None
+        count = limit if last is None else None
         return query("/api/events", [("follow", follow), ("unit", unit), ("after", last), ("limit", count)])
 
     with contextlib.suppress(KeyboardInterrupt):
         for line, event in events_of(invocation.client(), target, follow=follow):
-            number = event.get("id")
+            last = event.get("id", last)
             if invocation.json:
                 output.write(line + b"\n")
             elif invocation.quiet:
-                invocation.print(*([] if number is None else [number]))
+                invocation.print(*([event["id"]] if "id" in event else []))
             elif event.get("event") == "gap":
                 invocation.warn(f"pxctl: {event.get('missed')} events were missed here")
             else:
-                invocation.print(event_line(invocation, event))
-            last = number if isinstance(number, int) else last
+                invocation.print(_event_line(invocation, event))
 
 
-def event_line(invocation: Invocation, event: Document) -> str:
+def _event_line(invocation: Invocation, event: Document) -> str:
     """Return one event on one line: time, unit, what, why, then its further facts."""
     known = {"id", "time", "unit", "event", "reason", "instance", "cause", "schema", "digest"}
     facts = [f"{key}={value}" for key, value in event.items() if key not in known and value not in (None, [], {}, "")]
@@ -130,33 +120,26 @@ def event_line(invocation: Invocation, event: Document) -> str:
     return output.clean("  ".join(str(piece) for piece in pieces if piece))
 
 
-@declare(root, "why")
-@_execution_or_unit
+@declare(root, "why", "explain {unit}")
+@click.argument("unit", metavar="UNIT", shell_complete=unit_names)
 def explain(invocation: Invocation, unit: str) -> None:
-    """Explain a unit's or an execution's state: what led to it, its last words, what to do.
+    """Explain a unit's state: what led to it, its last words, what to do.
 
     $ pxctl why lorenz-ode-solver
-    $ pxctl why tool:lorenz-ode-solver --json
-    $ pxctl why 12
     """
-    client = invocation.client()
-    invocation.action = f"explain {'execution ' if unit.isdecimal() else ''}{unit}"
-    answer: Answer | Document
     if unit.isdecimal():
-        answer = document = executions.explain_execution(client, unit)
-    else:
-        answer = client.get(f"/api/units/{quote(unit)}/why")
-        document = answer.document
+        raise usage(f"{unit} is the id of an execution", f"pxctl pipe show {unit}")
+    answer = invocation.client().get(f"/api/units/{quote(unit)}/why")
+    document = answer.document
     if invocation.print_result(answer, [document.get("unit")]):
         return
     reason = f" ({document['reason']})" if document.get("reason") else ""
-    number = f" execution {document['execution']}" if document.get("execution") is not None else ""
-    invocation.print(invocation.paint(f"{document.get('unit')}{number} is {document.get('state')}{reason}", "bold"))
+    invocation.print(invocation.paint(f"{document.get('unit')} is {document.get('state')}{reason}", "bold"))
     if document.get("summary"):
         invocation.print(document["summary"])
-    if chain := [event for event in document.get("chain") or [] if isinstance(event, dict)]:
+    if chain := document.get("chain"):
         invocation.print("", "What happened, oldest first:")
-        invocation.print(*(f"  {event_line(invocation, event)}" for event in chain))
+        invocation.print(*(f"  {_event_line(invocation, event)}" for event in chain))
     if tail := str(document.get("stderr_tail") or "").rstrip():
         invocation.print("", "Its last words on stderr:", *(f"  {output.clean(line)}" for line in tail.splitlines()))
     if document.get("next_step"):
@@ -164,7 +147,7 @@ def explain(invocation: Invocation, unit: str) -> None:
 
 
 @declare(root, "wait")
-@_execution_or_unit
+@click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
 @click.option(
     "--for",
     "wanted",
@@ -185,39 +168,44 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
     """
     is_execution = unit.isdecimal()
     invocation.action = f"wait for {'execution ' if is_execution else ''}{unit}"
-    client, newest, is_done = invocation.client(), None, wanted == "done"
-    if wanted in {None, "ready"} and not is_execution:
-        with contextlib.suppress(Failure):  # what is wrong with the name is said by the wait itself
-            units = client.get(query("/api/status", [("unit", unit)])).document.get("units", [])
-            cold = next((one.get("unit") for one in units if one.get("state") in {"cold", "stopped"}), None)
-            if cold:
-                invocation.notice(f"pxctl: {cold} is not up, and waiting does not start it: pxctl start {cold}")
+    client = invocation.client()
     with (
         invocation.detaching(f"no longer waiting; {unit} goes on as it is"),
         invocation.spinner(unit, f"waiting until it is {wanted or 'ready'}…"),
     ):
         if is_execution:
-            document = executions.await_execution(client, executions.find_execution(client, unit), timeout)
-        else:
-            is_done = is_done or (wanted is None and unit.startswith("pipe:"))
-            document = _await_unit(client, unit, wanted or ("done" if is_done else "ready"), timeout)
-            name = str(document.get("unit"))
-            if name.startswith("pipe:"):
-                if wanted is None and not is_done:  # a bare name that means a pipe
-                    document, is_done = _await_unit(client, name, "done", timeout), True
-                newest = executions.newest_of(client, name.removeprefix("pipe:"))
-    if is_execution:
-        if not invocation.print_result(document, [document.get("id")]):
-            invocation.print(f"pipe:{document.get('pipe_name')} {executions.sentence(document)}")
-        return executions.exit_code_of(document)
-    result = document if newest is None else {**document, "execution": newest}
-    if not invocation.print_result(result, [document.get("unit")]):
+            return _wait_for_execution(invocation, client, unit, timeout)
+        found = _look_at(invocation, client, unit) if wanted in {None, "ready"} else {}
+        wanted = wanted or ("done" if unit.startswith("pipe:") or found.get("kind") == "pipe" else "ready")
+        document = _await_unit(client, unit, wanted, timeout)
+    name, newest = str(document.get("unit")), None
+    if name.startswith("pipe:"):
+        newest = executions.newest_of(client, name.removeprefix("pipe:"))
+    if not invocation.print_result({**document, **({"execution": newest} if newest else {})}, [name]):
         reason = f" ({document['reason']})" if document.get("reason") else ""
         last = f"; {executions.sentence(newest)}" if newest is not None else ""
-        invocation.print(f"{document.get('unit')} {document.get('state')}{reason}{last}")
-    if is_done and newest is not None:
+        invocation.print(f"{name} {document.get('state')}{reason}{last}")
+    if wanted == "done" and newest is not None:
         return executions.exit_code_of(newest)
     return Exit.OK if document.get("ok") else Exit.FAILED
+
+
+def _wait_for_execution(invocation: Invocation, client: Client, number: str, timeout: float | None) -> int:
+    document = executions.await_execution(client, executions.find_execution(client, number), timeout)
+    if not invocation.print_result(document, [document.get("id")]):
+        invocation.print(f"pipe:{document.get('pipe_name')} {executions.sentence(document)}")
+    return executions.exit_code_of(document)
+
+
+def _look_at(invocation: Invocation, client: Client, unit: str) -> Document:
+    """Return the unit (of px.status/1) that is waited for; of one that is not up, say that waiting starts nothing."""
+    found: Document = {}
+    with contextlib.suppress(Failure):  # what is wrong with the name is said by the wait itself
+        found = client.get(query("/api/status", [("unit", unit)])).document["units"][0]
+    if found.get("state") in {"cold", "stopped"}:
+        name = found.get("unit")
+        invocation.notice(f"pxctl: {name} is not up, and waiting does not start it: pxctl start {name}")
+    return found
 
 
 def _await_unit(client: Client, unit: str, goal: str, timeout: float | None) -> Document:
@@ -227,4 +215,4 @@ def _await_unit(client: Client, unit: str, goal: str, timeout: float | None) -> 
     name = unit if ":" in unit else f"tool:{unit}"
     detail, hint = f"it is not {goal} after {timeout or 0:g} s", f"pxctl why {unit}"
     too_late = Failure(detail, kind="timed_out", hint=hint, unit=name, status=504)
-    return ask_until(client, target, timeout, too_late, slack=_SLACK_SECONDS)
+    return ask_until(client, target, timeout, too_late, slack=SLACK_SECONDS)

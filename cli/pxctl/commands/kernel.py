@@ -22,7 +22,6 @@ from pxctl.output import Column, ago, clean, duration, size, state_column
 
 kernel = declare_group("kernel", "Sessions and their kernels: list, start, attach, export and more.")
 
-BACKENDS = ("direct", "gateway-local", "gateway-external")
 _STOPPED_SHOWN = 5
 _EXPORT_SECONDS = 300.0
 _name = click.argument("name", metavar="NAME", shell_complete=kernel_names)
@@ -30,6 +29,18 @@ _names = click.argument("names", nargs=-1, required=True, metavar="NAME...", she
 _which = click.option(
     "--cwd", metavar="DIR", help="Which of several sessions of that name; else the one of this folder."
 )
+
+
+def choice_options(function: Any) -> Any:
+    """Add the options that, with its name, say which session is meant, and what runs it."""
+    for option in (
+        click.option("--backend", type=click.Choice(["direct", "gateway-local", "gateway-external"]), help="As set."),
+        click.option("--kernelspec", metavar="NAME", help="An installed kernelspec; see pxctl kernel specs."),
+        click.option("--interpreter", metavar="PATH", help="Python, environment folder, or 'managed'."),
+        click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here."),
+    ):
+        function = option(function)
+    return function
 
 
 def callers_environment(invocation: Invocation) -> dict[str, str]:
@@ -41,23 +52,14 @@ def callers_environment(invocation: Invocation) -> dict[str, str]:
 
 
 def _find(client: Client, name: str, cwd: str | None = None) -> Answer:
-    """Return the session (px.kernel/1) that a name means; where it means several, that of the folder.
-
-    Of those in the folder one that lives is meant before one that is remembered, and Python's before the shell's.
-    """
+    """Return the session (px.kernel/1) that a name means; where it means several, that of the folder."""
+    target = route("kernel", name)
     try:
-        return client.get(query(route("kernel", name), [("cwd", os.path.realpath(cwd) if cwd else None)]))
+        return client.get(query(target, [("cwd", os.path.realpath(cwd or "."))]))
     except Problem as problem:
-        if problem.kind != "ambiguous_name":
+        if cwd is not None or problem.kind != "unknown_unit":
             raise
-        bare, folder = bare_name("kernel", name), os.path.realpath(cwd or ".")
-        kernels = client.get("/api/kernels").document.get("kernels", [])
-        found = [one for one in kernels if one.get("name") == bare and one.get("cwd") == folder]
-        found = [one for one in found if one.get("state") != "stopped"] or found
-        found = [one for one in found if one.get("language") != "bash"] or found
-        if len(found) != 1:
-            raise
-        return client.get(route("kernel", str(found[0].get("id"))))
+    return client.get(target)  # perhaps there are several, none of them here: the problem lists them
 
 
 def _id(client: Client, name: str, cwd: str | None) -> str:
@@ -74,11 +76,12 @@ def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
             continue
         units = expand(client, [f"kernel:{bare}"])
         if cwd is not None:
-            folder = os.path.realpath(cwd)
-            units = [unit for unit in units if client.get(route("kernel", unit)).document.get("cwd") == folder]
-            if not units:
-                detail, hint = f"no session of {folder} is called so", "pxctl kernel list --all shows their folders"
-                raise Failure(detail, kind="unknown_unit", hint=hint)
+            kernels = client.get("/api/kernels").document.get("kernels", [])
+            here = {one.get("unit") for one in kernels if one.get("cwd") == os.path.realpath(cwd)}
+            units = [unit for unit in units if unit in here]
+        if not units:
+            detail, hint = f"no session of {cwd} is called so", "pxctl kernel list --all shows their folders"
+            raise Failure(detail, kind="unknown_unit", hint=hint)
         found += units
     return list(dict.fromkeys(found))
 
@@ -147,25 +150,21 @@ def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
     """Show one session: state, process, folder, interpreter, what runs in it.
 
     $ pxctl kernel show default
-    $ pxctl kernel show default-3fa9c1 --json
     """
     answer = _find(invocation.client(), name, cwd)
     document = answer.document
     if invocation.print_result(answer, [document.get("id")]):
         return
-    facts = [(key.replace("_", " "), document.get(key)) for key in _FACTS]
+    facts: list[tuple[str, object]] = [(key.replace("_", " "), document.get(key)) for key in _FACTS]
     facts.append(("failure", _failure_words(document)))
-    facts += [(key.replace("_", " "), ago(document[key])) for key in ("started_at", "last_used") if document.get(key)]
-    facts.append(("memory", size(document["rss_bytes"]) if document.get("rss_bytes") else None))
-    invocation.print_facts([*facts, *(("notice", str(notice)) for notice in document.get("notices") or [])])
+    facts += [(key.replace("_", " "), ago(document.get(key))) for key in ("started_at", "last_used")]
+    facts.append(("memory", size(document.get("rss_bytes"))))
+    invocation.print_facts([*facts, *(("notice", notice) for notice in document.get("notices") or [])])
 
 
 @declare(kernel, "start")
 @click.argument("name", metavar="[NAME]", default="default", shell_complete=kernel_names)
-@click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here.")
-@click.option("--interpreter", metavar="PATH", help="Python, environment folder, or 'managed'.")
-@click.option("--kernelspec", metavar="NAME", help="An installed kernelspec; see pxctl kernel specs.")
-@click.option("--backend", type=click.Choice(BACKENDS), help="How the kernel is held; else as set.")
+@choice_options
 @click.option("--explain", is_flag=True, help="Start nothing; say which Python is taken, and why not the others.")
 @timeout_option()
 @no_autostart_option
@@ -193,35 +192,29 @@ def start_kernel(
             invocation.print(*_explanation(invocation, answer.document))
         return
 
-    from pxctl.cells import View
+    from pxctl.cells import CellScreen
     from pxctl.follow import stream
 
-    view, found = View(invocation, f"kernel:{name}"), None
-    try:
-        with invocation.detaching(f"detached; kernel:{name} goes on starting"):
-            view.waiting("starting…")
-            for _, event in stream(client, "POST", "/api/kernels", content=content, timeout=None):
-                if event.get("event") == "done":
-                    found = event.get("result") or {}
-                    break
-                view.show(event)
-                view.waiting(view.phase)  # goes on below what was said
-    finally:
-        view.finish()
-    if found is None:
+    found: Document = {}
+    screen = CellScreen(invocation, f"kernel:{name}")
+    with invocation.detaching(f"detached; kernel:{name} goes on starting"), screen:
+        screen.wait("starting…")
+        for _, event in stream(client, "POST", "/api/kernels", content=content, timeout=None):
+            screen.show(event)
+            screen.wait(screen.phase)  # goes on below what was said
+            found = event.get("result") or found
+    if not found:
         detail = "the daemon's answer ended before the kernel was ready"
         raise Failure(detail, kind="bad_answer", hint="pxctl doctor")
     if not invocation.print_result(found, [found.get("id")]):
         pid = f" (pid {found['pid']})" if found.get("pid") else ""
         invocation.print(f"{found.get('unit')} {found.get('state')}{pid}")
-        view.conclude(found)
+        screen.conclude(found)
 
 
 def _explanation(invocation: Invocation, document: Document) -> Iterator[str]:
     """Yield the lines of a px.kernel-explanation/1 document."""
     yield f"in {clean(str(document.get('cwd')))}"
-    if document.get("kernelspec"):
-        yield f"by the kernelspec {clean(str(document['kernelspec']))}"
     for one in document.get("candidates") or []:
         mark = invocation.paint("✓ taken", "green") if one.get("taken") else invocation.paint("  not taken", "dim")
         version = f" ({one['version']})" if one.get("version") else ""
@@ -229,21 +222,21 @@ def _explanation(invocation: Invocation, document: Document) -> Iterator[str]:
         yield f"{mark}  {clean(words)}"
         if one.get("remedy"):
             yield f"      remedy: {clean(str(one['remedy']))}"
-    if document.get("failure"):
-        yield invocation.paint("none can be taken:", "red") + f" {clean(str(document['failure']))}"
-    if document.get("overlay"):
-        yield f"with ipykernel from {clean(str(document['overlay']))}"
     environment = document.get("environment") or {}
-    if passed := environment.get("passed"):
-        yield f"environment passed: {clean(', '.join(map(str, passed)))}"
-    by_reason: dict[str, list[str]] = {}
-    for dropped in environment.get("dropped") or []:
-        by_reason.setdefault(str(dropped.get("why")), []).append(str(dropped.get("name")))
-    for why, names in by_reason.items():
-        yield clean(f"environment dropped, {why}: {', '.join(names)}")
-    listed = document.get("modules") or []
-    if modules := [str(one.get("path") or one.get("name") if isinstance(one, dict) else one) for one in listed]:
-        yield clean(f"modules: {', '.join(modules)}")
+    dropped: dict[str, list[str]] = {}
+    for one in environment.get("dropped") or []:
+        dropped.setdefault(f"environment dropped, {one.get('why')}", []).append(str(one.get("name")))
+    facts: dict[str, Any] = {
+        "kernelspec": document.get("kernelspec"),
+        "none can be taken": document.get("failure"),
+        "with ipykernel from": document.get("overlay"),
+        "environment passed": environment.get("passed"),
+        **dropped,
+        "modules": document.get("modules"),
+    }
+    for name, value in facts.items():
+        if value:
+            yield clean(f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
 
 
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------
@@ -351,29 +344,25 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
 
     document = _find(invocation.client(), name, cwd).document
     file, unit = document.get("connection_file"), str(document.get("unit"))
+    if not file and document.get("language") == "bash":
+        detail = "its cells are shell scripts; there is no kernel to join"
+        raise Failure(detail, kind="not_joinable", unit=unit, hint="bash")
+    if not file and str(document.get("backend", "")).startswith("gateway"):
+        detail = "it is held by a gateway; join it through that"
+        raise Failure(detail, kind="not_joinable", unit=unit, hint="pxctl kernel list")
     if not file:
-        kind, hint = "not_joinable", "pxctl kernel list"
-        if document.get("language") == "bash":
-            detail, hint = "its cells are shell scripts; there is no kernel to join", "bash"
-        elif str(document.get("backend", "")).startswith("gateway"):
-            detail = "it is held by a gateway; join it through that"
-        else:
-            detail, kind = f"it is {document.get('state')}", "inactive"
-            hint = f"pxctl kernel start {document.get('id')}"
-        raise Failure(detail, kind=kind, unit=unit, hint=hint)
+        hint = f"pxctl kernel start {document.get('id')}"
+        raise Failure(f"it is {document.get('state')}", kind="inactive", unit=unit, hint=hint)
     program = find_program("jupyter-console", invocation.env)
-    argv = [program or "jupyter-console", "--existing", file]
-    by_hand = ["jupyter", "console", "--existing", file]
+    argv = [program, "--existing", file] if program else ["jupyter", "console", "--existing", file]
     if invocation.json:
-        facts = {"unit": unit, "connection_file": file, "command": argv}
-        invocation.print_json({"schema": "px.attach/1", **facts})
-    elif only_print or not invocation.in_is_terminal:
-        invocation.print(shlex.join(argv if program else by_hand))
-    elif program is None:
-        invocation.print(shlex.join(by_hand))
-        raise Failure("jupyter console is not installed", kind="not_installed", hint="pip install jupyter_console")
-    else:
+        invocation.print_json({"schema": "px.attach/1", "unit": unit, "connection_file": file, "command": argv})
+    elif program and invocation.in_is_terminal and not only_print:
         os.execv(program, argv)  # noqa: S606 - in our place: the terminal is its own
+    else:
+        invocation.print(shlex.join(argv))
+    if program is None and invocation.in_is_terminal and not only_print:
+        raise Failure("jupyter console is not installed", kind="not_installed", hint="pip install jupyter_console")
 
 
 # -- what it ran ------------------------------------------------------------------------------------------------------
@@ -428,7 +417,8 @@ def print_output(
     $ pxctl kernel output default 78482cbaa9dada8c --stream stderr
     $ pxctl kernel output default last --offset 65536 --limit 4096
     """
-    from pxctl.follow import pages, print_pages
+    from pxctl.follow import pages
+    from pxctl.shown import print_pages
 
     client = invocation.client()
     found = _id(client, name, cwd)

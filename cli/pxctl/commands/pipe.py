@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from pxctl import executions, output
-from pxctl.app import Invocation, declare, declare_group
+from pxctl.app import Invocation, declare, declare_group, source_of
 from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names, is_glob, query, route, usage
 from pxctl.coerce import CannotRead, read_json
 from pxctl.commands.units import one_by_one, print_outcomes
-from pxctl.completion import EXAMPLE_PIPES, examples, execution_names, pipe_keys, pipe_names
+from pxctl.completion import example_pipes, execution_names, pipe_keys, pipe_names
 from pxctl.output import BY_STATE, Column, ago, clean, duration, state_column
-from pxctl.shaper import shaped
+from pxctl.shown import harmless
 
 pipe = declare_group("pipe", "Pipes: agents that run on a schedule, on events or by hand; and their executions.")
 _pipe = click.argument("name", metavar="NAME", shell_complete=pipe_names)
@@ -92,9 +92,8 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
     $ pxctl pipe show disk-digest
     $ pxctl pipe show disk-digest --rendered    # the prompt as the agent would get it now
     $ pxctl pipe show 12                        # an execution
-    $ pxctl pipe show 12 --rendered             # the prompt that it got
     """
-    is_execution = executions.is_execution_id(name)
+    is_execution = name.isdecimal()
     invocation.action = f"show {'execution ' if is_execution else ''}{name}"
     if is_execution:
         answer = invocation.client().get(f"/api/executions/{int(name)}")
@@ -104,14 +103,12 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
     if document.get("schema") == "px.queue/1":  # `queue` is a route: no pipe has that name
         raise Failure("there is no pipe 'queue'", kind="unknown_unit", hint="pxctl pipe queue")
     if rendered and not invocation.json:
-        prompt = document.get("rendered_prompt" if is_execution else "rendered")
-        if not isinstance(prompt, str):
-            raise Failure("it has no prompt", kind="failed", hint=f"pxctl pipe show {name}", exit_code=Exit.USAGE)
-        output.write(shaped(prompt, colour=False) if invocation.out_is_terminal else prompt)
+        prompt = str(document.get("rendered_prompt" if is_execution else "rendered") or "")
+        output.write(harmless(prompt) if invocation.out_is_terminal else prompt)
     elif not invocation.print_result(answer, [document.get("id" if is_execution else "name")]):
         names = _EXECUTION_FACTS if is_execution else _PIPE_FACTS
         known = document if is_execution else {**document, "state": _state_of(document)}
-        facts = [_fact(invocation, key, known[key]) for key in names if known.get(key)]
+        facts = [_fact(invocation, key, known.get(key)) for key in names if known.get(key)]
         if decision := document.get("last_decision"):
             facts.append(("last decision", f"{invocation.moment(decision.get('at'))}: {decision.get('text')}"))
         facts += [("warning", str(warning)) for warning in document.get("warnings") or []]
@@ -135,14 +132,13 @@ def _fact(invocation: Invocation, name: str, value: Any) -> tuple[str, object]:
 @declare(pipe, "validate")
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=pipe_names)
 @click.option("--all", "everything", is_flag=True, help="Every pipe.")
-@click.option("--summary", is_flag=True, help="Only what did not pass.")
-def validate_pipes(invocation: Invocation, names: tuple[str, ...], everything: bool, summary: bool) -> int:
+def validate_pipes(invocation: Invocation, names: tuple[str, ...], everything: bool) -> int:
     """Check pipes: front matter, schedule, agent, presets and more; exits 0 on pass and warn, 1 on fail.
 
-    Each finding has its line in pipe.md and its cure. Nothing is run.
+    Each finding has its line in pipe.md and its cure. Of several pipes what passes is not shown. Nothing is run.
 
     $ pxctl pipe validate disk-digest
-    $ pxctl pipe validate --all --summary
+    $ pxctl pipe validate --all
     """
     invocation.action = f"validate {', '.join(names) or 'the pipes'}"
     if everything == bool(names):
@@ -152,19 +148,15 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...], everything: b
     for name in bare_names(client, "pipe", names) or [str(one.get("name")) for one in listed]:
         checks = client.ask("POST", route("pipe", name, "validate"), timeout=None).document
         found.append({**checks, "file": client.get(route("pipe", name)).document.get("file")})
-    is_ok = all(one.get("ok") for one in found)
-    if invocation.json:
-        whole = {"schema": "px.pipe-validations/1", "ok": is_ok, "pipes": found}
-        invocation.print_json(whole if everything or len(found) != 1 else found[0])
-    elif invocation.quiet:
-        invocation.print(*(one.get("pipe") for one in found))
-    else:
+    is_ok, is_one = all(one.get("ok") for one in found), len(found) == 1 and not everything
+    result = found[0] if is_one else {"schema": "px.pipe-validations/1", "ok": is_ok, "pipes": found}
+    if not invocation.print_result(result, (one.get("pipe") for one in found)):
         for one in found:
-            _print_checks(invocation, one, summary)
+            _print_checks(invocation, one, is_one)
     return Exit.OK if is_ok else Exit.FAILED
 
 
-def _print_checks(invocation: Invocation, found: Document, summary: bool) -> None:
+def _print_checks(invocation: Invocation, found: Document, everything: bool) -> None:
     checks = found.get("checks") or []
     has_warning = any(check.get("verdict") == "warn" for check in checks)
     overall = "fail" if not found.get("ok") else "warn" if has_warning else "pass"
@@ -172,7 +164,7 @@ def _print_checks(invocation: Invocation, found: Document, summary: bool) -> Non
     for check in checks:
         word = str(check.get("verdict"))
         is_fine = word in {"pass", "skip"}
-        if summary and is_fine:
+        if is_fine and not everything:
             continue
         where = f"{found.get('file') or 'pipe.md'}:{check['line']}: " if check.get("line") else ""
         line = clean(f"{check.get('name')}: {where}{check.get('detail')}")
@@ -189,26 +181,27 @@ def new_pipe(invocation: Invocation, name: str) -> None:
     Effect: modifying: writes a folder into the pipes directory
     $ pxctl pipe new my-pipe
     """
-    if made := invocation.make("pipe", bare_name("pipe", name), {}, "/api/pipes/new"):
-        invocation.notice(f"edit {made.get('file')}, then: pxctl pipe run {made['name']}")
+    name = bare_name("pipe", name)
+    invocation.action = f"make pipe:{name}"
+    if made := invocation.add("pipe", "/api/pipes/new", {"name": name}, "written to {folder}"):
+        invocation.notice(f"edit {made.get('file')}, then: pxctl pipe run {name}")
 
 
 @declare(pipe, "add", "add {source}")
-@click.argument("source", metavar="PATH|URL|example:NAME", shell_complete=examples(EXAMPLE_PIPES))
+@click.argument("source", metavar="PATH|URL|example:NAME", shell_complete=example_pipes)
 @click.option("--name", metavar="N", help="Another name than the source's own.")
 def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     """Install a pipe: checked first, whole or not at all, and disabled until `pxctl pipe enable` says otherwise.
 
     Effect: modifying: copies a pipe into the pipes directory; it is disabled there
     $ pxctl pipe add example:disk-digest
-    $ pxctl pipe add ./my-pipe --name other-name
     $ pxctl pipe add https://example.org/pipes/triage/pipe.md --name triage
     """
-    found = invocation.install("pipe", source, name, "/api/pipes", ", disabled").get("name")
-    if not invocation.json:
+    content = {"source": source_of(source)} | ({"name": name} if name else {})
+    if found := invocation.add("pipe", "/api/pipes", content, "added in {folder}, disabled"):
         invocation.notice(
-            f"look at it: pxctl pipe show {found}; try it: pxctl pipe run {found}",
-            f"let its schedule start it: pxctl pipe enable {found}",
+            f"look at it: pxctl pipe show {found['name']}; try it: pxctl pipe run {found['name']}",
+            f"let its schedule start it: pxctl pipe enable {found['name']}",
         )
 
 
@@ -226,11 +219,9 @@ def remove_pipe(invocation: Invocation, name: str, yes: bool) -> None:
 
     Effect: modifying: cancels what runs of the pipe and deletes its folder, its output included
     $ pxctl pipe remove my-pipe
-    $ pxctl pipe remove my-pipe --yes
     """
-    invocation.action = f"remove pipe:{bare_name('pipe', name)}"
+    invocation.action = f"remove {name}"
     name = _exact_name(invocation.client(), name)
-    invocation.action = f"remove pipe:{name}"
     invocation.remove(f"pipe:{name}", f"pxctl pipe remove {name} --yes", route("pipe", name), yes)
 
 
@@ -244,7 +235,6 @@ def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> N
 
     Effect: modifying: rewrites the named keys in pipe.md; the prompt and all other keys stay as they are
     $ pxctl pipe config disk-digest schedule='every 2h'
-    $ pxctl pipe config disk-digest timeout=600 retries=0
     $ pxctl pipe config triage preset='["fast", "*"]' timezone=     # an empty value removes the key
     """
     invocation.action = f"change pipe:{bare_name('pipe', name)}"
@@ -305,12 +295,11 @@ def disable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
 
     Effect: modifying: cancels what the pipe's schedule has in line, and starts nothing more
     $ pxctl pipe disable disk-digest
-    $ pxctl pipe disable 'daily-*'
     """
     return _change(invocation, names, "disable")
 
 
-@declare(pipe, "next")
+@declare(pipe, "next", "look ahead for {name}")
 @_pipe
 @click.option(
     "-n", "--count", type=click.IntRange(1, 50), default=5, show_default=True, metavar="N", help="Coming times."
@@ -321,9 +310,7 @@ def next_of_pipe(invocation: Invocation, name: str, count: int) -> None:
     That it waits is no decision: a start, a skip, a run that was missed is one, and stays to be seen.
 
     $ pxctl pipe next disk-digest
-    $ pxctl pipe next disk-digest -n 20
     """
-    invocation.action = f"look ahead for pipe:{bare_name('pipe', name)}"
     answer = invocation.client().get(query(route("pipe", name, "next"), [("count", count)]))
     report = answer.document
     if invocation.print_result(answer, report.get("upcoming") or []):

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator, Sequence
-from heapq import merge
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 import click
 
 from pxctl import executions, follow, output
-from pxctl.app import Invocation, declare, no_autostart_option, timeout_option
+from pxctl.app import Invocation, declare, no_autostart_option, no_wait_option, timeout_option
 from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names, query, quote, route, usage
 from pxctl.coerce import CannotRead, read_argument, read_json
 from pxctl.commands.pipe import pipe
 from pxctl.commands.units import one_by_one, print_outcomes, request
 from pxctl.completion import execution_ids, execution_names, pipe_names
 from pxctl.output import BY_STATE, Column, ago, state_column
+from pxctl.shown import STREAMS, Screen, print_pages
 
 _execution = click.argument("execution", metavar="ID|PIPE", shell_complete=execution_names)
-_no_wait = click.option("--no-wait", is_flag=True, help="Return once it is queued.")
 
 
 def _queue(client: Client, target: str, content: Document) -> Document:
@@ -40,15 +40,9 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
     A next try that begins at once (the next preset of the pipe's list) is followed, too, and its outcome counts; one
     that comes later is only named. Under `--json` the last row is one document; under `-q` its id is all.
     """
-    successor, hint = None, output.paint("hint:", "bold", on=invocation.err_has_colour)
+    successor = None
     while not no_wait:
-        number = execution.get("id")
-        advice = f"{hint} pxctl pipe tail -f {number}; to end it: pxctl pipe cancel {number}"
-        with invocation.detaching(f"detached; {executions.title_of(execution)} goes on\n{advice}"):
-            if invocation.json or invocation.quiet:
-                execution = executions.await_execution(client, execution)
-            else:
-                execution = executions.follow_execution(invocation, execution)
+        execution = _follow(invocation, client, execution)
         successor = executions.successor_of(client, execution)
         if successor is None or successor.get("not_before") is not None:
             break
@@ -72,9 +66,19 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
     return Exit.OK
 
 
+def _follow(invocation: Invocation, client: Client, execution: Document) -> Document:
+    """Show an execution to its end, or wait for it in silence; return its final row."""
+    number, hint = execution.get("id"), output.paint("hint:", "bold", on=invocation.err_has_colour)
+    advice = f"{hint} pxctl pipe tail -f {number}; to end it: pxctl pipe cancel {number}"
+    with invocation.detaching(f"detached; {executions.title_of(execution)} goes on\n{advice}"):
+        if invocation.json or invocation.quiet:
+            return executions.await_execution(client, execution)
+        return executions.follow_execution(invocation, execution)
+
+
 @declare(pipe, "run")
 @click.argument("name", metavar="NAME", shell_complete=pipe_names)
-@_no_wait
+@no_wait_option
 @click.option("--queue", is_flag=True, help="Wait in line where it runs already, instead of being refused.")
 @timeout_option("Of this execution; else the pipe's own (exit 7).")
 @click.option(
@@ -94,10 +98,8 @@ def run_pipe(
     Effect: modifying: runs the pipe's agent as you, and starts the daemon when it is not there
     $ pxctl pipe run disk-digest
     $ pxctl pipe run disk-digest --no-wait -q      # prints the execution's id
-    $ pxctl pipe run disk-digest --queue           # wait in line where it runs already
     $ pxctl pipe run triage --context '{"issue": 12}' --timeout 600
     $ pxctl pipe run triage --context '[{"issue": 12}, {"issue": 13}]'     # two executions
-    $ pxctl pipe run triage --json > execution.json
     """
     name = bare_name("pipe", name)
     invocation.action = f"run pipe:{name}"
@@ -115,11 +117,10 @@ def run_pipe(
 def _print_queued(invocation: Invocation, answer: Document) -> int:
     """Name several executions that were queued; return 0 unless one has failed already."""
     rows = answer.get("executions", [])
-    if invocation.json:
-        invocation.print_json(answer)
-    for row in () if invocation.json else rows:
-        words = executions.sentence(row) if row.get("finished_at") else row.get("status")
-        invocation.print(row.get("id") if invocation.quiet else f"{executions.title_of(row)}: {words}")
+    if not invocation.print_result(answer, (row.get("id") for row in rows)):
+        for row in rows:
+            words = executions.sentence(row) if row.get("finished_at") else row.get("status")
+            invocation.print(f"{executions.title_of(row)}: {words}")
     return max(executions.exit_code_of(row) if row.get("finished_at") else Exit.OK for row in rows)
 
 
@@ -138,19 +139,18 @@ def _context(given: str | None) -> Document | list[Document] | None:
 
 @declare(pipe, "retry")
 @click.argument("execution", metavar="ID", shell_complete=execution_ids)
-@_no_wait
+@no_wait_option
 def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> int:
     """Queue an execution again, as a new one, and follow it to its end; exits as `pipe run` does.
 
     Effect: modifying: queues a new execution with what its pipe says now
     $ pxctl pipe retry 12
-    $ pxctl pipe retry 12 --no-wait
     """
-    if not executions.is_execution_id(execution):
+    if not execution.isdecimal():
         raise usage(f"{execution!r} is no id of an execution", "pxctl pipe runs shows the ids")
     invocation.action = f"retry execution {execution}"
     client = invocation.client()
-    again = _queue(client, f"{executions.execution_route(executions.find_execution(client, execution))}/retry", {})
+    again = _queue(client, executions.route_of(executions.find_execution(client, execution), "retry"), {})
     invocation.action = f"run pipe:{again.get('pipe_name')}"
     return _finish(invocation, client, again, no_wait)
 
@@ -170,22 +170,19 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...], everythi
     if everything == bool(targets):
         raise usage("name executions or pipes, or --all", "pxctl pipe queue")
     client = invocation.client()
-    numbers = [f"execution {target}" for target in targets if executions.is_execution_id(target)]
-    names = bare_names(client, "pipe", [target for target in targets if not executions.is_execution_id(target)])
+    numbers = [target for target in targets if target.isdecimal()]
+    names = [f"pipe:{bare_name('pipe', target)}" for target in targets if not target.isdecimal()]
     if everything:
-        # What waits goes first: it would take the place of what was running.
         queue = _in_queue(client.get("/api/pipes/queue").document)
-        ordered = sorted(queue, key=lambda one: one.get("status") == "running")
-        names = list(dict.fromkeys(str(one.get("pipe_name")) for one in ordered))
+        names = sorted({f"pipe:{one.get('pipe_name')}" for one in queue})
 
     def cancel(unit: str) -> Document:
         found = executions.find_execution(client, unit.removeprefix("execution "))
-        target = f"{executions.execution_route(found)}/cancel"
-        return {"executions": [client.ask("POST", target, timeout=None).document]}
+        return {"executions": [client.ask("POST", executions.route_of(found, "cancel"), timeout=None).document]}
 
-    outcomes = one_by_one(invocation, "cancel", numbers, cancel)
+    outcomes = one_by_one(invocation, "cancel", [f"execution {number}" for number in numbers], cancel)
     if names:
-        outcomes += request(invocation, client, "stop", [f"pipe:{name}" for name in names])
+        outcomes += request(invocation, client, "stop", names)
     cancelled = [one for outcome in outcomes for one in (outcome.document or {}).get("executions", [])]
 
     def show(_: str, document: Document) -> None:
@@ -210,11 +207,6 @@ def _in_queue(document: Document) -> Iterator[Document]:
             yield {**execution, "slots": f"{len(running)}/{group.get('slots')}"}
 
 
-def _not_before(execution: Document) -> str:
-    words = ago(execution.get("not_before"))
-    return words if words.startswith("in ") else ""
-
-
 _QUEUE_COLUMNS = [
     Column("ID", "id"),
     Column("PIPE", "pipe_name", minimum=10),
@@ -224,7 +216,7 @@ _QUEUE_COLUMNS = [
     Column("SLOTS", "slots", 6, right=True),
     Column("TRIGGER", "trigger", 5),
     Column("SINCE", lambda one: ago(one.get("started_at") or one.get("queued_at")), 3),
-    Column("NOT BEFORE", _not_before, 7),
+    Column("NOT BEFORE", lambda one: ago(one.get("not_before")), 7),
 ]
 
 
@@ -255,7 +247,7 @@ _RUN_COLUMNS = [
     Column("QUEUED", lambda one: ago(one.get("queued_at")), 2),
     Column("TOOK", executions.took, 4, right=True),
     Column("TOKENS", lambda one: f"{one['tokens']:,}" if one.get("tokens") else "", 7, right=True),
-    Column("COST", lambda one: executions.money(one["cost"]) if one.get("cost") else "", 8, right=True),
+    Column("COST", lambda one: executions.money(one.get("cost")), 8, right=True),
     Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
     Column("RETRY OF", lambda one: one.get("retry_of") or "", 10, right=True),
     Column("ERROR", _error, 3, minimum=14, style=lambda one: BY_STATE.get(str(one.get("status")))),
@@ -264,22 +256,16 @@ _RUN_COLUMNS = [
 
 @declare(pipe, "runs", "list the executions")
 @click.argument("names", nargs=-1, metavar="[PIPE]...", shell_complete=pipe_names)
-@click.option(
-    "--pipe", "pipes", multiple=True, metavar="P", shell_complete=pipe_names, help="Only of this pipe; again."
-)
 @click.option("--status", "statuses", multiple=True, type=click.Choice(executions.STATUSES), help="Only these; again.")
 @click.option("--since", metavar="T", help="Queued since a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d).")
-@click.option("--until", metavar="T", help="Queued before it.")
 @click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help=f"The newest N; else {_DEFAULT}.")
 @click.option("--cursor", type=click.IntRange(min=0), metavar="C", help="Go on behind a page: its next_cursor.")
 @click.option("--all", "everything", is_flag=True, help="All there are.")
 def list_runs(
     invocation: Invocation,
     names: tuple[str, ...],
-    pipes: tuple[str, ...],
     statuses: tuple[str, ...],
     since: str | None,
-    until: str | None,
     limit: int | None,
     cursor: int | None,
     everything: bool,
@@ -288,19 +274,19 @@ def list_runs(
 
     $ pxctl pipe runs
     $ pxctl pipe runs disk-digest --status failed --status timed_out --since 7d
-    $ pxctl pipe runs --pipe disk-digest -n 1 -q    # the newest one's id
     $ pxctl pipe runs --all --json > executions.json
     """
     client = invocation.client()
-    routes = [f"/api/pipes/{quote(name)}/executions" for name in bare_names(client, "pipe", (*names, *pipes))]
+    routes = [f"/api/pipes/{quote(name)}/executions" for name in bare_names(client, "pipe", names)]
     most = limit or (None if everything else _DEFAULT)
     filters: list[tuple[str, object]] = [("status", status) for status in statuses]
-    filters += [("since", follow.since_when(since)), ("until", follow.since_when(until))]
+    filters.append(("since", follow.since_when(since)))
+    found: list[Document] = []
+    for each in routes or ["/api/executions"]:
+        found += islice(_rows(client, each, filters, most, cursor), most and most + 1)
     # The newest of several pipes, by their ids, which grow with time.
-    sources = [_rows(client, one, filters, most, cursor) for one in routes or ["/api/executions"]]
-    merged = merge(*sources, key=lambda row: int(row["id"]), reverse=True)
-    rows = list(islice(merged, most))
-    following = int(rows[-1]["id"]) if rows and next(merged, None) is not None else None
+    rows = sorted(found, key=lambda row: int(row["id"]), reverse=True)[:most]
+    following = int(rows[-1]["id"]) if len(found) > len(rows) else None
     result = {"schema": "px.executions/1", "executions": rows, "next_cursor": following}
     invocation.print_rows(result, rows, "id", _RUN_COLUMNS, "no such executions")
     if following is not None and not (invocation.json or invocation.quiet):
@@ -308,7 +294,7 @@ def list_runs(
 
 
 def _rows(
-    client: Client, target: str, filters: Sequence[tuple[str, object]], most: int | None, cursor: int | None
+    client: Client, target: str, filters: list[tuple[str, object]], most: int | None, cursor: int | None
 ) -> Iterator[Document]:
     """Yield the executions of one source; a page is asked for when its first row is wanted."""
     size = _PAGE if most is None else min(most + 1, _PAGE)
@@ -333,8 +319,7 @@ def print_output(
 
     $ pxctl pipe output 12
     $ pxctl pipe output disk-digest > report.txt    # of its newest execution
-    $ pxctl pipe output 12 --stderr --offset 0 --limit 10000
-    $ pxctl pipe output 12 --events                 # the agent's own event lines
+    $ pxctl pipe output 12 --stderr
     """
     if stderr and events:
         raise usage("--stderr and --events exclude each other", f"pxctl pipe output {execution} --stderr")
@@ -342,8 +327,8 @@ def print_output(
     client = invocation.client()
     found = executions.find_execution(client, execution)
     place = {"execution": found.get("id"), "pipe_name": found.get("pipe_name"), "stream": stream}
-    found_pages = follow.pages(client, f"{executions.execution_route(found)}/output", stream, offset, limit)
-    follow.print_pages(invocation, found_pages, offset, {"schema": "px.execution-output/1", **place})
+    found_pages = follow.pages(client, executions.route_of(found, "output"), stream, offset, limit)
+    print_pages(invocation, found_pages, offset, {"schema": "px.execution-output/1", **place})
 
 
 @declare(pipe, "tail", "read the output of {execution}")
@@ -363,22 +348,24 @@ def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> Non
     with contextlib.suppress(KeyboardInterrupt):
         if not goes_on:
             _show_now(invocation, client, found)
-        elif invocation.json:
-            for event in executions.execution_events(client, found):
-                follow.print_event(invocation, event)
-        else:
+        elif not invocation.json:
             invocation.notice(f"pxctl: {executions.sentence(executions.follow_execution(invocation, found))}")
+        for event in executions.execution_events(client, found) if goes_on and invocation.json else ():
+            if isinstance(content := event.pop("bytes", None), bytes):
+                event["text"] = content.decode("utf-8", "replace")
+            invocation.print(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
 
 
 def _show_now(invocation: Invocation, client: Client, found: Document) -> None:
+    """Show what an execution has printed up to now."""
     if invocation.json:
-        invocation.print_json(client.get(executions.execution_route(found)))
+        invocation.print_json(client.get(f"/api/executions/{found.get('id')}"))
         return
     is_cut = False
-    with executions.ExecutionView(invocation, f"pipe:{found.get('pipe_name')}") as view:
-        for stream in ("stdout", "stderr"):
-            for page in follow.pages(client, f"{executions.execution_route(found)}/output", stream):
-                view.show({"event": "output", "stream": stream, "bytes": page.content})
+    with Screen(invocation, f"pipe:{found.get('pipe_name')}") as screen:
+        for stream in STREAMS:
+            for page in follow.pages(client, executions.route_of(found, "output"), stream):
+                screen.put(stream, page.content)
                 is_cut = is_cut or page.truncated
     if is_cut:
         invocation.warn(executions.NOT_KEPT)

@@ -33,8 +33,8 @@ from pxctl.client import (
 )
 from pxctl.coerce import CannotRead, build_input, read_argument, read_json
 from pxctl.completion import assignments, tool_names
+from pxctl.follow import SLACK_SECONDS
 
-_SLACK_SECONDS = 15.0  # how much longer than the run's own limit the daemon may take to say that it passed
 _HELD_BYTES = 8 * 1024 * 1024
 """A JSON answer up to this size is printed only once it is complete; a longer one goes out as it comes."""
 _COLD = {"cold", "starting", "failed"}
@@ -83,7 +83,6 @@ def run_tool(
     $ pxctl run lorenz-ode-solver rho=28 --stream
     $ pxctl run lorenz-ode-solver plot=true -o lorenz.png
     $ pxctl run my-tool 'xs:=[1, 2, 3]' options.depth=2
-    $ pxctl run my-tool --input @request.json --timeout 30
     $ echo '{"rho": 28}' | pxctl run lorenz-ode-solver --input -
     """
     kind, _, rest = tool.partition(":")
@@ -98,7 +97,7 @@ def run_tool(
     verb, accept = ("stream", _STREAMS) if stream else ("run", "*/*")
     target = query(route("tool", name, verb), [("timeout", timeout), ("keep_alive", keep_alive)])
     fields = {"Content-Type": "application/json", "Accept": accept}
-    limit = None if timeout is None else timeout + _SLACK_SECONDS
+    limit = None if timeout is None else timeout + SLACK_SECONDS
     try:
         body, state = _body(client, name, values, given)
         with (
@@ -150,6 +149,7 @@ def _is_json(content_type: str) -> bool:
 
 
 def _print_answer(invocation: Invocation, exchange: Exchange, spinner: output.Spinner) -> None:
+    """Print JSON once it is complete (a long one as it comes), indented on a terminal; anything else as it comes."""
     content_type = exchange.head.content_type
     is_text = content_type.startswith("text/") or content_type in {*_JSON_LINES, "application/xml"}
     if invocation.out_is_terminal and not (is_text or _is_json(content_type)):
@@ -161,8 +161,7 @@ def _print_answer(invocation: Invocation, exchange: Exchange, spinner: output.Sp
         if len(held) > _HELD_BYTES:
             break
     else:
-        if held and invocation.out_is_terminal:
-            held = _pretty(held)
+        held = _pretty(held) if held and invocation.out_is_terminal else held
     spinner.stop()
     output.write(held)
     for chunk in chunks:
@@ -221,12 +220,10 @@ def split_events(chunks: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
 
 # -- saved ------------------------------------------------------------------------------------------------------------
 
-_MAGIC = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-    (b"%PDF-", "application/pdf"),
-)
+_MAGIC = {
+    "iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "JVBERi0": "application/pdf",
+}  # fmt: skip
+"""How files of a kind begin in base64."""
 
 
 def _save(invocation: Invocation, exchange: Exchange, file: Path, spinner: output.Spinner) -> None:
@@ -234,41 +231,33 @@ def _save(invocation: Invocation, exchange: Exchange, file: Path, spinner: outpu
     content_type, pointer = exchange.head.content_type, None
     chunks: Iterable[bytes] = exchange.chunks()
     if _is_json(content_type):
-        raw = exchange.read()
-        chunks = [raw]
+        chunks = [raw := exchange.read()]
         with contextlib.suppress(ValueError, RecursionError):
             if found := _embedded(json.loads(raw), ""):
                 pointer, content_type, content = found
                 chunks = [content]
     size = write_whole(file, chunks)
     spinner.stop()
-    origin = f", {content_type or 'no type'}" + (f", from {pointer}" if pointer is not None else "")
-    invocation.print_saved(file, size, content_type, origin, pointer=pointer)
+    invocation.print_saved(file, size, content_type, pointer=pointer)
 
 
 def _embedded(value: Any, pointer: str) -> tuple[str, str, bytes] | None:
-    """Return (JSON pointer, media type, bytes) of the first file that JSON holds as base64; None: there is none."""
+    """Return (JSON pointer, media type, bytes) of the first file that JSON holds as base64; None: there is none.
+
+    That is `data:TYPE;base64,…` (RFC 2397), or base64 that begins as a known kind of file does.
+    """
     pairs: Iterable[tuple[object, Any]] = ()
     match value:
         case str():
-            return None if (decoded := _decode(value)) is None else (pointer, *decoded)
+            head, comma, rest = value.partition(";base64,")
+            is_url = head.startswith("data:") and bool(comma)
+            kind = next((kind for magic, kind in _MAGIC.items() if value.startswith(magic)), None)
+            kind = (head.removeprefix("data:") or "text/plain") if is_url else kind
+            with contextlib.suppress(ValueError):
+                encoded = (rest if is_url else value).encode("ascii")
+                return None if kind is None else (pointer, kind, binascii.a2b_base64(encoded, strict_mode=True))
         case dict():
             pairs = ((str(key).replace("~", "~0").replace("/", "~1"), inner) for key, inner in value.items())
         case list():
             pairs = enumerate(value)
     return next((found for key, inner in pairs if (found := _embedded(inner, f"{pointer}/{key}")) is not None), None)
-
-
-def _decode(text: str) -> tuple[str, bytes] | None:
-    """Read `data:TYPE;base64,…` (RFC 2397), or bare base64 that begins as a known kind of file does."""
-    head, comma, rest = text.partition(",")
-    is_url = text.startswith("data:") and bool(comma) and head.endswith(";base64")
-    try:
-        start = b"" if is_url or len(text) < 16 else binascii.a2b_base64(text[:16].encode("ascii"), strict_mode=True)
-        kind = next((kind for magic, kind in _MAGIC if start.startswith(magic)), None)
-        kind = (head.removeprefix("data:").removesuffix(";base64") or "text/plain") if is_url else kind
-        if kind is None:
-            return None
-        return kind, binascii.a2b_base64((rest if is_url else text).encode("ascii"), strict_mode=True)
-    except ValueError:
-        return None

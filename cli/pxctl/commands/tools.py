@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from pxctl.app import Invocation, declare, declare_group
-from pxctl.client import Document, Exit, Failure, Interrupted, Problem, Silent, bare_name, query, route
-from pxctl.completion import EXAMPLE_TOOLS, examples, tool_names
+from pxctl.app import Invocation, declare, declare_group, source_of
+from pxctl.client import Document, Exit, Failure, Interrupted, bare_name, query, route
+from pxctl.completion import example_tools, tool_names
 from pxctl.follow import stream
 from pxctl.output import BY_STATE, Column, clean, state_column
 
@@ -57,16 +57,12 @@ def list_tools(invocation: Invocation) -> None:
 def type_words(schema: Document) -> str:
     """Return the type of a value in a few words: "number", "integer | null", "a | b | c"."""
     kind, items = schema.get("type"), schema.get("items")
-    if isinstance(listed := schema.get("enum"), list):
+    if isinstance(listed := schema.get("enum") or kind, list):
         return " | ".join(_short(value) for value in listed)
-    if isinstance(kind, list):
-        return " | ".join(str(one) for one in kind)
     if kind == "array" and isinstance(items, dict):
         return f"array of {type_words(items)}"
-    if kind:
-        return str(kind)
     branches = schema.get("anyOf") or schema.get("oneOf") or []
-    return " | ".join(type_words(branch) for branch in branches if isinstance(branch, dict)) or "any"
+    return str(kind or " | ".join(type_words(branch) for branch in branches) or "any")
 
 
 def _short(value: Any) -> str:
@@ -119,13 +115,11 @@ _CHECK_COLUMNS = [
 
 @declare(tools, "validate", "validate {tool}")
 @_tool
-@click.option("--summary", is_flag=True, help="Only what did not pass.")
-def validate_tool(invocation: Invocation, tool: str, summary: bool) -> int:
+def validate_tool(invocation: Invocation, tool: str) -> int:
     """Run the twelve checks on a tool; exits 0 on pass and warn, 1 on fail.
 
     Effect: modifying: starts an instance of the tool for the checks and stops it again
     $ pxctl tools validate lorenz-ode-solver
-    $ pxctl tools validate lorenz-ode-solver --summary
     """
     with invocation.spinner(tool, "checking…"):
         answer = invocation.client().ask("POST", route("tool", tool, "validate"), timeout=None)
@@ -133,11 +127,10 @@ def validate_tool(invocation: Invocation, tool: str, summary: bool) -> int:
     overall = str(document.get("overall"))
     if not invocation.print_result(answer, [overall]):
         checks = document.get("checks") or []
-        not_passed = [check for check in checks if check.get("status") not in {"pass", "skip"}]
-        if shown := not_passed if summary else checks:
-            invocation.print(*invocation.table(_CHECK_COLUMNS, shown))
-        for check in not_passed:
-            invocation.print(*(f"  {check.get('name')}: {detail}" for detail in _texts(check.get("details"))))
+        invocation.print(*invocation.table(_CHECK_COLUMNS, checks))
+        for check in checks:
+            if check.get("status") not in {"pass", "skip"}:
+                invocation.print(*(f"  {check.get('name')}: {detail}" for detail in _texts(check.get("details"))))
         invocation.print(f"{document.get('tool_id')}: " + invocation.paint(overall, BY_STATE.get(overall)))
     return Exit.FAILED if overall == "fail" else Exit.OK
 
@@ -181,28 +174,29 @@ def new_tool(invocation: Invocation, name: str, template: str | None) -> None:
     """Write a working tool to start from, with its test request, and put it into the catalog.
 
     Effect: modifying: writes a folder into the tools directory
-    $ pxctl tools new my-tool
     $ pxctl tools new my-tool --template stdlib
     """
-    content = {"template": template} if template else {}
-    if made := invocation.make("tool", bare_name("tool", name), content, "/api/tools/new"):
-        invocation.notice(f"try it: pxctl run {made['name']} --input @{made.get('folder')}/test-request.json")
+    name = bare_name("tool", name)
+    invocation.action = f"make tool:{name}"
+    content = {"name": name} | ({"template": template} if template else {})
+    if made := invocation.add("tool", "/api/tools/new", content, "written to {folder}"):
+        invocation.notice(f"try it: pxctl run {name} --input @{made.get('folder')}/test-request.json")
 
 
 @declare(tools, "add", "add {source}")
-@click.argument("source", metavar="PATH|example:NAME", shell_complete=examples(EXAMPLE_TOOLS))
+@click.argument("source", metavar="PATH|example:NAME", shell_complete=example_tools)
 @click.option("--name", metavar="N", help="Another name than the source's own.")
 def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
     """Add a tool to the catalog: from a folder, or one of the examples that come along.
 
     Effect: modifying: copies a folder into the tools directory
     $ pxctl tools add example:compound-interest
-    $ pxctl tools add ./my-tool
     $ pxctl tools add ./my-tool --name other-name
     """
-    added = invocation.install("tool", source, name, "/api/tools/add")
-    if added.get("needs_sync"):
-        invocation.notice(f"it asks for packages; build its .venv: pxctl tools sync {added.get('name')}")
+    content = {"source": source_of(source)} | ({"name": name} if name else {})
+    added = invocation.add("tool", "/api/tools/add", content)
+    if added and added.get("needs_sync"):
+        invocation.notice(f"it asks for packages; build its .venv: pxctl tools sync {added['name']}")
 
 
 @declare(tools, "sync", "sync {tool}")
@@ -218,19 +212,13 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
     """
     last: Document = {}
     try:
-        for line, step in stream(invocation.client(), "POST", route("tool", tool, "sync"), timeout=None):
-            last = step
+        for line, last in stream(invocation.client(), "POST", route("tool", tool, "sync"), timeout=None):
             if invocation.json:
                 invocation.print(line.decode("utf-8", "replace"))
-            elif "progress" in step:
-                invocation.notice(clean(str(step["progress"])))
+            elif "progress" in last:
+                invocation.notice(clean(str(last["progress"])))
     except KeyboardInterrupt:
         raise Failure("cancelled", kind="cancelled", unit=tool) from None
-    except Problem as problem:
-        if not (invocation.json and last):
-            raise
-        invocation.print(json.dumps(problem.members, ensure_ascii=False))
-        raise Silent(problem.exit_code) from None
     if not last.get("done"):
         raise Interrupted("it was closed before the build was done")
     if not invocation.json:

@@ -13,26 +13,14 @@ from typing import Any, NamedTuple
 import click
 
 from pxctl import output
-from pxctl.app import Invocation, declare, report, root, timeout_option
-from pxctl.client import (
-    Answer,
-    Client,
-    Document,
-    Exit,
-    Failure,
-    Interrupted,
-    Problem,
-    Unreachable,
-    expand,
-    query,
-    route,
-)
+from pxctl.app import Invocation, declare, no_wait_option, report, root, timeout_option
+from pxctl.client import Client, Document, Exit, Failure, Interrupted, Problem, Unreachable, expand, query, route
 from pxctl.completion import tool_names, unit_names
 from pxctl.output import Column, ago, duration, size, state_column
 
 _UP = {"ready", "busy", "starting", "running", "queued", "idle"}
 _DOWN = {None, "cold", "stopped", "failed"}
-GOING = {"start": "starting", "stop": "stopping", "restart": "restarting"}
+_GOING = {"start": "starting", "stop": "stopping", "restart": "restarting"}
 _SLACK_SECONDS = 15.0  # how much longer than its own limit the daemon may take to answer
 
 _units = click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
@@ -42,45 +30,42 @@ _tools = click.argument("tools", nargs=-1, required=True, metavar="TOOL...", she
 # -- status -----------------------------------------------------------------------------------------------------------
 
 
-def _reason(unit: Document) -> str:
-    """Return why a unit is as it is; of a pipe what runs, else how the last one ended where that was badly."""
+def _reason(unit: Document) -> tuple[str, str | None]:
+    """Return why a unit is as it is, and its style; of a pipe what runs, else how the last one ended badly."""
     if error := unit.get("config_error"):
-        return f"broken: {error.get('detail') if isinstance(error, dict) else error}"
+        return f"broken: {error}", "red"
     if unit.get("kind") != "pipe":
-        return str(unit.get("reason") or "")
+        return str(unit.get("reason") or ""), "red" if unit.get("state") == "failed" else None
     if unit.get("running") is not None:
-        return f"execution {unit['running']}"
+        return f"execution {unit['running']}", None
     if unit.get("last_status") not in {"failed", "timed_out"}:
-        return ""
+        return "", None
     failures = unit.get("consecutive_failures") or 0
     often = f", {failures} in a row" if failures > 1 else ""
-    return f"last run {str(unit['last_status']).replace('_', ' ')}{often}"
+    return f"last run {str(unit['last_status']).replace('_', ' ')}{often}", "red"
 
 
-def _is_bad(unit: Document) -> bool:
-    is_pipe = unit.get("kind") == "pipe" and unit.get("running") is None
-    return bool(unit.get("config_error") or (is_pipe and _reason(unit)) or unit.get("state") == "failed")
+def _cpu(unit: Document) -> str:
+    return f"{unit['cpu_percent']:.1f}%" if unit.get("cpu_percent") is not None else ""
 
 
 _COLUMNS = [
-    Column("UNIT", lambda unit: unit.get("unit") or unit.get("name") or "?", minimum=12),
+    Column("UNIT", "unit"),
     state_column(),
-    Column("PID", lambda unit: unit.get("pid") or "", 6, right=True),
+    Column("PID", "pid", 6, right=True),
     Column("UPTIME", lambda unit: duration(unit.get("uptime_seconds")), 7, right=True),
     Column("MEMORY", lambda unit: size(unit.get("rss_bytes")), 4, right=True),
-    Column("CPU", lambda unit: output.percent(unit.get("cpu_percent")), 8, right=True),
+    Column("CPU", _cpu, 8, right=True),
     Column("LAST USED / NEXT RUN", lambda unit: ago(unit.get("next_run") or unit.get("last_used")), 3),
     Column("PIN", lambda unit: "pinned" if unit.get("pinned") else "", 5),
-    Column("REASON", _reason, 2, minimum=12, style=lambda unit: "red" if _is_bad(unit) else None),
+    Column("REASON", lambda unit: _reason(unit)[0], 2, minimum=12, style=lambda unit: _reason(unit)[1]),
 ]
 
 
 @declare(root, "status", "read the status")
 @click.argument("units", nargs=-1, metavar="[UNIT]...", shell_complete=unit_names)
 @click.option("--watch", is_flag=True, help="Show it again and again; with --json one line of NDJSON each time.")
-@click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between looks."
-)
+@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, metavar="S", help="Seconds between looks; 2.")
 def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool, interval: float) -> int:
     """Show everything that is held: state, pid, memory, last use or next run, reason.
 
@@ -89,23 +74,19 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool, int
     $ pxctl status
     $ pxctl status lorenz-ode-solver    # exits 3 unless it is up
     $ pxctl status 'tool:web*' --json
-    $ pxctl status --watch --interval 5
+    $ pxctl status --watch
     """
     target = query("/api/status", [("unit", unit) for unit in units])
     if watch:
         return _watch(invocation, target, interval)
     answer = invocation.client().get(target)
-    _print_status(invocation, answer)
-    is_up = all(unit.get("state") in _UP for unit in answer.document.get("units", []))
-    return Exit.OK if is_up or not units else Exit.INACTIVE
-
-
-def _print_status(invocation: Invocation, answer: Answer) -> None:
-    units = answer.document.get("units", [])
-    if not invocation.print_result(answer, (unit.get("unit") for unit in units)):
+    held = answer.document.get("units", [])
+    if not invocation.print_result(answer, (unit.get("unit") for unit in held)):
         invocation.print(*_status_lines(invocation, answer.document))
-        if not units:
+        if not held:
             invocation.notice("no units yet; add a tool: pxctl tools add example:compound-interest")
+    is_up = all(unit.get("state") in _UP for unit in held)
+    return Exit.OK if is_up or not units else Exit.INACTIVE
 
 
 def _status_lines(invocation: Invocation, document: Document) -> list[str]:
@@ -121,31 +102,34 @@ def _status_lines(invocation: Invocation, document: Document) -> list[str]:
 
 def _watch(invocation: Invocation, target: str, interval: float) -> int:
     """Look again and again until Ctrl-C, each time over the last one; a daemon that is away is no reason to end."""
-    drawn, redraws = 0, invocation.can_redraw and not (invocation.json or invocation.quiet)
+    drawn, redraws = 0, invocation.out_is_terminal and invocation.env.get("TERM") != "dumb"
     try:
         while True:
             try:
                 answer = invocation.client().get(target)
             except (Unreachable, Interrupted) as failure:
-                lines = [f"pxd is away: {failure.detail}"]
-                if not redraws:
-                    invocation.notice(*lines)
+                invocation.notice(f"pxd is away: {failure.detail}")
+                drawn = 0
             else:
-                lines = _status_lines(invocation, answer.document) if redraws else []
                 if invocation.json:
                     output.write(answer.raw.strip().replace(b"\n", b" ") + b"\n")
-                elif not redraws:
-                    _print_status(invocation, answer)
-            if redraws:
-                room = max(1, output.screen(invocation.env)[1] - 1)
-                if len(lines) > room:
-                    lines = [*lines[: room - 1], f"… {output.counted(len(lines) - room + 1, 'more line')}"]
-                up = f"\x1b[{drawn}A" if drawn else ""
-                output.write(up + "\r" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
-                drawn = len(lines)
+                elif redraws:
+                    drawn = _redraw(invocation, _status_lines(invocation, answer.document), drawn)
+                else:
+                    invocation.print(*_status_lines(invocation, answer.document))
             time.sleep(interval)
     except KeyboardInterrupt:
         return Exit.OK
+
+
+def _redraw(invocation: Invocation, lines: list[str], drawn: int) -> int:
+    """Write lines over the last `drawn` ones, as many as the terminal has room for; return how many it were."""
+    room = max(1, output.screen(invocation.env)[1] - 1)
+    if len(lines) > room:
+        lines = [*lines[: room - 1], f"… {output.counted(len(lines) - room + 1, 'more line')}"]
+    up = f"\x1b[{drawn}A" if drawn else ""
+    output.write(up + "\r" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+    return len(lines)
 
 
 # -- several units at once --------------------------------------------------------------------------------------------
@@ -187,13 +171,13 @@ def print_outcomes(
     if failures and len(outcomes) == 1:
         raise failures[0]
     if invocation.json:
-        more = {"failures": [failure.document() for failure in failures]} if failures else {}
         documents = [document for _, document in found]
-        if isinstance(merged, str):
-            whole = documents[0] if len(outcomes) == 1 else {"schema": f"px.{merged}/1", merged: documents}
-        else:
+        if not isinstance(merged, str):
             whole = merged(documents)
-        invocation.print_json({**whole, **more})
+        else:
+            whole = documents[0] if len(outcomes) == 1 else {"schema": f"px.{merged}/1", merged: documents}
+        told = {"failures": [failure.document() for failure in failures]} if failures else {}
+        invocation.print_json(whole | told)
     else:
         for unit, document in found:
             show(unit, document)
@@ -213,10 +197,10 @@ def steer(
         return {"schema": f"px.{verb}/1", **lists}
 
     def show(unit: str, document: Document) -> None:
-        found = next((one for one in document["units"] if one.get("unit") == unit), (document["units"] or [{}])[0])
-        words = str(found.get("state") or GOING[verb]) + (f" (pid {found['pid']})" if found.get("pid") else "")
+        found = document["units"][0]
+        words = str(found.get("state") or _GOING[verb]) + (f" (pid {found['pid']})" if found.get("pid") else "")
         if no_wait:
-            words = GOING[verb]
+            words = _GOING[verb]
         elif verb == "stop" and found.get("state") in _DOWN:
             is_killed = unit in document.get("killed", [])
             words = "stopped" + (", killed: it did not end within its grace after SIGTERM" if is_killed else "")
@@ -240,8 +224,8 @@ def request(
     target = query(f"/api/units/{verb}", [*parameters, ("timeout", timeout), ("wait", False if no_wait else None)])
     limit, listed = None if timeout is None else 2 * timeout + _SLACK_SECONDS, ", ".join(names)
     with (
-        invocation.detaching(f"detached; {listed} goes on {GOING[verb]}"),
-        invocation.spinner(listed, f"{GOING[verb]}…"),
+        invocation.detaching(f"detached; {listed} goes on {_GOING[verb]}"),
+        invocation.spinner(listed, f"{_GOING[verb]}…"),
     ):
         results = client.ask("POST", target, timeout=limit).document.get("results", [])
     return [_outcome(verb, result, timeout) for result in results]
@@ -251,8 +235,7 @@ def _outcome(verb: str, result: Document, timeout: float | None) -> Outcome:
     """Return what became of a unit, with `units` in its document, whatever its kind answers."""
     unit, answer, problem = str(result.get("unit")), result.get("answer") or {}, result.get("problem")
     failure: Failure | None = None if problem is None else Problem(int(problem.get("status") or 500), problem)
-    is_pipe = unit.startswith("pipe:")
-    if is_pipe and verb == "start" and answer.get("status") == "failed":
+    if unit.startswith("pipe:") and verb == "start" and answer.get("status") == "failed":
         from pxctl.executions import failure_of
 
         failure = failure_of(answer)
@@ -262,23 +245,22 @@ def _outcome(verb: str, result: Document, timeout: float | None) -> Outcome:
             failure.detail, failure.hint = f"{what} after {timeout:g} s; the {verb} goes on", f"pxctl wait {unit}{goal}"
         failure.action = f"{verb} {unit}"
         return Outcome(unit, failure=failure)
-    if is_pipe and verb == "start":
+    if "units" in answer:
+        return Outcome(unit, answer)
+    if not unit.startswith("pipe:"):
+        return Outcome(unit, {"units": [{**answer, "unit": unit}]})
+    if verb == "start":
         found = {"unit": unit, "state": answer.get("status"), "pid": answer.get("pid"), "execution": answer.get("id")}
         return Outcome(unit, {"units": [found]})
-    if is_pipe:
-        executions = answer.get("executions", [])
-        found = {"unit": unit, "state": "stopped", "pid": None, "cancelled": [one.get("id") for one in executions]}
-        return Outcome(unit, {"units": [found], "survivors": [], "executions": executions})
-    return Outcome(unit, answer if "units" in answer else {"units": [{**answer, "unit": unit}]})
-
-
-_no_wait = click.option("--no-wait", is_flag=True, help="Return once it is under way.")
+    executions = answer.get("executions", [])
+    stopped = {"unit": unit, "state": "stopped", "pid": None, "cancelled": [one.get("id") for one in executions]}
+    return Outcome(unit, {"units": [stopped], "executions": executions})
 
 
 @declare(root, "start", "start {units}")
 @_units
 @timeout_option()
-@_no_wait
+@no_wait_option
 def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Warm up units; returns when they are ready.
 
@@ -287,7 +269,6 @@ def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float |
     Effect: modifying: starts the unit's process and keeps it warm
     $ pxctl start lorenz-ode-solver
     $ pxctl start 'tool:*' --timeout 60
-    $ pxctl start lorenz-ode-solver --no-wait
     $ pxctl start pipe:disk-digest
     """
     return steer(invocation, invocation.client(), "start", units, timeout, no_wait)
@@ -296,7 +277,7 @@ def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float |
 @declare(root, "stop", "stop {units}")
 @_units
 @timeout_option()
-@_no_wait
+@no_wait_option
 def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Stop units, and name what survived; returns when nothing of them is left.
 
@@ -306,7 +287,6 @@ def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | 
     Effect: modifying: ends the unit's whole process tree (TERM, its grace, KILL)
     $ pxctl stop lorenz-ode-solver
     $ pxctl stop 'tool:*'
-    $ pxctl stop lorenz-ode-solver --no-wait
     """
     return steer(invocation, invocation.client(), "stop", units, timeout, no_wait)
 
@@ -314,13 +294,12 @@ def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | 
 @declare(root, "restart", "restart {units}")
 @_units
 @timeout_option("Limit of the stop, and of the start (exit 7).")
-@_no_wait
+@no_wait_option
 def restart_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Stop units and start them anew; returns when they are ready.
 
     Effect: modifying: replaces the unit's instance by a new one
     $ pxctl restart lorenz-ode-solver
-    $ pxctl restart 'tool:web*' --timeout 60
     """
     return steer(invocation, invocation.client(), "restart", units, timeout, no_wait)
 
@@ -345,7 +324,6 @@ def unpin_tools(invocation: Invocation, tools: tuple[str, ...]) -> int:
 
     Effect: modifying: the tool may be evicted again
     $ pxctl unpin lorenz-ode-solver
-    $ pxctl unpin 'web*'
     """
     return _change_pins(invocation, "unpin", tools, "DELETE", [])
 
@@ -362,7 +340,7 @@ def _change_pins(
 
     def show(unit: str, one: Document) -> None:
         words = ("pinned for ever" if one.get("forever") else "pinned") if one.get("pinned") else "not pinned"
-        invocation.print(one.get("unit") if invocation.quiet else f"{one.get('unit')} {words}")
+        invocation.print(unit if invocation.quiet else f"{unit} {words}")
 
     outcomes = one_by_one(invocation, verb, expand(client, names), change)
     return print_outcomes(invocation, outcomes, show, "pins")
