@@ -195,7 +195,7 @@ class CellLog:
 
     def reply(self) -> Reply | None:
         """Return what the end says as a kernel's reply, None where there is no end."""
-        with suppress(OutputGoneError):
+        with suppress(OutputGoneError, OSError):
             if (end := self.ended()) is not None:
                 return Reply(end.status, end.error, end.execution_count, end.ask_exit)
         return None

@@ -7,10 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
-from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels import retention
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.call_rules import CellOutcome, judge
@@ -27,7 +25,6 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from supervisord_py.kernels.cell_files import Record
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.render import CellOutput
     from supervisord_py.kernels.session_register import LiveSession
@@ -70,11 +67,17 @@ class CellStore:
             _log.warning("cells_folder_not_made", session=cell.session, errno=error.errno)
 
     async def finish(
-        self, sent: KernelCellRow, end: CellOutcome, duration_seconds: float | None, *, kernel_is_over: bool
+        self,
+        sent: KernelCellRow,
+        end: CellOutcome,
+        duration_seconds: float | None,
+        *,
+        kernel_is_over: bool,
+        ended_at: float | None = None,
     ) -> CellResult:
         """Return the answer of a cell, and close its row; also its files, where its kernel is over and cannot.
 
-        Without a duration it was followed: it ended when its files say so.
+        Without a duration nobody saw it begin: it ended when its files say so, else at `ended_at`.
         """
         from supervisord_py.kernels.render import what_was_raised
 
@@ -86,11 +89,13 @@ class CellStore:
         status, error = end.status, end.error
         if unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
             status, error = CellStatus.ERROR, CellError("OutputNotKept", unkept)
-        count, ended_at = reply.execution_count if reply else None, time.time()
+        count, ended_at = reply.execution_count if reply else None, ended_at or time.time()
         if written is not None:
             count = written.execution_count if count is None else count
             if duration_seconds is None:
                 duration_seconds, ended_at = written.duration, max(sent.started_at, written.t)
+        if duration_seconds is None and status is not CellStatus.ABORTED:
+            duration_seconds = ended_at - sent.started_at
         shown = ("text", "outputs", "truncated", "artifact", "total_bytes", "total_lines", "shown_bytes")
         result = CellResult(
             sent.id,
@@ -166,15 +171,10 @@ class CellStore:
                     kernel_end = end_in_row(life.reason, life.code, life.signal, life.ended_at)
             session = await kernel_rows.SESSIONS.get(self._ledger, row.session)
             is_shell = session is not None and session.backend == BackendName.BASH
-            log = self.log(row.session, row.id)
-            seen = await asyncio.to_thread(_look, log)
-            closed = closing(row, seen, kernel_end, is_shell=is_shell, now=time.time())
-            if seen.has_begun and seen.end is None:
-                await asyncio.to_thread(log.seal, closed.error, closed.ended_at)
-            kernel_rows.finish(self._ledger, row.id, closed)
-
-    async def row(self, cell_id: str) -> KernelCellRow | None:
-        return await kernel_rows.CELLS.get(self._ledger, cell_id)
+            known = kernel_end or End(Reason.INTERRUPTED)
+            outcome = await asyncio.to_thread(_outcome, self.log(row.session, row.id), known, is_shell=is_shell)
+            at = max(row.started_at, known.record.ended_at if known.record else time.time())
+            await self.finish(row, outcome, None, kernel_is_over=True, ended_at=at)
 
     async def open_row(self, session_id: str, instance: str | None) -> KernelCellRow | None:
         """Return the last cell of a kernel whose end is not recorded; of whichever kernel where `instance` is None."""
@@ -203,60 +203,19 @@ class CellStore:
             await asyncio.sleep(SWEEP_SECONDS)
 
 
-# -- cells of an earlier control plane that nobody follows -------------------------------------------------------------
-
-
-class Seen(Struct, frozen=True):
-    """What the files of a cell tell. `size` in bytes of stream output."""
-
-    has_begun: bool = False
-    end: Record | None = None
-    size: int = 0
-
-
-def _look(log: CellLog) -> Seen:
-    """Read what the files tell. Blocking."""
-    try:
-        has_begun = any(b'"begin"' in line for _, line in log.lines())
-        return Seen(has_begun, log.ended(), log.size("stdout") + log.size("stderr"))
-    except (UnknownUnitError, OSError):
-        return Seen()
-
-
-def closing(
-    row: KernelCellRow, seen: Seen, kernel_end: End | None, *, is_shell: bool, now: float
-) -> kernel_rows.CellEnd:
-    """Say how a cell ended of which only its traces are left: its files, and the end of its kernel, where known."""
-    if seen.end is not None:
-        end, at = seen.end, max(row.started_at, seen.end.t)
-        is_uncounted = end.status is CellStatus.ERROR and end.execution_count is None  # its kernel gave no reply
-        kept = not (is_shell or end.ask_exit or is_uncounted)
-        return kernel_rows.CellEnd(
-            status=end.status.value,
-            ended_at=at,
-            duration_seconds=at - row.started_at if end.duration is None else end.duration,
-            execution_count=end.execution_count,
-            total_bytes=seen.size,
-            error=error_members(end.error),
-            variables=(Variables.KEPT if kept else Variables.LOST).value,
-        )
-    if not seen.has_begun:
-        return kernel_rows.CellEnd(CellStatus.ABORTED.value, now, variables=Variables.LOST.value)
-    known = kernel_end or End(Reason.INTERRUPTED)
-    if is_shell:
-        text = f"The shell {how_it_ended(known)} while the cell ran. The cell is not run again."
-        judged = CellOutcome(status=CellStatus.ERROR, error=CellError("KernelDied", text))
-    else:
-        judged = judge(CellOutcome(gone=KernelGoneError("The kernel is gone."), variables=Variables.LOST), known)
-    at = max(row.started_at, known.record.ended_at if known.record else now)
-    return kernel_rows.CellEnd(
-        status=judged.status.value,
-        ended_at=at,
-        duration_seconds=at - row.started_at,
-        total_bytes=seen.size,
-        error=error_members(judged.error),
-        variables=Variables.LOST.value,
-    )
+def _outcome(log: CellLog, kernel_end: End, *, is_shell: bool) -> CellOutcome:
+    """Say how a cell ended of which only its traces are left: its files, and the end of its kernel. Blocking."""
+    reply = log.reply()
+    if reply is not None:
+        is_sealed = reply.status is CellStatus.ERROR and reply.execution_count is None  # no kernel told of this end
+        return judge(CellOutcome(reply, variables=Variables.LOST if is_sealed or is_shell else Variables.KEPT), None)
+    if not log.exists():
+        return CellOutcome(status=CellStatus.ABORTED, variables=Variables.LOST)
+    gone = CellOutcome(gone=KernelGoneError("The kernel is gone."), variables=Variables.LOST)
+    if not is_shell:
+        return judge(gone, kernel_end)
+    text = f"The shell {how_it_ended(kernel_end)} while the cell ran. The cell is not run again."
+    return replace(gone, status=CellStatus.ERROR, error=CellError("KernelDied", text))
 
 
 def error_members(error: CellError | None) -> dict[str, object] | None:

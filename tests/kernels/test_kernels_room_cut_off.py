@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec.structs import replace
 
-from kernels.cell_folder import writer_of
-from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.cell_files import Record
-from supervisord_py.kernels.cell_store import CellStore, Seen, closing
+from kernels.cell_folder import finish, log_of, writer_of
+from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
@@ -18,67 +15,11 @@ from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.kernels import KernelCellRow, KernelSessionRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.instance import End
-from supervisord_py.process.model import ExitRecord, Identity, Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-ROW = KernelCellRow("c0", "s-1", "call", 0, "1+1", "running", 90.0, 100.0, instance="k1")
-END = Record("end", 5, t=103.0, status=CellStatus.OK, execution_count=4, duration=2.5)
-RECORD = ExitRecord("k1", "kernel:s-1", Identity(7, 1, "b"), 50.0, 104.0, None, 11, 0.0, 0.0, 0, 0, 0)
-CRASH = End(Reason.SIGNAL, RECORD)
-
-
-def closed(seen: Seen, end: End | None, *, is_shell: bool = False) -> kernel_rows.CellEnd:
-    return closing(ROW, seen, end, is_shell=is_shell, now=200.0)
-
-
-def test_a_cell_whose_files_tell_its_end_ended_as_they_say_whatever_became_of_its_kernel() -> None:
-    found = closed(Seen(has_begun=True, end=END, size=5), CRASH)
-    assert (found.status, found.variables, found.execution_count, found.total_bytes) == ("ok", "kept", 4, 5)
-    assert (found.ended_at, found.duration_seconds) == (103.0, 2.5)
-    error = CellError("ValueError", "no", ("line",))
-    left = replace(END, duration=None, ask_exit=True, error=error)
-    found = closed(Seen(has_begun=True, end=left), None)
-    assert (found.duration_seconds, found.variables) == (3.0, "lost")
-    assert found.error == {"name": "ValueError", "value": "no", "traceback": ["line"]}
-    sealed = replace(END, status=CellStatus.ERROR, execution_count=None, error=error)
-    assert closed(Seen(has_begun=True, end=sealed), None).variables == "lost", "its end was written for a dead kernel"
-
-
-def test_a_cell_that_never_began_was_not_run() -> None:
-    found = closed(Seen(), CRASH)
-    assert (found.status, found.variables, found.error, found.duration_seconds) == ("aborted", "lost", None, None)
-    assert closed(Seen(), None, is_shell=True).variables == "lost"
-
-
-@pytest.mark.parametrize(
-    ("end", "status", "name", "words", "ended_at"),
-    [
-        (CRASH, "error", "KernelDied", "SIGSEGV", 104.0),
-        (End(Reason.MEMORY_LIMIT, RECORD), "error", "ResourceLimitExceeded", "memory limit", 104.0),
-        (End(Reason.INTERRUPTED), "error", "KernelDied", "the daemon was cut off", 200.0),
-        (End(Reason.STOPPED), "cancelled", "KernelStopped", "stopped on request", 200.0),
-        (None, "error", "KernelDied", "the daemon was cut off", 200.0),
-    ],
-)
-def test_a_cell_that_had_begun_ended_with_its_kernel(
-    end: End | None, status: str, name: str, words: str, ended_at: float
-) -> None:
-    found = closed(Seen(has_begun=True, size=9), end)
-    assert (found.status, found.variables, found.total_bytes) == (status, "lost", 9)
-    assert found.error is not None
-    assert found.error["name"] == name
-    assert words in found.error["value"]
-    assert (found.ended_at, found.duration_seconds) == (ended_at, ended_at - 100.0)
-
-
-def test_a_shell_cell_keeps_no_variables_and_has_none_to_lose() -> None:
-    found = closed(Seen(has_begun=True), None, is_shell=True)
-    assert (found.status, found.variables) == ("error", "lost")
-    assert found.error is not None
-    assert "variables" not in found.error["value"]
 
 
 @pytest.fixture
@@ -98,8 +39,16 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp
         await kernel_rows.dispatch(
             ledger, KernelCellRow(cell, session, "call", 0, "1", "running", 90.0, 100.0, instance)
         )
-        writer_of(tmp_path / session, cell).close()
+        writer = writer_of(tmp_path / session, cell)
+        writer.write("stdout", b"12345")
+        writer.close()
 
+    await sent("told", "k1")
+    finish(writer_of(tmp_path / "s-1", "told"), count=4)
+    await sent("left", "k1")
+    writer_of(tmp_path / "s-1", "left").end("error", execution_count=5, duration=1.0, ask_exit=True)
+    await sent("sealed", "k1")
+    log_of(tmp_path / "s-1", "sealed").seal({"name": "E", "value": "no", "traceback": ["line"]}, 103.0)
     await sent("followed", "k1")
     await sent("recorded", "k1")
     await sent("found", "k2")
@@ -114,13 +63,21 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp
     await ledger.flush()
     rows = {row.id: row for row in await kernel_rows.of_session(ledger, "s-1")}
     assert {cell: (row.status, row.variables) for cell, row in rows.items()} == {
+        "told": ("ok", "kept"),
+        "left": ("error", "lost"),
+        "sealed": ("error", "lost"),
         "followed": ("running", None),
         "recorded": ("error", "lost"),
         "found": ("cancelled", "lost"),
         "unknown": ("error", "lost"),
         "living": ("aborted", "lost"),
     }
-    assert "SIGSEGV" in (rows["recorded"].error or {})["value"]
-    assert rows["recorded"].ended_at == 104.0
+    told, recorded = rows["told"], rows["recorded"]
+    assert (told.execution_count, told.total_bytes, told.duration_seconds) == (4, 5, 0.5)
+    assert rows["sealed"].error == {"name": "E", "value": "no", "traceback": ["line"]}
+    assert "SIGSEGV" in (recorded.error or {})["value"]
+    assert (recorded.ended_at, recorded.duration_seconds, recorded.total_bytes) == (104.0, 4.0, 5)
+    assert (rows["living"].error, rows["living"].duration_seconds) == (None, None)
     (shell,) = await kernel_rows.of_session(ledger, "sh-1")
     assert (shell.status, shell.variables) == ("error", "lost")
+    assert "variables" not in (shell.error or {})["value"]

@@ -175,13 +175,6 @@ class OutStream(Stock):
             raise AttributeError("'OutStream' object has no attribute 'buffer'")
         return open(NUMBERS[self.name], "wb", 0, closefd=False)
 
-    def set_parent(self, parent: Mapping[str, Any]) -> None:
-        """Note whose output comes now. A client that only asks something takes no thread's output away."""
-        before = getattr(self, "_parent_header_global", {})
-        super().set_parent(parent)
-        if parent.get("header", parent).get("msg_type") != "execute_request" and CELLS.get(before) is not None:
-            self._parent_header_global = before
-
 
 # Libraries tell a notebook by the name of this class ('OutStream' of 'ipykernel.iostream'): it is one.
 OutStream.__module__ = Stock.__module__
