@@ -85,7 +85,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
             await self._daemon.ensure_running()
             order = order_of(
                 str(self.kernel_id),
-                Kernelspec(name, tuple(cmd), self.kernel_spec.language),
+                Kernelspec(tuple(cmd), self.kernel_spec.language, name=name),
                 cwd=self._cwd,
                 env=kwargs.get("env") or {},
                 environ=os.environ,

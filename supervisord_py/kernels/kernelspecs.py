@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import json
 import re
 import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -33,31 +32,30 @@ NATIVE = "python3"
 OUR_PROVISIONER = "supervisord-py"
 LOCAL_PROVISIONER = "local-provisioner"
 _BARE_PYTHON = re.compile(r"python3?")
-_TEMPLATE = re.compile(r"\{(?:resource_dir|prefix)\}")
 LAUNCHER = Path(inside.__path__[0]) / "launch.py"
 CONNECTION_FILE = "{connection_file}"  # stands for the path in the argv of a kernelspec
 _LAUNCHED = ("-m", "ipykernel_launcher", "-f", CONNECTION_FILE)
-_DEFAULTS: Mapping[str, Any] = {
-    "env": {},
-    "interrupt_mode": "signal",
-    "metadata": {},
-    "kernel_protocol_version": "5.5",
-    "resource_dir": "",
-}
 
 
 class Kernelspec(msgspec.Struct, frozen=True):
-    """A kernelspec that can be run here; `file` is "" for the native one. `env` may hold secrets: not in repr."""
+    """A `kernel.json`, and which it is. `env` may hold secrets: not in repr."""
 
-    name: str
-    argv: tuple[str, ...]
-    language: str
-    interrupt_mode: str = "signal"
-    env: Mapping[str, str] = {}
-    file: str = ""
+    argv: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    language: str = ""
+    display_name: str = ""
+    interrupt_mode: Literal["signal", "message"] = "signal"
+    env: dict[str, str] = {}
+    metadata: dict[str, Any] = {}
+    kernel_protocol_version: str = "5.5"
+    name: str = ""
+    resource_dir: str = ""  # its folder; "" for the native one
 
     def __repr__(self) -> str:
-        return f"Kernelspec({self.name!r}, {self.argv!r}, {self.file!r})"
+        return f"Kernelspec({self.name!r}, {self.argv!r}, {self.resource_dir!r})"
+
+    @property
+    def file(self) -> str:
+        return f"{self.resource_dir}/kernel.json"
 
     @property
     def native(self) -> bool:
@@ -79,6 +77,9 @@ class Kernelspec(msgspec.Struct, frozen=True):
         return {name: Template(value).safe_substitute(around) for name, value in self.env.items()}
 
 
+_NATIVE = Kernelspec(("python3", *_LAUNCHED), "python", "Python 3", name=NATIVE)
+
+
 async def documents() -> dict[str, dict[str, Any]]:
     """Return all kernelspecs: `{name: {display_name, language, argv, env, interrupt_mode, metadata, resource_dir}}`.
 
@@ -86,13 +87,12 @@ async def documents() -> dict[str, dict[str, Any]]:
     """
 
     def read() -> dict[str, dict[str, Any]]:
-        native = {"argv": ["python3", *_LAUNCHED], "display_name": "Python 3", "language": "python"}
-        found = {NATIVE: {**_DEFAULTS, **native}}
+        found = {NATIVE: _NATIVE}
         for name, folder in sorted(_folders().items()):
             with suppress(ConfigError):
-                filled = {key: value for key, value in _read(name, folder).to_dict().items() if value}
-                found[name] = {**_DEFAULTS, "display_name": name, "language": "", **filled, "resource_dir": folder}
-        return found
+                found[name] = _read(name, folder)
+        documents = {name: msgspec.structs.asdict(spec) for name, spec in found.items()}
+        return {document.pop("name"): document for document in documents.values()}
 
     return await asyncio.to_thread(read)
 
@@ -110,7 +110,7 @@ def _find(name: str, backend: BackendName, path: str) -> Kernelspec:
     folders, wanted = _folders(), name.lower()
     if wanted not in folders:
         if wanted == NATIVE:
-            return Kernelspec(NATIVE, ("python3", *_LAUNCHED), "python")
+            return _NATIVE
         names = sorted({NATIVE, *folders})
         near = next(iter(difflib.get_close_matches(wanted, names, n=1)), None)
         meant = f"; did you mean {near}?" if near else "."
@@ -118,32 +118,32 @@ def _find(name: str, backend: BackendName, path: str) -> Kernelspec:
         hint = "`jupyter kernelspec list` shows where they are looked for."
         errors = [{"pointer": "/kernelspec", "message": message}]
         raise InvalidInputError(message, hint=hint, errors=errors, nearest=near, kernelspecs=names)
-    folder = folders[wanted]
-    said = _read(wanted, folder)
-    file = str(Path(folder, "kernel.json"))
-    known = {"{resource_dir}": folder, "{prefix}": sys.prefix}  # the connection file is put in by the start
-    argv = tuple(_TEMPLATE.sub(lambda found: known[found[0]], word) for word in said.argv)
-    stanza = said.metadata.get("kernel_provisioner")
-    provisioner = (isinstance(stanza, dict) and stanza.get("provisioner_name")) or LOCAL_PROVISIONER
-    is_direct = backend is BackendName.DIRECT
-    if provisioner != LOCAL_PROVISIONER and (provisioner == OUR_PROVISIONER) is not is_direct:
-        other = BackendName.GATEWAY_LOCAL if is_direct else BackendName.DIRECT
-        why = "cannot do that" if is_direct else "would ask this daemon, which would ask it again, without end"
-        raise ConfigError(
-            f"the kernelspec {wanted} ({file}) starts its kernels by the provisioner {provisioner}: {backend} {why}",
-            hint=f"use --backend {other}, or another kernelspec",
-            kernelspec=wanted,
-        )
-    spec = Kernelspec(wanted, argv, said.language, said.interrupt_mode, said.env, file)
+    spec = _read(wanted, folders[wanted])
+    _refuse_provisioner(spec, backend)
     if spec.native:
         return spec
-    program = shutil.which(argv[0], path=path)
-    if _BARE_PYTHON.fullmatch(argv[0]):  # a mere "python" is that of the environment it was installed in
-        prefix = file.removesuffix(f"/share/jupyter/kernels/{wanted}/kernel.json")
-        program = shutil.which(f"{prefix}/bin/{argv[0]}") or program
+    program = shutil.which(spec.argv[0], path=path)
+    if _BARE_PYTHON.fullmatch(spec.argv[0]):  # a mere "python" is that of the environment it was installed in
+        prefix = spec.resource_dir.removesuffix(f"/share/jupyter/kernels/{wanted}")
+        program = shutil.which(f"{prefix}/bin/{spec.argv[0]}") or program
     if program is None:
-        raise _broken(wanted, file, f"its program {argv[0]} is not there or cannot be executed")
-    return msgspec.structs.replace(spec, argv=(program, *argv[1:]))
+        raise _broken(wanted, spec.file, f"its program {spec.argv[0]} is not there or cannot be executed")
+    return msgspec.structs.replace(spec, argv=(program, *spec.argv[1:]))
+
+
+def _refuse_provisioner(spec: Kernelspec, backend: BackendName) -> None:
+    stanza = spec.metadata.get("kernel_provisioner")
+    provisioner = (isinstance(stanza, dict) and stanza.get("provisioner_name")) or LOCAL_PROVISIONER
+    is_direct = backend is BackendName.DIRECT
+    if provisioner == LOCAL_PROVISIONER or (provisioner == OUR_PROVISIONER) is is_direct:
+        return
+    other = BackendName.GATEWAY_LOCAL if is_direct else BackendName.DIRECT
+    why = "cannot do that" if is_direct else "would ask this daemon, which would ask it again, without end"
+    raise ConfigError(
+        f"the kernelspec {spec.name} ({spec.file}) starts kernels by the provisioner {provisioner}: {backend} {why}",
+        hint=f"use --backend {other}, or another kernelspec",
+        kernelspec=spec.name,
+    )
 
 
 def _folders() -> dict[str, str]:
@@ -156,20 +156,17 @@ def _folders() -> dict[str, str]:
     return found
 
 
-def _read(name: str, folder: str) -> Any:
-    """Return Jupyter's `KernelSpec` of a folder; raise ConfigError where it is broken."""
-    from jupyter_client.kernelspec import KernelSpec
-    from traitlets import TraitError
-
+def _read(name: str, folder: str) -> Kernelspec:
+    """Return the kernelspec of a folder; raise ConfigError where it is broken."""
     file = Path(folder, "kernel.json")
-    try:  # without members that it does not know: traitlets will refuse them one day
-        members = {k: v for k, v in dict(json.loads(file.read_text("utf-8"))).items() if k in KernelSpec.class_traits()}
-        said = KernelSpec(resource_dir=folder, **members)
-    except (OSError, ValueError, TypeError, TraitError) as error:
+    try:
+        spec = msgspec.json.decode(file.read_bytes(), type=Kernelspec)
+    except (OSError, ValueError, msgspec.DecodeError) as error:
         raise _broken(name, str(file), f"cannot be read: {error}") from error
-    if not said.argv or not all(isinstance(word, str) for word in (*said.argv, *said.env.values())):
-        raise _broken(name, str(file), "it must have `argv`, a list of texts; `env` maps names to texts")
-    return said
+    known = {"{resource_dir}": folder, "{prefix}": sys.prefix}  # the connection file is put in by the start
+    argv = tuple(re.sub("|".join(map(re.escape, known)), lambda found: known[found[0]], word) for word in spec.argv)
+    title = spec.display_name or name
+    return msgspec.structs.replace(spec, argv=argv, display_name=title, name=name, resource_dir=folder)
 
 
 def _broken(name: str, file: str, why: str) -> ConfigError:

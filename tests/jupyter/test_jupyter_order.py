@@ -21,7 +21,7 @@ VARIABLES = st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=5)
 
 
 def ordered(*argv: str, spec: str = "pxd", language: str = "python", **wishes: Any) -> dict[str, Any]:
-    kernelspec = Kernelspec(spec, argv or ("python3", *LAUNCHED), language)
+    kernelspec = Kernelspec(argv or ("python3", *LAUNCHED), language, name=spec)
     return order_of(UUID, kernelspec, **{"cwd": "/w", "env": {}, "environ": {}, **wishes})
 
 
