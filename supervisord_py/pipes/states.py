@@ -2,8 +2,8 @@
 
 Laws: decided from memory, written behind: a full disk never makes a pipe run twice. Of each instant that was noted in
 this life it is known when that was on the clock that nobody sets, however the wall clock is turned afterwards. What
-waits because of an old schedule does not run after a new one, and what was due and is taken out of the line unrun is
-owed still; what runs in a folder that is gone is ended first and forgotten then. A broken file harms nobody.
+waits because of an old schedule does not run after a new one; what runs in a folder that is gone is ended first and
+forgotten then. A broken file harms nobody.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.catalog import Change
     from supervisord_py.pipes.room import Pipes
-    from supervisord_py.pipes.run import Run
     from supervisord_py.pipes.scheduler import Clocks
 
 FEW = 32  # so many pipes are looked at without a thread
@@ -203,7 +202,8 @@ class Upkeep:
         why = "its schedule has changed" if self._note(definition) else None
         enabled = room.states.is_enabled(definition)
         if enabled and not self._was_enabled.get(name, enabled):
-            room.states.change(name, anchor_at=room.clocks.moment())
+            # What was due before and did not run is no reason to wait.
+            room.states.change(name, anchor_at=room.clocks.moment(), last_due=room.states.get(name).last_run_at)
         self._was_enabled[name] = enabled
         await self._dequeue(definition, why)
 
@@ -211,27 +211,14 @@ class Upkeep:
         """Take out of the line what must not run any more."""
         is_off = not self._room.states.is_enabled(definition)
         is_spent = isinstance(definition.schedule, At)  # its own start has disabled it: that is no wish of anybody
-        # What was due comes first: the scheduler must not find it in line once it is owed again.
-        waiting = self._room.queued(definition.name)
-        for run in sorted(waiting, key=lambda it: it.execution.trigger is not Trigger.SCHEDULED):
+        for run in self._room.queued(definition.name):
             trigger, reason = run.execution.trigger, None
             if is_off and not is_spent and trigger is not Trigger.MANUAL:
                 reason = "it was disabled"
             elif trigger in {Trigger.SCHEDULED, Trigger.RETRY}:
                 reason = why
             if reason is not None:
-                self._owe_again(run)
                 await self._room.end(run, f"cancelled before it ran: {reason}")
-
-    def _owe_again(self, run: Run) -> None:
-        """Have what was due and is about to leave the line count as not served.
-
-        It is told before the row is final: after a crash in between, what waits still is taken out once more. Whoever
-        cancelled it by hand did not want it; it stays served.
-        """
-        if run.execution.trigger is Trigger.SCHEDULED and not run.is_leaving_line:
-            row = self._room.states.get(run.name)
-            self._room.states.change(run.name, last_due=row.last_run_at, occurrences=max(0, row.occurrences - 1))
 
     def _note(self, definition: PipeDefinition) -> bool:
         """Note a pipe that is new, or whose schedule is another one; say whether it is another one."""
@@ -245,6 +232,7 @@ class Upkeep:
             return False
         # The last decision was about the other schedule.
         fresh: dict[str, Any] = {"occurrences": 0, "last_decision": None, "last_decision_at": None}
+        fresh["last_due"] = row.last_run_at
         states.change(name, schedule=text, anchor_at=now, **fresh)
         return row.schedule is not None and row.schedule != text
 
