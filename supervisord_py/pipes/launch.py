@@ -100,7 +100,7 @@ async def prepare(run: Run) -> LaunchSpec:
     run.terms = _terms(found, config, run.definition.redact if run.definition else ())
     try:
         await asyncio.to_thread(write)
-        if config.preflight:
+        if config.preflight and found.values["url"] is not None:
             await check_provider(found.values, seconds=config.preflight_seconds)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(cleanup, run.folder))
@@ -130,7 +130,7 @@ async def check(room: Pipes, it: Execution, folder: Path) -> LaunchSpec:
     version = await shelf.versions.find(spec, found.argv[0], folder, found.env, shelf.run)
     if plan.history and found.session_path is None:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
-    if (doubt := provider_doubt(spec, it.preset.provider)) is not None:
+    if it.preset.provider and (doubt := provider_doubt(spec, it.preset.provider)) is not None:
         doubts += (doubt,)
     values = {**found.values, "key_reference": spec.reference(version.version)}
     return replace(found, values=values, version=version, warnings=(*version.warnings, *doubts))

@@ -15,7 +15,7 @@ from supervisord_py.pipes import status
 from supervisord_py.pipes.adapters import CannotRunError, finding
 from supervisord_py.pipes.intake import BY_HAND, build, choose
 from supervisord_py.pipes.launch import DOTENV, check, provider_doubt
-from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of, usable
+from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of
 from supervisord_py.pipes.presets import EVERY, PresetProblem, resolve
 
 if TYPE_CHECKING:
@@ -123,11 +123,7 @@ class PipeFiles:
 
     # -- checking ----------------------------------------------------------------------------------------------------
 
-    async def usable(self, name: str) -> PipeDefinition:
-        """Return a pipe as its file stands now. Raises ConfigError: it is broken."""
-        return usable(await self._afresh(name))
-
-    async def _afresh(self, name: str) -> Declared:
+    async def afresh(self, name: str) -> Declared:
         """Return a pipe as its file stands now: whoever has just saved it means that, even if it does not read."""
         found = self._room.catalog.fresh(name)  # a stat: cheaper than a thread
         if found is None or found is not self._room.catalog.get(name):
@@ -140,7 +136,7 @@ class PipeFiles:
         """Check a pipe, its agent, its presets, its times; nothing is started."""
         from supervisord_py.pipes.checks import validate
 
-        declared = await self._afresh(name)
+        declared = await self.afresh(name)
         if isinstance(declared, BrokenPipe):
             return validate(declared)
         chosen = await choose(self._room, declared, BY_HAND)

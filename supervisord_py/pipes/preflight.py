@@ -126,9 +126,7 @@ async def check_provider(values: Values, *, seconds: float) -> None:
     Raises CannotRunError: `preflight_failed` (Ollama is not running), `model_not_found` (it has no such model),
     `network` (nothing answers at the url).
     """
-    url, root, model = values.get("url"), values.get("url_root"), values.get("model")
-    if url is None:
-        return
+    url, root, model = values["url"], values["url_root"], values["model"]
     is_ollama = values.get("provider") == "ollama"
     try:
         raw = await _get(f"{root}/api/tags" if is_ollama else str(url), seconds)

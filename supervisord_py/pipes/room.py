@@ -221,12 +221,8 @@ class Pipes:
         if self.line.next_deadline is not None:
             seconds = min(max(0.0, self.line.next_deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
             self._timer = asyncio.get_running_loop().call_later(seconds, self.admit)
-        if admitted:
-            self._tell_places()
-
-    def _tell_places(self) -> None:
-        for waiting in self.line.waiting():
-            self.runs[waiting.id].tell()
+        for waiting in self.line.waiting() if admitted else ():
+            self.runs[waiting.id].tell()  # it has another place
 
     def view(self, run: Run) -> Execution:
         """Return an execution as it stands, with its place in line."""
@@ -237,12 +233,13 @@ class Pipes:
     async def end(self, run: Run, why: str) -> Execution:
         """Cancel one; return it as it became."""
         if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
-            self._tell_places()
             self.task(self._end_unrun(run))
         await run.until_done()
         return run.execution
 
     async def _end_unrun(self, run: Run) -> None:
+        for waiting in self.line.waiting():
+            self.runs[waiting.id].tell()
         await self.ledger.write(together(await run.final_row()))
         run.take_final()
         await self.after(run)
@@ -402,7 +399,7 @@ class Pipes:
 
     async def _run_by_hand(self, name: str, orders: Sequence[Order], *, queue: bool) -> tuple[Execution, ...]:
         self.refuse_at_the_end()
-        definition = await self.files.usable(name)
+        definition = usable(await self.files.afresh(name))
         chosen = await choose(self, definition, orders[0])
         # From here to the last of them nobody else has a turn: of two that ask at once, the second sees the first.
         check_by_hand(self, name, orders, queue=queue)
