@@ -200,14 +200,21 @@ def seconds_of(value: Any) -> float:
 
 def _argv(value: Any) -> tuple[str, ...]:
     """Read a program with its arguments: a line split as a shell splits words, or a list as it is."""
-    try:
-        words = [_text(each or "") for each in value] if isinstance(value, list) else shlex.split(_text(value))
-    except ValueError as error:
-        hint = "close the quote, or write a list: [prog, arg]"
-        raise _wrong(f"cannot be split into words: {error}", hint) from None
+    if isinstance(value, list) and all(isinstance(each, str | None) for each in value):
+        words = [each or "" for each in value]
+    else:
+        words = _split(_text(value))
     if not words or not words[0]:
         raise _wrong("names no program", "write command: ./program --flag")
     return tuple(words)
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        hint = "close the quote, or write a list: [prog, arg]"
+        raise _wrong(f"cannot be split into words: {error}", hint) from None
 
 
 def _presets(value: Any) -> tuple[str, ...]:

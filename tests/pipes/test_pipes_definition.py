@@ -85,7 +85,7 @@ redact: ['sk-[a-z]+', "\\\\d{16}"]
         ("retries: 4", "retries", RetryRules(4)),
         ("retries: off", "retries", RetryRules(0)),
         ("agent: command\ncommand: ./a.sh --flag 'two words'", "command", ("./a.sh", "--flag", "two words")),
-        ("agent: command\ncommand: [./a.sh, '']", "command", ("./a.sh", "")),
+        ("agent: command\ncommand: [./a.sh, ' x', '']", "command", ("./a.sh", " x", "")),
     ],
 )  # fmt: skip
 def test_varieties(header: str, field: str, value: object) -> None:
