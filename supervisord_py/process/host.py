@@ -1,7 +1,7 @@
 """What this process can say about its machine: who a process is, and how many descriptors are left.
 
-Law (DESIGN §4.1): in doubt, do not act. A process that cannot be looked at is *unknown*, never *dead*; only an absent
-pid, a zombie, another start time or another boot is *dead*.
+Law (DESIGN §4.1): in doubt, do not act. A process that cannot be looked at is not dead; only an absent pid, a zombie,
+another start time or another boot is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 
 from supervisord_py.errors import StartFailedError
 from supervisord_py.keeper import procfs
-from supervisord_py.process.model import Identity, Liveness, Reason
+from supervisord_py.process.model import Identity, Reason
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuv"  # base 32 in the order of ASCII, so that keys of one daemon sort by age
 _HALF_KEY_DIGITS = 6
@@ -35,20 +35,20 @@ def start_time(pid: int) -> int | None:
     return row.start_time if row is not None and row.alive else None
 
 
-def liveness(identity: Identity) -> Liveness:
-    """Say whether exactly this process lives, not merely some process with its pid."""
+def is_dead(identity: Identity) -> bool:
+    """Say whether exactly this process is gone, whatever has its pid now; False in doubt."""
     if identity.pid <= 0 or (identity.boot_id and boot_id() and identity.boot_id != boot_id()):
-        return Liveness.DEAD
+        return True
     row = procfs.look(identity.pid)
     if row is not None:
-        return Liveness.ALIVE if row.alive and row.start_time == identity.start_time else Liveness.DEAD
+        return not row.alive or row.start_time != identity.start_time
     try:
         os.kill(identity.pid, 0)
     except ProcessLookupError:
-        return Liveness.DEAD
+        return True
     except OSError:
-        return Liveness.UNKNOWN
-    return Liveness.UNKNOWN  # with hidepid (proc(5)) a process has no entry although it lives
+        return False
+    return False  # with hidepid (proc(5)) a process has no entry although it lives
 
 
 def new_key(daemon: str) -> str:

@@ -35,14 +35,6 @@ class Reason(StrEnum):
     SCHEMA_DRIFT = "schema_drift"
 
 
-class Liveness(StrEnum):
-    """Three-valued on purpose: *unknown* never starts a second copy."""
-
-    ALIVE = "alive"
-    DEAD = "dead"
-    UNKNOWN = "unknown"
-
-
 class Identity(Struct, frozen=True):
     """A process, beyond reuse of its pid: pid, kernel start time (clock ticks since boot), boot id."""
 

@@ -80,9 +80,8 @@ async def run(
         TimeoutError: It did not end in time; nothing of it is left.
         StartFailedError: It cannot be started.
     """
-    key = client.new_key()
-    stdout = await _Stream.open(on_line)
-    stderr = stdout if on_line is not None else await _Stream.open(None)
+    key, stdout = client.new_key(), _Pipe(on_line)
+    stderr = stdout if on_line is not None else _Pipe(None)
     try:
         async with asyncio.timeout(timeout):
             spec = ChildSpec(
@@ -95,8 +94,8 @@ async def run(
                 stderr_fd=stderr.writing,
             )
             await client.spawn(key, spec)
-            stdout.spawned()
-            stderr.spawned()
+            stdout.close_writing()
+            stderr.close_writing()
             record: ExitRecord = await client.wait(key)
     finally:
         await asyncio.shield(_finish(client, key))
@@ -116,59 +115,46 @@ async def _finish(client: KeeperClient, key: str) -> None:
         await client.release(key)
 
 
-class _Stream(asyncio.Protocol):
-    """The reading end of a pipe: keeps the end of what comes, and cuts it into lines where somebody wants them."""
+class _Pipe:
+    """A pipe of which the child has the writing end; the end of what comes through it is kept, and told by lines."""
 
     def __init__(self, on_line: Callable[[str], None] | None) -> None:
-        self.writing = -1
+        reading, self.writing = os.pipe()
         self._on_line = on_line
         self._kept = bytearray()
-        self._rest = b""
-        self._ended = asyncio.Event()
-        self._transport: asyncio.BaseTransport | None = None
+        self._task = asyncio.create_task(self._collect(reading))
 
-    @classmethod
-    async def open(cls, on_line: Callable[[str], None] | None) -> _Stream:
-        """Make the pipe; `writing` is the child's end."""
-        stream = cls(on_line)
-        reading, stream.writing = os.pipe()
-        await asyncio.get_running_loop().connect_read_pipe(lambda: stream, os.fdopen(reading, "rb", buffering=0))
-        return stream
-
-    def spawned(self) -> None:
+    def close_writing(self) -> None:
         """Close our copy of the child's end: the pipe ends with the tree."""
         if self.writing >= 0:
             os.close(self.writing)
             self.writing = -1
 
     async def end(self) -> str:
-        """Wait a moment for what is still in the pipe, close it, and return the text."""
-        self.spawned()
-        try:
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                await self._ended.wait()
-        except TimeoutError:
-            pass  # something survived and holds it open
-        if self._transport is not None:
-            self._transport.close()
-        if self._rest:
-            self._tell([self._rest])
+        """Wait a moment for what is still in the pipe (something may survive and hold it open); return the text."""
+        self.close_writing()
+        await asyncio.wait([self._task], timeout=_DRAIN_SECONDS)
+        self._task.cancel()
+        await asyncio.wait([self._task])
         return self._kept.decode("utf-8", "replace")
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._kept += data
-        del self._kept[:-MAX_BYTES]
-        if self._on_line is not None:
-            *lines, self._rest = _LINE_END.split(self._rest + data)
-            if len(self._rest) > _MAX_LINE:
-                lines, self._rest = [*lines, self._rest], b""
-            self._tell(lines)
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._ended.set()
+    async def _collect(self, reading: int) -> None:
+        reader, rest = asyncio.StreamReader(), b""
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", buffering=0)
+        )
+        try:
+            while data := await reader.read(MAX_BYTES):
+                self._kept += data
+                del self._kept[:-MAX_BYTES]
+                if self._on_line is not None:
+                    *lines, rest = _LINE_END.split(rest + data)
+                    if len(rest) > _MAX_LINE:
+                        lines, rest = [*lines, rest], b""
+                    self._tell(lines)
+        finally:
+            transport.close()
+            self._tell([rest])
 
     def _tell(self, lines: list[bytes]) -> None:
         for line in lines:

@@ -33,9 +33,9 @@ from supervisord_py.errors import (
     TooLargeError,
     ToolFailedError,
 )
-from supervisord_py.process.host import SHORT, liveness
+from supervisord_py.process.host import SHORT, is_dead
 from supervisord_py.process.instance import End
-from supervisord_py.process.model import Liveness, Reason
+from supervisord_py.process.model import Reason
 from supervisord_py.tools import failures
 from supervisord_py.tools.pixie import pixie_call
 from supervisord_py.tools.schema import check_input
@@ -429,7 +429,7 @@ class Run:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await instance.over.wait()
-            if instance.over.is_set() or not instance.child or liveness(instance.child.identity) is not Liveness.DEAD:
+            if instance.over.is_set() or not instance.child or not is_dead(instance.child.identity):
                 break
         if self._error is not None:
             return self._error

@@ -16,7 +16,7 @@ from supervisord_py.process import host
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.logs import Chunk, LogReader, Stream
-from supervisord_py.process.model import ChildSpec, ExitRecord, GrantedFd, Liveness, Reason
+from supervisord_py.process.model import ChildSpec, ExitRecord, GrantedFd, Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -101,7 +101,7 @@ async def test_spawn_is_idempotent_by_key(house: House) -> None:
     with pytest.raises(ConflictError):
         await placement.spawn(key, house.shell("exec sleep 601"))
     assert await placement.attach(key) == first
-    assert host.liveness(first.identity) is Liveness.ALIVE
+    assert not host.is_dead(first.identity)
     report = await placement.stop(key, grace_seconds=20, reason="stopped")
     assert report.survivors == ()
     record = await ended(placement, key)

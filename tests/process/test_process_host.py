@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from supervisord_py.errors import StartFailedError
 from supervisord_py.process import host
-from supervisord_py.process.model import Identity, Liveness
+from supervisord_py.process.model import Identity
 
 if TYPE_CHECKING:
     pass
@@ -26,11 +26,11 @@ def identity_of(pid: int) -> Identity:
 def test_this_process_lives_and_neither_its_pid_s_next_owner_nor_an_earlier_boot_does() -> None:
     found = identity_of(os.getpid())
     assert (found.pid, found.start_time) == (os.getpid(), host.start_time(os.getpid()))
-    assert host.liveness(found) is Liveness.ALIVE
-    assert host.liveness(replace(found, boot_id="")) is Liveness.ALIVE  # recorded where boots have no names
-    assert host.liveness(replace(found, start_time=found.start_time + 1)) is Liveness.DEAD
-    assert host.liveness(replace(found, boot_id="an earlier one")) is Liveness.DEAD
-    assert host.liveness(Identity(-1, 5, "")) is Liveness.DEAD
+    assert not host.is_dead(found)
+    assert not host.is_dead(replace(found, boot_id=""))  # recorded where boots have no names
+    assert host.is_dead(replace(found, start_time=found.start_time + 1))
+    assert host.is_dead(replace(found, boot_id="an earlier one"))
+    assert host.is_dead(Identity(-1, 5, ""))
     assert host.start_time(0) is None
 
 
@@ -38,12 +38,12 @@ def test_a_zombie_is_dead_and_so_is_what_was_reaped() -> None:
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert child.stdin is not None
     found = identity_of(child.pid)
-    assert host.liveness(found) is Liveness.ALIVE
+    assert not host.is_dead(found)
     child.stdin.close()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, not reaped
-    assert host.liveness(found) is Liveness.DEAD
+    assert host.is_dead(found)
     child.wait()
-    assert host.liveness(found) is Liveness.DEAD
+    assert host.is_dead(found)
 
 
 def test_keys_are_fresh_name_their_daemon_and_sort_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
