@@ -87,6 +87,7 @@ JUNK: dict[str, tuple[str, str]] = {  # why, and what is offered: the text with 
     "at 0001-01-01T00:00:00+14:00": ("from 1900", "at 2099-01-01T09:00:00Z"),
     "every 5 parsecs": ("no schedule", ""),
     "evry 5 minutes": ("no schedule", "every 5 minutes"),
+    "wekdays at 9": ("no schedule", "weekday at 9"),
     "@dayly": ("no schedule", "@daily"),
     "every 5s": ("too dense", "every 60 s"),
     "every 999999999 weeks": ("over ten years", "at 2099-01-01T09:00:00Z"),
