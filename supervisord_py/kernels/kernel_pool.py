@@ -16,9 +16,6 @@ from supervisord_py.kernels.session import Owner
 from supervisord_py.kernels.session_register import LiveSession
 from supervisord_py.kernels.session_set import (
     Action,
-    CallPlace,
-    CallRefusal,
-    KernelGrant,
     KernelStart,
     KernelStop,
     SessionSet,
@@ -103,7 +100,7 @@ class KernelPool:
         self.config = config
         self.driver.backends.reconfigure(config)
         self.set.limits = config.sessions
-        self.perform(self.set.tick(clock.now()))
+        self.perform(self.set.settle(clock.now()))
 
     async def keep_watch(self) -> None:
         """Look at age, output, memory, and what others do with kernels; asleep while there are none."""
@@ -113,7 +110,7 @@ class KernelPool:
                 await self._has_kernels.wait()
             await asyncio.sleep(PERIOD_SECONDS)
             self.look_at_foreign_use()
-            self.perform(self.set.tick(clock.now()))
+            self.perform(self.set.settle(clock.now()))
             if busy := [it for it in self.kernels if it.run is not None]:
                 await asyncio.to_thread(_hold_to_cap, [it.run for it in busy if it.run is not None])
                 await self.measure(*busy)
@@ -181,15 +178,21 @@ class KernelPool:
                     kernel.wanted = kernel.wanted or reason
                     kernel.event = cause if reason is Reason.EVICTED_LRU and cause is not None else kernel.event
                     self.supervisor.task(self.supervisor.stop(self.driver, kernel, reason))
-                case KernelGrant(KernelWaiter(session=LiveSession(kernel=KernelInstance() as kernel)) as waiter):
-                    if not waiter.granted.done():  # else it gave up in this very moment, and says so itself
-                        waiter.granted.set_result(kernel)
-                case CallRefusal(KernelWaiter() as waiter, why):
-                    if not waiter.granted.done():
-                        waiter.granted.set_exception(self._refusal(waiter.session, why))
-                case CallPlace(KernelWaiter() as waiter):
-                    starting = KernelStarting(waiter.session.id, waiter.session.key.interpreter)
-                    waiter.tell(starting if waiter.waits_for is WaitsFor.START else Queued(waiter.position))
+                case KernelWaiter() as waiter:
+                    self._tell(waiter)
+
+    def _tell(self, waiter: KernelWaiter) -> None:
+        session, granted = waiter.session, waiter.granted
+        if granted.done():
+            return  # it gave up in this very moment, and says so itself
+        if waiter.refused is not None:
+            granted.set_exception(self._refusal(session, waiter.refused))
+        elif waiter.is_served and session.kernel is not None:
+            granted.set_result(session.kernel)
+        elif waiter.waits_for is WaitsFor.START:
+            waiter.tell(KernelStarting(session.id, session.key.interpreter))
+        else:
+            waiter.tell(Queued(waiter.position))
 
     def _refusal(self, session: LiveSession, why: WhyRefused) -> PxError:
         if why is WhyRefused.START_FAILED:

@@ -96,9 +96,11 @@ class Waiter(Struct, eq=False):
     want: Want = Want.CALL
     reset: bool = False  # replace the kernel before the call; counts as asking for it
     number: int = 0  # order of arrival
-    position: int = 0  # 1 is next; told at each change
+    position: int = 0  # 1 is next
     waits_for: WaitsFor | None = None
     is_cold: bool = False  # it waited for a start
+    is_served: bool = False  # a call has the kernel; a request to start has its wish
+    refused: WhyRefused | None = None
 
 
 class KernelSlot:
@@ -164,26 +166,8 @@ class KernelStop(Struct, frozen=True):
     reason: Reason | None
 
 
-class KernelGrant(Struct, frozen=True):
-    """It has the kernel until it tells `end`; a request to start has been served."""
-
-    waiter: Waiter
-
-
-class CallRefusal(Struct, frozen=True):
-    """It gets nothing."""
-
-    waiter: Waiter
-    why: WhyRefused
-
-
-class CallPlace(Struct, frozen=True):
-    """Its position or what it waits for has changed."""
-
-    waiter: Waiter
-
-
-Action = KernelStart | KernelStop | KernelGrant | CallRefusal | CallPlace
+Action = KernelStart | KernelStop | Waiter
+"""A waiter is told what has become of it: it has the kernel, is refused, or its place has changed."""
 
 
 class SessionSet:
@@ -203,19 +187,19 @@ class SessionSet:
         """Take a call, or a request to start or restart."""
         slot = waiter.session
         if self.is_closed:
-            return [CallRefusal(waiter, WhyRefused.CLOSING)]
+            return [_refuse(waiter, WhyRefused.CLOSING)]
         if waiter.reset or waiter.want is not Want.CALL:
             slot.clear_failures()
         if slot.failure is not None:
-            return [CallRefusal(waiter, WhyRefused.HARD_FAILURE)]
+            return [_refuse(waiter, WhyRefused.HARD_FAILURE)]
         if waiter.want is Want.CALL:
             is_free = slot.phase is Phase.READY and slot.running is None and not slot.line
             if is_free and (slot.is_fresh or not waiter.reset) and not slot.over_memory:
-                slot.running, slot.is_fresh = waiter, False
-                return [KernelGrant(waiter)]  # warm: nobody else is concerned
+                slot.running, slot.is_fresh, waiter.is_served = waiter, False, True
+                return [waiter]  # warm: nobody else is concerned
             is_next_on_a_kernel = slot.running is None
             if len(slot.line) >= self.limits.queue_max + is_next_on_a_kernel:
-                return [CallRefusal(waiter, WhyRefused.QUEUE_FULL)]
+                return [_refuse(waiter, WhyRefused.QUEUE_FULL)]
         self._arrivals += 1
         waiter.number = self._arrivals
         slot.line.append(waiter)
@@ -224,7 +208,7 @@ class SessionSet:
             slot.comes_back = StartCause.REPLACED
             if slot.phase in LIVE:
                 self._stop(slot, Reason.REPLACED)
-        return self._settle(now)
+        return self.settle(now)
 
     def end(self, waiter: Waiter, now: float, *, over_memory: bool = False) -> list[Action]:
         """Note that a call is over, or that whoever asked does not wait any more.
@@ -238,7 +222,7 @@ class SessionSet:
             slot.running, slot.used_at, slot.over_memory = None, now, over_memory
             if not (slot.line or over_memory or slot.per_call or self._is_crowded):
                 return []  # it stays warm, and nobody wants its place
-        return self._settle(now)
+        return self.settle(now)
 
     def stop(self, slot: KernelSlot, reason: Reason, now: float, why: WhyRefused = WhyRefused.STOPPED) -> list[Action]:
         """Have a session's kernel stopped now, busy or not; who waits for it is refused."""
@@ -246,7 +230,7 @@ class SessionSet:
         slot.comes_back = None
         if slot.phase in LIVE:
             self._stop(slot, reason)
-        return self._settle(now)
+        return self.settle(now)
 
     def close(self, now: float) -> list[Action]:
         """Refuse everything, stop everything."""
@@ -254,10 +238,6 @@ class SessionSet:
         return [
             each for slot in tuple(self.active) for each in self.stop(slot, Reason.SHUTDOWN, now, WhyRefused.CLOSING)
         ]
-
-    def tick(self, now: float) -> list[Action]:
-        """Note that time has passed, that limits were changed, or what Jupyter's clients do."""
-        return self._settle(now)
 
     # -- what is observed of the present kernel ----------------------------------------------------------------------
 
@@ -267,7 +247,7 @@ class SessionSet:
             slot.phase, slot.used_at = Phase.READY, now
             for waiter in slot.line:
                 waiter.is_cold = True
-        return self._settle(now)
+        return self.settle(now)
 
     def start_failed(self, slot: KernelSlot, now: float, *, no_descriptors: bool = False) -> list[Action]:
         """Note that it never became ready. What is left of it is still to be stopped."""
@@ -276,7 +256,7 @@ class SessionSet:
             self._stop(slot, None)
             for victim in self.victims()[:no_descriptors]:
                 self._stop(victim, Reason.EVICTED_LRU)
-        return self._settle(now)
+        return self.settle(now)
 
     def died(self, slot: KernelSlot, now: float, problem: Mapping[str, object] | None = None) -> list[Action]:
         """Note that it ended by itself. What is left of its tree is still to be stopped.
@@ -293,27 +273,30 @@ class SessionSet:
                 else:
                     slot.comes_back = StartCause.RESTARTED
             self._stop(slot, None)
-        return self._settle(now)
+        return self.settle(now)
 
     def gone(self, slot: KernelSlot, now: float) -> list[Action]:
         """Note that nothing of it is left, or that nothing more can be done about it."""
         if slot.phase is Phase.STOPPING:
             slot.phase = Phase.COLD
-        return self._settle(now)
+        return self.settle(now)
 
     def adopt(self, slot: KernelSlot, now: float, running: Waiter | None = None) -> list[Action]:
         """Note a kernel of an earlier control plane. `running` stands for a cell in flight: tell `end` of it."""
         slot.phase, slot.running, slot.is_fresh = Phase.READY, running, False
         self.active[slot] = None
-        return self._settle(now)
+        return self.settle(now)
 
     # -- the decision ------------------------------------------------------------------------------------------------
 
-    def _settle(self, now: float) -> list[Action]:
-        """Serve, retire, start, bring back, shrink, forget; in this order: nobody is evicted who could be served."""
+    def settle(self, now: float) -> list[Action]:
+        """Serve, retire, start, bring back, shrink, forget; in this order: nobody is evicted who could be served.
+
+        To be called as well when time has passed, limits were changed, or Jupyter's clients did something.
+        """
         for slot in self.active:
             if slot.phase is Phase.READY:
-                self._serve(slot)
+                self._give(slot)
             if slot.phase in LIVE:
                 self._retire(slot, now)
         cold = sorted(
@@ -337,11 +320,11 @@ class SessionSet:
         out, self._out = self._out, []
         return out
 
-    def _serve(self, slot: KernelSlot) -> None:
+    def _give(self, slot: KernelSlot) -> None:
         """Answer requests to start, replace what is to be replaced, and give a free kernel to the head of the line."""
         for waiter in [it for it in slot.line if it.want is not Want.CALL]:
             slot.line.remove(waiter)
-            self._out.append(KernelGrant(waiter))
+            self._serve(waiter)
         if slot.running is not None:
             return
         if slot.over_memory and not slot.foreign_busy:
@@ -352,7 +335,11 @@ class SessionSet:
             self._stop(slot, Reason.REPLACED)
         elif slot.line:
             slot.running, slot.is_fresh = slot.line.pop(0), False
-            self._out.append(KernelGrant(slot.running))
+            self._serve(slot.running)
+
+    def _serve(self, waiter: Waiter) -> None:
+        waiter.is_served = True
+        self._out.append(waiter)
 
     def _retire(self, slot: KernelSlot, now: float) -> None:
         if slot.per_call and slot.running is None and not slot.line:
@@ -385,7 +372,7 @@ class SessionSet:
         self._out.append(KernelStop(slot, reason))
 
     def _refuse_all(self, slot: KernelSlot, why: WhyRefused) -> None:
-        self._out += [CallRefusal(waiter, why) for waiter in slot.line]
+        self._out += [_refuse(waiter, why) for waiter in slot.line]
         slot.line.clear()
 
     def _tell_places(self, cold: list[KernelSlot]) -> None:
@@ -395,7 +382,7 @@ class SessionSet:
                 place = (ahead + number + 1, WaitsFor.TURN if number else HEAD_WAITS_FOR[slot.phase])
                 if place != (waiter.position, waiter.waits_for):
                     waiter.position, waiter.waits_for = place
-                    self._out.append(CallPlace(waiter))
+                    self._out.append(waiter)
 
     def count(self, *phases: Phase) -> int:
         """Return how many are in one of these phases."""
@@ -404,3 +391,8 @@ class SessionSet:
     def victims(self) -> list[KernelSlot]:
         """Return what may be evicted, the least recently used first."""
         return sorted((slot for slot in self.active if slot.is_idle), key=lambda it: it.used_at)
+
+
+def _refuse(waiter: Waiter, why: WhyRefused) -> Waiter:
+    waiter.refused = why
+    return waiter

@@ -15,9 +15,6 @@ from supervisord_py.kernels.session_set import (
     HEAD_WAITS_FOR,
     LIVE,
     Action,
-    CallPlace,
-    CallRefusal,
-    KernelGrant,
     KernelSlot,
     KernelStart,
     KernelStop,
@@ -83,8 +80,7 @@ class SessionSetMachine(RuleBasedStateMachine):
                         assert slot.used_at + IDLE_SECONDS <= self.now
                     self.world[slot] = Phase.STOPPING
                     self.running.pop(slot, None)
-                case KernelGrant(waiter):
-                    slot = waiter.session
+                case Waiter(session=slot) as waiter if waiter.is_served:
                     arrival = self.waiting.pop(waiter)
                     assert self.world[slot] is Phase.READY
                     if waiter.want is Want.CALL:
@@ -94,10 +90,10 @@ class SessionSetMachine(RuleBasedStateMachine):
                         assert not waiter.reset or not self.used[slot], "a reset got an old kernel"
                         self.running[slot] = waiter
                         self.used[slot].add("a call")
-                case CallRefusal(waiter, why):
+                case Waiter(session=slot, refused=why) as waiter if why is not None:
                     del self.waiting[waiter]
-                    assert (why is WhyRefused.HARD_FAILURE) is (waiter.session.failure is not None)
-                case CallPlace(waiter):
+                    assert (why is WhyRefused.HARD_FAILURE) is (slot.failure is not None)
+                case Waiter() as waiter:
                     assert waiter in self.waiting
         return actions
 
@@ -174,7 +170,7 @@ class SessionSetMachine(RuleBasedStateMachine):
     def bound(self, cap: int) -> None:
         self.cap = cap
         self.set.limits = self.limits()
-        self.perform(self.set.tick(self.now))
+        self.perform(self.set.settle(self.now))
 
     @rule(number=numbers, with_cell=st.booleans())
     def adopt(self, number: int, with_cell: bool) -> None:
@@ -231,12 +227,12 @@ class SessionSetMachine(RuleBasedStateMachine):
         slot = self.pick(choice, Phase.READY)
         slot.foreign_busy, slot.is_fresh, slot.used_at = busy, False, self.now
         self.used[slot].add("others")
-        self.perform(self.set.tick(self.now))
+        self.perform(self.set.settle(self.now))
 
     @rule(seconds=st.sampled_from([0.01, 1.0, 1.0, 40.0, 500.0]))
     def jump(self, seconds: float) -> None:
         self.now += seconds
-        self.perform(self.set.tick(self.now))
+        self.perform(self.set.settle(self.now))
         ready = [slot for slot, phase in self.world.items() if phase is Phase.READY]
         assert not [it for it in ready if it.is_idle and it.used_at + IDLE_SECONDS <= self.now], "too old"
 
@@ -289,7 +285,7 @@ class SessionSetMachine(RuleBasedStateMachine):
         """When kernels start, end and vanish as they should, everybody who waits is served in the end."""
         for slot in self.world:
             slot.foreign_busy = False
-        self.perform(self.set.tick(self.now))
+        self.perform(self.set.settle(self.now))
         for _ in range(3 * (self.arrivals + 10)):
             for slot, phase in tuple(self.world.items()):
                 if self.world.get(slot) is phase is Phase.STOPPING:
@@ -310,7 +306,8 @@ def test_a_closed_set_starts_nothing() -> None:
     sessions.close(0.0)
     for want in Want:
         waiter = Waiter(KernelSlot(), want)
-        assert sessions.ask(waiter, 0.0) == [CallRefusal(waiter, WhyRefused.CLOSING)]
+        assert sessions.ask(waiter, 0.0) == [waiter]
+        assert waiter.refused is WhyRefused.CLOSING
 
 
 def test_a_start_that_lost_its_waiters_goes_on_and_is_the_first_to_give_way() -> None:
@@ -330,5 +327,57 @@ def test_a_warm_call_that_nobody_waits_beside_concerns_nobody_else() -> None:
     sessions.ready(slot, 1.0)
     assert sessions.end(slot.running or Waiter(slot), 2.0) == []
     call = Waiter(slot)
-    assert sessions.ask(call, 3.0) == [KernelGrant(call)]
+    assert sessions.ask(call, 3.0) == [call]
+    assert call.is_served
     assert sessions.end(call, 4.0) == []
+
+
+def test_a_second_crash_in_a_row_refuses_who_waits_and_who_comes_until_somebody_asks() -> None:
+    sessions, slot = SessionSet(SessionLimits(queue_max=1)), KernelSlot()
+    calls = [Waiter(slot) for _ in range(4)]
+    sessions.ask(calls[0], 0.0)
+    sessions.ready(slot, 0.0)
+    for call in calls[1:3]:
+        sessions.ask(call, 0.0)
+    assert calls[2].refused is WhyRefused.QUEUE_FULL
+    for _ in range(2):
+        sessions.died(slot, 0.0, {})
+        sessions.gone(slot, 0.0)
+        sessions.ready(slot, 0.0)
+    assert (slot.restarts, slot.state, calls[1].refused) == (1, SessionState.FAILED, None), "it had its turn in between"
+    assert sessions.ask(calls[3], 0.0) == [calls[3]]
+    assert calls[3].refused is WhyRefused.HARD_FAILURE
+    assert isinstance(sessions.ask(Waiter(slot, reset=True), 0.0)[0], KernelStart)
+    assert slot.failure is None
+
+
+def test_each_way_out_of_a_kernel_once() -> None:
+    sessions = SessionSet(SessionLimits(max_sessions=2, idle_seconds=IDLE_SECONDS))
+    one, other, third = KernelSlot(), KernelSlot(), KernelSlot(per_call=True)
+
+    def stops(actions: list[Action]) -> list[Reason | None]:
+        return [it.reason for it in actions if isinstance(it, KernelStop)]
+
+    for slot in (one, other):
+        sessions.ask(Waiter(slot, Want.START), 0.0)
+        sessions.ready(slot, 0.0)
+    call = Waiter(third)
+    assert stops(sessions.ask(call, 1.0)) == [Reason.EVICTED_LRU]
+    sessions.gone(one, 1.0)
+    assert stops(sessions.start_failed(third, 1.0, no_descriptors=True)) == [None, Reason.EVICTED_LRU]
+    assert call.refused is WhyRefused.START_FAILED
+    for slot in (other, third):
+        sessions.gone(slot, 1.0)
+    sessions.ask(heavy := Waiter(one), 2.0)
+    sessions.ready(one, 2.0)
+    assert stops(sessions.end(heavy, 2.0, over_memory=True)) == [Reason.MEMORY_LIMIT]
+    assert sessions.gone(one, 2.0) == [KernelStart(one, StartCause.RECYCLED)]
+    sessions.ready(one, 3.0)
+    assert stops(sessions.settle(3.0 + IDLE_SECONDS)) == [Reason.EVICTED_TTL]
+    sessions.gone(one, 200.0)
+    sessions.ask(Waiter(third), 200.0)
+    sessions.ready(third, 200.0)
+    assert third.running is not None
+    assert stops(sessions.end(third.running, 200.0)) == [Reason.STOPPED]
+    sessions.ask(Waiter(other), 200.0)
+    assert stops(sessions.close(201.0)) == [Reason.SHUTDOWN]
