@@ -74,7 +74,7 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
     from supervisord_py.daemon import boot
     from supervisord_py.daemon.control_plane import ControlPlane, Options, Shutdown
     from supervisord_py.daemon.logging import set_level
-    from supervisord_py.daemon.settings import SettingsError, read_settings, recall_valid
+    from supervisord_py.daemon.settings import SettingsError, keep_valid, read_settings, recall_valid
     from supervisord_py.daemon.sockets import adopt_socket
 
     log = structlog.get_logger(__name__)
@@ -82,6 +82,8 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
     refused = None
     try:
         loaded = read_settings(flags.sources(paths))
+        with suppress(OSError):  # of a full disk: those that were kept before are still good
+            keep_valid(paths.run_dir, loaded)
     except SettingsError as error:  # broken since they worked last, which is no reason to end the children
         refused, recalled = error, recall_valid(paths.run_dir)
         if recalled is None:

@@ -170,6 +170,8 @@ class ControlPlane:
         placement, options = self.placement, self._options
         placement.on_lost(lambda: self.requests.make(Shutdown.KEEPER_LOST))
         self._watch_troubles()
+        if options.refused is not None:
+            self._refuse_settings(options.refused)
         held = [child.key for child in placement.children()]
         await program.stop_left_over(placement)
         losses = await interrupted.close(self.ledger, self.events, placement.caps, held)
@@ -190,8 +192,6 @@ class ControlPlane:
             kill_rung=placement.caps.kill_rung,
             memory_rung=placement.caps.memory_rung,
         )
-        if options.refused is not None:
-            self._refuse_settings(options.refused)
 
     async def _listen(self, losses: interrupted.Losses) -> None:
         settings, paths = self.loaded.settings, self._options.paths

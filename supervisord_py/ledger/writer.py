@@ -13,6 +13,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -43,32 +44,16 @@ class StoreLimits(msgspec.Struct, frozen=True):
     close_seconds: float = 5.0  # how long `close` waits for the last writes
 
 
+@dataclass(slots=True, eq=False)
 class Job:
-    """One queued operation.
+    """One queued operation. `done` is called in the writer's thread once it is committed, failed or deferred."""
 
-    Attributes:
-        operation: Takes the connection; may run again when a commit fails.
-        done: Called in the writer's thread with (result, error) once it is committed, failed or deferred; or None.
-        keeps: Whether it is kept and tried again when the disk is full; one that needs a result is not.
-        dropped: Set from any thread: whoever asked has given up, and it is not to run any more.
-        result, error: What the last run returned, or raised by its own fault.
-    """
-
-    __slots__ = ("done", "dropped", "error", "keeps", "operation", "result")
-
-    def __init__(
-        self,
-        operation: Callable[[sqlite3.Connection], Any],
-        done: Callable[[Any, BaseException | None], None] | None,
-        *,
-        keeps: bool,
-    ) -> None:
-        self.operation = operation
-        self.done = done
-        self.keeps = keeps
-        self.dropped = False
-        self.result: Any = None
-        self.error: BaseException | None = None
+    operation: Callable[[sqlite3.Connection], Any]  # may run again when a commit fails
+    done: Callable[[Any, BaseException | None], None] | None  # given result and error
+    keeps: bool  # and tried again when the disk is full; one that needs a result is not
+    dropped: bool = False  # set from any thread: whoever asked has given up, and it is not to run any more
+    result: Any = None  # what the last run returned
+    error: BaseException | None = None  # or raised by its own fault
 
     def tell(self, error: BaseException | None) -> None:
         """Tell whoever waits, once."""
