@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.house import BIN, UnixConnection, alive, house, until
-from e2e.kernel_calls import Calls, actions
+from e2e.house import BIN, UnixConnection, house, until
+from e2e.kernel_calls import Calls
 from rounds import mostly_deep
 
 if TYPE_CHECKING:
@@ -356,18 +356,6 @@ def test_shell_cells_obey_the_same_rules(calls: Calls, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
     done = calls.house.pxctl("exec", "--bash", "--cwd", str(tmp_path), "head -c 300000 /dev/zero | tr '\\0' x")
     assert (done.returncode, done.stdout) == (0, "x" * 300_000), done.stderr
-
-
-@pytest.mark.deep
-def test_a_shell_cell_that_takes_too_long_is_ended_with_its_tree(calls: Calls, tmp_path: Path) -> None:
-    code = f"trap '' INT; setsid sleep 600 & echo $! > {tmp_path}/pid; sleep 600"
-    done = calls.house.pxctl("--json", "exec", "--bash", "--cwd", str(tmp_path), "--timeout", "5", code)
-    assert done.returncode == 7, done
-    cell = only(json.loads(done.stdout))
-    assert cell["status"] == "timed_out"
-    assert "sigint" in actions(cell), cell
-    pid = int((tmp_path / "pid").read_text())
-    until(lambda: not alive(pid), "what it left in the background is gone")
 
 
 # -- prelude and modules --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What cells print and show: complete, byte for byte, whoever reads or does not, the same through every backend.
+"""What cells print and show: complete, byte for byte, whoever reads or does not.
 
 Law: the expected bytes are computed here, from the same generator that the cell runs, and never come from the daemon.
 """
@@ -119,19 +119,6 @@ def test_what_is_kept_is_what_was_written(calls: Calls, row: str) -> None:
     assert (cell["truncated"], cell["artifact"]) == (True, cell["id"])
     assert len(cell["text"]) < PREVIEW + 1024
     assert cell["lossy"] is False
-
-
-@pytest.mark.deep
-def test_a_pipe_gets_50_mb_byte_for_byte(calls: Calls) -> None:
-    """`pxctl exec` with stdout on a pipe: machine callers get uncut bytes."""
-    code = cell_of("lines", "for piece in pieces(): print(piece, end='')")
-    command = [BIN / "pxctl", "exec", "--cwd", calls.cwd, "--kernel", "piped", "-"]
-    process = beside(
-        command, env=calls.house.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    out, err = process.communicate(code.encode(), timeout=60)
-    assert process.returncode == 0, err
-    assert digest(iter([out])) == digest(pieces("lines"))
 
 
 def test_a_pipe_that_is_closed_early_ends_the_client_and_leaves_the_session_usable(calls: Calls) -> None:
@@ -388,29 +375,7 @@ def test_a_traceback_is_in_the_text_without_colours_and_in_the_error_as_it_was(c
     assert cell["error"]["traceback"]
 
 
-# -- the same through every backend ---------------------------------------------------------------------------------
-
-SCRIPTS: dict[str, list[str]] = {
-    "value": ["x = 6", "x * 7"],
-    "print": ["print('hä', flush=True)\nimport sys; print('err', file=sys.stderr)\n'end'"],
-    "child": [
-        "import subprocess; a = subprocess.run(['sh', '-c', 'echo child; exit 3'])",
-        "b = subprocess.run(['sh', '-c', 'echo two >&2'])",
-        "a.returncode",
-    ],
-    "failure": ["a = 1", "raise KeyError('k')", "b = 2"],
-    "rich": ["display({'text/html': '<p>x</p>', 'image/png': 'AAAA'}, raw=True)", "display('d', display_id='q'); None"],
-    "status": [f"_ = read({__file__!r}, limit=1)"],
-    "lines": [cell_of("words", "for piece in pieces(): print(piece, end='')")],
-    "clear": ["from IPython.display import clear_output\nprint('a'); clear_output(); print('b')"],
-    "input": ["input()"],
-    "exit": ["y = 5", "exit()", "z = 1"],
-    "invalid": ["import os\n_ = os.write(1, bytes(range(256)))"],
-}
-AROUND = ("child", "invalid")
-"""Of a kernel that is not ours ipykernel's own thread brings what a cell writes around Python's streams, maybe after
-the cell's end or in the next one (pxd.toml(5), gateway_url)."""
-BACKENDS = ("direct", "gateway-local", "gateway-external")
+# -- behind gateways ------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -447,74 +412,6 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
-    """A daemon with all three backends."""
-    folder = tmp_path_factory.mktemp("peers")
-    with gateway(folder / "gateway") as url:
-        settings = {"PX_KERNELS__GATEWAY_URL": url, "PX_KERNELS__GATEWAY_TOKEN": TOKEN}
-        with house({**settings, **PATIENT}) as made:
-            made.start()
-            yield Calls(made, str(folder))
-
-
-def through(calls: Calls, backend: str, cells: list[str]) -> dict[str, Any]:
-    """Return what a script gave through a backend, without what may differ (ids, times, counts, paths)."""
-    calls.run(f"eq-{backend}", "", backend=backend, timeout=60)  # is told what became of the kernel before
-    document = calls.run(f"eq-{backend}", cells, backend=backend, timeout=60)
-    assert document["backend"] == backend
-    return {
-        "status": document["status"],
-        "variables": document["variables"],
-        "cells": [_comparable(calls, document["kernel"], cell) for cell in document["cells"]],
-        "lossy": any(cell["lossy"] for cell in document["cells"]),
-        "notices": [*document["notices"], *(notice for cell in document["cells"] for notice in cell["notices"])],
-    }
-
-
-def _comparable(calls: Calls, kernel: str, cell: dict[str, Any]) -> dict[str, Any]:
-    error = cell["error"] or {}
-    outputs = [output for output in cell["outputs"] if output["output_type"] not in {"error", "stream"}]
-    return {
-        "status": cell["status"],
-        "text": "" if error else cell["text"].replace(cell["id"], "ID"),
-        "error": (error.get("name"), "" if error.get("name") == "StdinNotImplementedError" else error.get("value")),
-        "outputs": [{**output, "execution_count": None} for output in outputs],
-        "total": cell["total_bytes"],
-        "lines": cell["total_lines"],
-        "truncated": cell["truncated"],
-        "digest": calls.digest(kernel, cell["id"]) if cell["artifact"] else None,
-    }
-
-
-def _without_output(told: dict[str, Any]) -> dict[str, Any]:
-    return {**told, "cells": [{"status": each["status"], "error": each["error"]} for each in told["cells"]]}
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("row", mostly_deep(SCRIPTS, "print"))
-@pytest.mark.parametrize("backend", BACKENDS[1:])
-def test_a_script_gives_the_same_through_every_backend(peers: Calls, backend: str, row: str) -> None:
-    """What a backend cannot promise it says: then, and only then, something may differ."""
-    direct, other = (
-        peers.remembered(row, lambda: through(peers, "direct", SCRIPTS[row])),
-        through(peers, backend, SCRIPTS[row]),
-    )
-    assert (direct["lossy"], direct["notices"]) == (False, [])
-    notices = [each for each in other["notices"] if not each.startswith("No limits ")]
-    if other["lossy"] or notices:
-        assert backend == "gateway-external", f"a gateway of our own loses nothing: {notices}"
-        assert notices, "a loss is told"
-        return
-    if backend == "gateway-external" and row == "status":
-        assert [each["error"][0] for each in other["cells"]] == ["NameError"], "no prelude there: the first answer told"
-        return
-    if backend == "gateway-external" and row in AROUND:
-        other, direct = _without_output(other), _without_output(direct)
-    assert other["cells"] == direct["cells"]
-    assert (other["status"], other["variables"]) == (direct["status"], direct["variables"])
-
-
 DEAF = """
 import ctypes, os
 gate, nothing, hold = os.open({path!r}, os.O_RDWR), ctypes.create_string_buffer(1), ctypes.PyDLL(None).read
@@ -523,14 +420,14 @@ print('deaf'); hold(gate, nothing, 1)
 """
 
 
-@pytest.mark.parametrize("backend", mostly_deep(BACKENDS[:2], "direct"))
-def test_what_a_cell_prints_is_told_while_it_holds_the_interpreter(peers: Calls, backend: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", mostly_deep(["direct", "gateway-local"], "direct"))
+def test_what_a_cell_prints_is_told_while_it_holds_the_interpreter(calls: Calls, backend: str, tmp_path: Path) -> None:
     """In a C call no thread of the kernel can send a message: the daemon finds the bytes in the file by itself."""
     path = str(tmp_path / "gate")
     os.mkfifo(path)
     gate = os.open(path, os.O_RDWR)
     try:
-        with peers.stream(f"deaf-{backend}", DEAF.format(path=path), backend=backend, timeout=60) as stream:
+        with calls.stream(f"deaf-{backend}", DEAF.format(path=path), backend=backend, timeout=60) as stream:
             for said in ("begun\n", "deaf\n"):
                 assert stream.printed(len(said)) == said
                 os.write(gate, b"x")
@@ -540,35 +437,23 @@ def test_what_a_cell_prints_is_told_while_it_holds_the_interpreter(peers: Calls,
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("backend", BACKENDS[1:])
-def test_a_death_through_a_gateway_is_told_at_once_and_says_lost(peers: Calls, backend: str) -> None:
-    """D4: a gateway restarts a dead kernel behind our back; the pending cell must not wait for its timeout."""
-    peers.run(f"dies-{backend}", "mine = 42", backend=backend, timeout=60)
-    document = peers.run(f"dies-{backend}", "import os; os._exit(1)", backend=backend, timeout=55)
-    assert (document["status"], document["variables"]) == ("error", "lost"), document
-    assert peers.value(f"dies-{backend}", "'mine' in globals()", backend=backend, timeout=60) == "False"
-
-
-@pytest.mark.deep
-def test_what_is_wrong_with_an_external_gateway_is_said_and_a_reload_repairs_it(
-    peers: Calls, home: House, tmp_path: Path
-) -> None:
+def test_what_is_wrong_with_an_external_gateway_is_said_and_a_reload_repairs_it(home: House, tmp_path: Path) -> None:
     """A wrong token names its setting, an address where nobody listens is named, the right settings work."""
-    url = peers.house.settings["PX_KERNELS__GATEWAY_URL"]
     calls = Calls(home, str(tmp_path))
-    configure(home, url, "not-the-token")
-    home.start()
-    _, problem = calls.problem("x", "1", backend="gateway-external")
-    assert "gateway_token" in json.dumps(problem), problem
-    assert "not-the-token" not in json.dumps(problem), problem
-    configure(home, "http://127.0.0.1:9", TOKEN)
-    assert home.request("POST", "/api/daemon/reload").status == 200
-    status, problem = calls.problem("x", "1", backend="gateway-external")
-    assert status == 503, problem
-    assert "127.0.0.1:9" in json.dumps(problem), problem
-    configure(home, url, TOKEN)
-    assert home.request("POST", "/api/daemon/reload").status == 200
-    assert calls.value("x", "1 + 1", backend="gateway-external") == "2"
+    with gateway(tmp_path / "gateway") as url:
+        configure(home, url, "not-the-token")
+        home.start()
+        _, problem = calls.problem("x", "1", backend="gateway-external")
+        assert "gateway_token" in json.dumps(problem), problem
+        assert "not-the-token" not in json.dumps(problem), problem
+        configure(home, "http://127.0.0.1:9", TOKEN)
+        assert home.request("POST", "/api/daemon/reload").status == 200
+        status, problem = calls.problem("x", "1", backend="gateway-external")
+        assert status == 503, problem
+        assert "127.0.0.1:9" in json.dumps(problem), problem
+        configure(home, url, TOKEN)
+        assert home.request("POST", "/api/daemon/reload").status == 200
+        assert calls.value("x", "1 + 1", backend="gateway-external") == "2"
 
 
 def configure(home: House, url: str, token: str) -> None:
