@@ -155,11 +155,14 @@ def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset | Pr
     asks_model = definition.agent != COMMAND
     words = definition.presets if asks_model or not AUTO.issuperset(definition.presets) else ()
     provider, model = definition.provider, definition.model
-    if not words and (provider or model or not asks_model or (presets.default_id or presets.file_problem) is None):
-        own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
-        return ResolvedPreset(own, warnings=() if presets.file_problem is None else (sentence(presets.file_problem),))
-    if not words and (problem := _broken_default(presets)):
-        return problem
+    if not words:
+        wants_default = asks_model and not (provider or model)
+        if not wants_default or (presets.default_id is None and presets.file_problem is None):
+            own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
+            whole = presets.file_problem
+            return ResolvedPreset(own, warnings=() if whole is None else (sentence(whole),))
+        if problem := _broken_default(presets):
+            return problem
     names: dict[str, None] = {}
     for word in words or ("auto",):
         found = _meant(word, presets)

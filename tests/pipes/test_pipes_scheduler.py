@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,20 +11,19 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from supervisord_py.pipes.config import SchedulerLimits
-from supervisord_py.pipes.due import Decision, Due, Never, Wait
+from supervisord_py.pipes.due import Decision, Due, Wait
 from supervisord_py.pipes.models import PipeDefinition
-from supervisord_py.pipes.schedule import At, Cron, Every, Manual, Schedule
+from supervisord_py.pipes.schedule import Cron, Every, Manual, Schedule
 from supervisord_py.pipes.scheduler import Clocks, ClockWatch, Timetable
 from supervisord_py.pipes.states import PipeStates
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import Iterable
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 HOUR, DAY = 3600.0, 86400.0
 LIMITS = SchedulerLimits(stagger_seconds=0.0)
 BERLIN = ZoneInfo("Europe/Berlin")
-DEADLINE = 60.0
 HERE = Path("/pipes/p")
 
 
@@ -45,7 +42,6 @@ class Room:
         self.runs: list[tuple[str, float]] = []
         self.broken: set[str] = set()
         self.refused: set[str] = set()
-        self.looks = 0
         room: Any = self
         self.timetable = Timetable(room)
 
@@ -59,7 +55,6 @@ class Room:
         self.awake += seconds
 
     def usable(self) -> Iterable[PipeDefinition]:
-        self.looks += 1
         return list(self.pipes.values())
 
     def of_pipe(self, _name: str) -> tuple[()]:
@@ -146,41 +141,6 @@ async def test_a_clock_that_is_set_is_noticed_and_everything_decided_anew() -> N
     nine = room.decision("nine")
     assert isinstance(nine, Wait)
     assert nine.until < room.wall + DAY
-
-
-# The running loop
-
-
-@asynccontextmanager
-async def running(room: Room) -> AsyncIterator[None]:
-    task = asyncio.create_task(room.timetable.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-async def test_it_sleeps_while_nothing_is_due_and_wakes_when_told() -> None:
-    room = Room()
-    room.add("hand", Manual())
-    async with running(room):
-        await until(lambda: room.looks == 1)
-        room.add("a", At(NOON + 1))
-        room.pass_(2)
-        room.timetable.wake()
-        await until(lambda: room.runs)
-        assert room.timetable.alive
-        await until(lambda: room.looks == 3)
-    assert not room.timetable.alive
-    assert room.decision("hand") == Never("runs only by hand or by an event")
-    assert room.told("hand") is None
 
 
 # The clocks alone
