@@ -31,24 +31,7 @@ if TYPE_CHECKING:
 COMMAND = "pxctl pipe add PATH|URL|example:NAME --name my-pipe"
 TIMEOUT_SECONDS = 30.0
 PREFIX = ".adding-"  # of a folder that is being prepared: the catalog passes over every name with a dot in front
-TEMPLATE = """\
----
-description: What this pipe is for, in one line
-schedule: manual          # every 30m, daily at 9:30am, weekday at 18:00, '0 9 * * 1' ...
-agent: pi                 # or: agent: command, with command: ./agent.sh
-# preset: fast            # a name of presets.toml; without it, the default preset
-# timeout: 10m
----
-
-Say here what the agent is to do, as you would say it to a person.
-
-Above this text the agent finds five lines: the time range since the last successful run, the date, the time zone,
-the output directory of this run and the address of the daemon. Refer to them by name:
-
-1. Look at what changed in the given time range.
-2. Write a short report to report.md in the given output directory.
-3. End with one sentence that says what you did.
-"""
+TEMPLATE = Path(__file__).parents[1] / "examples" / "templates" / PIPE_FILE
 
 
 class FetchError(PxError):
@@ -110,7 +93,7 @@ async def install(
 def scaffold(name: str, pipes_dir: Path) -> Path:
     """Write a new pipe to start from, and return its folder; it runs by hand only. Blocking."""
     folder = _place_for(pipes_dir, name, "pxctl pipe new my-pipe")
-    _place(folder, TEMPLATE.encode(), None)
+    _place(folder, TEMPLATE.read_bytes(), None)
     return folder
 
 
