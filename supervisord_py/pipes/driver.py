@@ -5,9 +5,7 @@ Processes that outlived their keeper are the keeper's: it sweeps them before any
 
 from __future__ import annotations
 
-import asyncio
 import errno
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,18 +15,15 @@ from supervisord_py.errors import PxError
 from supervisord_py.ledger.instances import ended
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Status, change_open, open_rows
 from supervisord_py.ledger.table import together
-from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.intake import check_budget
-from supervisord_py.pipes.launch import cleanup, prepare
+from supervisord_py.pipes.launch import prepare
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.run import Run
 from supervisord_py.process.instance import Phase, read_note
 from supervisord_py.process.model import ChildSpec, Reason, ResourceLimit
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.instance import Note
     from supervisord_py.process.model import Child
@@ -109,16 +104,7 @@ class RunDriver:
         run.close_fds()
         if run.phase is Phase.COLD and run.child is not None:
             return  # cut off, so that its end may not be written: the next start reads its output, and says what it was
-        await self.tidy(run)
-        if run.id and run.execution.status.is_final and not run.done.is_set():
-            await self._room.after(run)
-
-    async def tidy(self, run: Run) -> None:
-        """Take over what is in its row now, and remove its private files."""
-        run.take_final()
-        if run.execution.status is Status.RUNNING or (run.final and not run.terms.copied):
-            return  # the keeper was lost before its end was decided; or nothing private is left
-        await asyncio.to_thread(remove_private, run.folder)
+        await run.finish()
 
     def gone(self, run: Run) -> None:
         """Leave one whose end is not recorded: the keeper is lost."""
@@ -168,14 +154,6 @@ class RunDriver:
         try:
             life = ended(row.instance or "", room.clocks.wall(), Reason.INTERRUPTED.value)
             await room.ledger.write(together(await run.final_row(), life))
-            await self.tidy(run)
-            await room.after(run)
+            await run.finish()
         except PxError as error:
             _log.error("pipe_interruption_not_recorded", execution=row.id, detail=error.detail)
-
-
-def remove_private(folder: Path) -> None:
-    """Remove what an execution must not leave: its agent's files, its raw output. Blocking; fine to do twice."""
-    with suppress(OSError):
-        cleanup(folder)
-    output.remove_raw(folder)

@@ -25,7 +25,7 @@ from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
 from supervisord_py.pipes.intake import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
-from supervisord_py.pipes.output import make_folder
+from supervisord_py.pipes.output import make_folder, remove_raw
 from supervisord_py.pipes.preflight import AgentVersion, check_provider
 from supervisord_py.pipes.secrets import resolve_key
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
@@ -400,3 +400,9 @@ def cleanup(run_dir: Path) -> None:
     shutil.rmtree(run_dir / AGENT_DIR, ignore_errors=True)
     with contextlib.suppress(OSError):
         (run_dir / PROMPT_FILE).unlink()
+
+
+def remove_private(run_dir: Path) -> None:
+    """Remove what an execution must not leave: its agent's files, its raw output. Blocking; fine to do twice."""
+    cleanup(run_dir)
+    remove_raw(run_dir)

@@ -14,7 +14,7 @@ import structlog
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.pipes.driver import remove_private
+from supervisord_py.pipes.launch import remove_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -241,8 +241,7 @@ class Pipes:
         for waiting in self.line.waiting():
             self.runs[waiting.id].tell()
         await self.ledger.write(together(await run.final_row()))
-        run.take_final()
-        await self.after(run)
+        await run.finish()
 
     async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:
         """Cancel all of a pipe's: first those that wait, so that none of them starts in between."""

@@ -32,7 +32,7 @@ from supervisord_py.ledger.pipe_executions import (
 from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import ending, output
-from supervisord_py.pipes.launch import RunTerms, recall_secrets
+from supervisord_py.pipes.launch import RunTerms, recall_secrets, remove_private
 from supervisord_py.pipes.outcome import Cause, ceiling_exceeded
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, Copier
 from supervisord_py.pipes.scheduler import Resumes, whole_ms
@@ -208,9 +208,16 @@ class Run(Instance):
         copier = await self._open_output() if had_process else None
         return await ending.conclude(self, copier)
 
-    def take_final(self) -> None:
+    async def finish(self) -> None:
+        """Be what its row says now, remove what it must not leave, and do what follows from its end."""
         if self.final and not self.execution.status.is_final:
             self.become(position=None, **self.final)
+        if self.execution.status is Status.RUNNING:
+            return  # the keeper was lost before its end was decided
+        if self.terms.copied or not self.final:
+            await asyncio.to_thread(remove_private, self.folder)
+        if self.id and self.execution.status.is_final and not self.done.is_set():
+            await self.room.after(self)
 
     # -- its life ---------------------------------------------------------------------------------------------------
 
@@ -282,8 +289,7 @@ class Run(Instance):
         stopped.cancel()
         if self.report is not None and self.report.survivors and not self.final:
             await self.room.ledger.write(together(await self.final_row()))
-            await driver.tidy(self)
-            await self.room.after(self)
+            await self.finish()
         else:
             await asyncio.wait([stopping])
 

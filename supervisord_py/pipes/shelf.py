@@ -112,10 +112,7 @@ class AgentShelf:
     async def look(self) -> tuple[Adapters, Presets]:
         """Return agents and presets as their files stand; presets that make no sense are looked at twice (I3)."""
         config = self._room.config  # a stat of each file: cheaper than a thread
-        adapters, presets = (
-            self._adapters.now(config.agents_file),
-            self._presets.now(config.presets_file),
-        )  # a stat each
+        adapters, presets = self._adapters.now(config.agents_file), self._presets.now(config.presets_file)
         if presets.file_problem is not None:
             presets = await read_presets(config.presets_file)
         return adapters, presets
