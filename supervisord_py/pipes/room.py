@@ -9,38 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from msgspec import structs
 
-from supervisord_py.errors import ConflictError, InterruptedRunError, ShuttingDownError, UnknownUnitError
+from supervisord_py.errors import ConflictError, ShuttingDownError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, Status
+from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.ledger.table import together
-from supervisord_py.pipes import output, retention, status
+from supervisord_py.pipes import retention, status
 from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.checks import PipeFaults
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.ending import REASONS
 from supervisord_py.pipes.events import EventSources, check_published
+from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import BY_HAND, again, build, check_by_hand, choose, enqueue, take_in
 from supervisord_py.pipes.models import PipeDefinition, PipesHealth, usable
 from supervisord_py.pipes.outcome import Cause
-from supervisord_py.pipes.output import (
-    BOTH,
-    PAGE_MAX,
-    PIECE_BYTES,
-    POLL_SECONDS,
-    FollowNews,
-    FollowOutput,
-    OutputPage,
-    OutputStream,
-)
 from supervisord_py.pipes.pipe_files import PipeFiles
-from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import Run, look_at_runs
 from supervisord_py.pipes.scheduler import Clocks, Timetable
 from supervisord_py.pipes.shelf import AgentShelf
@@ -49,15 +36,13 @@ from supervisord_py.pipes.triggers import Triggers
 from supervisord_py.process.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.intake import Order
     from supervisord_py.pipes.models import EventClaims, GroupView, NextReport, PipeView, PublishedEvent
-    from supervisord_py.pipes.output import FollowItem
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
 
@@ -67,7 +52,7 @@ _MOST_NEXT = 50
 _log = structlog.get_logger(__name__)
 
 
-class Pipes:
+class Pipes(Executions):
     """Pipes and their executions. `open` it where the loop runs; end it with `close` or `detach`.
 
     Args:
@@ -76,7 +61,6 @@ class Pipes:
         clocks: Tests turn them.
 
     Attributes:
-        runs: Every execution that is not final, and those of which an end has still to be told, by id.
         is_ending: Nothing new is taken in.
         files: Adds, changes, checks and removes pipes.
         task: Does something in the background until the room ends; what it raises is logged.
@@ -94,22 +78,18 @@ class Pipes:
         own: Mapping[str, str] | None = None,
         clocks: Clocks | None = None,
     ) -> None:
+        super().__init__(ledger, config)
         self.placement = placement
-        self.ledger = ledger
         self.events = events
-        self.config = config
         self.own = own or {}
         self.clocks = clocks or Clocks()
         self.is_ending = False
-        self.runs: dict[int, Run] = {}
-        self._of_pipes: dict[str, dict[int, Run]] = {}
         self.supervisor = Supervisor(placement, ledger, events)
         self.driver = RunDriver(self)
         self.states = PipeStates(ledger, self.clocks)
         self.catalog = PipeCatalog(config.pipes_dir, config.file_bytes_max, default_agent=config.default_agent)
         self.shelf = AgentShelf(self, os.environ if environ is None else environ)
         self.faults = PipeFaults(self)
-        self.line = Queue(config.slots)
         self.triggers = Triggers(self)
         self.timetable = Timetable(self)
         self.sources = EventSources(self)
@@ -186,22 +166,9 @@ class Pipes:
 
     # -- who runs ----------------------------------------------------------------------------------------------------
 
-    def of_pipe(self, pipe: str) -> tuple[Run, ...]:
-        found = self._of_pipes.get(pipe, {})
-        return tuple(found[number] for number in sorted(found))
-
-    def running(self, pipe: str) -> Run | None:
-        return next((it for it in self.of_pipe(pipe) if it.execution.status is Status.RUNNING), None)
-
-    def queued(self, pipe: str) -> tuple[Run, ...]:
-        return tuple(it for it in self.of_pipe(pipe) if it.execution.status is Status.QUEUED)
-
     def run_of(self, execution: Execution, definition: PipeDefinition | None = None, key: str | None = None) -> Run:
         """Return the run of a row; `key`: of the process that it has already."""
         return Run(self, execution, definition or self.definition_of(execution.pipe_name), key)
-
-    def add(self, run: Run) -> None:
-        self.runs[run.id] = self._of_pipes.setdefault(run.name, {})[run.id] = run
 
     def push(self, run: Run) -> None:
         """Put an execution into the line; it is admitted at the next turn of the loop, with all that come now."""
@@ -223,12 +190,6 @@ class Pipes:
             self._timer = asyncio.get_running_loop().call_later(seconds, self.admit)
         for waiting in self.line.waiting() if admitted else ():
             self.runs[waiting.id].tell()  # it has another place
-
-    def view(self, run: Run) -> Execution:
-        """Return an execution as it stands, with its place in line."""
-        if run.execution.status is Status.QUEUED:  # who has a slot and is being started is the first
-            return structs.replace(run.execution, position=self.line.position(run.id) or 1)
-        return run.execution
 
     async def end(self, run: Run, why: str) -> Execution:
         """Cancel one; return it as it became."""
@@ -270,18 +231,13 @@ class Pipes:
         except Exception:  # that it fails must not keep the slot
             _log.exception("pipe_aftermath_failed", unit=run.unit, execution=run.id)
         finally:
-            self.runs.pop(run.id, None)
-            self._of_pipes.get(run.name, {}).pop(run.id, None)
-            self.line.ended(run.id)
+            self.drop(run)
             run.done.set()
             run.tell()
             self.admit()
             self.timetable.ended(run)
 
     # -- for the parts -----------------------------------------------------------------------------------------------
-
-    def folder(self, execution: int) -> Path:
-        return self.config.executions_dir / str(execution)
 
     def definition_of(self, pipe: str) -> PipeDefinition | None:
         found = self.catalog.get(pipe)
@@ -425,83 +381,6 @@ class Pipes:
         self.definition(name)
         return await self.cancel_all(name, "cancelled on request")
 
-    async def execution(self, number: int, *, pipe: str | None = None, blobs: bool = False) -> Execution:
-        """Return an execution as it stands, with the texts of its output where wanted: memory is ahead of the ledger.
-
-        Raises UnknownUnitError: there is none of that id, or it is not one of the `pipe`.
-        """
-        run = self.runs.get(number)
-        if run is not None:
-            found: Execution | None = self.view(run)
-            if blobs and not run.execution.status.is_final:
-                texts = await asyncio.to_thread(output.texts, run.folder, self.config.output.row_bytes)
-                found = structs.replace(self.view(run), **texts)
-        else:
-            rows = await (EXECUTIONS.find if blobs else EXECUTIONS.listed)(self.ledger, "WHERE id = ?", number)
-            found = next(iter(rows), None)
-        if found is None or pipe not in {None, found.pipe_name}:
-            raise UnknownUnitError(f"there is no execution {number}", hint="see `pxctl pipe runs`", execution=number)
-        return found
-
-    async def executions(self, wanted: ExecutionFilter) -> ExecutionPage:
-        """Return executions, newest first; never the texts of their output. Memory is ahead of the ledger."""
-        found = await pipe_history.page(self.ledger, wanted)
-        rows = (self.view(run) if (run := self.runs.get(row.id)) else row for row in found.executions)
-        return found._replace(executions=tuple(rows))
-
-    async def output(
-        self, number: int, stream: OutputStream = OutputStream.STDOUT, offset: int = 0, limit: int | None = None
-    ) -> OutputPage:
-        """Return a piece of an execution's output. Raises UnknownUnitError: there is no execution of that id."""
-        limit = max(0, min(self.config.output.page_bytes if limit is None else limit, PAGE_MAX))
-        known = await self.execution(number)  # before the file is read: a final one's is whole then
-        return await asyncio.to_thread(output.page, self.folder(number), known, stream, max(0, offset), limit)
-
-    async def follow(
-        self, number: int, streams: Sequence[OutputStream] = BOTH, *begins: int
-    ) -> AsyncGenerator[FollowItem, None]:
-        """Yield an execution's start, output, changes and end; close the iterator when leaving early.
-
-        `begins` say where the streams begin, in their order; those that are not given begin at 0.
-
-        Raises:
-            UnknownUnitError: There is none of that id.
-            InterruptedRunError: This control plane ends; the execution goes on.
-        """
-        known, folder = await self.execution(number), self.folder(number)
-        yield FollowNews("start", known)
-        offsets = dict(zip(streams, (*begins, *[0] * len(streams)), strict=False))
-        run = self.runs.get(number)
-        while True:
-            is_over = run is None or run.done.is_set()  # before the files are read: they are whole then
-            news = None if run is None else run.news
-            now = known if run is None else self.view(run)
-            if (now.status, now.position) != (known.status, known.position) and not now.status.is_final:
-                yield FollowNews("status", now)
-            known = now
-            pieces = await asyncio.to_thread(_pieces, folder, offsets)
-            for piece in pieces:
-                offsets[piece.stream] = piece.offset + len(piece.data)
-                yield piece
-            if is_over and not pieces:
-                break
-            if run is not None and run.is_left and not is_over:
-                raise _cut_off(number)
-            if not pieces and news is not None:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), None if now.position is not None else POLL_SECONDS)
-        yield FollowNews("done", known)
-
-    async def wait(self, number: int) -> Execution:
-        """Wait until an execution is final; return it with the texts of its output. Raises as `follow` does."""
-        run = self.runs.get(number)
-        if run is None:
-            return await self.execution(number, blobs=True)
-        await run.until_done()
-        if not run.done.is_set():
-            raise _cut_off(number)
-        return run.execution  # with its texts: a full disk may not show them yet
-
     async def publish_event(self, event: PublishedEvent) -> EventClaims:
         """Start every enabled pipe that waits for an event, once each; not to be cancelled.
 
@@ -510,17 +389,3 @@ class Pipes:
         self.refuse_at_the_end()
         check_published(event.name)
         return await self.triggers.publish(event)
-
-
-def _pieces(folder: Path, offsets: Mapping[OutputStream, int]) -> list[FollowOutput]:
-    """Return what each stream has from its offset on, where it has something. Blocking."""
-    found = [FollowOutput(each, at, output.read(folder, each, at, PIECE_BYTES)) for each, at in offsets.items()]
-    return [piece for piece in found if piece.data]
-
-
-def _cut_off(number: int) -> InterruptedRunError:
-    return InterruptedRunError(
-        f"the control plane is being replaced or stopped; execution {number} is not lost",
-        hint=f"follow it again: `pxctl pipe tail {number}`",
-        execution=number,
-    )
