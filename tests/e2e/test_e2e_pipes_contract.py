@@ -96,7 +96,7 @@ def test_the_documents_have_the_members_of_the_contract(home: House) -> None:
         0,
     )
     assert datetime.fromisoformat(good["next_run"]).astimezone().tzinfo is not None
-    told = document(home, "pipe", "runs", "--pipe", "good")
+    told = document(home, "pipe", "runs", "good")
     assert (told["schema"], told["next_cursor"]) == ("px.executions/1", None)
     assert set(told["executions"][0]) >= ROW_KEYS
     assert not BLOBS & set(told["executions"][0]), "lists never carry blobs"
@@ -215,7 +215,7 @@ def test_rows_are_filtered_and_paged(home: House) -> None:
     assert {each.id for each in rows(home, f"pipe=many&since={third}")} == set(numbers[2:])
     assert {each.id for each in rows(home, f"pipe=many&until={third}")} == set(numbers[:2])
     assert not rows(home, "pipe=many&until=1d")
-    told = document(home, "pipe", "runs", "--pipe", "many", "--status", "failed", "--since", "1h")
+    told = document(home, "pipe", "runs", "many", "--status", "failed", "--since", "1h")
     assert {each["id"] for each in told["executions"]} == failed
 
 
