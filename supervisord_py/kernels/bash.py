@@ -131,8 +131,7 @@ class BashBackend(Driver[ShellInstance]):
         )
 
     async def adopt(self, instance: ShellInstance, note: Note) -> bool:
-        """Never asked: the room adopts sessions, and `BashHandle.follow` their cells."""
-        raise NotImplementedError
+        raise NotImplementedError  # the room adopts sessions, and `BashHandle.follow` their cells
 
 
 class BashHandle:
@@ -162,17 +161,13 @@ class BashHandle:
     # -- cells -------------------------------------------------------------------------------------------------------
 
     async def execute(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        """Run a cell to its end. Cancelling this abandons the wait, not the cell; two at a time are a ConflictError.
-
-        A cell that cannot be started is one that failed, with the error `StartFailed`.
-        """
+        """Run a cell; one that cannot be started failed with the error `StartFailed`."""
         if self.shell is not None:
             raise ConflictError(f"a cell of {self.unit} is running", unit=self.unit)
         self.shell = ShellInstance(self._supervisor.placement.new_key(), self)
         return await self._begin(self._run(self.shell, cell), wake)
 
     async def follow(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        """Wait for the end of a cell that an earlier control plane started."""
         if self.shell is not None:
             return await self._begin(self._see_out(self.shell, cell), wake)
         if (reply := await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).reply)) is not None:
@@ -243,11 +238,9 @@ class BashHandle:
     # -- the ladder --------------------------------------------------------------------------------------------------
 
     async def interrupt(self) -> str:
-        """SIGINT to the process group of the running cell: `sigint`, or `gone`."""
         return await self._signal(signal.SIGINT)
 
     async def terminate(self) -> str:
-        """SIGTERM to the process group of the running cell: `sigterm`, or `gone`."""
         return await self._signal(signal.SIGTERM)
 
     async def _signal(self, number: signal.Signals) -> str:
@@ -260,7 +253,6 @@ class BashHandle:
         return number.name.lower()
 
     async def kill(self) -> str:
-        """End the whole tree of the running cell now: `sigkill`, or `gone`."""
         if (child := await self._present()) is None:
             return "gone"
         await self._supervisor.placement.stop(child.key, grace_seconds=0, reason="stopped")
@@ -273,7 +265,6 @@ class BashHandle:
         return self.child
 
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
-        """End the running cell and the session; returns the pids of what survived."""
         survivors: tuple[int, ...] = ()
         await self._present()
         if (shell := self.shell) is not None:
@@ -287,7 +278,6 @@ class BashHandle:
         return survivors
 
     async def close(self) -> None:
-        """Let go of a running cell: it goes on, and a later control plane sees it out."""
         if self._cell is not None:
             self._cell.cancel()
             await asyncio.gather(self._cell, return_exceptions=True)

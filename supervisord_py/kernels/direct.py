@@ -60,7 +60,6 @@ class DirectBackend:
         self.zygotes = ZygotePool(placement, "kernel", lambda: self._config.zygotes)
 
     def reconfigure(self, config: KernelsConfig) -> None:
-        """Take new settings; kernels that run keep what they were started with."""
         self._config = config
         self.zygotes.trim()
 
@@ -150,7 +149,6 @@ class DirectBackend:
         return connection_file.folder_of(self._config.run_dir, launch.session_id) / connection_file.FILE
 
     async def close(self, *, stop: bool) -> None:
-        """End the zygotes; kernels are their handles' to end."""
         await self.zygotes.close()
 
 
@@ -255,7 +253,6 @@ class DirectKernel(MessagingKernel):
         return "sigint"
 
     async def terminate(self) -> str:
-        """SIGTERM to the process group."""
         return "sigterm" if await self._signal(signal.SIGTERM) else GONE
 
     async def kill(self) -> str:
@@ -285,7 +282,6 @@ class DirectKernel(MessagingKernel):
         return tuple(survivor.pid for survivor in report.survivors)
 
     async def close(self) -> None:
-        """Let go of the connections; the kernel goes on living."""
         self._watch.cancel()
         await asyncio.gather(self._watch, return_exceptions=True)
         await self._sockets.close()

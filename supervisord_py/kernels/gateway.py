@@ -67,7 +67,6 @@ class RemoteKernels:
         self._writing = asyncio.Lock()
 
     def reconfigure(self, config: KernelsConfig) -> None:
-        """Take new settings: for kernels to come."""
         self.config = config
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
@@ -171,7 +170,6 @@ class RemoteKernels:
         )
 
     async def annotate(self, instance: str, tag: str) -> None:
-        """Replace the room's note with a kernel."""
         if (held := self._notes.get(instance)) is not None:
             await self._note(msgspec.structs.replace(held, tag=tag))
 
@@ -217,7 +215,6 @@ class RemoteKernels:
             await asyncio.to_thread(write)
 
     async def close(self, *, stop: bool) -> None:
-        """Let go of all connections; the kernels go on living."""
         while self._open:
             await self._open.popitem()[1].close()
 
@@ -267,14 +264,12 @@ class GatewayExternal(RemoteKernels):
             kernel.notice = f"{gone} {kernel.notice}"
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
-        """Return who speaks with the server of the settings, if it is the kernel's."""
         with suppress(ConfigError):
             client = self._client()
             return client if client.shown == held.url else None
         return None
 
     async def health(self) -> str | None:
-        """Say why the server cannot be used, None when it can."""
         try:
             await self.specs()
         except PxError as error:
@@ -282,11 +277,9 @@ class GatewayExternal(RemoteKernels):
         return None
 
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the kernelspecs of the server."""
         return await self._client().preflight()
 
     async def close(self, *, stop: bool) -> None:
-        """Let go of all connections."""
         await super().close(stop=stop)
         while self._clients:
             await self._clients.popitem()[1].close()

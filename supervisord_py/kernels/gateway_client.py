@@ -33,7 +33,7 @@ _NO_JUPYTER = "what answers there is no Jupyter server"
 
 
 class GatewayClient:
-    """One server. Credentials in `url` are used where there is no token; so is `?token=`.
+    """One server. A `?token=` in the address is used where there is no token.
 
     `is_ours`: it is the gateway that this daemon runs, whose token nobody sets. Raises ConfigError: no such address.
     """
@@ -51,11 +51,8 @@ class GatewayClient:
             raise ConfigError(
                 f"kernels.gateway_url {self.shown!r} is no http or https address.", hint="Write it as http://host:port"
             )
-        self._headers = {}
-        if token := token or address.query.get("token"):
-            self._headers["Authorization"] = f"token {token}"
-        elif address.user:
-            self._headers["Authorization"] = aiohttp.BasicAuth(address.user, address.password or "", "utf-8").encode()
+        token = token or address.query.get("token")
+        self._headers = {"Authorization": f"token {token}"} if token else {}
         self._root = address.with_query(None).with_fragment(None).with_user(None)
         self._token_setting = token_setting
         self._trust_env = address.host not in ("localhost", "127.0.0.1", "::1")  # a proxy is for what is far
@@ -96,18 +93,17 @@ class GatewayClient:
         await self._json("POST", f"api/kernels/{kernel}/interrupt", "interrupt the kernel", seconds, {})
 
     async def delete(self, kernel: str, seconds: float = DELETE_SECONDS) -> None:
-        """Have a kernel ended; one that is not there has ended."""
-        with suppress(UnknownUnitError):
+        with suppress(UnknownUnitError):  # it has ended
             await self._json("DELETE", f"api/kernels/{kernel}", "end the kernel", seconds)
 
     async def connect(self, kernel: str, session: str, seconds: float) -> aiohttp.ClientWebSocketResponse:
         """Open a kernel's websocket; the server answers when the kernel does. Raises PxError as every call."""
         where = (self._root / f"api/kernels/{kernel}/channels").with_query(session_id=session)
-        headers, closing = self._headers, aiohttp.ClientWSTimeout(ws_close=1.0)
+        closing = aiohttp.ClientWSTimeout(ws_close=1.0)
         try:
             async with asyncio.timeout(seconds):
                 return await self._http.ws_connect(
-                    where, protocols=(V1,), headers=headers, heartbeat=PING_SECONDS, max_msg_size=0, timeout=closing
+                    where, protocols=(V1,), heartbeat=PING_SECONDS, max_msg_size=0, timeout=closing
                 )
         except aiohttp.WSServerHandshakeError as error:
             raise self.refused(error.status, "", "open the kernel's websocket") from None
@@ -115,7 +111,6 @@ class GatewayClient:
             raise self.unreachable(_why(error, seconds)) from None
 
     async def close(self) -> None:
-        """Let go of it, for good: later calls fail."""
         self._is_closed = True
         if self._session is not None:
             await self._session.close()
@@ -126,13 +121,14 @@ class GatewayClient:
             raise self.unreachable("we have let go of it")
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0)
-            self._session = aiohttp.ClientSession(connector=connector, trust_env=self._trust_env)
+            about: Any = {"headers": self._headers, "trust_env": self._trust_env}
+            self._session = aiohttp.ClientSession(connector=connector, **about)
         return self._session
 
     async def _json(
         self, method: str, path: str, doing: str, seconds: float, body: Mapping[str, Any] | None = None
     ) -> Any:
-        about: Any = {"json": body, "headers": self._headers, "allow_redirects": False}
+        about: Any = {"json": body, "allow_redirects": False}
         try:
             async with asyncio.timeout(seconds), self._http.request(method, self._root / path, **about) as answer:
                 text = await answer.text(errors="replace")

@@ -114,7 +114,6 @@ class GatewayKernel(MessagingKernel):
         return False
 
     async def is_python(self, seconds: float) -> bool:
-        """Ask what it is; ReadinessTimeoutError where it does not answer."""
         about = await self._answer("kernel_info_request", {}, seconds)
         return bool((about.get("language_info") or {}).get("name") == "python")
 
@@ -274,7 +273,7 @@ class GatewayKernel(MessagingKernel):
         return "delete"
 
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
-        """End it and forget it; how long that may take is the server's to decide: its API has no such parameter."""
+        """End it and forget it; how long that takes is the server's to decide: its API has no such parameter."""
         is_deleted = await asyncio.shield(self._delete())
         await self.close()
         if is_deleted:

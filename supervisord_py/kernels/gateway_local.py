@@ -136,7 +136,6 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
     # -- kernels -----------------------------------------------------------------------------------------------------
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> GatewayKernel:
-        """Start a kernel, and the gateway if none runs, and return the kernel when it answers."""
         getting = asyncio.ensure_future(self._client_for(launch))  # goes on for those who come later
         getting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits: it is in its log
         if not (await asyncio.wait([getting], timeout=remaining(deadline)))[0]:
@@ -162,7 +161,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
 
     async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
         """Nothing is to be done: its kernelspec gave it directory and environment."""
-        kernel.notice = "No limits hold for kernels of the shared gateway."
+        kernel.notice = "No limits of memory or processes hold for kernels of the shared gateway."
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
         """Return who speaks with the gateway, if it is the kernel's; otherwise the kernel ended with its gateway."""
@@ -305,22 +304,18 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         raise StartFailedError(detail, hint=hint, unit=UNIT, **end.facts())
 
     def revive(self, child: Child, note: Note | None) -> GatewayInstance:
-        """Return the instance of a gateway that an earlier control plane started."""
         instance = GatewayInstance(child.key, self.config)
         instance.child, instance.record, instance.phase = child, child.exit, Phase.READY
         instance.started_at = instance.ready_at = child.started_at
         return instance
 
     async def adopt(self, instance: GatewayInstance, note: Note) -> bool:
-        """Say no: it is found by `gateway.json`, when somebody asks for it."""
-        return False
+        return False  # it is found by `gateway.json`, when somebody asks for it
 
     def interrupt(self, instance: GatewayInstance) -> None:
-        """Its kernels hear of its end by their websockets."""
-        return
+        return  # its kernels hear of its end by their websockets
 
     async def release(self, instance: GatewayInstance) -> None:
-        """Close our connections to it, and remove what is written down of it."""
         if instance.client is not None:
             await instance.client.close()
         if (record := self._read()) is None or record.instance == instance.key:
@@ -328,7 +323,6 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
                 file.unlink(missing_ok=True)
 
     def gone(self, instance: GatewayInstance) -> None:
-        """The next one who asks starts another."""
         if self.gateway is instance:
             self.gateway = None
 

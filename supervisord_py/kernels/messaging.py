@@ -85,12 +85,10 @@ class MessagingKernel:
 
     @property
     def foreign_busy(self) -> bool:
-        """True while it works for a client that is not ours."""
         return bool(self.foreign.under_way)
 
     @property
     def foreign_used_at(self) -> float | None:
-        """When (Unix seconds) a client that is not ours last used it."""
         return self.foreign.used_at
 
     async def send(self, message: Message) -> None:
@@ -155,10 +153,6 @@ class MessagingKernel:
     # -- cells -------------------------------------------------------------------------------------------------------
 
     async def execute(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        """Run a cell to its end: reply and end of output. Cancelling this abandons the wait, not the cell.
-
-        Raises KernelGoneError: it died; InterruptedRunError: it was let go.
-        """
         if self.died.done():
             raise self.gone()
         with self._under_way(cell, wake) as request:
@@ -170,7 +164,6 @@ class MessagingKernel:
             return await self._conclude(cell, request)
 
     async def follow(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        """Wait for the end of a cell that an earlier control plane sent; as `execute` otherwise."""
         if (ended := await self._reply_in_files(cell)) is not None:
             return ended
         with self._under_way(cell, wake) as request:

@@ -143,35 +143,3 @@ class TestLaunched6(PythonKernel):
 class TestProvisioned6(PythonKernel):
     __test__ = True
     kernel_name = "provisioned6"
-
-
-class WelcomingKernel(suite.IopubWelcomeTests):
-    """A kernel that has nothing else to say: its "starting" may come between a subscription and the welcome."""
-
-    __test__ = False
-    support_iopub_welcome = True
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        """Start the kernel, and hear the last that its start has to say."""
-        super().setUpClass()
-        other = cls.km.client()
-        other.start_channels()
-        try:
-            other.wait_for_ready(timeout=PATIENCE)
-            asked = other.kernel_info()
-            told: dict[str, Any] = {}
-            while (told.get("parent_header", {}).get("msg_id"), told.get("content")) != (asked, IDLE):
-                told = other.get_iopub_msg(timeout=PATIENCE)
-        finally:
-            other.stop_channels()
-
-
-class TestWelcomeLaunched(WelcomingKernel):
-    __test__ = True
-    kernel_name = "launched7"
-
-
-class TestWelcomeProvisioned(WelcomingKernel):
-    __test__ = True
-    kernel_name = "provisioned7"
