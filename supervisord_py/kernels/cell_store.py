@@ -79,41 +79,22 @@ class CellStore:
 
         Without a duration nobody saw it begin: it ended when its files say so, else at `ended_at`.
         """
-        from supervisord_py.kernels.render import what_was_raised
-
-        output, reply = await self._shown(sent), end.reply
-        written, unkept = output.end, output.unkept
-        if written is None and unkept is None and reply and not reply.lossy and reply.status is not CellStatus.ABORTED:
+        output, reply, ended_at = await self._shown(sent), end.reply, ended_at or time.time()
+        written = output.end
+        if written is None and reply and not reply.lossy and reply.status is not CellStatus.ABORTED:
             folder = self._config().cells_dir / sent.session
-            unkept = f"Output of this cell is lost, it was not kept: its files in {folder} were removed or not written."
-        status, error = end.status, end.error
-        if unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
-            status, error = CellStatus.ERROR, CellError("OutputNotKept", unkept)
-        count, ended_at = reply.execution_count if reply else None, ended_at or time.time()
-        if written is not None:
-            count = written.execution_count if count is None else count
-            if duration_seconds is None:
-                duration_seconds, ended_at = written.duration, max(sent.started_at, written.t)
-        if duration_seconds is None and status is not CellStatus.ABORTED:
+            lost = f"Output of this cell is lost, it was not kept: its files in {folder} were removed or not written."
+            output = replace(output, unkept=output.unkept or lost)
+        if duration_seconds is None and written is not None:
+            duration_seconds, ended_at = written.duration, max(sent.started_at, written.t)
+        if duration_seconds is None and end.status is not CellStatus.ABORTED:
             duration_seconds = ended_at - sent.started_at
-        shown = ("text", "outputs", "truncated", "artifact", "total_bytes", "total_lines", "shown_bytes")
-        result = CellResult(
-            sent.id,
-            sent.title,
-            status,
-            error=what_was_raised(error, output.error),
-            duration_seconds=duration_seconds,
-            execution_count=count,
-            steps=end.steps,
-            lossy=bool(reply and reply.lossy) or unkept is not None,
-            notices=(*filter(None, [unkept]), *output.notices, *end.notices),
-            **{name: getattr(output, name) for name in shown},
-        )
+        result = _result(sent, end, output, duration_seconds)
         closing = kernel_rows.CellEnd(
-            status=status.value,
+            status=result.status.value,
             ended_at=ended_at,
             duration_seconds=duration_seconds,
-            execution_count=count,
+            execution_count=result.execution_count,
             total_bytes=result.total_bytes,
             truncated=result.truncated,
             lossy=result.lossy,
@@ -201,6 +182,30 @@ class CellStore:
             config = self._config()
             await retention.sweep(config.cells_dir, config.output, now=time.time(), running=running, known=known())
             await asyncio.sleep(SWEEP_SECONDS)
+
+
+def _result(sent: KernelCellRow, end: CellOutcome, output: CellOutput, duration_seconds: float | None) -> CellResult:
+    from supervisord_py.kernels.render import what_was_raised
+
+    reply, status, error = end.reply, end.status, end.error
+    if output.unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
+        status, error = CellStatus.ERROR, CellError("OutputNotKept", output.unkept)
+    count = reply.execution_count if reply else None
+    if count is None and output.end is not None:
+        count = output.end.execution_count
+    shown = ("text", "outputs", "truncated", "artifact", "total_bytes", "total_lines", "shown_bytes")
+    return CellResult(
+        sent.id,
+        sent.title,
+        status,
+        error=what_was_raised(error, output.error),
+        duration_seconds=duration_seconds,
+        execution_count=count,
+        steps=end.steps,
+        lossy=bool(reply and reply.lossy) or output.unkept is not None,
+        notices=(*filter(None, [output.unkept]), *output.notices, *end.notices),
+        **{name: getattr(output, name) for name in shown},
+    )
 
 
 def _outcome(log: CellLog, kernel_end: End, *, is_shell: bool) -> CellOutcome:

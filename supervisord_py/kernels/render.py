@@ -66,6 +66,10 @@ class _Part(Struct, eq=False):
     words: bytes = b""
     output: Output | None = None
 
+    def read(self, log: CellLog, low: int, high: int) -> bytes:
+        """Return bytes of it, `low` and `high` counted from its beginning."""
+        return log.read(self.stream, self.start + low, high - low) if self.stream else self.words[low:high]
+
 
 class _Survey(Struct):
     """What the files of a cell tell."""
@@ -101,10 +105,9 @@ def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
             is_much = inline > INLINE_OUTPUTS * limits.inline_bytes
             allowed = min(limits.inline_bytes, INLINE_LATER_BYTES) if is_much else limits.inline_bytes
             inline += _fill(part, log, allowed, limits.preview_bytes)
-    if is_whole := sum(part.size for part in found.parts) <= limits.preview_bytes:
-        shown = [
-            (part, log.read(part.stream, part.start, part.size) if part.stream else part.words) for part in found.parts
-        ]
+    is_whole = sum(part.size for part in found.parts) <= limits.preview_bytes
+    if is_whole:
+        shown = [(part, part.read(log, 0, part.size)) for part in found.parts]
         lines = sum(data.count(b"\n") for part, data in shown if part.stream)
     else:
         lines = sum(_count_lines(log, stream, found.begin[stream], size) for stream, size in found.sizes.items())
@@ -211,10 +214,8 @@ def _head_and_tail(log: CellLog, limits: OutputLimits, parts: list[_Part], lines
         found, at = [], 0
         for part in parts:
             low, high = max(start - at, 0), min(end - at, part.size)
-            if low < high and part.stream:
-                found.append((part, log.read(part.stream, part.start + low, high - low)))
-            elif low < high or (not part.size and start <= at <= end):
-                found.append((part, part.words[low:high]))
+            if low < high or (not part.size and start <= at <= end):
+                found.append((part, part.read(log, low, max(low, high))))
             at += part.size
         return found
 
