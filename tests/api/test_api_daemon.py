@@ -5,37 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from typing import Any
 
-import pytest
 from jsonschema_rs import meta
 
 from api.api_rig import DEADLINE, STDERR, Output, Rig
-from supervisord_py.api import app
 from supervisord_py.api.openapi import openapi_document
 from supervisord_py.api.routes import ROUTES
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
-from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.process.model import Reason
-
-
-async def checks(rig: Rig) -> dict[str, dict[str, Any]]:
-    status, document, _ = await rig.get("/api/doctor")
-    assert (status, document["schema"]) == (200, "px.doctor/1")
-    return {check["name"]: check for check in document["checks"]}
-
-
-async def test_doctor_checks_everything_and_every_trouble_has_a_repair(rig: Rig) -> None:
-    rig.add_tool("x")
-    found = await checks(rig)
-    assert set(found) >= {
-        "ledger", "log", "config", "kill_rung", "memory_rung", "interrupted", "tools", "open_files", "disk",
-        "mode:pxd.sock", "mode:run", "mode:state", "uv", "service_unit",
-    }  # fmt: skip
-    assert {check["status"] for check in found.values()} <= {"ok", "warn", "fail"}
-    assert all(check["repair"] for check in found.values() if check["status"] != "ok")
-    assert found["mode:pxd.sock"]["status"] == "ok"
 
 
 async def test_waiting_ends_with_the_event_that_changed_the_state(rig: Rig) -> None:
@@ -53,17 +31,6 @@ async def test_waiting_ends_with_the_event_that_changed_the_state(rig: Rig) -> N
     assert status == 200
     assert document == {"schema": "px.wait/1", "unit": "tool:x", "state": "ready", "reason": None, "ok": True}
     assert len(rig.context.events._subscriptions) == before
-
-
-async def test_a_wait_ends_when_the_daemon_does(rig: Rig) -> None:
-    rig.add_tool("x")
-    waiting = asyncio.create_task(rig.get("/api/units/x/wait?for=ready"))
-    async with asyncio.timeout(DEADLINE):
-        while not rig.context.events._subscriptions:
-            await asyncio.sleep(0.01)
-    rig.runner.app[app.LIVE].closing.set()
-    status, problem, _ = await waiting
-    assert (status, problem["kind"]) == (503, "shutdown")
 
 
 async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:
@@ -102,20 +69,6 @@ async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:
     assert "exit code 3" in document["summary"]
     assert document["next_step"] == "pxctl logs tool:x --stderr"
     assert document["instance"]["code"] == 3
-
-
-@pytest.mark.parametrize("facts", [{}, {"enabled": False}, {"queued": 1}, {"config_error": "no"}])
-async def test_why_a_pipe_that_does_not_run_tells_of_its_last_execution(rig: Rig, facts: dict[str, Any]) -> None:
-    publish, unit = rig.context.events.publish, "pipe:digest"
-    publish("execution_cancelled", unit, Reason.CANCELLED, execution=360)
-    queued = publish("execution_queued", unit, execution=361)
-    started = publish("execution_started", unit, instance="i.2", cause=queued, execution=361)
-    ended = publish("execution_completed", unit, instance="i.2", cause=started, execution=361)
-    publish("pipe_disabled", unit)
-    rig.pipes.put(last_status=Status.COMPLETED, **facts)
-    document = (await rig.get(f"/api/units/{unit}/why"))[1]
-    assert [event["id"] for event in document["chain"]] == [queued, started, ended]
-    assert document["reason"] is None, "it completed"
 
 
 async def test_why_a_kernel_that_was_started_anew_tells_how_the_one_before_ended(rig: Rig) -> None:

@@ -41,17 +41,6 @@ async def test_bytes_that_are_no_text_are_given_as_base64(rig: Rig, output: Outp
     assert base64.b64decode(item["base64"]) == b"\xff\x00ok"
 
 
-async def test_following_crosses_rotation(rig: Rig, output: Output) -> None:
-    output.write(b"old\n")
-    async with rig.client.get("/api/units/x/logs?follow=1&lines=1") as answer:
-        assert await take(answer, 4) == b"old\n"
-        output.write(b"more\n")
-        assert await take(answer, 5) == b"more\n"
-        output.rotate()
-        output.write(b"rotated\n")
-        assert await take(answer, 8) == b"rotated\n"
-
-
 async def test_a_silent_sse_stream_gives_signs_of_life(short_tmp: Path) -> None:
     from api.api_rig import api_rig
 
@@ -93,17 +82,6 @@ async def next_line(answer: aiohttp.ClientResponse) -> dict[str, Any]:
     async with asyncio.timeout(DEADLINE):
         parsed: dict[str, Any] = json.loads(await answer.content.readline())
         return parsed
-
-
-async def test_after_and_limit_page_through_the_past(rig: Rig) -> None:
-    ids = [rig.context.events.publish("tick", n=n) for n in range(10)]
-    await rig.context.ledger.flush()
-    _, content, _ = await rig.get(f"/api/events?after={ids[3]}&limit=3")
-    assert [event["id"] for event in lines(content)] == ids[4:7]
-    _, content, _ = await rig.get("/api/events?limit=2")
-    assert [event["id"] for event in lines(content)] == ids[8:]
-    _, content, _ = await rig.get("/api/events?after=0")
-    assert [event["id"] for event in lines(content)] == ids
 
 
 async def test_what_was_told_is_there_again_although_it_is_not_written_yet(rig: Rig) -> None:

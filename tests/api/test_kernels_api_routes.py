@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
-from api.api_rig import Rig, until
+from api.api_rig import Rig
 from api.kernel_fakes import key_of
 from supervisord_py.kernels.cell import KernelStarting, Notice, Queued
 from supervisord_py.kernels.session import BackendName, StartRequest
@@ -91,13 +90,3 @@ async def test_a_start_tells_what_is_built_and_ends_with_the_session(rig: Rig) -
     kernel = (await rig.get(f"{PATH}/{SESSION}"))[1]
     assert last == {"event": "done", "result": kernel}
     assert kernel["schema"] == "px.kernel/1"
-
-
-async def test_a_start_goes_on_without_its_client(rig: Rig) -> None:
-    rig.kernels.told, rig.kernels.gate = BUILT, asyncio.Event()
-    async with rig.client.post(PATH, json={}, headers=NDJSON) as answer:
-        await answer.content.readline()
-        answer.close()
-    rig.kernels.gate.set()
-    await until(lambda: rig.kernels.views)
-    assert rig.kernels.cancelled == 0
