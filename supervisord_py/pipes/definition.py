@@ -111,8 +111,9 @@ def parse_pattern(text: str) -> EventPattern:
         hint = f"write for example `{name}:NAME`, or `{name}:*` for any"
         raise ScheduleError(f"{shown(text.strip())} does not say of what", hint=hint)
     near = nearest(name, PUBLISHED, 0.85)
-    if colon and near and near != name:
-        raise ScheduleError(f"{shown(name)} is no event that happens here", hint=f"did you mean `{near}:{subject}`?")
+    if near and near != name:
+        meant = f"{near}:{subject}" if colon else near
+        raise ScheduleError(f"{shown(name)} is no event that happens here", hint=f"did you mean `{meant}`?")
     return EventPattern(name, subject if colon else None)
 
 
@@ -353,7 +354,7 @@ class _Header:
             self._complain(("schedule_config",), "must be a map, not text", hint)
             config = None
         if config:
-            text = f"{{{', '.join(f'{key}: {_flat(value)}' for key, value in config.items())}}}"
+            text = ", ".join(f"{key}: {value}" for key, value in config.items())
             path = ("schedule_config",)
         try:
             parsed = parse_schedule(text, config, timezone=fields.get("timezone"))
@@ -387,10 +388,7 @@ class _Header:
                 elif key != "events":
                     self._complain(("trigger", key), "is not known", hint, at_key=True)
             value, path = value.get("events"), ("trigger", "events")
-        for index, each in enumerate(value if isinstance(value, list) else [value]):
-            word = each
-            if isinstance(each, dict) and len(each) == 1 and isinstance(next(iter(each.values())), str):
-                word = ":".join(*each.items()).strip()  # `- pipe_completed: x` is a map to YAML
+        for index, word in enumerate(value if isinstance(value, list) else [value]):
             where = (*path, index) if isinstance(value, list) else path
             if word is None or word == "":
                 continue
@@ -402,18 +400,11 @@ class _Header:
                 try:
                     pattern = parse_pattern(word)
                 except ScheduleError as error:
-                    self._complain(where, error.detail, error.hint or hint)
+                    self._complain(where, error.detail, error.hint)
                     continue
-                self._doubt_event(pattern, own_name)
+                if pattern.event in PIPE_EVENTS and pattern.subject == own_name:
+                    self.warnings.append(f"trigger: {pattern.text!r} is this pipe itself, which never starts itself")
                 yield pattern
-
-    def _doubt_event(self, pattern: EventPattern, own_name: str) -> None:
-        near = nearest(pattern.event, PUBLISHED, 0.8)
-        if pattern.event in PIPE_EVENTS and pattern.subject == own_name:
-            self.warnings.append(f"trigger: {pattern.text!r} is this pipe itself, which never starts itself")
-        elif near is not None and pattern.event not in PUBLISHED:
-            said = f"trigger: nobody publishes {pattern.event!r} by itself; did you mean {near!r}?"
-            self.warnings.append(said)
 
     def _doubt(self, key: str, value: Any) -> None:
         """Warn of a key that has no effect, where it promises something or looks like a slip of the pen."""
@@ -423,7 +414,3 @@ class _Header:
         elif (near := nearest(key, USED, 0.8)) is not None:
             line, _ = self._header.place((key,))
             self.warnings.append(f"line {line}: {shown(key)} has no effect; did you mean {near!r}?")
-
-
-def _flat(value: Any) -> str:
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
