@@ -24,6 +24,7 @@ from pxctl import output, paths
 from pxctl.client import Answer, Client, Document, Exit, Failure, Silent, usage
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
+_MOMENTS = {"next_run", "last_run", "last_used", "last_success", "not_before", "context_start", "context_end"}
 
 
 class Invocation:
@@ -131,6 +132,23 @@ class Invocation:
         for name, value in known:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             self.print(f"{name:{widest}}  {output.clean(text)}")
+
+    def print_members(self, document: Document, **more: object) -> None:
+        """Write what a document says on a line or less for each member, and `more`, as `print_facts` does."""
+        facts: list[tuple[str, object]] = []
+        for name, value in {**document, **more}.items():
+            label = name.removesuffix("_seconds").removesuffix("_ms").removesuffix("_bytes")
+            if name.endswith("_at") or name in _MOMENTS:
+                facts.append((label, self.moment(value)))
+            elif name.endswith(("_seconds", "_ms")):
+                facts.append((label, output.duration(value / 1000 if value and name.endswith("_ms") else value)))
+            elif name.endswith("_bytes"):
+                facts.append((label, output.size(value)))
+            elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+                facts.append((label, ", ".join(value)))
+            elif name != "schema" and not isinstance(value, list | dict) and "\n" not in str(value):
+                facts.append((label, value))
+        self.print_facts(facts)
 
     def print_saved(self, path: object, size: int, content_type: str, **facts: object) -> None:
         """Say that an answer was saved in a file."""

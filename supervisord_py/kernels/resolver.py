@@ -173,7 +173,7 @@ class Resolution:
             return await self._bash()
         if request.language != PYTHON:
             message = f"cells are in {PYTHON} or {BASH}, not in {request.language[:40]!r}"
-            hint = f"say {PYTHON} or {BASH}, or name a kernelspec: `pxctl kernel specs`"
+            hint = f"say {PYTHON} or {BASH}, or name a kernelspec: `jupyter kernelspec list`"
             raise refused("/language", message, hint)
         if request.backend is BackendName.GATEWAY_EXTERNAL:
             return self._elsewhere()

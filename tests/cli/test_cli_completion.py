@@ -16,13 +16,11 @@ import pytest
 from click.testing import CliRunner
 
 from cli.bin_house import House
-from cli.fake_daemon import FakeDaemon, document, until_client_leaves
+from cli.fake_daemon import FakeDaemon, document
 from cli.px import DEADLINE, REPOSITORY, until
 from pxctl.app import root
-from pxctl.completion import LIMIT_SECONDS
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Iterator
 
     from cli.px import Px
@@ -69,41 +67,9 @@ def test_live_names(px: Px, daemon: FakeDaemon) -> None:
     assert offers(px, ["beta"], "events", "--unit", "be")
 
 
-def test_pipes_executions_and_statuses(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/pipes", document({"pipes": [{"name": "digest"}, {"name": "diary"}, {"name": "12th"}]}))
-    daemon.on("GET /api/executions", document({"executions": [{"id": 12}, {"id": 9}]}))
-    assert offers(px, ["digest", "diary"], "pipe", "run", "di")
-    assert offers(px, ["pipe:digest"], "pipe", "enable", "pipe:dig")
-    assert offers(px, ["12"], "pipe", "retry", "1")
-    assert offers(px, ["digest"], "pipe", "tail", "dig")
-    assert offers(px, ["9"], "pipe", "output", "9")
-    assert complete(px, "pipe", "runs", "--status", "c") == ["completed", "cancelled"]
-    assert complete(px, "pipe", "en") == ["enable"]
-
-
 def test_nobody_there_is_no_error_and_starts_nothing(px: Px) -> None:
     assert complete(px, "run", "a", PX_AUTOSTART="1") == []
     assert not (px.folder / "px").exists()
-
-
-def test_a_slow_daemon_is_given_up_silently(px: Px, daemon: FakeDaemon) -> None:
-    def drip(_: object, connection: socket.socket) -> None:
-        connection.settimeout(0.02)
-        for byte in b"HTTP/1.1 200 OK\r\n" * 1000:
-            try:
-                connection.sendall(bytes([byte]))
-                connection.recv(1)
-                return
-            except TimeoutError:
-                continue
-
-    daemon.on("GET /api/tools", drip)
-    began = time.monotonic()
-    assert complete(px, "run", "a") == []
-    assert time.monotonic() - began < 30, "a byte at a time would take 340 s"
-    assert LIMIT_SECONDS <= 0.1
-    daemon.on("GET /api/tools", lambda _, connection: until_client_leaves(connection))
-    assert complete(px, "run", "a") == []
 
 
 def in_bash(px: Px, line: str) -> list[str]:

@@ -63,15 +63,6 @@ def test_what_waits_for_an_answer_ends(px: Px, daemon: FakeDaemon, arguments: st
     assert b"Traceback" not in err
 
 
-def test_a_stop_that_is_no_longer_waited_for_is_said_to_go_on(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/units/stop", silent)
-    process = px.popen("stop", "tool:a")
-    daemon.await_request("POST /api/units/stop")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=DEADLINE)
-    assert (process.returncode, err) == (1, b"\npxctl: detached; tool:a goes on stopping\n")
-
-
 @pytest.mark.parametrize("arguments", ["exec -", "run a --input -"])
 def test_what_reads_its_input_ends_the_same_way(px: Px, arguments: str) -> None:
     process = px.popen(*arguments.split(), stdin=subprocess.PIPE)

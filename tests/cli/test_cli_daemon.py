@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from beside import beside
-from cli.fake_daemon import FakeDaemon, document, problem
+from cli.fake_daemon import FakeDaemon, document
 from cli.px import until
 
 if TYPE_CHECKING:
@@ -94,13 +94,6 @@ def test_a_state_directory_that_another_daemon_holds_is_told(house: House) -> No
     assert "another daemon (pid 4711) already holds" in ended.err
 
 
-def test_a_log_that_cannot_be_written_is_an_error(house: House) -> None:
-    (house.px.folder / "px").write_text("in the way")
-    ended = house("daemon", "start")
-    assert ended.code == 1
-    assert "cannot write the daemon's log" in ended.err
-
-
 def test_no_pxd_anywhere(px: Px) -> None:
     code = "import sys; sys.executable = '/no/python'; from pxctl.main import main; sys.exit(main(['daemon', 'start']))"
     ended = px(argv=[sys.executable, "-c", code], PATH="/nowhere")
@@ -147,13 +140,6 @@ def test_a_restart_that_does_not_happen_exits_7(house: House) -> None:
     assert ended.code == 7
 
 
-def test_restarting_what_does_not_run_starts_it(house: House) -> None:
-    ended = house("daemon", "restart")
-    assert ended.code == 0
-    assert "starting it" in ended.err
-    assert len(house.calls) == 1
-
-
 def test_daemon_status_exits_3_when_there_is_none(px: Px, daemon: FakeDaemon) -> None:
     facts = {
         "version": "1",
@@ -176,30 +162,6 @@ def test_daemon_status_exits_3_when_there_is_none(px: Px, daemon: FakeDaemon) ->
     ended = px("daemon", "status", PX_SOCKET="/nowhere")
     assert (ended.code, ended.out) == (3, b"")
     assert px("daemon", "status", "--json", PX_SOCKET="/nowhere").json()["exit_code"] == 3
-
-
-def test_reload_says_what_changed(px: Px, daemon: FakeDaemon) -> None:
-    report = {
-        "schema": "px.reload/1",
-        "changed": ["tools.x: 1 -> 2"],
-        "needs_restart": ["api.listen"],
-        "warnings": ["odd"],
-    }
-    daemon.on("POST /api/daemon/reload", document(report))
-    ended = px("daemon", "reload")
-    assert ended.lines == ["changed: tools.x: 1 -> 2", "needs `pxctl daemon restart`: api.listen"]
-    assert ended.err == "warning: odd\n"
-    assert px("daemon", "reload", "-q").out == b""
-    assert px("daemon", "reload", "--json").json() == report
-    daemon.on(
-        "POST /api/daemon/reload",
-        document({}),
-        problem(422, "config_error", 2, errors=[{"file": "pxd.toml", "message": "bad"}]),
-    )
-    assert "nothing changed" in px("daemon", "reload").text
-    ended = px("daemon", "reload")
-    assert ended.code == 2
-    assert "pxd.toml: bad" in ended.err
 
 
 def test_config_is_asked_of_pxd_itself(house: House) -> None:

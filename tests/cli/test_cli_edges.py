@@ -34,12 +34,6 @@ def status_with(closed: str, px: Px) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(shell, env=px.environment(), capture_output=True, check=False)
 
 
-def test_a_closed_stderr_is_no_reason_to_fail(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document({"units": []}))
-    done = status_with("2>&-", px)
-    assert (done.returncode, done.stdout) == (0, b"")
-
-
 def test_a_closed_stdout_is_told_and_nothing_goes_to_the_daemon_instead(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/status", document({"units": [{"unit": "tool:a", "state": "ready"}]}))
     done = status_with("<&- >&-", px)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import signal
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import DEADLINE, FakeDaemon, Request, document, ndjson, problem, reply, until_client_leaves
+from cli.fake_daemon import FakeDaemon, Request, document, ndjson, problem, reply
 
 if TYPE_CHECKING:
     import socket
@@ -21,7 +17,6 @@ if TYPE_CHECKING:
 ROUTE = "POST /api/kernels/default/execute"
 CELL = "0123456789abcdef"
 KERNEL = "default-3fa9c1"
-PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 
 
 def started(index: int = 0, **members: Any) -> dict[str, Any]:
@@ -30,10 +25,6 @@ def started(index: int = 0, **members: Any) -> dict[str, Any]:
 
 def out(text: str, stream: str = "stdout") -> dict[str, Any]:
     return {"event": "output", "id": CELL, "stream": stream, "offset": 0, "text": text}
-
-
-def shown(mime: str, value: Any, kind: str = "result", **members: Any) -> dict[str, Any]:
-    return {"event": kind, "id": CELL, "data": {mime: value}, "metadata": {}, **members}
 
 
 def cell(status: str = "ok", **members: Any) -> dict[str, Any]:
@@ -128,11 +119,6 @@ def test_what_cannot_be_meant_is_refused_with_a_hint(
     assert daemon.seen == []
 
 
-def test_a_notebook_for_the_shell_is_refused(px: Px) -> None:
-    (px.folder / "x.ipynb").write_text("{}")
-    assert px("exec", "--bash", "-f", "x.ipynb").code == 2
-
-
 # -- inside of a cell -------------------------------------------------------------------------------------------------
 
 
@@ -176,27 +162,6 @@ def test_the_exit_code_is_that_of_the_call(
     as_json = px("exec", "1", "--json")
     assert (as_json.code, as_json.json(), as_json.err) == (code, result["result"], "")
     assert daemon.asked(ROUTE)[1].headers["accept"] == "application/json"
-
-
-def test_a_problem_at_the_end_of_the_stream_is_the_outcome(px: Px, daemon: FakeDaemon) -> None:
-    late = {
-        "type": "urn:px:problem:timed_out",
-        "status": 504,
-        "kind": "timed_out",
-        "detail": "too late",
-        "exit_code": 7,
-    }
-    daemon.on(ROUTE, ndjson({"event": "queued", "position": 1}, late, whole=False))
-    ended_call = px("exec", "1")
-    assert (ended_call.code, ended_call.err) == (7, "pxctl: cannot run kernel:default: too late\n")
-
-
-def test_a_shell_cell_exits_with_the_code_of_the_shell(px: Px, daemon: FakeDaemon) -> None:
-    died = {"name": "ExitCode", "value": "3", "traceback": []}
-    result = done("error", "The cell failed (ExitCode).", cells=[cell("error", error=died)])
-    daemon.on(ROUTE, ndjson(started(), ended("error", error=died), result))
-    ended_call = px("exec", "--bash", "exit 3")
-    assert (ended_call.code, ended_call.err) == (3, "ExitCode: 3\n")
 
 
 def test_a_traceback_goes_to_stderr_with_colours_only_where_they_are_wanted(px: Px, daemon: FakeDaemon) -> None:
@@ -250,29 +215,4 @@ def test_later_cells_of_a_script_are_not_run_by_a_new_control_plane(px: Px, daem
 # -- Ctrl-C -----------------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_closes_the_connection_of_a_call_for_one_document(px: Px, daemon: FakeDaemon) -> None:
-    left = threading.Event()
-
-    def run(_: Request, connection: socket.socket) -> None:
-        until_client_leaves(connection)
-        left.set()
-
-    daemon.on(ROUTE, run)
-    process = px.popen("exec", "1", "--json")
-    daemon.await_request(ROUTE)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=DEADLINE)
-    assert left.wait(DEADLINE)
-    assert process.returncode == 1
-    assert json.loads(output)["kind"] == "cancelled"
-
-
 # -- notebooks --------------------------------------------------------------------------------------------------------
-
-
-def test_a_notebook_that_is_not_saved_says_how(px: Px, daemon: FakeDaemon) -> None:
-    (px.folder / "x.ipynb").write_text("{}")
-    daemon.on(ROUTE, ndjson(started(count=1), ended(), done(notebook="{}")))
-    ended_call = px("exec", "-f", "x.ipynb")
-    assert "pxctl exec -f x.ipynb -o FILE" in ended_call.err
-    assert (px.folder / "x.ipynb").read_text() == "{}"

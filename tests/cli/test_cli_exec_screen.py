@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import os
 import re
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.fake_daemon import ndjson, pausing
+from cli.fake_daemon import ndjson
 from cli.px import without_spinner
 from pxctl.shown import Shaper
 
@@ -74,15 +73,6 @@ def test_a_picture_is_saved_in_a_private_folder_and_named(px: Px, daemon: FakeDa
     assert sorted(os.listdir(folder)) == [path.name, "holiday.png"], "old ones of ours go"
 
 
-def test_a_picture_that_cannot_be_saved_does_not_end_the_call(px: Px, daemon: FakeDaemon) -> None:
-    (px.folder / "px").mkdir()
-    (px.folder / "px" / "pictures").write_text("in the way")
-    picture = display("image/png", base64.b64encode(PICTURE).decode())
-    seen = shown(px, daemon, started(), picture, out("goes on\n"), ended(), done())
-    assert "cannot write" in seen
-    assert seen.endswith("goes on\n")
-
-
 def test_a_display_that_is_updated_is_shown_as_it_is_at_last(px: Px, daemon: FakeDaemon) -> None:
     first = display("text/plain", "0 %", display_id="d")
     updates = [display("text/plain", f"{at} %", display_id="d", update=True) for at in (50, 100)]
@@ -114,14 +104,3 @@ def test_nothing_that_is_shown_steers_the_terminal_however_it_is_cut(text: str, 
     assert not re.search(r"\x1b(?!\[[0-9;:]*m)", seen)
     assert colour or "\x1b" not in seen
     assert seen == "" or seen.endswith("\n")
-
-
-def test_what_is_waited_for_is_told_and_erased(px: Px, daemon: FakeDaemon) -> None:
-    go_on = threading.Event()
-    starting = {"event": "starting", "kernel": KERNEL, "interpreter": "py"}
-    daemon.on(ROUTE, pausing(go_on, [starting], [started(), out("out\n"), ended(), done()]))
-    with px.terminal("exec", "1") as screen:
-        screen.see("starting the kernel…")
-        go_on.set()
-        assert screen.end() == 0
-        assert without_spinner(screen.text) == "out\n"

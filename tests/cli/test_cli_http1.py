@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cli.fake_daemon import chunked, reply
 from pxctl import client
-from pxctl.client import Exchange, Failure, Interrupted, Unreachable
+from pxctl.client import Exchange, Failure, Interrupted
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -80,16 +80,3 @@ def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(pieces: list[b
 def test_what_is_not_http_is_refused(raw: bytes) -> None:
     with pytest.raises(Failure, match="is not pxd"):
         parse([raw])
-
-
-def test_a_full_queue_is_unreachable_not_for_ever(short_tmp: object) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{short_tmp}/full")
-        listener.listen(0)
-        waiting: list[Exchange] = []
-        try:
-            with pytest.raises(Unreachable, match="queue has been full"):
-                waiting.extend(Exchange(f"{short_tmp}/full", timeout=1, connect_timeout=0.05) for _ in range(20))
-        finally:
-            for one in waiting:
-                one.close()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, Request, document, ndjson, pausing, reply, results
+from cli.fake_daemon import FakeDaemon, document, ndjson, pausing, results
 from cli.px import without_spinner
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
     from cli.px import Px
 
 ID = "default-3fa9c1"
@@ -93,59 +89,7 @@ def test_a_session_of_another_folder_is_steered_by_its_folder(px: Px, daemon: Fa
     assert (ended.code, "no session of /nowhere" in ended.err) == (4, True)
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        ({"running": None, "steps": []}, "no cell is running"),
-        ({"running": None, "steps": [{"action": "sigint", "detail": None}]}, "no cell is running"),
-        (
-            {"running": None, "steps": [{"action": "end_start", "detail": "its start was ended"}]},
-            "no cell is running: its start was ended",
-        ),
-        ({"running": "c1", "steps": []}, "cell c1: asked to end"),
-        ({"running": "c1", "steps": [{"action": "sigint"}, {"action": "sigterm"}]}, "cell c1: sigint, sigterm"),
-    ],
-)
-def test_interrupt_tells_what_it_did(px: Px, daemon: FakeDaemon, answer: dict[str, Any], words: str) -> None:
-    on_kernel(daemon)
-    daemon.on(f"POST /api/kernels/{ID}/interrupt", document({"kernel": ID, **answer}))
-    assert px("kernel", "interrupt", "default").text == f"kernel:{ID} {words}\n"
-    assert px("kernel", "interrupt", "default", "--json").json()["kernel"] == ID
-    assert px("kernel", "interrupt", "default", "-q").text == ("c1\n" if answer["running"] else "")
-
-
-@pytest.mark.parametrize("state", ["stopped", "failed"])
-def test_an_interrupt_of_a_session_without_a_process_exits_3(px: Px, daemon: FakeDaemon, state: str) -> None:
-    on_kernel(daemon)
-    answer = {"kernel": ID, "running": None, "steps": [], "state": state}
-    daemon.on(f"POST /api/kernels/{ID}/interrupt", document(answer))
-    ended = px("kernel", "interrupt", "default")
-    assert (ended.code, ended.out) == (3, b"")
-    assert f"it is {state}: there is no process to interrupt" in ended.err
-    assert px("kernel", "interrupt", "default", "--json").json()["kind"] == "inactive"
-
-
 # -- attach -----------------------------------------------------------------------------------------------------------
-
-
-def test_attach_without_a_terminal_prints_the_command(px: Px, daemon: FakeDaemon) -> None:
-    on_kernel(daemon, connection_file="/run/k/with space.json")
-    command = px("kernel", "attach", "default").text
-    assert command.endswith("--existing '/run/k/with space.json'\n")
-    answer = px("kernel", "attach", "default", "--json").json()
-    assert answer["connection_file"] == "/run/k/with space.json"
-    assert answer["command"][1:] == ["--existing", "/run/k/with space.json"]
-
-
-def test_attach_runs_the_console_on_a_terminal(
-    px: Px, daemon: FakeDaemon, require: Callable[[object, str], None]
-) -> None:
-    require(importlib.util.find_spec("jupyter_console"), "needs jupyter_console")
-    on_kernel(daemon, connection_file=str(px.folder / "gone.json"))
-    with px.terminal("kernel", "attach", "default") as screen:
-        assert screen.end() != 0
-        assert "Could not find existing kernel connection file" in screen.text
-        assert "pxctl: " not in screen.text
 
 
 @pytest.mark.parametrize(
@@ -209,58 +153,3 @@ def test_a_build_that_fails_while_it_is_told_is_a_failure(px: Px, daemon: FakeDa
     daemon.on("POST /api/kernels", ndjson(BUILDING))
     ended = px("kernel", "start", "work")
     assert (ended.code, "ended before the kernel was ready" in ended.err) == (1, True)
-
-
-CELLS = [
-    {"id": f"c{at}", "title": "t" if at else None, "code": "x = 1\n" * 99, "status": "ok", "execution_count": at,
-     "duration_seconds": 0.5, "total_bytes": 3, "started_at": "2026-01-01T00:00:00Z"}
-    for at in range(3)
-]  # fmt: skip
-
-
-def test_cells_lists_what_was_run(px: Px, daemon: FakeDaemon) -> None:
-    on_kernel(daemon)
-    daemon.on(f"GET /api/kernels/{ID}/cells", document({"schema": "px.cells/1", "kernel": ID, "cells": CELLS}))
-    lines = px("kernel", "cells", "default").lines
-    assert [line.split()[0] for line in lines] == ["CELL", "c0", "c1", "c2"]
-    assert "t: x = 1 x = 1" in lines[2]
-    assert all(len(line) < 300 for line in lines)
-    assert px("kernel", "cells", "default", "-n", "1", "-q").text == "c2\n"
-    assert [cell["id"] for cell in px("kernel", "cells", "default", "-n", "2", "--json").json()["cells"]] == [
-        "c1",
-        "c2",
-    ]
-
-
-def pages(content: bytes, *, complete: bool = True) -> Any:
-    def answer(request: Request, connection: socket.socket) -> None:
-        offset, limit = int(request.arguments["offset"]), int(request.arguments["limit"])
-        page = content[offset : offset + min(limit, 1000)]
-        at_end = complete and offset + len(page) >= len(content)
-        more = f"X-Offset: {offset}\r\nX-Total-Bytes: {len(content)}\r\nX-Complete: {str(at_end).lower()}\r\n"
-        connection.sendall(reply(page, content_type="application/octet-stream", more=more))
-
-    return answer
-
-
-def test_output_of_a_running_cell_says_where_to_go_on(px: Px, daemon: FakeDaemon) -> None:
-    on_kernel(daemon)
-    daemon.on(f"GET /api/kernels/{ID}/cells/c/output", pages(b"so far", complete=False))
-    ended = px("kernel", "output", "default", "c")
-    assert (ended.out, ended.err) == (b"so far", "pxctl: 6 of 6 bytes so far; go on with --offset 6\n")
-    facts = px("kernel", "output", "default", "c", "--json").json()
-    assert (facts["text"], facts["complete"], facts["total_bytes"]) == ("so far", False, 6)
-
-
-def test_a_pattern_interrupts_what_runs_of_it(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units", document({"units": [{"unit": f"kernel:e{at}-a"} for at in (1, 2, 3)]}))
-    for at, state in ((1, "busy"), (2, "stopped"), (3, "idle")):
-        answer = {"kernel": f"e{at}-a", "running": "c1" if at == 1 else None, "steps": [], "state": state}
-        daemon.on(f"POST /api/kernels/e{at}-a/interrupt", document(answer))
-    ended = px("kernel", "interrupt", "e*")
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.lines == ["kernel:e1-a cell c1: asked to end", "kernel:e3-a no cell is running"]
-    told = px("kernel", "interrupt", "e*", "--json").json()
-    assert [one["kernel"] for one in told["interrupts"]] == ["e1-a", "e3-a"]
-    daemon.on("GET /api/units", document({"units": [{"unit": "kernel:e2-a"}]}))
-    assert px("kernel", "interrupt", "e*").code == 3

@@ -118,13 +118,3 @@ def test_cancel_takes_ids_and_pipes(px: Px, daemon: FakeDaemon) -> None:
     assert (px("pipe", "cancel", "diary").code, px("pipe", "cancel", "diary").err) == (
         0, "nothing runs and nothing waits\n"
     )  # fmt: skip
-
-
-def test_cancel_all_asks_for_every_pipe_of_the_queue_at_once(px: Px, daemon: FakeDaemon) -> None:
-    group = {"group": "manual", "running": [execution(12, "running")], "waiting": [execution(13, pipe_name="diary")]}
-    daemon.on("GET /api/pipes/queue", document({"groups": [group]}))
-    answer = {"executions": [execution(13, "cancelled")]}
-    daemon.on(STOP, results(pipe__diary=answer, pipe__digest={"executions": [execution(12, "cancelled")]}))
-    assert px("pipe", "cancel", "--all", "-q").lines == ["13", "12"]
-    assert daemon.asked(STOP)[0].query == [("unit", "pipe:diary"), ("unit", "pipe:digest")]
-    assert px("pipe", "cancel").code == px("pipe", "cancel", "--all", "12").code == 2

@@ -45,36 +45,6 @@ def test_list_shows_each_pipe_in_its_state(px: Px, daemon: FakeDaemon) -> None:
     assert px("pipe", "list").err == "no pipes yet; add one: pxctl pipe add example:disk-digest\n"
 
 
-def test_show_tells_the_facts_and_json_everything(px: Px, daemon: FakeDaemon) -> None:
-    decided = {"at": LONG_AGO, "text": "waits"}
-    it = pipe(
-        last_decision=decided, average_duration_seconds=61.5, warnings=["odd"], presets=["a", "*"], rendered="Time: x"
-    )
-    daemon.on("GET /api/pipes/digest", document(it))
-    facts = dict(line.split("  ", 1) for line in px("pipe", "show", "pipe:digest").lines)
-    shown = {name: value.strip() for name, value in facts.items()}
-    assert (shown["presets"], shown["average_duration"], shown["warning"]) == ("a, *", "1m01s", "odd")
-    assert shown["last decision"] == f"{LONG_AGO}: waits"
-    assert "muted" not in shown
-    assert px("pipe", "show", "digest", "--json").json() == it
-    assert px("pipe", "show", "digest", "-q").text == "digest\n"
-
-
-def test_next_explains(px: Px, daemon: FakeDaemon) -> None:
-    report = {
-        "schema": "px.next/1", "name": "digest", "schedule": "every 2h", "upcoming": ["2030-01-01T00:00:00Z"],
-        "sentences": ["now: waits", "next: Tue"], "last_decision": {"at": LONG_AGO, "text": "still running"},
-    }  # fmt: skip
-    daemon.on("GET /api/pipes/digest/next", document(report))
-    ended = px("pipe", "next", "digest", "-n", "1")
-    assert ended.lines[:3] == ["pipe:digest (every 2h)", "now: waits", "next: Tue"]
-    assert ended.lines[3].endswith("ago: still running")
-    assert daemon.seen[0].arguments == {"count": "1"}
-    assert px("pipe", "next", "digest", "-q").text == "2030-01-01T00:00:00Z\n"
-    daemon.on("GET /api/pipes/digest/next", document({**report, "last_decision": None}))
-    assert px("pipe", "next", "digest").lines[-1] == "last decision: none yet"
-
-
 CHECKS = {
     "schema": "px.pipe-validation/1",
     "pipe": "digest",
@@ -122,14 +92,6 @@ def test_runs_filters_and_pages(px: Px, daemon: FakeDaemon) -> None:
     assert ([one["id"] for one in told["executions"]], told["next_cursor"]) == ([9], 9)
     daemon.on("GET /api/executions", listed())
     assert px("pipe", "runs").err == "no such executions\n"
-
-
-def test_all_runs_are_read_page_after_page(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(
-        "GET /api/executions", listed(execution(9), cursor=9), listed(execution(8), cursor=8), listed(execution(7))
-    )
-    assert px("pipe", "runs", "--all", "-q").lines == ["9", "8", "7"]
-    assert [request.arguments.get("cursor") for request in daemon.seen] == [None, "9", "8"]
 
 
 def test_runs_of_several_pipes_are_merged(px: Px, daemon: FakeDaemon) -> None:

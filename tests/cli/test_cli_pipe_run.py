@@ -50,15 +50,6 @@ def test_run_follows_the_output_and_keeps_the_streams_apart(px: Px, daemon: Fake
     assert (quiet.code, quiet.text, quiet.err) == (0, "12\n", "")
 
 
-def test_a_time_that_was_cut_is_told_and_the_hint_names_what_cut_it(px: Px, daemon: FakeDaemon) -> None:
-    told = {"timeout_wanted_seconds": 600.0, "warnings": ["timeout: 600 s is cut to 3 s (x)"]}
-    late = execution(12, "timed_out", error_type="timeout", error_message="did not end within 3 s", **told)
-    ran(daemon, done(late)).on(RUN, document({**QUEUED, **told}, status="202 Accepted"))
-    ended = px("pipe", "run", "digest", "--timeout", "600")
-    assert (ended.code, ended.err.splitlines()[0]) == (7, "warning: timeout: 600 s is cut to 3 s (x)")
-    assert ended.err.splitlines()[-1].startswith("hint: raise pipes.timeout_max_seconds in pxd.toml")
-
-
 @pytest.mark.parametrize(
     ("status", "error", "hint"),
     [
@@ -90,15 +81,6 @@ def test_the_hint_names_the_cause(px: Px, daemon: FakeDaemon, facts: dict[str, A
     ran(daemon, done(execution(12, "failed", **facts)))
     daemon.on(LIST, listed(execution()))
     assert f"\nhint: {hint}" in px("pipe", "run", "digest").err
-
-
-def test_a_failure_that_is_tried_again_says_so(px: Px, daemon: FakeDaemon) -> None:
-    ran(daemon, done(execution(12, "failed", error_type="rate_limited")))
-    later = execution(13, "queued", retry_of=12, not_before="2026-11-21T12:00:00.000Z")
-    daemon.on(LIST, listed(later, execution()))
-    ended = px("pipe", "run", "digest")
-    assert ended.code == 1
-    assert "(rate_limited); it is tried again as execution 13\nhint: pxctl pipe tail -f 13\n" in ended.err
 
 
 def test_the_next_preset_is_followed_and_its_outcome_counts(px: Px, daemon: FakeDaemon) -> None:

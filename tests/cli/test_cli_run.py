@@ -26,10 +26,6 @@ SCHEMA = {
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 
-def tool(state: str = "ready") -> bytes:
-    return document({"schema": "px.tool/1", "name": "lorenz", "state": state, "input_schema": SCHEMA})
-
-
 def test_the_answer_comes_out_byte_for_byte(px: Px, daemon: FakeDaemon) -> None:
     raw = b'{"b":1.50 ,\n "a":"\xc3\xa9"}'
     daemon.on(RUN, chunked(raw[:7], raw[7:]))
@@ -39,16 +35,6 @@ def test_the_answer_comes_out_byte_for_byte(px: Px, daemon: FakeDaemon) -> None:
     assert all(request.path.endswith("/run") for request in daemon.seen), (
         "no schema is fetched when there is nothing to coerce"
     )
-
-
-def test_options_become_parameters(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(RUN, document({}))
-    px("run", "lorenz", "--timeout", "2.5", "--keep-alive", "-1")
-    px("run", "lorenz", "--keep-alive=0", "--timeout=30")
-    assert [request.arguments for request in daemon.seen] == [
-        {"timeout": "2.5", "keep_alive": "-1"},
-        {"timeout": "30", "keep_alive": "0"},
-    ]
 
 
 def test_a_lost_connection_is_retryable_and_not_retried(px: Px, daemon: FakeDaemon) -> None:
@@ -120,24 +106,6 @@ def test_a_stream_that_ends_in_a_problem_fails_with_it(px: Px, daemon: FakeDaemo
     assert "memory" in ended.err
 
 
-def test_an_error_item_of_the_tools_own_is_an_item(px: Px, daemon: FakeDaemon) -> None:
-    raw = b'event: error\ndata: {"message": "mine"}\n\nevent: error\ndata: not json\n\n'
-    daemon.on(STREAM, chunked(raw, content_type="text/event-stream"))
-    assert px("run", "lorenz", "--stream").lines == ['{"message": "mine"}', "not json"]
-
-
-def test_a_stream_that_breaks_off_keeps_what_came(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(STREAM, chunked(b"1\n", content_type="application/x-ndjson", ended=False))
-    ended = px("run", "lorenz", "--stream")
-    assert (ended.code, ended.out) == (1, b"1\n")
-    assert "lost" in ended.err
-
-
-def test_binary_goes_into_a_pipe_as_it_is(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(RUN, reply(PNG, content_type="image/png"))
-    assert px("run", "lorenz").out == PNG
-
-
 def test_binary_is_never_dumped_on_a_terminal(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(RUN, reply(PNG, content_type="image/png"))
     with px.terminal("run", "lorenz") as screen:
@@ -172,15 +140,6 @@ def test_an_image_is_saved_wherever_it_is(
     assert "saved out.png" in ended.err
 
 
-@pytest.mark.parametrize(
-    "raw", [b'{"a": "iVBORw0KGgo-not-base64", "b": "short"}', b'{"a": "data:x,plain text here"}', b"not json"]
-)
-def test_json_without_a_file_in_it_is_saved_as_it_came(px: Px, daemon: FakeDaemon, raw: bytes) -> None:
-    daemon.on(RUN, reply(raw))
-    assert px("run", "lorenz", "-o", "out.json").code == 0
-    assert (px.folder / "out.json").read_bytes() == raw
-
-
 @pytest.mark.parametrize(("unit", "command"), [("pipe:x", "pxctl pipe run x"), ("kernel:x", "pxctl exec --kernel x")])
 def test_a_unit_of_another_kind_is_answered_with_its_command(px: Px, unit: str, command: str) -> None:
     ended = px("run", unit)
@@ -201,14 +160,6 @@ def test_a_terminal_gets_json_indented(px: Px, daemon: FakeDaemon) -> None:
         assert screen.end() == 0
         assert '"a": [' in screen.text
         assert json.loads(screen.text) == {"a": [1], "é": 2}
-
-
-def test_json_that_is_none_cannot_steer_the_terminal(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(RUN, reply(b"\x1b[2Jhello"))
-    with px.terminal("run", "lorenz") as screen:
-        assert screen.end() == 0
-        assert "\x1b[2J" not in screen.text
-        assert "hello" in screen.text
 
 
 def test_the_tool_is_asked_for_and_run_on_one_connection(px: Px, daemon: FakeDaemon) -> None:

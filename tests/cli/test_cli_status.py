@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -76,13 +75,6 @@ def test_json_is_the_document_as_it_came(px: Px, daemon: FakeDaemon) -> None:
         assert px(*arguments).out == raw + b"\n"
 
 
-def test_nothing_held_says_what_to_do_on_stderr(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document(STATUS | {"units": []}))
-    ended = px("status")
-    assert (ended.code, ended.out) == (0, b"")
-    assert "pxctl tools add" in ended.err
-
-
 @pytest.mark.parametrize("state", ["failed", "stopping", "cold"])
 def test_what_is_not_up(px: Px, daemon: FakeDaemon, state: str) -> None:
     daemon.on("GET /api/status", document(STATUS | {"units": [UNIT | {"state": state, "reason": "memory_limit"}]}))
@@ -142,13 +134,6 @@ def test_a_read_is_asked_again_once_when_the_connection_is_lost(px: Px, daemon: 
     assert len(daemon.seen) == 2
 
 
-def test_an_answer_that_is_not_json_is_an_error(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", reply(b"<html>"))
-    ended = px("status")
-    assert ended.code == 1
-    assert "not JSON" in ended.err
-
-
 def status_into(stdout: Any, px: Px) -> subprocess.CompletedProcess[bytes]:
     argv, env = [sys.executable, "-m", "pxctl", "status"], px.environment()
     return subprocess.run(argv, stdout=stdout, stderr=subprocess.PIPE, env=env, check=False)
@@ -171,16 +156,6 @@ def test_a_full_disk_under_stdout_is_an_error(px: Px, daemon: FakeDaemon, requir
         done = status_into(full, px)
     assert done.returncode == 1
     assert b"No space left" in done.stderr
-
-
-def test_watching_with_json_is_one_line_each_time(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document(STATUS, more="X: y\r\n"))
-    process = px.popen("status", "--watch", "--interval", "0.1", "--json")
-    daemon.await_request("GET /api/status", 3)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert [json.loads(line)["schema"] for line in out.splitlines()[:2]] == ["px.status/1"] * 2
 
 
 def test_watching_survives_a_daemon_that_is_away(px: Px, daemon: FakeDaemon) -> None:
@@ -220,15 +195,6 @@ def test_version_names_both_sides(px: Px, daemon: FakeDaemon) -> None:
     assert px("version", "--json").json()["daemon"] is None
     assert "not running" in px("version").text
     daemon.start()
-
-
-def test_watching_redraws_in_place(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document(STATUS))
-    with px.terminal("status", "--watch", "--interval", "0.1") as screen:
-        screen.see("\x1b[4A")
-        screen.process.send_signal(signal.SIGINT)
-        assert screen.end() == 0
-        assert "control restarted 2x" in screen.text
 
 
 def test_eighty_columns_keep_the_next_run_beside_pin_and_reason(px: Px, daemon: FakeDaemon) -> None:

@@ -109,15 +109,6 @@ def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> N
     assert all("lines" not in one for one in arguments[1:])
 
 
-def test_a_broken_answer_without_following_is_an_error(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(LOGS, ndjson(piece(b"one\n", 0), ended=False))
-    assert px("logs", "a").code == 1
-    daemon.on(LOGS, chunked(b"not json\n", content_type=NDJSON))
-    assert px("logs", "a").code == 1
-    assert px("logs", "a", PX_SOCKET="/nowhere").code == 5
-    assert px("logs", "a", "-f", PX_SOCKET="/nowhere").code == 5
-
-
 def event(number: int, **more: Any) -> dict[str, Any]:
     return {"id": number, "time": "2026-11-21T10:00:00Z", "unit": "tool:a", "event": "ready", "reason": None} | more
 
@@ -156,12 +147,6 @@ def test_how_a_build_can_end(px: Px, daemon: FakeDaemon, raw: bytes, code: int, 
     assert ended.code == code
     assert words in ended.err + ended.text
     assert px("tools", "sync", "a", "--json").code == code
-
-
-def test_following_bears_no_other_problem(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(LOGS, ndjson(piece(b"one\n", 0)), problem(404, "unknown_unit", 4))
-    ended = px("logs", "a", "-f")
-    assert (ended.code, ended.out) == (4, b"one\n")
 
 
 def test_events_are_followed_after_the_last_one_seen(px: Px, daemon: FakeDaemon) -> None:

@@ -156,19 +156,6 @@ def test_new_and_add_name_what_they_made(px: Px, daemon: FakeDaemon) -> None:
     ]
 
 
-REMOVE = "DELETE /api/tools/a"
-
-
-@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
-def test_a_terminal_is_asked(px: Px, daemon: FakeDaemon, answer: str, code: int) -> None:
-    daemon.on(REMOVE, document({}))
-    with px.terminal("tools", "remove", "a") as screen:
-        screen.see("[y/N]")
-        screen.type(answer)
-        assert screen.end() == code
-    assert len(daemon.asked(REMOVE)) == (code == 0)
-
-
 CHECKS = [
     {"name": "disk", "status": "ok", "detail": "much is free", "repair": None},
     {"name": "uv", "status": "warn", "detail": "is not there", "repair": "pip install uv"},
@@ -205,8 +192,3 @@ def short_bin(px: Px) -> str:
     (folder / "pxd").write_text("#!/bin/sh\nexit 1\n")
     (folder / "pxd").chmod(0o755)
     return str(folder)
-
-
-def test_add_says_when_packages_are_to_be_installed(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/tools/add", document({"schema": "px.tool/1", "name": "a", "needs_sync": True}))
-    assert "pxctl tools sync a" in px("tools", "add", "example:a").err

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import signal
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from cli.fake_daemon import FakeDaemon, document, problem, problem_of, results, until_client_leaves
+from cli.fake_daemon import FakeDaemon, document, problem, problem_of, results
 
 if TYPE_CHECKING:
     from cli.px import Px
@@ -42,17 +39,6 @@ def test_one_failure_of_several_does_not_hide_the_others(px: Px, daemon: FakeDae
     assert told["schema"] == "px.stop/1"
     assert [unit["unit"] for unit in told["units"]] == ["tool:b"]
     assert told["failures"][0]["kind"] == "survivors"
-
-
-@pytest.mark.parametrize(("verb", "going"), [("start", "starting"), ("stop", "stopping")])
-def test_ctrl_c_detaches_and_says_what_goes_on(px: Px, daemon: FakeDaemon, verb: str, going: str) -> None:
-    daemon.on(f"POST /api/units/{verb}", lambda _, connection: until_client_leaves(connection))
-    process = px.popen(verb, "a", "tool:b")
-    daemon.await_request(f"POST /api/units/{verb}")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert f"detached; a, tool:b goes on {going}" in err.decode()
 
 
 def test_a_stop_that_takes_too_long_exits_7(px: Px, daemon: FakeDaemon) -> None:

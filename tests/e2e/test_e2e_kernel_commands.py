@@ -157,9 +157,3 @@ def test_the_history_is_listed_paged_and_exported_also_of_a_stopped_session(held
     assert [cell.source for cell in notebook.cells if cell.cell_type == "code"] == [cell["code"] for cell in cells]
     assert any(output["output_type"] == "error" for cell in notebook.cells for output in cell.get("outputs", []))
     assert json.loads(run(held, "kernel", "export", "past").stdout)["nbformat"] == 4
-
-
-def test_kernelspecs_are_listed(held: House) -> None:
-    ended = run(held, "kernel", "specs")
-    assert (ended.returncode, "python3" in ended.stdout) == (0, True)
-    assert json.loads(run(held, "kernel", "specs", "--json").stdout)["kernelspecs"]["python3"]["spec"]["argv"]

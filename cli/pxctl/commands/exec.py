@@ -173,7 +173,12 @@ class Call:
 @click.option(
     "--kernel", default="default", show_default=True, metavar="NAME", shell_complete=kernel_names, help="The session."
 )
-@click.option("--timeout", type=Seconds(), metavar="S", help="Limit of the whole call, 1 to 600 (exit 7); else 30.")
+@click.option(
+    "--timeout",
+    type=Seconds(),
+    metavar="S",
+    help="Limit of the whole call, 1 to 600 (exit 7); else 30.",
+)
 @click.option("--reset", is_flag=True, help="Replace the kernel first: no variables.")
 @click.option("--per-call", is_flag=True, help="A kernel of its own, gone afterwards.")
 @click.option("--bash", is_flag=True, help="Shell instead of Python; exits with the shell's code.")

@@ -35,7 +35,7 @@ def choice_options(function: Any) -> Any:
     """Add the options that, with its name, say which session is meant, and what runs it."""
     for option in (
         click.option("--backend", type=click.Choice(["direct", "gateway-local", "gateway-external"]), help="As set."),
-        click.option("--kernelspec", metavar="NAME", help="An installed kernelspec; see pxctl kernel specs."),
+        click.option("--kernelspec", metavar="NAME", help="An installed kernelspec, for any language."),
         click.option("--interpreter", metavar="PATH", help="Python, environment folder, or 'managed'."),
         click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here."),
     ):
@@ -137,12 +137,6 @@ def list_kernels(invocation: Invocation, everything: bool) -> None:
         invocation.notice(f"… {output.counted(left_out, 'stopped session')} more: pxctl kernel list --all")
 
 
-_FACTS = (
-    "unit", "state", "reason", "pid", "running", "queued", "cwd", "interpreter", "kernelspec", "language", "backend",
-    "owner", "restarts", "start_method", "cold_start_ms", "connection_file", "jupyter_id",
-)  # fmt: skip
-
-
 @declare(kernel, "show", "show {name}")
 @_name
 @_which
@@ -155,11 +149,7 @@ def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
     document = answer.document
     if invocation.print_result(answer, [document.get("id")]):
         return
-    facts: list[tuple[str, object]] = [(key.replace("_", " "), document.get(key)) for key in _FACTS]
-    facts.append(("failure", _failure_words(document)))
-    facts += [(key.replace("_", " "), ago(document.get(key))) for key in ("started_at", "last_used")]
-    facts.append(("memory", size(document.get("rss_bytes"))))
-    invocation.print_facts([*facts, *(("notice", notice) for notice in document.get("notices") or [])])
+    invocation.print_members(document, failure=_failure_words(document))
 
 
 @declare(kernel, "start")
@@ -306,9 +296,6 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
         return document
 
     outcomes = one_by_one(invocation, "interrupt", _units(client, names, cwd), interrupt)
-    if any(map(is_glob, names)):
-        # A pattern means what runs of it; only where nothing does, that is said.
-        outcomes = [one for one in outcomes if one.failure is None or one.failure.kind != "inactive"] or outcomes
 
     def show(_: str, document: Document) -> None:
         running, taken = document.get("running"), document.get("steps") or []
@@ -462,25 +449,3 @@ def export_kernel(invocation: Invocation, name: str, target: Path | None, cwd: s
             return
         count = write_whole(target, exchange.chunks())
     invocation.print_saved(target, count, "application/x-ipynb+json")
-
-
-_SPEC_COLUMNS = [
-    Column("NAME", "name", minimum=10),
-    Column("LANGUAGE", "language", 1),
-    Column("DISPLAY NAME", "display_name", 2, minimum=12),
-    Column("COMMAND", lambda spec: " ".join(map(str, spec.get("argv") or [])), 3, minimum=16),
-]
-
-
-@declare(kernel, "specs", "list the kernelspecs")
-def list_specs(invocation: Invocation) -> None:
-    """List the kernelspecs that the daemon finds; --json is Jupyter's own document.
-
-    $ pxctl kernel specs
-    """
-    answer = invocation.client().get("/api/kernelspecs")
-    found, default = answer.document.get("kernelspecs") or {}, answer.document.get("default")
-    if not invocation.print_result(answer, found):
-        names = {name: f"{name} (default)" if name == default else name for name in found}
-        rows = [{**(entry.get("spec") or {}), "name": names[name]} for name, entry in found.items()]
-        invocation.print(*invocation.table(_SPEC_COLUMNS, rows))

@@ -12,7 +12,7 @@ from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names,
 from pxctl.coerce import CannotRead, read_json
 from pxctl.commands.units import one_by_one, print_outcomes
 from pxctl.completion import example_pipes, execution_names, pipe_keys, pipe_names
-from pxctl.output import BY_STATE, Column, ago, clean, duration, state_column
+from pxctl.output import BY_STATE, Column, ago, clean, state_column
 from pxctl.shown import harmless
 
 pipe = declare_group("pipe", "Pipes: agents that run on a schedule, on events or by hand; and their executions.")
@@ -70,19 +70,6 @@ def list_pipes(invocation: Invocation) -> None:
     invocation.print_rows(answer, answer.document.get("pipes", []), "name", _COLUMNS, none)
 
 
-_PIPE_FACTS = (
-    "name", "title", "description", "state", "schedule", "events", "next_run", "running", "queued", "last_run",
-    "last_status", "last_success", "consecutive_failures", "agent", "presets", "average_duration_seconds",
-    "file",
-)  # fmt: skip
-_EXECUTION_FACTS = (
-    "id", "pipe_name", "status", "position", "error_type", "error_message", "trigger", "trigger_event", "retry_of",
-    "retry_count", "queued_at", "not_before", "started_at", "finished_at", "duration_ms", "pid", "exit_code", "signal",
-    "agent", "agent_version", "preset_id", "provider", "model", "tokens", "cost", "timeout_seconds", "context_start",
-    "context_end", "output_dir", "session_path", "stdout_bytes", "stderr_bytes", "truncated",
-)  # fmt: skip
-
-
 @declare(pipe, "show")
 @click.argument("name", metavar="NAME|ID", shell_complete=execution_names)
 @click.option("--rendered", is_flag=True, help="Only the prompt, with its five facts.")
@@ -106,24 +93,11 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
         prompt = str(document.get("rendered_prompt" if is_execution else "rendered") or "")
         output.write(harmless(prompt) if invocation.out_is_terminal else prompt)
     elif not invocation.print_result(answer, [document.get("id" if is_execution else "name")]):
-        names = _EXECUTION_FACTS if is_execution else _PIPE_FACTS
-        known = document if is_execution else {**document, "state": _state_of(document)}
-        facts = [_fact(invocation, key, known.get(key)) for key in names if known.get(key)]
-        if decision := document.get("last_decision"):
-            facts.append(("last decision", f"{invocation.moment(decision.get('at'))}: {decision.get('text')}"))
-        facts += [("warning", str(warning)) for warning in document.get("warnings") or []]
-        invocation.print_facts([*facts, ("broken", document.get("config_error"))])
-
-
-def _fact(invocation: Invocation, name: str, value: Any) -> tuple[str, object]:
-    label = name.removesuffix("_seconds").removesuffix("_ms")
-    if name.endswith("_at") or name in {"next_run", "last_run", "last_success", "not_before"} or "context_" in name:
-        return label, invocation.moment(value)
-    if name == "cost":
-        return label, executions.money(value)
-    if label != name:
-        return label, duration(value / 1000 if name.endswith("_ms") else value)
-    return label, ", ".join(map(str, value)) if isinstance(value, list) else value
+        decision = document.get("last_decision") or {}
+        last = f"{invocation.moment(decision.get('at'))}: {decision.get('text')}" if decision else None
+        state = None if is_execution else _state_of(document)
+        cost = executions.money(document.get("cost"))
+        invocation.print_members(document, state=state, last_decision=last, cost=cost)
 
 
 # -- validate, new, add, remove, config, enable, disable, next --------------------------------------------------------

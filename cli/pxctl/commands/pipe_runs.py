@@ -256,6 +256,7 @@ _RUN_COLUMNS = [
 
 @declare(pipe, "runs", "list the executions")
 @click.argument("names", nargs=-1, metavar="[PIPE]...", shell_complete=pipe_names)
+@click.option("--pipe", "pipes", multiple=True, metavar="P", shell_complete=pipe_names, help="The same as PIPE.")
 @click.option("--status", "statuses", multiple=True, type=click.Choice(executions.STATUSES), help="Only these; again.")
 @click.option("--since", metavar="T", help="Queued since a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d).")
 @click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help=f"The newest N; else {_DEFAULT}.")
@@ -264,6 +265,7 @@ _RUN_COLUMNS = [
 def list_runs(
     invocation: Invocation,
     names: tuple[str, ...],
+    pipes: tuple[str, ...],
     statuses: tuple[str, ...],
     since: str | None,
     limit: int | None,
@@ -277,7 +279,7 @@ def list_runs(
     $ pxctl pipe runs --all --json > executions.json
     """
     client = invocation.client()
-    routes = [f"/api/pipes/{quote(name)}/executions" for name in bare_names(client, "pipe", names)]
+    routes = [f"/api/pipes/{quote(name)}/executions" for name in bare_names(client, "pipe", (*names, *pipes))]
     most = limit or (None if everything else _DEFAULT)
     filters: list[tuple[str, object]] = [("status", status) for status in statuses]
     filters.append(("since", follow.since_when(since)))

@@ -88,12 +88,7 @@ def show_tool(invocation: Invocation, tool: str) -> None:
     document = answer.document
     if invocation.print_result(answer, [document.get("name")]):
         return
-    names = ("name", "title", "version", "description", "dialect", "state", "folder")
-    facts = [(key, document.get(key)) for key in names]
-    facts.append(("pinned", "yes" if document.get("pinned") else None))
-    facts += [(key, _short(value)) for key, value in (document.get("limits") or {}).items() if value is not None]
-    facts += [("warning", str(warning)) for warning in document.get("warnings") or []]
-    invocation.print_facts([*facts, ("broken", document.get("config_error"))])
+    invocation.print_members(document, **(document.get("limits") or {}))
     if rows := list(_inputs(document.get("input_schema") or {})):
         invocation.print("", *invocation.table(_INPUT_COLUMNS, rows))
 
