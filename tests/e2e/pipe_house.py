@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FAKE_AGENT = Path(__file__).parent.parent / "pipes" / "fake_agent.py"
-DIALECTS = {"fake": "pi-new", "fake-old": "pi-old", "fake-text": "text"}
-"""Adapters of every house here: the fake agent in three tongues."""
+DIALECTS = {"fake": "pi-new", "fake-text": "text"}
+"""Adapters of every house here: the fake agent in two tongues."""
 QUICK = {
     "PX_DAEMON__BACKOFF_INITIAL_SECONDS": "0.05",
     "PX_DAEMON__BACKOFF_MAX_SECONDS": "0.1",

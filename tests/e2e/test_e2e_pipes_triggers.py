@@ -153,29 +153,6 @@ def test_a_tool_that_dies_and_a_file_that_changes_are_events(home: House) -> Non
 # -- wishes ------------------------------------------------------------------------------------------------------------
 
 
-def test_disabling_takes_out_of_the_line_what_would_run_by_itself(home: House) -> None:
-    waits_for(home, "eager", "go_now", script=WAITS)
-    for key in ("1", "2", "3"):
-        tell(home, "go_now", key=key)
-    running, *waiting = rows(home, "pipe=eager")
-    started(home, running.id)
-    by_hand = begin(home, "eager", queue=True)
-    assert [each.status for each in (running, *waiting)][1:] == ["queued", "queued"]
-    assert pipe(home, "eager")["queued"] == 3
-    assert home.pxctl("pipe", "disable", "eager").returncode == 0
-    assert [row(home, each.id).ended for each in waiting] == [("cancelled", "cancelled")] * 2
-    assert all("disabled" in row(home, each.id).error_message for each in waiting)
-    assert row(home, running.id).status == "running", "what runs goes on"
-    assert row(home, by_hand.id).status == "queued", "a person asked for it"
-    told = tell(home, "go_now", key="4")
-    assert (told["claimed"], [each["pipe"] for each in told["suppressed"]]) == ([], ["eager"])
-    (home.home / "pipes" / "eager" / "go").touch()
-    assert {ended(home, each.id).ended for each in (running, by_hand)} == {("completed", None)}
-    assert home.pxctl("pipe", "enable", "eager").returncode == 0
-    assert len(tell(home, "go_now", key="4")["claimed"]) == 1, "it was suppressed, so it was not taken"
-    of(home, "eager", 5)
-
-
 def test_one_execution_of_a_pipe_at_a_time(home: House) -> None:
     folder = shell(home, "one", WAITS)
     first = begin(home, "one")

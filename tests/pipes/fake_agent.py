@@ -1,6 +1,6 @@
 """A stand-in for any agent CLI, which does what it is told, faults above all. Standard library only, run as a program.
 
-    fake_agent.py [--as text|pi-new|pi-old] [--version] [STEP…]
+    fake_agent.py [--as text|pi-new] [--version] [STEP…]
 
 Steps come from a line `FAKE: STEP STEP` in the prompt, else from argv, else from $FAKE_AGENT; without any it answers
 "done". Words are split as a shell does it. Other options (as an adapter adds them) are ignored.
@@ -13,7 +13,7 @@ Steps come from a line `FAKE: STEP STEP` in the prompt, else from argv, else fro
     fail:KIND        the provider's error: 401 403 404 429 quota 500 network overflow refusal
     endless          turns with a tool call until somebody stops it
     usage:IN/OUT/COST  of every answer from here on
-    err:TEXT         a line on stderr                 flood-err:BYTES  flood-out:BYTES  bad-utf8
+    err:TEXT         a line on stderr                 flood-err:BYTES
     stay             say that it is done, and never exit
     env              print it as the final answer (JSON)
     sleep:SECONDS    hang      waitfile:PATH          touch:PATH
@@ -38,7 +38,7 @@ from typing import Any, NoReturn
 MODEL = "fake-model"
 LINE = b"x" * 1023 + b"\n"
 VERBS = (
-    " noread silent say answer echo env stop fail endless usage err flood-err flood-out bad-utf8 stay hang sleep "
+    " noread silent say answer echo env stop fail endless usage err flood-err stay hang sleep "
     "waitfile touch ignore-term exit kill child setsid daemon "
 )
 """What of argv is a step: an adapter adds its own options and their values."""
@@ -79,21 +79,15 @@ class Text:
     def turn(self, number: int) -> None:
         out(b"[tool call %d]\n" % number)
 
-    def flood(self, size: int) -> None:
-        for _ in range(size // len(LINE)):
-            out(LINE)
-        out(LINE[: size % len(LINE)])
-
     def settle(self) -> None:
         pass
 
 
 class Pi(Text):
-    """`pi --mode json`. Old ones repeat the whole message with every delta, and never say that they are settled."""
+    """`pi --mode json`."""
 
-    def __init__(self, *, old: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.old = old
         self.ended = False
 
     def begin(self) -> None:
@@ -103,12 +97,7 @@ class Pi(Text):
 
     def say(self, text: str) -> None:
         self.said += text
-        event = {"type": "text_delta", "contentIndex": 0, "delta": text}
-        if self.old:
-            event["partial"] = self._message("stop")
-            record("message_update", assistantMessageEvent=event, message=self._message("stop"))
-        else:
-            record("message_update", assistantMessageEvent=event)
+        record("message_update", assistantMessageEvent={"type": "text_delta", "contentIndex": 0, "delta": text})
 
     def answer(self, text: str, reason: str = "stop") -> None:
         if text and not self.said:
@@ -133,13 +122,7 @@ class Pi(Text):
             return
         self.ended = True
         record("agent_end", messages=[self._message("stop")])
-        if not self.old:
-            record("agent_settled")
-
-    def flood(self, size: int) -> None:
-        for _ in range(size // len(LINE)):
-            self.say(LINE.decode())
-        self.answer(self.said)
+        record("agent_settled")
 
     def _message(self, reason: str, text: str | None = None) -> dict[str, Any]:
         read, written, cost = self.usage
@@ -161,7 +144,7 @@ class Pi(Text):
         }
 
 
-DIALECTS = {"text": Text, "pi-new": lambda: Pi(old=False), "pi-old": lambda: Pi(old=True)}
+DIALECTS = {"text": Text, "pi-new": Pi}
 
 
 def out(data: bytes) -> None:
@@ -203,10 +186,6 @@ def do(step: str, dialect: Text, prompt: str) -> None:
         case "flood-err":
             for _ in range(int(argument) // len(LINE)):
                 os.write(2, LINE)
-        case "flood-out":
-            dialect.flood(int(argument))
-        case "bad-utf8":
-            out(b"caf\xe9 \xff\xfe\n")
         case "stay":
             dialect.settle()
             hang()

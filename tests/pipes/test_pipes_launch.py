@@ -21,13 +21,11 @@ from supervisord_py.pipes.launch import (
     HAS_KEY,
     LaunchSpec,
     build_environment,
-    check,
     cleanup,
     command_line,
     file_texts,
     placeholder_values,
     prepare,
-    provider_doubt,
     recall_secrets,
 )
 from supervisord_py.pipes.preflight import Completed
@@ -147,20 +145,6 @@ async def test_again_is_the_same_and_cleanup_takes_it_all_away(house: House) -> 
     cleanup(house.run_dir)
     cleanup(house.run_dir)
     assert os.listdir(house.run_dir) == ["stdout"]
-
-
-async def test_doubts_are_told(house: House) -> None:
-    house.program("claude")
-    house.answers = {"claude": Completed(0, None, "9.0.0 (Claude Code)")}
-    found = await house.prepare("claude", Preset(provider="antropic"), history=True)
-    assert (found.session_path, found.version.text) == (None, "9.0.0")
-    assert found.warnings[:2] == (
-        "claude is 9.0.0; this adapter was tested with <3",
-        "the agent 'claude' keeps no sessions here; history is left out",
-    )
-    assert "(did you mean 'anthropic'?); it is passed on" in found.warnings[2]
-    assert provider_doubt(AgentSpec(name="x"), "anything") is None
-    assert (await check(house.room, house.execution("claude"), house.folder)).version.text == "9.0.0"
 
 
 async def test_an_agent_that_is_not_there_is_told_with_the_command_that_installs_it(house: House) -> None:

@@ -79,22 +79,6 @@ def test_records_and_text_of_a_format_go_into_files_of_their_own(tmp_path: Path)
     assert sorted(it.name for it in tmp_path.iterdir()) == ["events.jsonl", "stderr", "stdout"]
 
 
-def test_what_an_agent_writes_itself_is_only_read(tmp_path: Path) -> None:
-    out, err = output.open_for_child(tmp_path, copied=False)
-    os.write(out, b"caf\xc3")
-    os.close(err)
-    made = Copier(tmp_path, "text", copied=False)
-    made.step()
-    os.write(out, b"\xa9")
-    os.close(out)
-    made.finish()
-    assert (made.is_utf8, made.summary.has_text, files(tmp_path)) == (
-        True,
-        True,
-        {"stdout": b"caf\xc3\xa9", "stderr": b""},
-    )
-
-
 def test_a_full_disk_loses_nothing_of_what_it_takes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for fd in output.open_for_child(tmp_path, copied=True):
         os.close(fd)
