@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels.cell_files import CELL_ID, CellLog, Reading
+from supervisord_py.kernels.cell_files import CELL_ID, READ_BYTES, CellLog, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -91,7 +91,8 @@ def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
         path = log.paths["stdout"]
         if log.size("stderr"):
             path = path.with_suffix(".both")
-            _write(path, (log.read(span.stream, span.start, span.end - span.start) for span in Reading(log).spans()))
+            spans = Reading(log, span_bytes=READ_BYTES).spans()
+            _write(path, (log.read(stream, start, end - start) for stream, start, end in spans))
     elif not _RICH.match(artifact_id):
         raise UnknownUnitError(f"{artifact_id!r} is not the id of an artifact", hint="ids are in the outputs of a cell")
     if path.is_symlink() or not path.is_file():

@@ -84,7 +84,7 @@ class Record(Struct, frozen=True):
 
 
 class Span(NamedTuple):
-    """A piece of a stream, at most 64 KiB, that is to be read."""
+    """A piece of a stream that is to be read."""
 
     stream: str
     start: int
@@ -208,12 +208,16 @@ class CellLog:
 
 
 class Reading:
-    """How far somebody has read a cell: bytes of both streams that were told, and where the next line begins."""
+    """How far somebody has read a cell: bytes of both streams that were told, and where the next line begins.
 
-    def __init__(self, log: CellLog, out: int = 0, err: int = 0) -> None:
+    `span_bytes`: how long a span may be, for those who read what it names at once.
+    """
+
+    def __init__(self, log: CellLog, out: int = 0, err: int = 0, *, span_bytes: int | None = None) -> None:
         self.told = {"stdout": out, "stderr": err}
         self.line = 0
         self._log = log
+        self._span_bytes = span_bytes
 
     def news(self) -> Iterator[Span | Record]:
         """Yield what is there now and was not yielded yet, in the order in which it was written.
@@ -240,7 +244,7 @@ class Reading:
             if wanted > self.told[stream]:
                 end = min(wanted, self._log.size(stream))  # what a record counts may have been cut off since
                 while (start := self.told[stream]) < end:
-                    self.told[stream] = min(end, start + READ_BYTES)
+                    self.told[stream] = min(end, start + (self._span_bytes or end))
                     yield Span(stream, start, self.told[stream])
 
 

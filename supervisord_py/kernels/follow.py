@@ -65,7 +65,8 @@ async def follow(log: CellLog, bell: Bell, begin: Position = Position()) -> Asyn
     What is before `begin` was told already, but the end is always given. Raises OutputGoneError: retention took the
     files, or the bell was closed already and there are none.
     """
-    reading, may_begin, pause = Reading(log, begin.out, begin.err), not bell.is_closed, LOOK_SECONDS[0]
+    reading = Reading(log, begin.out, begin.err, span_bytes=READ_BYTES)
+    may_begin, pause = not bell.is_closed, LOOK_SECONDS[0]
 
     def look() -> list[Piece | Record]:
         """Return the next few things, about one piece of bytes; [] when there is nothing new."""
