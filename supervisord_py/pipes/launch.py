@@ -241,15 +241,10 @@ def command_line(spec: AgentSpec, values: Values, prompt: str, *, history: bool)
     """
     if spec.prompt is PromptBy.ARG:
         guarded = any("--" in ([each] if isinstance(each, str) else each) for each in spec.prompt_argv)
-        size, why = len(prompt.encode("utf-8", "surrogatepass")), None
-        if size > ARGUMENT_BYTES:
-            why = f"is {size} bytes long, and an argument may have {ARGUMENT_BYTES}"
-        elif not guarded and prompt.startswith(("-", "@")):
-            why = f"begins with {prompt[0]!r} and would be read as an option or a file"
-        elif "\0" in prompt:
-            why = "holds a NUL"
-        if why is not None:
-            detail = f"the prompt {why}, and the agent {spec.name!r} takes it as an argument"
+        is_long = len(prompt.encode("utf-8", "surrogatepass")) > ARGUMENT_BYTES
+        if is_long or "\0" in prompt or (not guarded and prompt.startswith(("-", "@"))):
+            what = f"over {ARGUMENT_BYTES} bytes, with a NUL, or one that begins with - or @ (an option, a file)"
+            detail = f"the agent {spec.name!r} takes its prompt as an argument, which cannot be {what}"
             hint = 'write prompt = "stdin" or prompt = "file" for the agent in agents.toml'
             raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
         values = {**values, "prompt": prompt}

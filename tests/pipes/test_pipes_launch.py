@@ -208,19 +208,11 @@ def test_no_adapter_puts_prompt_or_key_into_its_argv_or_files(name: str, preset:
     assert HAS_KEY not in json.dumps(written(name, preset))
 
 
-PROMPTS = {
-    "-x": "begins with '-'",
-    "@file": "begins with '@'",
-    "a\0b": "holds a NUL",
-    "é" * ARGUMENT_BYTES: "131072 bytes long",
-}
-
-
-@pytest.mark.parametrize(("prompt", "trouble"), PROMPTS.items(), ids=range(4))
-def test_a_prompt_that_cannot_be_an_argument_is_refused(prompt: str, trouble: str) -> None:
+def test_a_prompt_that_cannot_be_an_argument_is_refused() -> None:
     spec = AgentSpec(name="x", argv=("a",), prompt=PromptBy.ARG, prompt_argv=("{prompt}",))
-    with pytest.raises(CannotRunError, match=trouble):
-        command_line(spec, {}, prompt, history=False)
+    for prompt in ("-x", "@file", "a\0b", "é" * ARGUMENT_BYTES):
+        with pytest.raises(CannotRunError, match="takes its prompt as an argument"):
+            command_line(spec, {}, prompt, history=False)
     guarded = msgspec.structs.replace(spec, prompt_argv=("--", "{prompt}"))
     assert command_line(guarded, {}, "-x", history=False) == ("a", "--", "-x")
 
