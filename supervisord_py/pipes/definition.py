@@ -41,31 +41,18 @@ _ROUTES = frozenset({"queue", "new", "schedule"})  # `/api/pipes/queue` and its 
 PIPE_EVENTS = ("pipe_completed", "pipe_failed")
 FILE_CHANGED = "file_changed"
 PUBLISHED = (*PIPE_EVENTS, "tool_failed", FILE_CHANGED)
-_RIGHTS = "is not enforced here: the agent may do what you may do"
-_ELSEWHERE = {
-    **dict.fromkeys(("permissions", "allow-apps", "deny-apps", "time-range"), _RIGHTS),
-    "privacy_filter": "is not applied here: the agent sees what it finds",
-    "connections": "are not made here: give the agent what it needs in .env",
-    "run_in": "has no effect here: each execution is one of its own",
-    "subagent": "has no effect here: the agent has the tools of its own settings",
-    "lookback": "has no effect here: the time range of a run begins where the last successful one ended",
-    "on_failure": "tells nobody: a pipe with `trigger: pipe_failed:NAME` does (pxctl pipe add example:tell-failure)",
-    "config": "is not filled in here: {{...}} in the prompt is passed on as it is",
-}
-"""Keys of other programs that promise something, and what is true here; what promises nothing is kept silently."""
+_ELSEWHERE = (
+    "permissions", "allow-apps", "deny-apps", "time-range", "privacy_filter", "connections", "run_in", "subagent",
+    "lookback", "on_failure", "config",
+)  # fmt: skip
+"""Keys of other programs that promise something; what promises nothing is kept silently."""
 _ASKS_NOTHING: tuple[Any, ...] = (None, "", "false", "no", "off", "admin", [], {})
 
 
 def name_trouble(name: str) -> str | None:
     """Say why a folder's name cannot be a pipe's, as the rest of a sentence; None when it can."""
-    if not name:
-        return "is empty"
-    if len(name) > MAX_NAME:
-        return f"is longer than {MAX_NAME} characters"
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        wrong = re.search(r"[^A-Za-z0-9._-]", name)
-        what = f"holds {shown(wrong[0])}" if wrong else f"begins with {shown(name[0])}"
-        return f"{what}; a name is made of letters, digits, dots, hyphens and underscores, a letter or digit first"
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or len(name) > MAX_NAME:
+        return f"is not 1 to {MAX_NAME} letters, digits, dots, hyphens and underscores, a letter or digit first"
     return "is reserved" if name in _ROUTES else None
 
 
@@ -410,7 +397,7 @@ class _Header:
         """Warn of a key that has no effect, where it promises something or looks like a slip of the pen."""
         if key in _ELSEWHERE:
             if (value.strip().lower() if isinstance(value, str) else value) not in _ASKS_NOTHING:
-                self.warnings.append(f"{key} {_ELSEWHERE[key]}")
+                self.warnings.append(f"{key} is not enforced and has no effect here: the agent may do what you may do")
         elif (near := nearest(key, USED, 0.8)) is not None:
             line, _ = self._header.place((key,))
             self.warnings.append(f"line {line}: {shown(key)} has no effect; did you mean {near!r}?")

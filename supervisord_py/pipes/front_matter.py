@@ -89,12 +89,7 @@ def _without_fences(text: str, opening: re.Match[str] | None, closing: re.Match[
 _KEY_VALUE = re.compile(r"^(\s*(?:- +)?)([^\s:#'\"][^:]*):[ \t]+(\S.*)$")
 _COMMENT = re.compile(r"\s+#.*$")
 _STARRED_ITEM = re.compile(r"(?<=[\[,])(\s*)\*(\s*)(?=[\],])")
-_BEGINS = {
-    "*": "begins with *, which YAML reads as a reference",
-    "&": "begins with &, a YAML anchor; there are none here",
-    "!": "begins with !, a YAML tag; there are none here",
-    **{each: f"begins with {each}, which needs quotes" for each in "@`%"},
-}
+_SPECIAL = "*&!@`%"  # what no plain value begins with: references, anchors, tags, and what YAML reserves
 
 
 def _cured(problem: Problem, header: str, first_line: int) -> Problem:
@@ -111,9 +106,9 @@ def _cured(problem: Problem, header: str, first_line: int) -> Problem:
     if "\t" in line[: len(line) - len(line.lstrip())]:
         message, hint = "a tab stands where YAML wants spaces", "use spaces instead of the tab"
     elif starred != line:
-        message, hint = f"an item {_BEGINS['*']}", f"quote it: {starred.strip()}"
-    elif value[:1] in _BEGINS:
-        message, hint = f"{shown(value)} {_BEGINS[value[0]]}", quoted
+        message, hint = "an item begins with *, which YAML reads as a reference", f"quote it: {starred.strip()}"
+    elif value and value[0] in _SPECIAL:
+        message, hint = f"{shown(value)} begins with {value[0]}, which means something else to YAML", quoted
     elif pair and ":" in value and value[0] not in "'\"[{":
         message, hint = f"the value of {shown(pair[2])} holds a colon", quoted
     else:

@@ -2,19 +2,18 @@
 
 Every text either becomes a schedule or a `ScheduleError` that says what is wrong; nothing is silently `never`, and
 nothing silently means something else than what people read: `daily` stays an interval, as pipes in the wild have it,
-and says so. No hint offers another time than the one that was written.
+and says so. No hint offers a time in the place of the one that was written.
 """
 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisord_py.config.documents import did_you_mean, nearest
+from supervisord_py.config.documents import did_you_mean
 from supervisord_py.pipes.schedule import (
     UNITS,
     WEEKDAYS,
@@ -46,7 +45,6 @@ _FIXED = {
 }
 _GROUPS = {"day": "*", "weekday": "1-5", "workday": "1-5", "weekend": "0,6", "daily": "*", "everyday": "*"}
 _HOURS = {"noon": (12, 0), "midday": (12, 0), "midnight": (0, 0)}
-_WORDS = ("manual", "every", "other", "and", "at", *UNITS, *_INTERVALS, *_GROUPS, *WEEKDAYS, *_HOURS, *_MACROS)
 _CRON_LIKE = re.compile(r"[0-9*?,/-]*[0-9*?][0-9*?,/-]*(?: [0-9A-Za-z*?,/#-]+)*")
 _TIMED = re.compile(r"(?P<days>[a-z][a-z, -]*?),? (?:at|@) (?P<time>[0-9a-z:. ]+)")
 _TIME = re.compile(r"(?P<hour>[0-9]{1,2})(?:[:.](?P<minute>[0-9]{2}))?(?: ?(?P<half>am|pm|a\.m\.|p\.m\.))?")
@@ -84,7 +82,7 @@ def parse_schedule(
     plain = " ".join(text.split())
     found = _read(plain, zone, floor_seconds) if len(plain) <= 200 else None
     if found is None:
-        raise ScheduleError(f"{shown(plain)} is no schedule", hint=_hint(plain, zone, floor_seconds))
+        raise ScheduleError(f"{shown(plain)} is no schedule", hint=FORMS)
     return found
 
 
@@ -103,16 +101,6 @@ def _read(text: str, zone: str | None, floor: float) -> ParsedSchedule | None:
     if expression is None and _CRON_LIKE.fullmatch(lower) and (" " in lower or "*" in lower):
         expression = _checked_cron(lower, floor)
     return None if expression is None else ParsedSchedule(Cron(expression, zone))
-
-
-def _hint(text: str, zone: str | None, floor: float) -> str:
-    """Offer the same text with its misspelled words mended, where that is a schedule."""
-    lower = text[:200].lower()
-    mended = re.sub(r"@?[a-z]{2,}", lambda word: nearest(word[0], _WORDS, 0.7) or word[0], lower)
-    with suppress(ScheduleError):
-        if mended != lower and _read(mended, zone, floor):
-            return f"did you mean `{mended}`? {FORMS}"
-    return FORMS
 
 
 # -- once, and intervals -----------------------------------------------------------------------------------------------

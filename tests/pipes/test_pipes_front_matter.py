@@ -56,9 +56,9 @@ def test_a_file_is_header_and_body(text: str, header: object, body: str) -> None
         ("---\na: 1\n--- b: 2\nx", 3, "'b: 2' follows the closing ---", "a line of its own"),
         # What people meet in YAML.
         (pipe_text("a: 1\nschedule: */30 * * * *  # often"), 3, "begins with *", "quote it: schedule: '*/30 * * * *'"),
-        (pipe_text("preset: [fast, *]"), 2, "a reference", 'quote it: preset: [fast, "*"]'),
-        (pipe_text("a: &b c"), 2, "anchor", "quote it: a: '&b c'"),
-        (pipe_text("a: !!int 3"), 2, "tag", "quote it: a: '!!int 3'"),
+        (pipe_text("preset: [fast, *]"), 2, "reference", 'quote it: preset: [fast, "*"]'),
+        (pipe_text("a: &b c"), 2, "begins with &", "quote it: a: '&b c'"),
+        (pipe_text("a: !!int 3"), 2, "begins with !", "quote it: a: '!!int 3'"),
         (pipe_text("model: @x/y"), 2, "begins with @", "quote it: model: '@x/y'"),
         (pipe_text("description: Notes: the day's"), 2, "the value of 'description' holds a colon",
          "quote it: description: 'Notes: the day''s'"),
