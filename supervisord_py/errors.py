@@ -62,6 +62,10 @@ class PxError(Exception):
         }
 
 
+class InternalError(PxError, kind="internal", title="Internal error"):
+    """A bug of ours. The log has the traceback under `request_id`."""
+
+
 class BadRequestError(PxError, kind="bad_request", title="Bad request", status=400, exit_code=EXIT_USAGE):
     """The request cannot be understood: bad JSON, bad parameter."""
 

@@ -30,7 +30,6 @@ from yarl import URL
 
 from supervisord_py.api.auth import LocalPeer, admit_bearer, admit_local, peer_credentials
 from supervisord_py.api.context import ApiConfig, ApiContext, Call, Live
-from supervisord_py.api.idempotency import InternalError, answer_once
 from supervisord_py.api.metrics import Counts
 from supervisord_py.api.routes import ROUTES, Access, Route, handler_of
 from supervisord_py.api.schemas import Body, Query, read_body, read_query
@@ -39,6 +38,7 @@ from supervisord_py.errors import (
     EXIT_USAGE,
     BadRequestError,
     ForbiddenError,
+    InternalError,
     OverloadedError,
     PxError,
     ShuttingDownError,
@@ -270,6 +270,8 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
         if key is None or (route.resumes and headers.get("Last-Event-ID")):
             work = answer()
         else:
+            from supervisord_py.api.idempotency import answer_once  # which few ask for
+
             work = answer_once(call, key, answer, streams=route.streams)
         return await (live.outlive_client(work) if route.outlives else work)
 

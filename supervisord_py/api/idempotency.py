@@ -18,7 +18,14 @@ from aiohttp import web
 
 from supervisord_py.api.context import Call
 from supervisord_py.api.streams import PROBLEM, json_bytes
-from supervisord_py.errors import BadRequestError, CancelledRunError, ConflictError, InvalidInputError, PxError
+from supervisord_py.errors import (
+    BadRequestError,
+    CancelledRunError,
+    ConflictError,
+    InternalError,
+    InvalidInputError,
+    PxError,
+)
 from supervisord_py.ledger import idempotency as records
 from supervisord_py.ledger.idempotency import CUT_OFF, Known
 
@@ -31,10 +38,6 @@ NOTHING_BEGUN = frozenset({
     "overloaded", "start_failed", "readiness_timeout", "shutdown", "keeper_lost",
 })  # fmt: skip
 """Kinds of failure that leave no effect behind: asking again under the same key is no repetition."""
-
-
-class InternalError(PxError, kind="internal", title="Internal error"):
-    """A bug of ours. The log has the traceback under `request_id`."""
 
 
 class UnknownOutcomeError(ConflictError, kind="interrupted_outcome_unknown", title="The outcome is not known"):
