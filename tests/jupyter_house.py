@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import shutil
+import socket
+import subprocess
 import sys
+import uuid
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 from jupyter_client.manager import AsyncKernelManager
 
 from e2e.house import House, alive, house, until
+from lean_module import lean_module
+from supervisord_py.kernels.wire import execute_content, make, pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from jupyter_client.asynchronous import AsyncKernelClient
+
+    from supervisord_py.kernels.wire import Message
 
 ROOT = Path(__file__).parents[1]
 SPEC = ROOT / "supervisord_py" / "jupyter" / "kernelspec" / "kernel.json"
@@ -167,3 +176,107 @@ def end(process: Any) -> None:
 
 
 PYTHON = sys.executable
+
+
+# -- a server, and a page of a notebook --------------------------------------------------------------------------------
+
+
+@dataclass
+class Lab:
+    """A jupyter_server on a Unix socket, as JupyterLab has it."""
+
+    process: subprocess.Popen[bytes]
+    http: aiohttp.ClientSession
+
+
+@asynccontextmanager
+async def lab(front: Front, **options: str) -> AsyncIterator[Lab]:
+    """Run a server, with these options of `GatewayClient`."""
+    path = front.jupyter / f"{uuid.uuid4().hex[:8]}.sock"
+    given = {"open_browser": "False", "allow_root": "True", "sock": str(path), "root_dir": str(front.folder)}
+    words = [f"--ServerApp.{name}={value}" for name, value in given.items()]
+    words += [f"--GatewayClient.{name}={value}" for name, value in options.items()]
+    command = [*lean_module(PYTHON, "jupyter_server"), "--IdentityProvider.token=front", *words]
+    log = path.with_suffix(".log")
+    with log.open("wb") as written:
+        process = subprocess.Popen(
+            command,
+            cwd=front.folder,
+            env=front.environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=written,
+        )
+    try:
+        await asyncio.to_thread(until, lambda: _listens(path), "the server listens")
+        connector = aiohttp.UnixConnector(str(path), limit=0)
+        about = {"Authorization": "token front"}
+        async with aiohttp.ClientSession("http://localhost", connector=connector, headers=about) as client:
+            yield Lab(process, client)
+    finally:
+        process.terminate()
+        try:
+            await asyncio.to_thread(process.wait, PATIENCE)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the server does not end:\n{log.read_text()}")
+        finally:
+            end(process)
+
+
+def _listens(path: Path) -> bool:
+    """Say whether somebody listens there: the file is there a moment before."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        return asked.connect_ex(os.fspath(path)) == 0
+
+
+async def ask(http: aiohttp.ClientSession, method: str, path: str, body: Any = None, status: int = 200) -> Any:
+    async with http.request(method, path, json=body) as answer:
+        assert answer.status == status, await answer.text()
+        return await answer.json(content_type=None) if status != 204 else None
+
+
+class Page:
+    """What a notebook page holds: one WebSocket to a kernel."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+
+    async def say(self, message: Message) -> Message:
+        framed = pack(message, self.socket.protocol)
+        await (self.socket.send_str(framed) if isinstance(framed, str) else self.socket.send_bytes(framed))
+        return message
+
+    async def begin(self, code: str) -> Message:
+        return await self.say(make("execute_request", execute_content(code, allow_stdin=False), "page"))
+
+    async def hear(self, *stops: Callable[[Message], bool]) -> list[Message]:
+        """Return what comes, until all that is waited for came: channels are not in step."""
+        heard: list[Message] = []
+        async with asyncio.timeout(PATIENCE):
+            while not all(any(map(stop, heard)) for stop in stops):
+                item = await self.socket.receive()
+                assert item.type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}, (item, heard)
+                heard.append(unpack(item.data, self.socket.protocol))
+        return heard
+
+    async def run(self, code: str) -> tuple[dict[str, Any], list[Message]]:
+        """Run a cell; return the content of its reply, and all that came of it.
+
+        One that came too early after a failed one is sent again, as a user would.
+        """
+        while True:
+            asked = await self.begin(code)
+            heard = await self.hear(is_reply(asked), lambda it: it.parent_id == asked.id and it.state == "idle")  # noqa: B023
+            ours = [it for it in heard if it.parent_id == asked.id]
+            reply = next(it.content for it in ours if it.type == "execute_reply")
+            if reply["status"] != "aborted":
+                return reply, ours
+
+
+def is_reply(asked: Message) -> Callable[[Message], bool]:
+    return lambda it: it.type == "execute_reply" and it.parent_id == asked.id
+
+
+def printed(heard: list[Message]) -> str:
+    """Return the text of all streams, in however many pieces it came."""
+    return "".join(it.content["text"] for it in heard if it.type == "stream")

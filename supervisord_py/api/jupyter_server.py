@@ -221,8 +221,6 @@ class _Bridge:
                 (await asyncio.shield(self._joined)).send(message)
             except (ValueError, PxError) as error:
                 _log.warning("jupyter_message_refused", session=self._session_id, detail=str(error))
-                continue
-            self._touch()
 
     async def _lives(self) -> None:
         """Serve one life of the kernel after the other; between them the client is told that it is gone."""
@@ -292,9 +290,6 @@ class _Bridge:
     async def _stay_used(self) -> None:
         """Count the open socket as use: nobody wants a kernel to go idle under an open notebook."""
         while True:
-            self._touch()
+            with suppress(UnknownUnitError):
+                self._kernels.touch(self._session_id)
             await asyncio.sleep(_TOUCH_SECONDS)
-
-    def _touch(self) -> None:
-        with suppress(UnknownUnitError):
-            self._kernels.touch(self._session_id)

@@ -81,7 +81,7 @@ class GatewayKernel(MessagingKernel):
         self.is_settled = False  # from now on "starting" is another life
         self._client = client
         self._forget = forget
-        self._why = ""
+        self._why = "the daemon has let go of it"
         self.early: deque[Message] | None = None  # what a server replays for a cell that nobody follows yet
         self._deleting: asyncio.Task[bool] | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None

@@ -19,7 +19,6 @@ from structlog.testing import capture_logs
 from keeper.keeper_rig import deafen
 from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
 from kernels.room_house import room_house
-from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels import room
 from supervisord_py.kernels.backend import StartMethod
 from supervisord_py.kernels.direct import DirectBackend
@@ -223,16 +222,6 @@ async def test_one_that_forks_nothing_is_ended_and_settings_end_it_too(
         await eventually(lambda: not backend.zygotes.views(), "its end")
         backend.expect(rig.launch())
         assert backend.zygotes.views() == ()
-
-
-async def test_a_start_that_cannot_be_says_why_as_a_spawn_does(short_tmp: Path) -> None:
-    async with kernel_house(short_tmp) as rig, backend_of(rig) as backend:
-        await zygote_of(backend, rig.launch())
-        spec = replace(await backend.spec(rig.launch()), cwd="/nowhere")
-        with pytest.raises(StartFailedError, match="working directory /nowhere, stage chdir: No such file") as caught:
-            await backend.zygotes.fork(recipe_of(rig.launch()), rig.placement.new_key(), spec)
-        assert caught.value.extra["errno"] == 2
-        assert await rig.placement.list("kernel:") == ()
 
 
 async def test_a_session_says_how_it_began_and_a_zygote_is_no_session(
