@@ -331,9 +331,8 @@ def _search_path(path: str, home: str) -> tuple[str, ...]:
 
 def path_with(path: str, executable: str, home: str) -> str:
     """Return a PATH on which a program finds its own runtime: `#!/usr/bin/env node` beside it, or in a usual place."""
-    places = dict.fromkeys((path or DEFAULT_PATH).split(os.pathsep))
-    more = (os.path.dirname(executable), *_search_path("", home))
-    return os.pathsep.join([*places, *(place for place in more if place not in places and os.path.isdir(place))])
+    places = (path or DEFAULT_PATH).split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys((*places, os.path.dirname(executable), *_search_path("", home))))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
