@@ -56,16 +56,6 @@ _MUTE_HINT = "see `pxctl doctor`; `pxctl daemon restart --all` replaces keeper a
 _log = structlog.get_logger(__name__)
 
 
-class RefusedError(Exception):
-    """The keeper said no; `members` is the error object of keeper/protocol.py."""
-
-    def __init__(self, members: Message) -> None:
-        self.members = members
-        self.kind = str(members.get("kind"))
-        self.detail = str(members.get("detail", self.kind))
-        super().__init__(self.detail)
-
-
 class Topic(Generic[T]):
     """Calls its listeners for each event; the newest EARLY_MAX that come before the first of them wait for it."""
 
@@ -184,10 +174,9 @@ class KeeperClient:
             **({"stdio_fds": list(given)} if given else {}),
             **({} if spec.zygote is None else {"zygote": spec.zygote}),
         }
-        try:
-            reply, _ = await self._exchange("spawn", SPAWN_SECONDS, tuple(given.values()), members)
-        except RefusedError as refusal:
-            raise _start_error(spec, refusal) from refusal
+        reply, _, refusal = await self._exchange("spawn", SPAWN_SECONDS, tuple(given.values()), members)
+        if refusal is not None:
+            raise _start_error(spec, refusal)
         return self._hold(reply.get("child"))
 
     async def attach(self, key: str) -> Child | None:
@@ -265,12 +254,11 @@ class KeeperClient:
 
     async def take_fd(self, name: str) -> int | None:
         """Return a new duplicate of a deposited descriptor, or None; the caller closes it."""
-        try:
-            _, fds = await self._exchange("take_fd", CALL_SECONDS, (), {"name": name})
-        except RefusedError as refusal:
-            if refusal.kind == "unknown_fd":
-                return None
-            raise _error_of(refusal) from refusal
+        _, fds, refusal = await self._exchange("take_fd", CALL_SECONDS, (), {"name": name})
+        if refusal is not None and refusal.get("kind") == "unknown_fd":
+            return None
+        if refusal is not None:
+            raise _error_of(refusal)
         if len(fds) != 1:
             close_fds(fds)
             raise KeeperLostError(f"the keeper answered `take_fd` with {len(fds)} descriptors instead of one")
@@ -317,18 +305,16 @@ class KeeperClient:
         self, verb: str, *, fine: str = "", seconds: float = 0.0, fds: Sequence[int] = (), **members: Any
     ) -> Message:
         """Ask, and return the answer; an empty one where the keeper refused with the kind `fine`."""
-        try:
-            reply, unwanted = await self._exchange(verb, seconds or CALL_SECONDS, fds, members)
-        except RefusedError as refusal:
-            if refusal.kind == fine:
-                return {}
-            raise _error_of(refusal) from refusal
+        reply, unwanted, refusal = await self._exchange(verb, seconds or CALL_SECONDS, fds, members)
         close_fds(unwanted)
-        return reply
+        if refusal is not None and refusal.get("kind") != fine:
+            raise _error_of(refusal)
+        return reply if refusal is None else {}
 
     async def _exchange(
         self, verb: str, seconds: float, fds: Sequence[int], members: Mapping[str, Any]
-    ) -> tuple[Message, Fds]:
+    ) -> tuple[Message, Fds, Message | None]:
+        """Return the answer with its descriptors, and why the keeper refused (the error of keeper/protocol.py)."""
         if self.lost:
             raise KeeperLostError("the keeper is gone", hint=_GONE_HINT)
         number = next(self._numbers)
@@ -349,10 +335,10 @@ class KeeperClient:
         finally:
             self._pending.pop(number, None)
         if reply.get("ok") is True:
-            return reply, came
+            return reply, came, None
         close_fds(came)
         refusal = reply.get("error")
-        raise RefusedError(refusal if isinstance(refusal, dict) else {"kind": "failed", "detail": f"refused: {reply}"})
+        return reply, [], refusal if isinstance(refusal, dict) else {"kind": "failed", "detail": f"refused: {reply}"}
 
     def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
         self._frames.push(message, fds)
@@ -496,11 +482,11 @@ _HINTS: dict[object, str] = {
 }
 
 
-def _start_error(spec: ChildSpec, refusal: RefusedError) -> PxError:
-    if refusal.kind != "spawn_failed":
+def _start_error(spec: ChildSpec, refusal: Message) -> PxError:
+    if refusal.get("kind") != "spawn_failed":
         return _error_of(refusal, unit=spec.unit)
-    stage, number = str(refusal.members.get("stage")), refusal.members.get("errno")
-    why = os.strerror(number) if isinstance(number, int) else refusal.detail
+    stage, number = str(refusal.get("stage")), refusal.get("errno")
+    why = os.strerror(number) if isinstance(number, int) else refusal.get("detail", "refused")
     subject = f"working directory {spec.cwd}" if stage == "chdir" else f"program {spec.argv[0]}"
     said = f"cannot start {spec.unit}: {subject}, stage {stage}: {why}"
     return _not_started(spec, said, stage, number, _HINTS.get((stage, number), _HINTS.get(stage)))
@@ -511,15 +497,17 @@ def _not_started(spec: ChildSpec, said: str, stage: str, number: int | None, hin
     return StartFailedError(said, hint=hint, unit=spec.unit, reason=reason, stage=stage, errno=number)
 
 
-def _error_of(refusal: RefusedError, unit: str | None = None) -> PxError:
-    match refusal.kind:
+def _error_of(refusal: Message, unit: str | None = None) -> PxError:
+    kind = str(refusal.get("kind"))
+    detail = str(refusal.get("detail", kind))
+    match kind:
         case "unknown_key":
-            return UnknownUnitError(refusal.detail, unit=unit)
+            return UnknownUnitError(detail, unit=unit)
         case "exists" | "dead" | "alive":
-            return ConflictError(refusal.detail, unit=unit)
+            return ConflictError(detail, unit=unit)
         case "shutdown":
-            return ShuttingDownError(refusal.detail, unit=unit)
+            return ShuttingDownError(detail, unit=unit)
         case "protocol":
-            return KeeperLostError(refusal.detail, hint=_BOTH_HINT)
+            return KeeperLostError(detail, hint=_BOTH_HINT)
         case _:
-            return PxError(f"the keeper refused: {refusal.detail}", unit=unit, refusal=refusal.kind)
+            return PxError(f"the keeper refused: {detail}", unit=unit, refusal=kind)

@@ -35,7 +35,7 @@ Word = Annotated[str, Meta(min_length=1, max_length=65536, pattern=r"^[^\0]*$")]
 Count = Annotated[int, Meta(ge=0, le=10**9)]
 WarmKeep = Annotated[float, Meta(ge=0, le=YEAR)]
 Megabytes = Annotated[int, Meta(ge=0, le=16 * 1024 * 1024)]
-Runtime = Annotated[float, Meta(ge=0.001, le=YEAR)]
+Runtime = Annotated[float, Meta(ge=0, le=YEAR)]  # 0 is none
 
 FILE_TYPES = frozenset({"file", "image", "audio"})
 _DATA_URL = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<content>.*)", re.DOTALL)

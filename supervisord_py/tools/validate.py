@@ -290,7 +290,9 @@ class _Trial:
 
     async def _post(self, value: Any) -> _Answer:
         body, headers, _ = self._request(value)
-        return await self._ask(self.spec.max_runtime_seconds + RUN_MARGIN_SECONDS, "POST", "/run", body, headers)
+        return await self._ask(
+            (self.spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, "POST", "/run", body, headers
+        )
 
     def _request(self, value: Any) -> tuple[bytes | aiohttp.Payload, Mapping[str, str], str]:
         """Return body, headers and run id of a run."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import ConfigError
 from supervisord_py.tools.manifest import (
     COMMON_KEYS,
@@ -67,6 +68,12 @@ def test_every_key_arrives(tmp_path: Path) -> None:
     assert spec.limits == ToolLimits(64, 32, 100, 2048)
     assert (spec.max_rss_bytes, spec.max_address_space_bytes) == (None, 2048 * 1024 * 1024)
     assert "hunter2" not in repr(spec)
+
+
+def test_the_settings_count_where_a_tool_says_nothing_and_0_is_no_limit(tmp_path: Path) -> None:
+    settings = ToolsSettings(warm_keep_seconds=7, max_memory_mb=0, max_runtime_seconds=0)
+    spec = load_tool(write_tool(tmp_path, "x"), settings)
+    assert (spec.warm_keep_seconds, spec.max_rss_bytes, spec.max_runtime_seconds) == (7, None, 0)
 
 
 @pytest.mark.parametrize(
