@@ -10,46 +10,20 @@ from typing import Any
 from msgspec import structs
 
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.ledger.pipe_executions import Execution, Group, Plan, Preset, Status, Trigger
-from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
+from supervisord_py.ledger.pipe_executions import Execution, Group, Plan, Preset, Status
 from supervisord_py.pipes.checks import Check, CheckStatus
 from supervisord_py.pipes.models import (
     GroupView,
     PipesHealth,
     PipeView,
 )
-from supervisord_py.pipes.output import FollowItem, FollowNews, OutputPage, OutputStream
+from supervisord_py.pipes.output import FollowItem, FollowNews, OutputStream
 
 
 def execution(number: int = 7, **facts: Any) -> Execution:
     """Return a completed execution of the pipe `digest`."""
-    made = Execution(
-        id=number,
-        pipe_name="digest",
-        status=Status.COMPLETED,
-        trigger=Trigger.MANUAL,
-        group=Group.MANUAL,
-        queued_at=1_800_000_000.0,
-        plan=Plan("pi", timeout_seconds=60.0),
-        preset=Preset("fast", "custom", "m-1", api_key="$KEY"),
-        started_at=1_800_000_001.0,
-        finished_at=1_800_000_003.0,
-        queue_wait_ms=1000,
-        duration_ms=2000,
-        exit_code=0,
-        stdout="out",
-        stderr="err",
-        rendered_prompt="do it",
-        model="m-1",
-        provider="custom",
-        preset_id="fast",
-        timeout_seconds=60.0,
-        input_tokens=3,
-        output_tokens=4,
-        total_tokens=7,
-        cost=0.5,
-        turns=1,
-    )
+    plan, preset = Plan("pi", timeout_seconds=60.0), Preset("fast", "custom", "m-1")
+    made = Execution(id=number, pipe_name="digest", status=Status.COMPLETED, plan=plan, preset=preset)
     return structs.replace(made, **facts)
 
 
@@ -60,23 +34,15 @@ class FakePipes:
     views: dict[str, PipeView] = field(default_factory=dict)
     rows: dict[int, Execution] = field(default_factory=dict)
     asked: list[tuple[Any, ...]] = field(default_factory=list)
-    failing: dict[str, Exception] = field(default_factory=dict)
-    pages: dict[str, bytes] = field(default_factory=dict)
     items: list[FollowItem] = field(default_factory=list)
     hold: asyncio.Event | None = None
     scheduler_error: str | None = None
     refused: dict[str, str] = field(default_factory=dict)
-    lost: int = 0
 
     def put(self, name: str = "digest", **facts: Any) -> PipeView:
         view = PipeView(name=name, **{"enabled": True, "schedule": "every 2h", **facts})
         self.views[name] = view
         return view
-
-    def _did(self, what: str, *more: Any) -> None:
-        self.asked.append((what, *more))
-        if what in self.failing:
-            raise self.failing[what]
 
     async def file_problems(self) -> dict[str, tuple[()]]:
         return {}
@@ -108,7 +74,7 @@ class FakePipes:
         return self.get(name)
 
     async def validate(self, name: str) -> tuple[Check, ...]:
-        self._did("validate", name)
+        self.asked.append(("validate", name))
         return (Check("schedule", CheckStatus.FAIL, "it is odd", 3, "write `every 2h`"),)
 
     def queue(self) -> tuple[GroupView, ...]:
@@ -120,23 +86,12 @@ class FakePipes:
             raise UnknownUnitError(f"There is no execution {number}.", hint="pxctl pipe runs")
         return row if blobs else structs.replace(row, stdout=None, stderr=None, rendered_prompt=None)
 
-    async def executions(self, wanted: ExecutionFilter) -> ExecutionPage:
-        self._did("executions", wanted)
-        return ExecutionPage(tuple(row for row in self.rows.values() if wanted.pipe in {None, row.pipe_name}), 5)
-
     @property
     def files(self) -> FakePipes:
         return self
 
-    async def output(self, number: int, stream: OutputStream, offset: int, limit: int | None) -> OutputPage:
-        self._did("output", number, stream, offset, limit)
-        data = self.pages.get(stream.value, b"")
-        piece = data[offset : offset + (limit or 10)]
-        total, is_all = len(data) + self.lost, not self.lost and offset + len(piece) >= len(data)
-        return OutputPage(piece, offset, total, is_all, bool(self.lost))
-
     async def follow(self, number: int, streams: tuple[OutputStream, ...], *offsets: int) -> AsyncIterator[FollowItem]:
-        self._did("follow", number, streams, *offsets)
+        self.asked.append(("follow", number, streams, *offsets))
         yield FollowNews("start", execution(number, status=Status.RUNNING))
         for item in self.items:
             yield item
