@@ -385,6 +385,7 @@ def test_a_kernel_that_was_stopped_by_a_signal_is_named_at_once_and_keeps_its_va
     assert run(home, "still", "x = 41").ok
     pid = row(home, "still")["pid"]
     os.kill(pid, signal.SIGSTOP)
+    until(lambda: ") T " in Path(f"/proc/{pid}/stat").read_text(), "it has stopped")
     call = run(home, "still", "x + 1", timeout=60)
     assert (call.status, str(pid) in call.told, "kill -CONT" in call.document["hint"]) == (409, True, True), (
         call.document
