@@ -40,14 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Call:
-    """One call. `work` runs it; `answer` is what the client waits for.
-
-    Args:
-        session: Where its cells run.
-        request: As it was asked for.
-        timeout: The time it has.
-        tell: Told of what happens, on the loop.
-    """
+    """One call. `work` runs it; `answer` is what the client waits for; `tell` hears of what happens, on the loop."""
 
     def __init__(
         self,

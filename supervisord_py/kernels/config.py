@@ -42,13 +42,11 @@ class LadderTimes(Struct, frozen=True):
 
 
 class OutputLimits(Struct, frozen=True):
-    """How much of a cell's output is kept, published and shown. Bytes; days.
+    """How much of a cell's output is kept, published and shown. Bytes; days."""
 
-    Attributes:
-        preview_bytes: What the kernel publishes live of one cell, and about what `text` of a result holds.
-    """
-
-    preview_bytes: int = 64 * 1024
+    preview_bytes: int = (
+        64 * 1024
+    )  # what the kernel publishes live of one cell, and about what `text` of a result holds
     head_bytes: int = 16 * 1024  # how much of the preview is the beginning; the rest is the end
     cell_bytes: int = 4096 * MIB  # complete output on disk of one cell, beyond which it is capped, and says so
     inline_bytes: int = 256 * 1024  # a rich output larger than this becomes an artifact file with a reference
@@ -67,16 +65,12 @@ class ProcessLimits(Struct, frozen=True):
 
 
 class GatewayConfig(Struct, frozen=True):
-    """Gateways. `token` is a secret: never in repr, logs, or the environment of a kernel.
-
-    Attributes:
-        token_setting: Which setting the token came from, or is to be put into.
-    """
+    """Gateways. `token` is a secret: never in repr, logs, or the environment of a kernel."""
 
     dir: Path  # where the local gateway's metadata and kernelspecs lie
     url: str | None = None  # of the external gateway; None where there is none
     token: str | None = None  # for it
-    token_setting: str = "kernels.gateway_token"  # noqa: S105  # the name of a setting
+    token_setting: str = "kernels.gateway_token"  # noqa: S105  # which setting the token comes from
     kernel_name: str = "python3"  # kernelspec that is asked for at an external gateway
     start_seconds: float = 30.0  # how long its start may take
 

@@ -38,18 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class CellExecution:
-    """One run of one cell on a session's kernel, from here to the end of that cell.
-
-    Args:
-        sent: The cell's row.
-        deadline: Loop time after which it is made to end.
-        tell: Told of what happens, on the loop.
-
-    Attributes:
-        steps: What was done so far to end it.
-        over_memory: The kernel is over its soft limit after the cell.
-        judged: Set when it is known how it ended.
-    """
+    """One run of one cell on a session's kernel; `sent` is its row, after `deadline` (loop time) it is made to end."""
 
     def __init__(
         self,
@@ -61,9 +50,9 @@ class CellExecution:
     ) -> None:
         assert kernel.handle is not None
         self.cell_id = sent.id
-        self.steps: tuple[Step, ...] = ()
-        self.over_memory = False
-        self.judged = asyncio.Event()
+        self.steps: tuple[Step, ...] = ()  # what was done so far to end it
+        self.over_memory = False  # the kernel is over its soft limit after the cell
+        self.judged = asyncio.Event()  # set when it is known how it ended
         self._room, self._kernel, self._handle = room, kernel, kernel.handle
         self._sent, self._deadline, self._tell = sent, deadline, tell
         self._is_stateless = not kernel.session.keeps_variables

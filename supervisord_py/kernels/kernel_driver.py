@@ -65,36 +65,24 @@ def own_of(note: Note | None) -> KernelNote | None:
 
 
 class KernelInstance(Instance):
-    """One kernel of a session.
-
-    Attributes:
-        launch, backend, handle: What was asked of whom, and what came of it.
-        give_up_at: Loop time by which it must answer.
-        cold_start_ms: From the decision to readiness.
-        method: How its process came about.
-        run: The cell of ours that runs on it, until it is known how it ended.
-        has_run: A cell of ours was sent to it: there are variables to be lost.
-        foreign_used_at: When a client that is not ours used it last, as far as we have seen.
-        exiting: A cell said exit(): it ends by its own wish.
-        problem: Problem document of its end, filled as more becomes known: it is kept with a hard failure.
-    """
+    """One kernel of a session."""
 
     def __init__(self, key: str, session: LiveSession, unit: str | None = None) -> None:
         super().__init__(key, unit or session.unit)
         self.session = session
         self.start_method = session.key.backend.value
-        self.launch: Launch | None = None
+        self.launch: Launch | None = None  # what was asked of the backend
         self.backend: Any = None
-        self.handle: KernelHandle | None = None
-        self.give_up_at = 0.0
-        self.cold_start_ms = 0
+        self.handle: KernelHandle | None = None  # what came of it
+        self.give_up_at = 0.0  # loop time by which it must answer
+        self.cold_start_ms = 0  # from the decision to readiness
         self.method = StartMethod.SPAWN
-        self.run: CellExecution | None = None
-        self.has_run = False
-        self.foreign_used_at: float | None = None
-        self.exiting = False
+        self.run: CellExecution | None = None  # the cell of ours that it is at, until it is known how that ended
+        self.has_run = False  # a cell of ours was sent to it: there are variables to be lost
+        self.foreign_used_at: float | None = None  # when a client that is not ours used it, as far as we have seen
+        self.exiting = False  # a cell said exit(): it ends by its own wish
         self.rss_bytes: int | None = None
-        self.problem: dict[str, object] = {}
+        self.problem: dict[str, object] = {}  # of its end, filled as more becomes known; kept with a hard failure
 
     @property
     def died(self) -> bool:

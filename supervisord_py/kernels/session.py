@@ -56,27 +56,19 @@ class Owner(StrEnum):
 
 
 class SessionKey(Struct, frozen=True):
-    """What makes two calls share one kernel.
-
-    Attributes:
-        interpreter: Path of the interpreter (its directory made real, the last part as it was: a venv's python is a
-            link), or `spec:NAME` for a kernelspec; `bash` for shell cells.
-    """
+    """What makes two calls share one kernel."""
 
     name: str  # chosen by the user; `default` where none is given. `[A-Za-z0-9][A-Za-z0-9._-]{0,63}`.
     cwd: str  # real path
-    interpreter: str
-    backend: BackendName  # who runs it
+    interpreter: (
+        str  # path (its directory made real: a venv's python is a link), `spec:NAME` of a kernelspec, or `bash`
+    )
+    backend: BackendName
 
     @property
     def id(self) -> str:
         """The `{k}` of the routes and the name of the unit: the name and six hex digits of the whole key."""
         return f"{self.name}-{hashlib.sha256(self._whole.encode()).hexdigest()[:6]}"
-
-    @property
-    def unit(self) -> str:
-        """`kernel:<id>`."""
-        return f"kernel:{self.id}"
 
     @property
     def jupyter_id(self) -> str:
@@ -89,38 +81,28 @@ class SessionKey(Struct, frozen=True):
 
 
 class StartRequest(Struct, frozen=True):
-    """A session that is to have a living kernel.
-
-    Attributes:
-        cwd: Absolute; must exist. None: that of the session when an id is given, else the daemon's home directory.
-        interpreter, kernelspec, backend: None lets settings and candidates decide.
-        env: Variables beyond what the filter lets through (Jupyter's front ends send some); ours win.
-        timeout_seconds: How long to wait for the kernel; None is the bound of a start in the settings.
-        environ: The caller's variables; decide between interpreters, never passed on unfiltered.
-    """
+    """A session that is to have a living kernel."""
 
     name: str = "default"  # name or id of a session; a name is made a session by cwd, interpreter and backend
-    cwd: str | None = None
-    interpreter: str | None = None
+    cwd: str | None = None  # absolute; None: that of the session when an id is given, else the daemon's home directory
+    interpreter: str | None = None  # None lets settings and candidates decide, here and in the next two
     kernelspec: str | None = None
     backend: BackendName | None = None
     language: str = "python"  # `python` or `bash`
     owner: Owner = Owner.SESSION  # any but `per_call`; an existing session keeps its own
     arguments: tuple[str, ...] = ()  # for the kernel's command line, behind its own (Jupyter's front ends send some)
-    env: Mapping[str, str] = field(default_factory=dict)
-    timeout_seconds: float | None = None
-    environ: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)  # beyond what the filter lets through; ours win
+    timeout_seconds: float | None = None  # None is the bound of a start in the settings
+    environ: Mapping[str, str] = field(default_factory=dict)  # of the caller: decides, is never passed on unfiltered
 
 
 class InterruptReport(Struct, frozen=True):
     """What an interrupt did.
 
-    Attributes:
-        running: Id of the cell that was running. None when there was none of ours: then a start under way was ended, or
-            the kernel was interrupted once, because a client that is not ours may have it at work.
-        steps: The rungs that were climbed so far, in order; more may follow while the cell does not end.
+    Without a cell of ours a start under way was ended, or the kernel was interrupted once, because a client that is not
+    ours may have it at work.
     """
 
     session_id: str
-    running: str | None
-    steps: tuple[Step, ...] = ()
+    running: str | None  # id of the cell that was running
+    steps: tuple[Step, ...] = ()  # so far; more may follow while the cell does not end

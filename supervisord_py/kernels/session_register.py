@@ -60,48 +60,32 @@ class SessionView(KernelSessionRow, frozen=True, kw_only=True):
 
 
 class LiveSession(KernelSlot):
-    """One session: who it is, what is asked of its next kernel, and the kernel that is there.
-
-    Attributes:
-        last_used: Unix seconds of the last use, as it is shown; `used_at` decides.
-        choice: What the next kernel is started from, if that has been decided.
-        extra, arguments: Variables, and what goes behind the command line, as Jupyter's front end sent them.
-        environ: The caller's variables at the last choice.
-        reason, notices: Why the last kernel ended; what the last start or recycling had to say.
-        newest: The cell that was sent last when this control plane began.
-        lost: Why variables of earlier calls are gone, until a call has been told.
-        kernel: The one that is there, also while it starts or stops.
-        has_cells: A cell of ours was run in it.
-        ended_by: Id of the event of its last kernel's end, where nobody asked for that: the cause of the next start.
-        rested_at: Unix seconds of the end of its last kernel; 0 before the first end that we saw.
-        written_at: When its row was written last, by the monotonic clock.
-    """
+    """One session: who it is, what is asked of its next kernel, and the kernel that is there."""
 
     def __init__(self, key: SessionKey, language: str, created: float, owner: Owner = Owner.SESSION) -> None:
         super().__init__(per_call=owner is Owner.PER_CALL)
         self.key = key
         self.id = key.id
+        self.keeps_variables = key.backend is not BackendName.BASH  # shell cells leave no state
         self.language = language
         self.created = created
         self.owner = owner
         self.kernelspec: str | None = None
         self.interrupt_mode = "signal"
-        self.last_used: float | None = None
-        self.choice: Choice | None = None
-        self.extra: Mapping[str, str] = {}
-        self.arguments: tuple[str, ...] = ()
-        self.environ: Mapping[str, str] = {}
-        self.reason: Reason | None = None
-        self.notices: tuple[str, ...] = ()
-        self.newest: Newest | None = None
-        self.lost: str | None = None
-        self.kernel: KernelInstance | None = None
-        self.has_cells = False
-        self.ended_by: int | None = None
-        self.rested_at = 0.0
-        self.written_at = 0.0
-        self.keeps_variables = key.backend is not BackendName.BASH
-        """Whether there is a state between cells at all: shell cells have none."""
+        self.last_used: float | None = None  # Unix seconds, as it is shown; `used_at` decides
+        self.choice: Choice | None = None  # what the next kernel is started from, if that has been decided
+        self.extra: Mapping[str, str] = {}  # variables that Jupyter's front end sent
+        self.arguments: tuple[str, ...] = ()  # what it sent for the kernel's command line
+        self.environ: Mapping[str, str] = {}  # the caller's variables at the last choice
+        self.reason: Reason | None = None  # why its last kernel ended
+        self.notices: tuple[str, ...] = ()  # what its last start had to say
+        self.newest: Newest | None = None  # the cell that was sent last when this control plane began
+        self.lost: str | None = None  # why variables of earlier calls are gone, until a call has been told
+        self.kernel: KernelInstance | None = None  # the one that is there, also while it starts or stops
+        self.has_cells = False  # a cell of ours was run in it
+        self.ended_by: int | None = None  # event of its kernel's end that nobody asked for: the cause of the next start
+        self.rested_at = 0.0  # Unix seconds of the end of its last kernel; 0 before the first that we saw
+        self.written_at = 0.0  # when its row was written last, by the monotonic clock
 
     @property
     def unit(self) -> str:

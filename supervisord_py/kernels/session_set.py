@@ -104,34 +104,21 @@ class Waiter(Struct, eq=False):
 
 
 class KernelSlot:
-    """What the set knows of one session; changed by the set alone, except where that is said.
-
-    Attributes:
-        per_call: It is one call's own and ends with it.
-        running: The call that has the kernel.
-        line: Who waits, in order of arrival.
-        used_at: The last use, as `now`; its owner may put it forward.
-        foreign_busy: A Jupyter client has work on the kernel; its owner sets it.
-        is_fresh: Nothing has run on the present kernel yet; its owner clears it when a Jupyter client used it.
-        over_memory: The kernel is to be replaced once nothing runs on it.
-        comes_back: Why it is started again once it is gone, although maybe nobody waits.
-        deaths: Crashes since the last cell that succeeded.
-        failure: Why it is not started until somebody asks for it.
-    """
+    """What the set knows of one session; changed by the set alone, except where that is said."""
 
     def __init__(self, *, per_call: bool = False) -> None:
-        self.per_call = per_call
+        self.per_call = per_call  # it is one call's own and ends with it
         self.phase = Phase.COLD
-        self.running: Waiter | None = None
-        self.line: list[Waiter] = []
-        self.used_at = 0.0
-        self.foreign_busy = False
-        self.is_fresh = False
-        self.over_memory = False
-        self.comes_back: StartCause | None = None
-        self.deaths = 0
+        self.running: Waiter | None = None  # the call that has the kernel
+        self.line: list[Waiter] = []  # in order of arrival
+        self.used_at = 0.0  # the last use, as `now`; its owner may put it forward
+        self.foreign_busy = False  # a Jupyter client has work on the kernel; set by its owner
+        self.is_fresh = False  # nothing has run on the present kernel; its owner clears it when a Jupyter client did
+        self.over_memory = False  # the kernel is to be replaced once nothing runs on it
+        self.comes_back: StartCause | None = None  # why it is started once it is gone, although maybe nobody waits
+        self.deaths = 0  # crashes since the last cell that succeeded
         self.restarts = 0
-        self.failure: HardFailure | None = None
+        self.failure: HardFailure | None = None  # why it is not started until somebody asks for it
 
     @property
     def is_idle(self) -> bool:
