@@ -43,13 +43,7 @@ class Invocation:
 
     @property
     def socket_path(self) -> str:
-        """The daemon's socket."""
         return paths.find_socket(self.env, explicit=self.socket, system=self.system)
-
-    @property
-    def places(self) -> paths.Places:
-        """All places of the daemon."""
-        return paths.find_places(self.env, explicit_socket=self.socket, system=self.system)
 
     @property
     def width(self) -> int | None:
@@ -58,16 +52,13 @@ class Invocation:
 
     @property
     def has_colour(self) -> bool:
-        """Whether stdout is painted."""
         return output.wants_colour(self.colour, self.env, terminal=self.out_is_terminal)
 
     @property
     def err_has_colour(self) -> bool:
-        """Whether stderr is painted."""
         return output.wants_colour(self.colour, self.env, terminal=self.err_is_terminal)
 
     def client(self, wake: Callable[[], None] | None = None) -> Client:
-        """Return a client of the daemon."""
         return Client(self.socket_path, wake, lambda: self.spinner("pxd", "waiting for its answer…"))
 
     def waking_client(self, no_autostart: bool) -> Client:
@@ -90,7 +81,6 @@ class Invocation:
         return output.paint(text, style, on=self.has_colour)
 
     def print(self, *lines: object) -> None:
-        """Write lines of the result."""
         output.write("".join(f"{line}\n" for line in lines))
 
     def print_json(self, value: Answer | Document) -> None:
@@ -109,7 +99,6 @@ class Invocation:
         return self.json or self.quiet
 
     def table(self, columns: Sequence[output.Column], rows: Sequence[Document]) -> list[str]:
-        """Return the painted lines of a table with its heading."""
         on = self.has_colour
         lines = output.table(columns, rows, self.width)
         return ["".join(output.paint(text, style, on=on) for text, style in line).rstrip() for line in lines]
@@ -151,7 +140,6 @@ class Invocation:
         self.print_facts(facts)
 
     def print_saved(self, path: object, size: int, content_type: str, **facts: object) -> None:
-        """Say that an answer was saved in a file."""
         if self.json:
             known = {"path": str(path), "size_bytes": size, "content_type": content_type}
             self.print_json({"schema": "px.saved/1", **known, **facts})
@@ -175,7 +163,6 @@ class Invocation:
             output.notice(line)
 
     def print_warnings(self, document: Document) -> None:
-        """Say what the daemon warns of in its answer."""
         self.notice(*(f"warning: {warning}" for warning in document.get("warnings") or []))
 
     def spinner(self, label: str, phase: str | Callable[[], str]) -> output.Spinner:
@@ -224,7 +211,6 @@ class Invocation:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit code."""
     invocation = Invocation(os.environ)
     try:
         code: Any = root.main(args=list(arguments), prog_name="pxctl", standalone_mode=False, obj=invocation)
@@ -298,7 +284,6 @@ class Seconds(click.FloatRange):
 
 
 def timeout_option(help_text: str = "Give up waiting after S seconds (exit 7).") -> Callable[[Any], Any]:
-    """Return the option `--timeout S`."""
     return click.option("--timeout", type=Seconds(min=0), metavar="S", help=help_text)
 
 
@@ -313,7 +298,6 @@ def source_of(text: str) -> str:
 
 
 def own_version() -> str:
-    """Return the version of the distribution."""
     from importlib import metadata
 
     return metadata.version("supervisord-py")
@@ -414,12 +398,10 @@ class _Root(PxGroup):
     """`pxctl` itself: imports the module of a command when that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names, in the order of the sections."""
         del ctx
         return list(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command or group."""
         if cmd_name in _MODULES:
             import_module(f"pxctl.commands.{_MODULES[cmd_name]}")
         return super().get_command(ctx, cmd_name)
@@ -481,7 +463,6 @@ def declare(
 
 
 def declare_group(name: str, help_text: str) -> PxGroup:
-    """Declare a group of commands, below the root."""
     made = PxGroup(name, help=help_text)
     root.add_command(made)
     return made

@@ -58,7 +58,6 @@ class Failure(Exception):
         self.exit_code = _EXIT_BY_KIND.get(kind, Exit.FAILED) if exit_code is None else exit_code
 
     def document(self) -> Document:
-        """Return the problem document."""
         title = self.kind.replace("_", " ").capitalize()
         head = {"type": PROBLEM_PREFIX + self.kind, "title": title, "status": None, "kind": self.kind}
         rest = {"detail": self.detail, "hint": self.hint, "unit": self.unit, "exit_code": self.exit_code}
@@ -113,7 +112,6 @@ def usage(detail: str, hint: str) -> Failure:
 
 
 def raise_problem(event: Document) -> None:
-    """Raise the problem that an event of a stream is, if it is one."""
     if str(event.get("type", "")).startswith(PROBLEM_PREFIX):
         raise Problem(int(event.get("status") or 500), event)
 
@@ -197,7 +195,6 @@ class Client:
         raise Failure(detail, kind="bad_answer", hint="pxctl doctor")
 
     def get(self, target: str, **request: Any) -> Answer:
-        """Read a document."""
         return self.ask("GET", target, **request)
 
     def _connect(self) -> Exchange:
@@ -313,11 +310,9 @@ class Exchange:
         return self.head
 
     def read(self) -> bytes:
-        """Return the whole body."""
         return b"".join(self.chunks())
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the body as it comes."""
         coding = self.head.fields.get("transfer-encoding", "").lower()
         length = self.head.fields.get("content-length")
         try:
@@ -430,7 +425,6 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def is_glob(name: str) -> bool:
-    """Say whether a name is a pattern for names."""
     return any(sign in name for sign in "*?[")
 
 

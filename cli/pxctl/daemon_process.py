@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pxctl import paths
 from pxctl.app import Invocation
 from pxctl.client import Client, Document, Exit, Failure, Interrupted, Problem
 
@@ -41,7 +42,6 @@ def find_program(name: str, env: Mapping[str, str]) -> str | None:
 
 
 def find_pxd(env: Mapping[str, str]) -> str:
-    """Return the path of `pxd`."""
     found = find_program("pxd", env)
     if found is None:
         detail, hint = "pxd is neither beside pxctl nor on PATH", "pip install supervisord-py"
@@ -73,7 +73,7 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
     Raises Failure: it ended first (with its last words), or does not answer within `timeout` seconds.
     """
     argv, env = _pxd(invocation)
-    path = Path(invocation.places.log_file)
+    path = Path(paths.find_log_file(invocation.env, system=invocation.system))
     old_umask = os.umask(0o077)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ from pxctl import output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code."""
     try:
         output.occupy_closed_streams()
         # Most of the start are these imports: Ctrl-C meanwhile shows no traceback of them.

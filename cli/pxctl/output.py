@@ -64,7 +64,6 @@ def write_error(piece: str | bytes) -> None:
 
 
 def notice(text: str) -> None:
-    """Write a line to stderr."""
     write_error(text.encode(sys.stderr.encoding if sys.stderr else "utf-8", "backslashreplace") + b"\n")
 
 
@@ -81,7 +80,6 @@ def _write_all(fd: int, piece: str | bytes) -> None:
 
 
 def read_input() -> bytes:
-    """Return all of stdin."""
     with open(STDIN, "rb", closefd=False) as file:
         return file.read()
 
@@ -107,7 +105,6 @@ class Spinner:
         self._drawing: tuple[threading.Thread, threading.Event] | None = None
 
     def start(self) -> Spinner:
-        """Draw from now on, unless it does already."""
         if self._on and not Spinner._is_there:
             import threading  # most calls never draw
 
@@ -122,7 +119,6 @@ class Spinner:
         self.stop()
 
     def stop(self) -> None:
-        """Erase the line; may be called twice."""
         if self._drawing is not None:
             thread, stopped = self._drawing
             stopped.set()
@@ -279,14 +275,12 @@ class Column(NamedTuple):
     style: Callable[[dict[str, Any]], str | None] | None = None
 
     def cell(self, row: dict[str, Any]) -> Cell:
-        """Return what the column shows of a row."""
         value = row.get(self.value) if isinstance(self.value, str) else self.value(row)
         text = "" if value is None or value is False or value == ABSENT else clean(str(value))
         return text, self.style(row) if self.style is not None else None
 
 
 def state_column(key: str = "state", title: str = "STATE", rank: int = 1) -> Column:
-    """Return the column of a word for a state, painted as such."""
     return Column(title, key, rank, style=lambda row: BY_STATE.get(str(row.get(key))))
 
 

@@ -11,27 +11,10 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from pxctl.client import Failure, usage
 
 APP = "pxd"
-
-
-class Places(NamedTuple):
-    """The directories and files of one daemon; absolute paths."""
-
-    run_dir: str
-    socket: str
-    config_file: str
-    tools_dir: str
-    state_dir: str
-    log_dir: str
-
-    @property
-    def log_file(self) -> str:
-        """Where a daemon that the client started writes its own log."""
-        return os.path.join(self.log_dir, "pxd.log")
 
 
 def find_socket(env: Mapping[str, str], *, explicit: str | None, system: bool) -> str:
@@ -41,7 +24,6 @@ def find_socket(env: Mapping[str, str], *, explicit: str | None, system: bool) -
 
 
 def find_run_dir(env: Mapping[str, str], *, system: bool) -> str:
-    """Return the directory of socket and lock."""
     if given := _first_dir(env.get("RUNTIME_DIRECTORY")):
         return given
     home = _home(env, system=system)
@@ -50,27 +32,19 @@ def find_run_dir(env: Mapping[str, str], *, system: bool) -> str:
     return os.path.join(home, "run") if home else _user_runtime_dir(env)
 
 
-def find_places(env: Mapping[str, str], *, explicit_socket: str | None, system: bool) -> Places:
-    """Return every place of the daemon that this environment and these flags mean."""
-    home = _home(env, system=system)
-    if system:
-        config, data, state = "/etc/pxd", "/var/lib/pxd", "/var/lib/pxd/state"
-    elif home:
-        config, data, state = home, home, os.path.join(home, "state")
-    else:
+def find_log_file(env: Mapping[str, str], *, system: bool) -> str:
+    if given := _first_dir(env.get("LOGS_DIRECTORY")):
+        return os.path.join(given, "pxd.log")
+    state = _first_dir(env.get("STATE_DIRECTORY"))
+    if state is None and system:
+        state = "/var/lib/pxd/state"
+    elif state is None and (home := _home(env, system=system)):
+        state = os.path.join(home, "state")
+    elif state is None:
         import platformdirs
 
-        lookups = (platformdirs.user_config_dir, platformdirs.user_data_dir, platformdirs.user_state_dir)
-        config, data, state = (lookup(APP, appauthor=False) for lookup in lookups)
-    state = _first_dir(env.get("STATE_DIRECTORY")) or state
-    return Places(
-        run_dir=find_run_dir(env, system=system),
-        socket=find_socket(env, explicit=explicit_socket, system=system),
-        config_file=os.path.join(_first_dir(env.get("CONFIGURATION_DIRECTORY")) or config, "pxd.toml"),
-        tools_dir=os.path.join(data, "tools"),
-        state_dir=state,
-        log_dir=_first_dir(env.get("LOGS_DIRECTORY")) or os.path.join(state, "logs"),
-    )
+        state = platformdirs.user_state_dir(APP, appauthor=False)
+    return os.path.join(state, "logs", "pxd.log")
 
 
 def _full(path: str) -> str:

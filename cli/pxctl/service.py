@@ -19,7 +19,6 @@ _UNIT_NAME = "pxd.service"
 
 
 def unit_text(invocation: Invocation, platform: str) -> str:
-    """Return the unit as pxd itself writes it."""
     return ask_pxd(invocation, "--print-unit", platform).decode("utf-8", "surrogateescape")
 
 

@@ -78,13 +78,11 @@ class Outlet:
         self._ends_line = True
 
     def put(self, content: bytes) -> None:
-        """Write a piece."""
         if content:
             self._ends_line = content.endswith(b"\n")
             self._write(self._shaper.feed(content) if self.is_terminal else content)
 
     def put_lines(self, text: str) -> None:
-        """Write text on lines of its own."""
         whole = ("" if self._ends_line else "\n") + text.removesuffix("\n") + "\n"
         self.put(whole.encode("utf-8", "surrogatepass"))
 
@@ -114,7 +112,6 @@ class Screen:
         self.close_lines()
 
     def put(self, stream: str, content: bytes) -> None:
-        """Write a piece of a stream."""
         outlet, other = (self.err, self.out) if stream == "stderr" else (self.out, self.err)
         self._spinner.stop()
         if outlet.is_terminal:

@@ -23,16 +23,19 @@ for environ, scope in json.loads(sys.argv[1]):
     os.environ.clear()
     os.environ.update(environ)
     tempfile.tempdir = None
-    names = ("config_file", "tools_dir", "state_dir", "log_dir", "run_dir", "socket")
-    print(json.dumps([os.path.normpath(str(getattr(find(scope), name))) for name in names]))
+    print(json.dumps([os.path.normpath(str(path)) for path in find(scope == "system")]))
 """
 DAEMON = """
 from supervisord_py.daemon.paths import resolve_paths
-def find(scope): return resolve_paths(os.environ, system=scope == "system")
+def find(system):
+    places = resolve_paths(os.environ, system=system)
+    return places.run_dir, places.socket, places.log_dir / "pxd.log"
 """
 CLIENT = """
-from pxctl.paths import find_places
-def find(scope): return find_places(os.environ, explicit_socket=None, system=scope == "system")
+from pxctl.paths import find_log_file, find_run_dir, find_socket
+def find(system):
+    log = find_log_file(os.environ, system=system)
+    return find_run_dir(os.environ, system=system), find_socket(os.environ, explicit=None, system=system), log
 """
 XDG = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "RUNTIME_DIR")
 GRANTS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY")

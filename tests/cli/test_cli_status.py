@@ -21,32 +21,12 @@ if TYPE_CHECKING:
     from cli.px import Px
 
 UNIT = {
-    "unit": "tool:lorenz",
-    "kind": "tool",
-    "name": "lorenz",
-    "state": "ready",
-    "reason": None,
-    "pid": 4711,
-    "started_at": "2026-11-21T10:00:00Z",
-    "uptime_seconds": 75.2,
-    "rss_bytes": 12_897_485,
-    "cpu_percent": 3.14,
-    "last_used": "2020-01-01T00:00:00Z",
-    "in_flight": 0,
-    "pinned": True,
-    "start_method": "handover",
-    "restarts": 0,
-    "next_run": None,
-    "config_error": None,
-}
-COLD = UNIT | {
-    "unit": "tool:cold",
-    "state": "cold",
-    "pid": None,
-    "uptime_seconds": None,
-    "rss_bytes": None,
-    "pinned": False,
-}
+    "unit": "tool:lorenz", "kind": "tool", "name": "lorenz", "state": "ready", "reason": None, "pid": 4711,
+    "uptime_seconds": 75.2, "rss_bytes": 12_897_485, "cpu_percent": 3.14, "last_used": "2020-01-01T00:00:00Z",
+    "pinned": True, "next_run": None, "config_error": None,
+}  # fmt: skip
+NOTHING = {"pid": None, "uptime_seconds": None, "rss_bytes": None, "pinned": False}
+COLD = UNIT | {"unit": "tool:cold", "state": "cold"} | NOTHING
 STATUS: dict[str, Any] = {
     "schema": "px.status/1",
     "daemon": {"version": "1.2.3", "keeper": {"pid": 10}, "control": {"pid": 11, "restarts": 2}},
@@ -95,18 +75,9 @@ def test_exit_codes_follow_the_status_where_the_document_is_silent(
 
 
 def test_candidates_errors_and_survivors_are_listed(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(
-        "GET /api/status",
-        problem(
-            400,
-            "ambiguous_name",
-            2,
-            candidates=["tool:x", "pipe:x"],
-            survivors=[{"pid": 7, "name": "sh"}],
-            errors=[{"pointer": "/a", "message": "odd"}, {"pointer": "", "message": "all"}, "no"],
-            stderr_tail="one\ntwo\n",
-        ),
-    )
+    errors = [{"pointer": "/a", "message": "odd"}, {"pointer": "", "message": "all"}, "no"]
+    lists = {"candidates": ["tool:x", "pipe:x"], "survivors": [{"pid": 7, "name": "sh"}], "errors": errors}
+    daemon.on("GET /api/status", problem(400, "ambiguous_name", 2, stderr_tail="one\ntwo\n", **lists))
     err = px("status", "x").err
     for line in ("candidate: tool:x", "/a: odd", "(the whole input): all", "survived: pid 7 (sh)", "stderr: two"):
         assert f"  {line}\n" in err

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pxctl import daemon_process, output, service
+from pxctl import daemon_process, output, paths, service
 from pxctl.app import Invocation, Seconds, declare, declare_group, own_version, root
 from pxctl.client import Client, Document, Exit, Failure, Interrupted, Unreachable, query
 from pxctl.completion import SHELLS, script
@@ -45,7 +45,8 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
     if running is None:
         daemon_process.start_daemon(invocation, timeout)
     pid, socket = running or _pid(invocation), invocation.socket_path
-    facts = {"started": running is None, "pid": pid, "socket": socket, "log": invocation.places.log_file}
+    log = paths.find_log_file(invocation.env, system=invocation.system)
+    facts = {"started": running is None, "pid": pid, "socket": socket, "log": log}
     if not invocation.print_result({"schema": "px.daemon_start/1", **facts}, [pid]):
         invocation.print(f"pxd {'runs already' if running else 'started'} (pid {pid}), socket {socket}")
 

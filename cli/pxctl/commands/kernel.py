@@ -90,7 +90,6 @@ def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
 
 
 def _failure_words(document: Document) -> str:
-    """Return why a session failed, in a sentence; its document has a whole problem. Empty where it did not."""
     failure = document.get("failure")
     return str(failure.get("detail") or "") if isinstance(failure, dict) else str(failure or "")
 
@@ -203,7 +202,6 @@ def start_kernel(
 
 
 def _explanation(invocation: Invocation, document: Document) -> Iterator[str]:
-    """Yield the lines of a px.kernel-explanation/1 document."""
     yield f"in {clean(str(document.get('cwd')))}"
     for one in document.get("candidates") or []:
         mark = invocation.paint("✓ taken", "green") if one.get("taken") else invocation.paint("  not taken", "dim")

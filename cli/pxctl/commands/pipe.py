@@ -24,7 +24,6 @@ _pipes = click.argument("names", nargs=-1, required=True, metavar="NAME...", she
 
 
 def _state_of(pipe: Document) -> str:
-    """Return the word for a pipe of px.pipes/1."""
     if pipe.get("running") is not None:
         return "running"
     if pipe.get("queued"):

@@ -359,7 +359,6 @@ def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> Non
 
 
 def _show_now(invocation: Invocation, client: Client, found: Document) -> None:
-    """Show what an execution has printed up to now."""
     if invocation.json:
         invocation.print_json(client.get(f"/api/executions/{found.get('id')}"))
         return
