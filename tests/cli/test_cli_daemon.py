@@ -141,17 +141,12 @@ def test_a_restart_that_does_not_happen_exits_7(house: House) -> None:
 
 
 def test_daemon_status_exits_3_when_there_is_none(px: Px, daemon: FakeDaemon) -> None:
+    keeper = {"pid": 5, "rss_bytes": 1024, "started_at": "2026-01-01T00:00:00Z"}
     facts = {
-        "version": "1",
-        "socket": "/s",
-        "kill_rung": "cgroup",
-        "memory_rung": "resident",
-        "stopping": True,
-        "keeper": {"pid": 5, "rss_bytes": 1024, "started_at": "2026-01-01T00:00:00Z"},
-        "control": {"pid": 6, "restarts": 1},
-        "interrupted": [{"unit": "tool:a", "pid": 9}],
+        "version": "1", "socket": "/s", "kill_rung": "cgroup", "stopping": True, "keeper": keeper,
+        "control": {"pid": 6, "restarts": 1}, "interrupted": [{"unit": "tool:a", "pid": 9}],
         "degraded": [{"part": "ledger", "detail": "disk full"}],
-    }
+    }  # fmt: skip
     daemon.on("GET /api/daemon", document(facts))
     ended = px("daemon", "status")
     assert ended.code == 0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, Request, document, ndjson, problem, reply
+from cli.fake_daemon import FakeDaemon, Request, ndjson, reply
 
 if TYPE_CHECKING:
     import socket
@@ -119,49 +118,7 @@ def test_what_cannot_be_meant_is_refused_with_a_hint(
     assert daemon.seen == []
 
 
-# -- inside of a cell -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("language", "cwd", "own"), [("python", None, True), ("bash", None, False), ("python", "/", False)]
-)
-def test_inside_of_a_cell_the_own_session_is_named_by_its_id(
-    px: Px, daemon: FakeDaemon, language: str, cwd: str | None, own: bool
-) -> None:
-    daemon.on(f"GET /api/kernels/{KERNEL}", document({"cwd": os.path.realpath(cwd or px.folder), "language": language}))
-    target = f"POST /api/kernels/{KERNEL if own else 'default'}/execute"
-    daemon.on(target, problem(409, "conflict", 8, detail="it is occupied"))
-    ended = px("exec", "1", PX_UNIT=f"kernel:{KERNEL}", PX_INSTANCE="a.b")
-    assert (ended.code, len(daemon.asked(target))) == (8, 1)
-    assert "pxctl: cannot run kernel:" in ended.err
-
-
 # -- on a pipe --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "code"),
-    [
-        ("ok", None, 0),
-        ("error", None, 1),
-        ("cancelled", None, 1),
-        ("aborted", None, 1),
-        ("timed_out", None, 7),
-        ("error", {"name": "ResourceLimitExceeded", "value": "memory"}, 9),
-    ],
-)
-def test_the_exit_code_is_that_of_the_call(
-    px: Px, daemon: FakeDaemon, status: str, error: dict[str, str] | None, code: int
-) -> None:
-    message = None if status == "ok" else "It is so; variables are kept."
-    result = done(status, message, cells=[cell(status, error=error)])
-    daemon.on(ROUTE, ndjson(started(), ended(status, error=error), result), document(result["result"]))
-    ended_call = px("exec", "1")
-    assert ended_call.code == code
-    assert ("It is so; variables are kept." in ended_call.err) is (code != 0)
-    as_json = px("exec", "1", "--json")
-    assert (as_json.code, as_json.json(), as_json.err) == (code, result["result"], "")
-    assert daemon.asked(ROUTE)[1].headers["accept"] == "application/json"
 
 
 def test_a_traceback_goes_to_stderr_with_colours_only_where_they_are_wanted(px: Px, daemon: FakeDaemon) -> None:
@@ -200,19 +157,3 @@ def page_of(**streams: bytes) -> Any:
         connection.sendall(reply(rest, content_type="application/octet-stream"))
 
     return answer
-
-
-def test_later_cells_of_a_script_are_not_run_by_a_new_control_plane(px: Px, daemon: FakeDaemon) -> None:
-    (px.folder / "x.py").write_text("# %%\n1\n# %%\n2\n")
-    daemon.on(ROUTE, ndjson(started(), whole=False))
-    daemon.on(f"GET /api/kernels/{KERNEL}/cells", document({"cells": [cell(variables="kept")]}))
-    daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page_of(stdout=b"", stderr=b""))
-    ended_call = px("exec", "-f", "x.py")
-    assert ended_call.code == 1
-    assert "later cells were not run" in ended_call.err
-
-
-# -- Ctrl-C -----------------------------------------------------------------------------------------------------------
-
-
-# -- notebooks --------------------------------------------------------------------------------------------------------

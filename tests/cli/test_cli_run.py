@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, chunked, document, reply
+from cli.fake_daemon import FakeDaemon, chunked, document, problem_of, reply
 
 if TYPE_CHECKING:
     import socket
@@ -80,27 +80,19 @@ def test_items_come_out_one_a_line_as_they_come(
     assert "text/event-stream" in daemon.seen[0].headers["accept"]
 
 
-PROBLEM = json.dumps(
-    {
-        "type": "urn:px:problem:limit_exceeded",
-        "kind": "limit_exceeded",
-        "detail": "memory",
-        "status": 503,
-        "exit_code": 9,
-    }
-)
+PROBLEM = json.dumps(problem_of(503, "limit_exceeded", 9, detail="memory"))
 
 
 @pytest.mark.parametrize(
-    "raw",
+    ("raw", "kind"),
     [
-        chunked(f"data: 1\n\nevent: error\ndata: {PROBLEM}\n\n".encode(), content_type="text/event-stream"),
-        chunked(f"data: 1\n\ndata: {PROBLEM}\n\n".encode(), content_type="text/event-stream"),
-        chunked(f"1\n{PROBLEM}\n".encode(), content_type="application/x-ndjson"),
+        (f"data: 1\n\nevent: error\ndata: {PROBLEM}\n\n", "text/event-stream"),
+        (f"data: 1\n\ndata: {PROBLEM}\n\n", "text/event-stream"),
+        (f"1\n{PROBLEM}\n", "application/x-ndjson"),
     ],
 )
-def test_a_stream_that_ends_in_a_problem_fails_with_it(px: Px, daemon: FakeDaemon, raw: bytes) -> None:
-    daemon.on(STREAM, raw)
+def test_a_stream_that_ends_in_a_problem_fails_with_it(px: Px, daemon: FakeDaemon, raw: str, kind: str) -> None:
+    daemon.on(STREAM, chunked(raw.encode(), content_type=kind))
     ended = px("run", "lorenz", "--stream")
     assert (ended.code, ended.out) == (9, b"1\n")
     assert "memory" in ended.err
@@ -128,13 +120,8 @@ def test_an_image_is_saved_wherever_it_is(
     daemon.on(RUN, raw)
     ended = px("run", "lorenz", "-o", "out.png", "--json")
     assert (px.folder / "out.png").read_bytes() == PNG
-    assert ended.json() == {
-        "schema": "px.saved/1",
-        "path": "out.png",
-        "size_bytes": len(PNG),
-        "content_type": kind,
-        "pointer": pointer,
-    }
+    saved = {"schema": "px.saved/1", "path": "out.png", "size_bytes": len(PNG), "content_type": kind}
+    assert ended.json() == {**saved, "pointer": pointer}
     ended = px("run", "lorenz", "-o", "out.png")
     assert ended.out == b""
     assert "saved out.png" in ended.err
@@ -163,15 +150,14 @@ def test_a_terminal_gets_json_indented(px: Px, daemon: FakeDaemon) -> None:
 
 
 def test_the_tool_is_asked_for_and_run_on_one_connection(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(
-        "GET /api/tools/a", document({"state": "ready", "input_schema": {"properties": {"n": {"type": "integer"}}}})
-    )
-    daemon.on("POST /api/tools/a/run", document({"ok": True}))
-    assert px("run", "a", "n=5").json() == {"ok": True}
+    schema = {"properties": {"n": {"type": "integer"}}}
+    daemon.on(TOOL, document({"state": "ready", "input_schema": schema})).on(RUN, document({"ok": True}))
+    assert px("run", "lorenz", "n=5", "--timeout", "30", "--keep-alive=-1").json() == {"ok": True}
     assert [(one.method, one.headers["connection"]) for one in daemon.seen] == [
         ("GET", "keep-alive"),
         ("POST", "close"),
     ]
+    assert (daemon.seen[1].json(), daemon.seen[1].arguments) == ({"n": 5}, {"timeout": "30", "keep_alive": "-1"})
     assert len(daemon._connections) == 1
 
 

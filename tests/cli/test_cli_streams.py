@@ -23,16 +23,9 @@ LOGS, EVENTS, SYNC = "GET /api/units/a/logs", "GET /api/events", "POST /api/tool
 NDJSON = "application/x-ndjson"
 
 
-def piece(data: bytes, position: int, **more: Any) -> dict[str, Any]:
-    encoded = base64.b64encode(data).decode()
-    return {
-        "time": f"2026-11-21T10:00:{position:02d}Z",
-        "stream": "stdout",
-        "base64": encoded,
-        "position": position,
-        "next_position": position + len(data),
-        "instance": 1,
-    } | more
+def piece(data: bytes, position: int) -> dict[str, Any]:
+    at = {"time": f"2026-11-21T10:00:{position:02d}Z", "position": position, "next_position": position + len(data)}
+    return {**at, "stream": "stdout", "base64": base64.b64encode(data).decode()}
 
 
 def ndjson(*values: Any, ended: bool = True) -> bytes:
