@@ -38,15 +38,9 @@ class Entry(NamedTuple):
     spec: ToolSpec | None
     error: ConfigError | None
     warnings: tuple[str, ...] = ()
-
-
-class _Reading(NamedTuple):
-    """What was read of a folder, and what it was read from. `read_at` is monotonic seconds."""
-
-    entry: Entry
-    sources: tuple[str, ...]
-    signature: tuple[Stamp, ...]
-    read_at: float
+    sources: tuple[str, ...] = ()  # the files, relative to the folder, that an instance is started from
+    signature: tuple[Stamp, ...] = ()  # of all that was read
+    read_at: float = 0.0  # monotonic seconds
 
 
 class Catalog:
@@ -68,7 +62,7 @@ class Catalog:
         self.paths = tuple(path.absolute() for path in paths)
         self.settings = settings or ToolsSettings()
         self._clock = clock
-        self._readings: dict[Path, _Reading] = {}
+        self._readings: dict[Path, Entry] = {}
         self._by_name: dict[str, Entry] = {}
         self._hidden: list[Entry] = []
         self._refreshed_at = float("-inf")
@@ -92,7 +86,7 @@ class Catalog:
             return
         self._readings = {folder: self._reading(folder) for folder in seen}
         self._by_name, self._hidden = {}, []
-        for entry, *_ in self._readings.values():
+        for entry in self._readings.values():
             first = self._by_name.setdefault(entry.name, entry)
             if first is not entry:
                 message = f"is hidden by {first.folder}, which has the same name and comes first"
@@ -128,24 +122,24 @@ class Catalog:
         self.refresh()
         return sorted([*self._by_name.values(), *self._hidden], key=lambda entry: entry.name)
 
-    def _reading(self, folder: Path) -> _Reading:
+    def _reading(self, folder: Path) -> Entry:
         """Return what is known of a folder; what changed is read again, and what is broken every now and then."""
         known, now = self._readings.get(folder), self._clock()
         if known is not None:
-            aged = known.entry.spec is None and now - known.read_at >= RETRY_BROKEN_SECONDS
+            aged = known.spec is None and now - known.read_at >= RETRY_BROKEN_SECONDS
             if not aged and known.signature == signature(folder, known.sources):
                 return known
         before = signature(folder, ())
         try:
             spec = load_tool(folder, self.settings)
+            entry = Entry(spec.name, folder, spec, None, spec.warnings)
+            sources = sources_of(spec.folder, spec.entrypoint, spec.command)
         except (PxError, OSError) as error:
             found = error if isinstance(error, ConfigError) else _folder_error(folder.name, folder, str(error))
             entry = Entry((found.unit or "").removeprefix("tool:") or folder.name, folder, None, found)
-            sources: tuple[str, ...] = ("main.py",)
-        else:
-            entry = Entry(spec.name, folder, spec, None, spec.warnings)
-            sources = sources_of(spec.folder, spec.entrypoint, spec.command)
-        return _Reading(entry, sources, before + signature(folder, sources)[len(before) :], now)
+            sources = ("main.py",)
+        stamps = before + signature(folder, sources)[len(before) :]
+        return entry._replace(sources=sources, signature=stamps, read_at=now)
 
     def _unknown(self, name: str) -> UnknownUnitError:
         trouble = name_trouble(name)

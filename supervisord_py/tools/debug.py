@@ -12,7 +12,7 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import instances
@@ -41,21 +41,10 @@ Found = dict[str, tuple[str, str | None]]
 """Evidence, which is quoted, and the next step (one sentence or command) of each case that is found."""
 
 
-class Findings(NamedTuple):
-    """Everything that is looked at, of the tool as it is declared now; lives and runs are newest first."""
-
-    spec: ToolSpec
-    drift: Sequence[str]  # where /schema differs from tool.json
-    problems: Sequence[Mapping[str, Any]]  # of a fresh start and sample run, and of the last start, if that failed
-    instances: Sequence[InstanceRow]
-    runs: Sequence[RunRow]
-    stderr: str  # all that is at hand of it
-
-
-def in_problems(findings: Findings) -> Found:
+def in_problems(spec: ToolSpec, problems: Sequence[Mapping[str, Any]]) -> Found:
     """Look for cases in what went wrong just now, or at the last start."""
-    spec, found = findings.spec, Found()
-    for problem in findings.problems:
+    found = Found()
+    for problem in problems:
         detail, hint, kind, reason = problem["detail"], problem["hint"], problem["kind"], problem.get("reason")
         tail = str(problem.get("stderr_tail", "")).strip()
         if reason == "early_exit" and problem.get("code") == 0:
@@ -75,22 +64,24 @@ def in_problems(findings: Findings) -> Found:
     return found
 
 
-def in_records(findings: Findings) -> Found:
-    """Look for cases in the past of this declaration: its lives, its runs, and its stderr."""
-    spec, runs, found = findings.spec, findings.runs, Found()
-    if findings.drift:
+def in_records(
+    spec: ToolSpec, drift: Sequence[str], ended: Sequence[InstanceRow], runs: Sequence[RunRow], stderr: str
+) -> Found:
+    """Look for cases in the past of this declaration: its lives and runs, the newest first, and its stderr."""
+    found = Found()
+    if drift:
         step = f"Serve tool.json as it is on GET /schema, or correct {spec.manifest_path}."
-        found["schema_drift"] = ("; ".join(findings.drift[:5]), step)
+        found["schema_drift"] = ("; ".join(drift[:5]), step)
     refused = [row for row in runs if row.error_kind == "invalid_input" or row.status == 422]
     if refused:
         who = "the schema" if refused[0].error_kind == "invalid_input" else "the tool"
         said = f"{len(refused)} of the last {len(runs)} runs were refused by {who} with 422 (run {refused[0].id})"
         found["invalid_input"] = (said, f"Compare the input with `pxctl tools show {spec.name}`.")
     failed = [row for row in runs if row.error_kind == "tool_failed" and (row.status or 0) >= 500]
-    if failed and not findings.stderr.strip():
+    if failed and not stderr.strip():
         said = f"Run {failed[0].id} ended with {failed[0].status}, and stderr is empty."
         found["bad_answer"] = (said, _return_an_object(spec))
-    lives = {row.key: row for row in findings.instances if row.reason in _ON_PURPOSE}
+    lives = {row.key: row for row in ended if row.reason in _ON_PURPOSE}
     for row in runs:  # the pool never does that by itself; a stop, a removal does
         life = lives.get(row.instance or "")
         if life and row.started_at <= (life.ended_at or 0.0) and row.error_kind in {"cancelled", "interrupted"}:
@@ -98,14 +89,14 @@ def in_records(findings: Findings) -> Found:
             keep = f"Keep it from being stopped while it works: `pxctl pin {spec.name}`, and see `pxctl events`."
             found.setdefault("evicted_during_run", (said, keep))
     more = f"Raise max_memory_mb ({spec.max_memory_mb}) in {spec.manifest_path.name}, or use less."
-    last = next((row for row in findings.instances if row.reason is not None), None)
+    last = next((row for row in ended if row.reason is not None), None)
     if last is not None and last.reason in {"memory_limit", "oom_kill"}:
         verdict = last.verdict or {}
         sizes = f"rss {verdict.get('rss_bytes')}, limit {verdict.get('limit_bytes')} bytes"
         found["memory_limit"] = (f"{last.key} ended: {last.reason} ({sizes})", more)
-    elif sign := MEMORY_SIGNS.search(findings.stderr):
+    elif sign := MEMORY_SIGNS.search(stderr):
         found["memory_limit"] = (f"suspected: stderr says {sign[0]}", more)
-    if sign := _MODULE.search(findings.stderr):
+    if sign := _MODULE.search(stderr):
         step = hint_for(spec, sign[0]) or f"pxctl tools sync {spec.name}"
         found["missing_interpreter_or_module"] = (sign[0], step)
     if last is not None and last.reason == "runtime_limit":
@@ -142,15 +133,9 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
             drift = await schema_drift(instance.upstream, dict(spec.manifest))
     problems = [each for each in (error.problem() if error else None, tools.states.of(name).failure) if each]
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
-    findings = Findings(
-        spec=spec,
-        drift=drift,
-        problems=problems,
-        instances=[row for row in lives if row.spec_digest == spec.digest],
-        runs=past,
-        stderr="\n".join([tail, *(str(each.get("stderr_tail", "")) for each in problems)]),
-    )
-    found = {**in_records(findings), **in_problems(findings)}
+    ended = [row for row in lives if row.spec_digest == spec.digest]
+    stderr = "\n".join([tail, *(str(each.get("stderr_tail", "")) for each in problems)])
+    found = {**in_records(spec, drift, ended, past, stderr), **in_problems(spec, problems)}
     cases: list[dict[str, Any]] = []
     for case in (*TABLE, *(each for each in FURTHER if each in found)):
         evidence, step = found.get(case, (None, None))
