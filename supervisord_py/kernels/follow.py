@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.cell_files import CellLog
 
-LOOK_SECONDS = (0.05, 0.2)  # how long a follower that found nothing waits: at first, and at most
+LOOK_SECONDS = 0.1  # how long a follower that found nothing waits for the bell: not all that is written rings it
 _ITEMS = 256
 
 
@@ -66,7 +66,7 @@ async def follow(log: CellLog, bell: Bell, begin: Position = Position()) -> Asyn
     files, or the bell was closed already and there are none.
     """
     reading = Reading(log, begin.out, begin.err, span_bytes=READ_BYTES)
-    may_begin, pause = not bell.is_closed, LOOK_SECONDS[0]
+    may_begin = not bell.is_closed
 
     def look() -> list[Piece | Record]:
         """Return the next few things, about one piece of bytes; [] when there is nothing new."""
@@ -93,8 +93,7 @@ async def follow(log: CellLog, bell: Bell, begin: Position = Position()) -> Asyn
             yield item
         if (over and not found) or (found and isinstance(found[-1], Record) and found[-1].kind == "end"):
             return
-        pause = LOOK_SECONDS[0] if found else min(2 * pause, LOOK_SECONDS[1])
         if not found:
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(LOOK_SECONDS):
                     await bell.after(rings)

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
 STATUS_MIME = "application/x-px-status+json"
@@ -228,19 +228,6 @@ def told_by(content: Mapping[str, Any]) -> dict[str, Any]:
         "ask_exit": any(each.get("source") == "ask_exit" and not each.get("keepkernel") for each in pieces),
         "error": _error(content) if said == "error" else None,
     }
-
-
-def in_order(places: Iterable[tuple[int, int]], out: int, err: int) -> Iterator[tuple[str, int, int]]:
-    """Yield `(stream, start, end)` of the pieces of two files, `out` and `err` bytes long, as they were written.
-
-    `places` are `(at, err_at)` of the records: what came before one of stderr, came before more of stdout.
-    """
-    told = {"stdout": 0, "stderr": 0}
-    for at, err_at in (*places, (out, err)):
-        for stream, end in (("stderr", min(err_at, err)), ("stdout", min(at, out))):
-            if end > told[stream]:
-                yield stream, told[stream], end
-                told[stream] = end
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

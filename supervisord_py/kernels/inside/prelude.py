@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from IPython.display import display
 
-from .cell_writer import RECORDS, STREAMS, in_order  # noqa: TID252
+from .cell_writer import RECORDS, STREAMS  # noqa: TID252
 from .shell import Lines, Text, clipped, run, tell  # noqa: TID252
 
 if TYPE_CHECKING:
@@ -275,9 +275,11 @@ def _printed(name: str) -> bytes:
         cells = sorted(Path(folder).glob("*" + RECORDS), key=lambda path: path.stat().st_mtime, reverse=True)
         newest = ", ".join(path.stem for path in cells[:_NEWEST])
         raise FileNotFoundError('there is no cell "' + name + '"; the newest are: ' + newest)
-    paths = {stream: Path(folder, name + ending) for stream, ending in STREAMS.items()}
-    whole = {stream: path.read_bytes() if path.exists() else b"" for stream, path in paths.items()}
+    paths = [Path(folder, name + STREAMS[stream]) for stream in ("stdout", "stderr")]
+    out, err = (path.read_bytes() if path.exists() else b"" for path in paths)
     found = (json.loads(line) for line in records.read_bytes().split(b"\n") if line.endswith(b"}"))
-    places = [(each["at"], each.get("err_at", 0)) for each in found]
-    pieces = in_order(places, len(whole["stdout"]), len(whole["stderr"]))
-    return b"".join(whole[stream][start:end] for stream, start, end in pieces)
+    pieces, at, err_at = [], 0, 0
+    for record in (*found, {"at": len(out), "err_at": len(err)}):  # before each record there is stderr, then stdout
+        pieces += [err[err_at : record.get("err_at", 0)], out[at : record["at"]]]
+        at, err_at = max(at, record["at"]), max(err_at, record.get("err_at", 0))
+    return b"".join(pieces)
