@@ -34,7 +34,7 @@ class RunLog:
         self._ledger = ledger
         self._events = events
         self._begun: dict[int, Run] = {}  # those that go on and have no row yet, by the ids of the rows
-        self._ended: list[tuple[RunRow | int, dict[str, Any]]] = []  # whole rows; or ids of such, with the changes
+        self._ended: list[RunRow] = []
         self._failed: dict[str, float] = {}  # by unit: when a failed run was last an event
         self._timer: asyncio.TimerHandle | None = None
 
@@ -54,16 +54,13 @@ class RunLog:
             outcome = Reason.TIMEOUT.value if isinstance(error, TimedOutError) else outcome
         elif error is not None:
             outcome, kind = Reason.CANCELLED.value, "cancelled"
-        loop = asyncio.get_running_loop()
-        seconds, ended_at = loop.time() - run.begun, time.time()
-        key, unit = run.instance.key if run.instance else None, run.spec.unit
+        loop, ended_at = asyncio.get_running_loop(), time.time()
+        seconds, key, unit = loop.time() - run.begun, run.instance.key if run.instance else None, run.spec.unit
         facts: dict[str, Any] = {"outcome": outcome, "error_kind": kind, "cold_start_ms": run.cold_start_ms}
-        kept = {**facts, "ended_at": ended_at, "status": status, "duration_seconds": seconds, "instance": key}
-        if self._begun.pop(run.row, None) is not None:
-            begun = RunRow(run.row, unit, run.begun_at, request_id=run.request.request_id)
-            self._ended.append((begun, kept))
-        else:
-            self._ended.append((run.row, kept))
+        self._begun.pop(run.row, None)
+        self._ended.append(
+            replace(_row(run), ended_at=ended_at, status=status, duration_seconds=seconds, instance=key, **facts)
+        )
         if self._timer is None:
             self._timer = loop.call_later(WRITE_SECONDS, self.flush)
         told = {**facts, "run": run.row, "duration_seconds": round(seconds, 6)}
@@ -79,15 +76,14 @@ class RunLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for number, run in self._begun.items():
-            self._ledger.post(
-                RUNS.insert(RunRow(number, run.spec.unit, run.begun_at, request_id=run.request.request_id))
-            )
+        for run in self._begun.values():
+            self._ledger.post(RUNS.insert(_row(run)))
+        for row in self._ended:
+            self._ledger.post(RUNS.put(row))
         self._begun.clear()
-        for begun, facts in self._ended:
-            if isinstance(begun, RunRow):
-                self._ledger.post(RUNS.insert(replace(begun, **facts)))
-            else:
-                self._ledger.post(RUNS.update(begun, "ended_at IS NULL", **facts))
         self._ended.clear()
         self._events.write_late()
+
+
+def _row(run: Run) -> RunRow:
+    return RunRow(run.row, run.spec.unit, run.begun_at, request_id=run.request.request_id)
