@@ -18,10 +18,9 @@ that names one is idempotent by it):
              `interrupted`: what an earlier keeper of the same state directory left and this one swept at its start.
   spawn      SPAWN (+ descriptors) -> {child: CHILD}   errors: kind "spawn_failed" with stage, errno; "exists" when
                                                     the key is known with another spec (same spec: its child)
-  signal     {key, signum, tree: bool, group: bool} -> {}   error "unknown_key", "dead", "not_permitted"
-             To the leader; with `tree` to every process of the tree, one by one; with `group` (absent = false) to the
-             leader's process group, all at once, as a terminal's Ctrl-C: what made a session or group of its own is
-             spared. `tree` and `group` together are a bad request.
+  signal     {key, signum, group: bool} -> {}   error "unknown_key", "dead", "not_permitted"
+             To the leader; with `group` (absent = false) to its process group, all at once, as a terminal's Ctrl-C:
+             what made a session or group of its own is spared.
   stop       {key, grace_seconds, kill_seconds, reason} -> {survivors: [{pid, name, start_time}], killed: bool}
              TERM (then CONT) to the tree, grace, KILL until nothing is left or kill_seconds passed; replies when the
              tree is empty and the pipes are drained, or with what is left. Several stops of one key share one ladder;

@@ -124,35 +124,18 @@ def _spawn(request: VerbRequest) -> Members:
 
 def _signal(request: VerbRequest) -> None:
     child, signum = request.child(), int(number(request.message, "signum"))
-    tree, group = request.message.get("tree") is True, request.message.get("group") is True
     if signum not in signal.valid_signals():
         raise RefusedError("bad_request", f"there is no signal {signum}")
-    if tree and group:
-        raise RefusedError("bad_request", "a signal goes to the tree or to the group, not to both")
-    if tree:
-        members = _members(request, child)
-        if not members:
-            raise RefusedError("dead", f"nothing of {child.unit} lives")
-        for row in members:
-            procfs.send(row, signum)
-        return
     dead = RefusedError("dead", f"the leader of {child.unit} has ended")
     if child.exit is not None:
         raise dead
     try:
         # Not reaped yet, so the number cannot be anybody else's; nor that of the group that setsid(2) gave the leader.
-        (os.killpg if group else os.kill)(child.pid, signum)
+        (os.killpg if request.message.get("group") is True else os.kill)(child.pid, signum)
     except ProcessLookupError:
         raise dead from None
     except OSError as error:
         raise RefusedError("not_permitted", f"{child.unit}: {error.strerror}", errno=error.errno) from None
-
-
-def _members(request: VerbRequest, child: HeldChild) -> list[Process]:
-    membership = request.keeper.children.membership
-    if child.group is None:
-        membership.take()
-    return membership.members(child) if child.tree_alive else []
 
 
 def _stop(request: VerbRequest) -> Members:

@@ -204,14 +204,14 @@ class KeeperClient:
 
     async def signal(self, key: str, signum: int) -> None:
         """Send a signal to the leader. Raises ConflictError: it is dead."""
-        await self._ask("signal", key=key, signum=signum, tree=False)
+        await self._ask("signal", key=key, signum=signum)
 
     async def signal_group(self, key: str, signum: int) -> None:
         """Send a signal to the leader's process group at once, as Ctrl-C does; its other sessions are spared.
 
         Raises ConflictError: the leader is dead.
         """
-        await self._ask("signal", key=key, signum=signum, tree=False, group=True)
+        await self._ask("signal", key=key, signum=signum, group=True)
 
     async def stop(self, key: str, *, grace_seconds: float, reason: str) -> StopReport:
         """TERM, grace, KILL to the whole tree; returns when it is gone or with what is left.

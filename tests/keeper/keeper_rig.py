@@ -89,8 +89,8 @@ def marked(daemon_id: str) -> list[int]:
     return found
 
 
-def deafen(zygote: int, key: str) -> None:
-    """Stop a zygote by a signal, and its fork that waits for the next order, once that is there."""
+def deafen(zygote: int, key: str) -> list[int]:
+    """Stop a zygote by a signal, and its fork that waits for the next order, once that is there; return both."""
 
     def waiting() -> list[int]:
         found = []
@@ -103,8 +103,10 @@ def deafen(zygote: int, key: str) -> None:
         return found
 
     keeper = int(Path(f"/proc/{zygote}/stat").read_text().rpartition(")")[2].split()[1])
-    for pid in (*until(waiting, "a fork that waits"), zygote):
+    stopped = [*until(waiting, "a fork that waits"), zygote]
+    for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
+    return stopped
 
 
 class Link:

@@ -185,10 +185,11 @@ def test_a_zygote_that_does_not_answer_delays_nobody_for_long(rigs: Callable[...
     rig = rigs()
     link = rig.up()
     zygote = begun(rig)
-    deafen(zygote["pid"], zygote["key"])
+    stopped = deafen(zygote["pid"], zygote["key"])
     order = rig.spec(script(rig, f"open({str(rig.dir / 'ran')!r}, 'w')"), zygote=zygote["key"])
     assert link.refused("spawn", **order)["errno"] == errno.ETIMEDOUT
-    link.call("signal", key=zygote["key"], signum=signal.SIGCONT, tree=True)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
     later = rig.spec(probe("felt"), zygote=zygote["key"])
     link.call("spawn", **later)
     link.exit(later["key"])
