@@ -75,7 +75,7 @@ async def last_of_each(ledger: Ledger) -> dict[str, Execution]:
 
 
 async def usage_since(ledger: Ledger, when: float, pipe: str | None = None) -> tuple[int, float]:
-    """Return tokens and US dollars that the executions used which began at or after a moment; running ones so far."""
+    """Return tokens and US dollars of the executions that began at or after a moment, and have ended."""
     sql = """SELECT coalesce(sum(total_tokens), 0), coalesce(sum(cost), 0.0) FROM pipe_executions
              WHERE started_at >= ? AND pipe_name = coalesce(?, pipe_name)"""
     values = (to_text(when), pipe)

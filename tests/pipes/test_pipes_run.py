@@ -1,45 +1,13 @@
-"""The pure parts of a run: its plan, what an end means, and what the clocks tell."""
+"""What the ends of a run mean for its pipe, and for what it wrote."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from msgspec import structs
 
-from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Plan, Status
-from supervisord_py.pipes.config import PipesConfig
+from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Status
 from supervisord_py.pipes.ending import CUT_OFF
-from supervisord_py.pipes.intake import BY_HAND, _plan
-from supervisord_py.pipes.models import PipeDefinition, RetryRules, RunLimits
-from supervisord_py.pipes.run import _too_late
-from supervisord_py.pipes.schedule import Manual
 from supervisord_py.pipes.scheduler import Clocks
 from supervisord_py.pipes.states import PipeStates
-
-HERE = Path("/nowhere")
-CONFIG = PipesConfig(HERE, HERE, HERE, HERE, HERE, "/nowhere/sock")
-DEFINITION = PipeDefinition("p", HERE, HERE / "pipe.md", Manual(), "manual", "body")
-
-
-def late(plan: Plan) -> str:
-    return _too_late(Execution(id=1, pipe_name="p", plan=plan))
-
-
-def test_a_plan_takes_the_word_of_the_run_then_of_the_pipe_then_of_the_daemon() -> None:
-    plain = _plan(DEFINITION, (), BY_HAND, CONFIG)
-    assert (plain.timeout_seconds, plain.max_turns, plain.retries, plain.max_cost) == (300.0, 200, 2, None)
-    limits = RunLimits(turns=3, memory_bytes=9)
-    pipe = structs.replace(DEFINITION, timeout_seconds=50.0, limits=limits, retries=RetryRules(0))
-    own = _plan(pipe, (), BY_HAND, CONFIG)
-    assert (own.timeout_seconds, own.max_turns, own.max_tokens, own.max_cost) == (50.0, 3, None, None)
-    assert (own.retries, own.memory_bytes) == (0, 9)
-    hurried = _plan(pipe, (), BY_HAND._replace(timeout_seconds=1e9), CONFIG)
-    assert hurried.timeout_seconds == CONFIG.timeout_max_seconds
-    assert hurried.warnings == ("timeout: 1e+09 s is cut to 86400 s (pipes.timeout_max_seconds)",)
-    assert "pipes.timeout_max_seconds" in late(hurried)
-    assert (own.warnings, late(own)) == ((), "did not end within 50 s (timeout)")
-
 
 FAILED = Outcome(Status.FAILED, ErrorType.CRASH)
 DONE = Outcome(Status.COMPLETED)
