@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.connection_file import Connection
-    from supervisord_py.kernels.messaging import Request
+    from supervisord_py.kernels.messaging import PendingRequest
     from supervisord_py.kernels.wire import Message
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child, ExitRecord
@@ -202,7 +202,7 @@ class DirectKernel(MessagingKernel):
         by a welcome (ipykernel 7) or by the `idle` of such a request; a subscription may arrive after that idle was
         sent, so the request is sent again until one comes through.
         """
-        asked: list[Request] = []
+        asked: list[PendingRequest] = []
         while True:
             answered = any(each.reply.done() for each in asked)
             if answered and (self._welcome.done() or any(each.idle.done() for each in asked)):

@@ -125,7 +125,7 @@ class RemoteKernels:
         async def delete() -> None:
             with suppress(PxError):  # the note stays, for a later sweep
                 await client.delete(held.kernel)
-                if self._notes.get(held.instance) == held:  # it may have another kernel by now
+                if self._notes.get(held.instance, held).kernel == held.kernel:  # it may have another one by now
                     await self.forget(held)
 
         self.supervisor.task(delete())

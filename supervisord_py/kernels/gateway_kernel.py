@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import ExecuteRequest, Reply
     from supervisord_py.kernels.gateway_client import GatewayClient
-    from supervisord_py.kernels.messaging import Request
+    from supervisord_py.kernels.messaging import PendingRequest
     from supervisord_py.kernels.wire import Message
 
 LEFT_ALONE_SECONDS = 5.0  # after so much silence the server is asked before a cell: it may have culled the kernel
@@ -218,7 +218,7 @@ class GatewayKernel(MessagingKernel):
         else:
             super().hear(message)
 
-    def take_output(self, message: Message, request: Request | None) -> None:
+    def take_output(self, message: Message, request: PendingRequest | None) -> None:
         text = str(message.content.get("text")) if message.type == "stream" else ""
         if message.content.get("name") == "stderr" and (held_back := _HELD_BACK.match(text)):
             self._is_missing(

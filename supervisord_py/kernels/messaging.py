@@ -43,7 +43,7 @@ NO_ANSWER = "The kernel became idle without an answer: whether the cell ran to i
 _log = structlog.get_logger(__name__)
 
 
-class Request:
+class PendingRequest:
     """A request of ours under way; `cell` where it runs code of a user, `wake` to be called when there is output."""
 
     def __init__(self, cell: ExecuteRequest | None = None, wake: Callable[[], None] | None = None) -> None:
@@ -77,8 +77,8 @@ class MessagingKernel:
         self._session = session
         self._trace = trace
         self._recording = None if writes_files else Recording()
-        self._requests: dict[str, Request] = {}
-        self._cell: Request | None = None
+        self._requests: dict[str, PendingRequest] = {}
+        self._cell: PendingRequest | None = None
         self._let_go: asyncio.Future[None] = loop.create_future()
         self._concluded = asyncio.Event()  # no cell is under way
         self._concluded.set()
@@ -101,10 +101,10 @@ class MessagingKernel:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    async def ask(self, kind: str, content: Mapping[str, Any] | None = None, channel: str = "shell") -> Request:
+    async def ask(self, kind: str, content: Mapping[str, Any] | None = None, channel: str = "shell") -> PendingRequest:
         """Send a request that is no cell. Raises as `send`."""
         message = wire.make(kind, content or {}, self._session, channel)
-        request = self._requests[message.id] = Request()
+        request = self._requests[message.id] = PendingRequest()
         try:
             await self.send(message)
         except BaseException:
@@ -141,7 +141,7 @@ class MessagingKernel:
             about = {"channel": message.channel, "type": message.type, "bytes": message.size}
             _log.info("kernel_message", unit=self.unit, way=way, **about)
 
-    def take_output(self, message: Message, request: Request | None) -> None:
+    def take_output(self, message: Message, request: PendingRequest | None) -> None:
         """Record output of a cell, also of one that is over; where the kernel itself does, somebody may look."""
         if request is not None:
             request.has_output = True
@@ -195,8 +195,8 @@ class MessagingKernel:
         return cell is None or (self._recording is None and CellLog(cell.cells_dir, cell.cell_id).exists())
 
     @contextmanager
-    def _under_way(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Iterator[Request]:
-        request = self._requests[cell.cell_id] = self._cell = Request(cell, wake)
+    def _under_way(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Iterator[PendingRequest]:
+        request = self._requests[cell.cell_id] = self._cell = PendingRequest(cell, wake)
         self._concluded.clear()
         try:
             yield request
@@ -205,7 +205,7 @@ class MessagingKernel:
             self._cell = None
             self._concluded.set()
 
-    async def _until_end(self, request: Request) -> None:
+    async def _until_end(self, request: PendingRequest) -> None:
         """Return when reply and end of output came, or what is missing of them is late, or the kernel died."""
         loop = asyncio.get_running_loop()
         await self.until(request.reply, request.idle, request.passed)
@@ -221,7 +221,7 @@ class MessagingKernel:
         if self.died.done() and not request.reply.done():
             await asyncio.wait({request.reply}, timeout=LAST_WORDS_SECONDS)
 
-    async def _conclude(self, cell: ExecuteRequest, request: Request) -> Reply:
+    async def _conclude(self, cell: ExecuteRequest, request: PendingRequest) -> Reply:
         """Return the word on a cell for which `_until_end` has returned, when all that was heard of it is written."""
         self.foreign.under_way.clear()  # shell requests before it have ended: the `idle` of one may be lost
         content = request.reply.result() if request.reply.done() else None
