@@ -167,12 +167,8 @@ class Call:
 
 @declare(root, "exec")
 @click.argument("code", metavar="[CODE|-]", required=False)
-@click.option(
-    "-f", "--file", metavar="FILE", type=click.Path(dir_okay=False), help="Run x.py (split at # %%) or x.ipynb."
-)
-@click.option(
-    "--kernel", default="default", show_default=True, metavar="NAME", shell_complete=kernel_names, help="The session."
-)
+@click.option("-f", "--file", metavar="FILE", type=click.Path(dir_okay=False), help="Run x.py, x.ipynb or x.sh.")
+@click.option("--kernel", default="default", metavar="NAME", shell_complete=kernel_names, help="The session (default).")
 @click.option(
     "--timeout",
     type=Seconds(),

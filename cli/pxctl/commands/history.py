@@ -38,10 +38,8 @@ def show_logs(
 
     Where output was lost, a note on stderr says how much.
 
-    $ pxctl logs lorenz-ode-solver
     $ pxctl logs lorenz-ode-solver -f -n 20 --timestamps
     $ pxctl logs lorenz-ode-solver --stderr --since '2 hours ago'
-    $ pxctl logs lorenz-ode-solver --since 2026-01-31T12:00:00Z --json
     """
     if stdout and stderr:
         raise usage("--stdout and --stderr exclude each other; without both, both are shown", f"pxctl logs {unit}")
@@ -148,12 +146,7 @@ def explain(invocation: Invocation, unit: str) -> None:
 
 @declare(root, "wait")
 @click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
-@click.option(
-    "--for",
-    "wanted",
-    type=click.Choice(["ready", "stopped", "done"]),
-    help="What to wait for; else ready, of a pipe done.",
-)
+@click.option("--for", "wanted", type=click.Choice(["ready", "stopped", "done"]), help="Else ready, of a pipe done.")
 @timeout_option("Give up after S seconds (exit 7).")
 def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: float | None) -> int:
     """Block until a unit is ready, stopped or done; exits with the outcome: 0 as wanted, 1 not, 7 timed out.

@@ -18,7 +18,7 @@ from pxctl.app import Invocation, declare, declare_group, no_autostart_option, t
 from pxctl.client import Answer, Client, Document, Failure, Problem, bare_name, expand, is_glob, query, quote, route
 from pxctl.commands.units import one_by_one, print_outcomes, steer
 from pxctl.completion import kernel_names
-from pxctl.output import Column, ago, clean, duration, size, state_column
+from pxctl.output import BY_STATE, Column, ago, clean, duration, size, state_column
 
 kernel = declare_group("kernel", "Sessions and their kernels: list, start, attach, export and more.")
 
@@ -26,9 +26,7 @@ _STOPPED_SHOWN = 5
 _EXPORT_SECONDS = 300.0
 _name = click.argument("name", metavar="NAME", shell_complete=kernel_names)
 _names = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
-_which = click.option(
-    "--cwd", metavar="DIR", help="Which of several sessions of that name; else the one of this folder."
-)
+_which = click.option("--cwd", metavar="DIR", help="Which of several of that name; else the one of this folder.")
 
 
 def choice_options(function: Any) -> Any:
@@ -90,12 +88,9 @@ def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
 
 
 def _failure_words(document: Document) -> str:
-    failure = document.get("failure")
-    return str(failure.get("detail") or "") if isinstance(failure, dict) else str(failure or "")
-
-
-def _is_failed(document: Document) -> bool:
-    return document.get("state") == "failed"
+    """Return why a session is as it is; of one that failed a sentence: its document has a whole problem."""
+    failure = document.get("failure") or {}
+    return str(failure.get("detail") or document.get("reason") or "")
 
 
 _COLUMNS = [
@@ -108,13 +103,7 @@ _COLUMNS = [
     Column("CWD", "cwd", 6, minimum=12),
     Column("INTERPRETER", "interpreter", 7, minimum=16),
     Column("BACKEND", "backend", 9),
-    Column(
-        "REASON",
-        lambda one: _failure_words(one) if _is_failed(one) else one.get("reason"),
-        8,
-        minimum=10,
-        style=lambda one: "red" if _is_failed(one) else None,
-    ),
+    Column("REASON", _failure_words, 8, minimum=10, style=lambda one: BY_STATE.get(str(one.get("state")))),
 ]
 
 
@@ -148,7 +137,7 @@ def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
     document = answer.document
     if invocation.print_result(answer, [document.get("id")]):
         return
-    invocation.print_members(document, failure=_failure_words(document))
+    invocation.print_members(document, reason=_failure_words(document))
 
 
 @declare(kernel, "start")
@@ -419,16 +408,9 @@ def print_output(
 
 @declare(kernel, "export", "export {name}")
 @_name
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to; else stdout.",
-)
+@click.option("-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Else stdout.")
 @_which
-def export_kernel(invocation: Invocation, name: str, target: Path | None, cwd: str | None) -> None:
+def export_kernel(invocation: Invocation, name: str, target: str | None, cwd: str | None) -> None:
     """Write a session's history, with its outputs, as a notebook (nbformat 4.5). A stopped session has one, too.
 
     Effect: modifying: writes the file that -o names, and nothing else
@@ -445,5 +427,5 @@ def export_kernel(invocation: Invocation, name: str, target: Path | None, cwd: s
                 output.write(chunk)
             output.write("\n")
             return
-        count = write_whole(target, exchange.chunks())
+        count = write_whole(Path(target), exchange.chunks())
     invocation.print_saved(target, count, "application/x-ipynb+json")

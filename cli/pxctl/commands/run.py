@@ -50,18 +50,9 @@ _OTHER_KINDS = {"pipe": "pxctl pipe run {}", "kernel": "pxctl exec --kernel {}"}
 @click.option("--input", "given", metavar="JSON|@FILE|-", help="The input; KEY=VALUE is put over it.")
 @click.option("--stream", is_flag=True, help="Print the items as they come, one a line.")
 @timeout_option("Give up after S seconds (exit 7).")
-@click.option(
-    "--keep-alive", type=float, metavar="S", help="Keep it warm for S seconds after; 0 not at all, -1 for ever."
-)
+@click.option("--keep-alive", type=float, metavar="S", help="Keep it warm so long; 0 not at all, -1 for ever.")
 @no_autostart_option
-@click.option(
-    "-o",
-    "--output",
-    "file",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Save the answer, or the image in it.",
-)
+@click.option("-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Save the answer.")
 def run_tool(
     invocation: Invocation,
     tool: str,
@@ -71,7 +62,7 @@ def run_tool(
     timeout: float | None,
     keep_alive: float | None,
     no_autostart: bool,
-    file: Path | None,
+    target: str | None,
 ) -> None:
     """Run a tool and print its JSON answer as it came (indented on a terminal).
 
@@ -82,7 +73,6 @@ def run_tool(
     $ pxctl run compound-interest principal=1000 annual_rate=0.05 years=10
     $ pxctl run lorenz-ode-solver rho=28 --stream
     $ pxctl run lorenz-ode-solver plot=true -o lorenz.png
-    $ pxctl run my-tool 'xs:=[1, 2, 3]' options.depth=2
     $ echo '{"rho": 28}' | pxctl run lorenz-ode-solver --input -
     """
     kind, _, rest = tool.partition(":")
@@ -90,19 +80,20 @@ def run_tool(
         raise usage(f"{tool} is a {kind}, no tool", _OTHER_KINDS[kind].format(rest))
     name = bare_name("tool", tool)
     invocation.action = f"run tool:{name}"
+    file = None if target is None else Path(target)
     if file is not None and not os.access(file.parent, os.W_OK):  # found out before the run: its answer would be lost
         detail, hint = f"cannot write {file}: no such folder, or no access", f"ls -ld {file.parent}"
         raise Failure(detail, kind="os_error", hint=hint)
     client = invocation.waking_client(no_autostart)
     verb, accept = ("stream", _STREAMS) if stream else ("run", "*/*")
-    target = query(route("tool", name, verb), [("timeout", timeout), ("keep_alive", keep_alive)])
+    place = query(route("tool", name, verb), [("timeout", timeout), ("keep_alive", keep_alive)])
     fields = {"Content-Type": "application/json", "Accept": accept}
     limit = None if timeout is None else timeout + SLACK_SECONDS
     try:
         body, state = _body(client, name, values, given)
         with (
             invocation.spinner(f"tool:{name}", _phase(invocation.socket_path, name, state)) as spinner,
-            client.open("POST", target, body=body, fields=fields, timeout=limit) as exchange,
+            client.open("POST", place, body=body, fields=fields, timeout=limit) as exchange,
         ):
             if file is not None:
                 _save(invocation, exchange, file, spinner)
