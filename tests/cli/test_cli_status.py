@@ -144,28 +144,14 @@ def test_watching_survives_a_daemon_that_is_away(px: Px, daemon: FakeDaemon) -> 
     assert out.count(b"tool:lorenz") >= 3
 
 
-def test_socket_flag_and_environment(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document(STATUS))
-    assert px("--socket", px.socket, "status", PX_SOCKET="/nowhere").code == 0
-    assert px("status", "--socket", px.socket, PX_SOCKET="/nowhere").code == 0
-    assert px("status", PX_SOCKET="/nowhere").code == 5
-
-
 def test_version_names_both_sides(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/daemon", document({"version": "0.0.1"}))
-    ended = px("version", "--json")
-    assert ended.json()["daemon"] == "0.0.1"
-    installed = px.folder / "supervisord_py-1.2.3.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: supervisord-py\nVersion: 1.2.3\n")
-    ended = px("version", PYTHONPATH=f"{px.folder}:{px.environment()['PYTHONPATH']}")
-    assert ended.text == "pxctl 1.2.3\npxd 0.0.1\n"
+    assert px("version", "--json").json()["daemon"] == "0.0.1"
+    ended = px("version", "--socket", px.socket, PX_SOCKET="/nowhere")
+    assert ended.lines[1] == "pxd 0.0.1"
     assert "differ" in ended.err
-    assert len(px("version", "-q").lines) == 1
-    daemon.stop()
-    assert px("version", "--json").json()["daemon"] is None
-    assert "not running" in px("version").text
-    daemon.start()
+    ended = px("version", PX_SOCKET="/nowhere")
+    assert (ended.code, ended.lines[1]) == (0, "pxd not running")
 
 
 def test_eighty_columns_keep_the_next_run_beside_pin_and_reason(px: Px, daemon: FakeDaemon) -> None:
