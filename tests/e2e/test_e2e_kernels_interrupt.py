@@ -358,7 +358,7 @@ def test_a_call_that_ends_while_its_kernel_starts_runs_nothing(patient: Calls, t
     name = f"slow-{len(how)}"
     timeout = 3 if how == "its time is over" else 50
     call = patient.later(name, "open('ran', 'w')", cwd=str(tmp_path), timeout=timeout)
-    until(begun.exists, "the kernel is starting")
+    until(lambda: begun.exists() and begun.read_text(), "the kernel is starting")
     if how == "it is interrupted":
         assert [step["action"] for step in patient.interrupt(name)["steps"]] == ["end_start"]
     assert call.answer().status == (504 if timeout == 3 else 409), call.answer().body

@@ -18,7 +18,6 @@ from supervisord_py.errors import (
     ConflictError,
     InterruptedRunError,
     InvalidInputError,
-    OverloadedError,
     StartFailedError,
     UnknownUnitError,
 )
@@ -244,15 +243,3 @@ async def test_kinds_of_cells_that_are_turned_off_are_refused(house: RoomHouse) 
     house.reconfigure(expose=Expose.PYTHON)
     with pytest.raises(ConflictError, match="Bash cells are turned off"):
         await house.run("ok", language="bash")
-
-
-async def test_a_full_line_is_refused(house: RoomHouse, backend: FakeBackend) -> None:
-    house.reconfigure(sessions=SessionLimits(queue_max=1))
-    first = await running(house, backend)
-    second = task(house.run("ok"))
-    await eventually(lambda: house.room.snapshot()[0].queued == 1)
-    with pytest.raises(OverloadedError) as refused:
-        await house.run("ok")
-    assert refused.value.extra["retry_after_seconds"] >= 1
-    backend.handle.release()
-    await asyncio.gather(first, second)
