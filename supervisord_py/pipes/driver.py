@@ -16,6 +16,7 @@ from supervisord_py.ledger.instances import ended
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Status, change_open, open_rows
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.ending import conclude
 from supervisord_py.pipes.intake import check_budget
 from supervisord_py.pipes.launch import prepare
 from supervisord_py.pipes.outcome import Cause
@@ -153,7 +154,7 @@ class RunDriver:
         room.add(run)
         try:
             life = ended(row.instance or "", room.clocks.wall(), Reason.INTERRUPTED.value)
-            await room.ledger.write(together(await run.final_row(), life))
+            await room.ledger.write(together(await conclude(run), life))
             await run.finish()
         except PxError as error:
             _log.error("pipe_interruption_not_recorded", execution=row.id, detail=error.detail)

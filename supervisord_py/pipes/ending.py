@@ -55,13 +55,17 @@ CUT_OFF = frozenset((
 _log = structlog.get_logger(__name__)
 
 
-async def conclude(run: Run, copier: Copier | None) -> Operation:
-    """Decide how a run ended, and what follows; return what writes all of that down.
+async def conclude(run: Run) -> Operation | None:
+    """Decide how a run ended, and what follows; return what writes all of that down, None where that is done.
 
     The next try's row, the claim on the event that is given back and the pipe's counters are of one transaction with
     the end: whenever the control plane ends, all of it is there or none.
     """
     it, states = run.execution, run.room.states
+    if run.final or it.status.is_final:
+        return None
+    had_process = run.child is not None or run.cause is Cause.INTERRUPTED
+    copier = await run.open_output() if had_process else None
     # Whether it ran, or was about to be spawned; not where another execution of its pipe runs already.
     began = it.started_at is not None and not isinstance(run.error, ConflictError)
     outcome, facts = await asyncio.to_thread(_close, run, copier, began=began)

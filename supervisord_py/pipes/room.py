@@ -21,7 +21,7 @@ from supervisord_py.pipes import retention, status
 from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.checks import PipeFaults
 from supervisord_py.pipes.driver import RunDriver
-from supervisord_py.pipes.ending import REASONS
+from supervisord_py.pipes.ending import REASONS, conclude
 from supervisord_py.pipes.events import EventSources, check_published
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import BY_HAND, again, build, check_by_hand, choose, enqueue, take_in
@@ -201,7 +201,7 @@ class Pipes(Executions):
     async def _end_unrun(self, run: Run) -> None:
         for waiting in self.line.waiting():
             self.runs[waiting.id].tell()
-        await self.ledger.write(together(await run.final_row()))
+        await self.ledger.write(together(await conclude(run)))
         await run.finish()
 
     async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:

@@ -198,15 +198,7 @@ class Run(Instance):
         return together(change_open(self.id, **known), super().spawned(child))
 
     async def ended(self) -> Operation:
-        return together(await self.final_row(), await super().ended())
-
-    async def final_row(self) -> Operation | None:
-        """Decide how it ended, and what follows; return what writes it down, None where that is done."""
-        if self.final or self.execution.status.is_final:
-            return None
-        had_process = self.child is not None or self.cause is Cause.INTERRUPTED
-        copier = await self._open_output() if had_process else None
-        return await ending.conclude(self, copier)
+        return together(await ending.conclude(self), await super().ended())
 
     async def finish(self) -> None:
         """Be what its row says now, remove what it must not leave, and do what follows from its end."""
@@ -252,7 +244,7 @@ class Run(Instance):
 
     async def _until_over(self) -> None:
         """Wait until it has ended by itself, or is to end; take its output and look after it meanwhile."""
-        clocks, copier = self.room.clocks, await self._open_output()
+        clocks, copier = self.room.clocks, await self.open_output()
         exited = asyncio.ensure_future(self.room.supervisor.wait(self))
         pause, self.is_at_work = FIRST_PAUSE_SECONDS, True
         try:
@@ -288,14 +280,15 @@ class Run(Instance):
         await asyncio.wait((stopping, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if self.report is not None and self.report.survivors and not self.final:
-            await self.room.ledger.write(together(await self.final_row()))
+            await self.room.ledger.write(together(await ending.conclude(self)))
             await self.finish()
         else:
             await asyncio.wait([stopping])
 
     # -- its output -------------------------------------------------------------------------------------------------
 
-    async def _open_output(self) -> Copier:
+    async def open_output(self) -> Copier:
+        """Return what reads its output; of an adopted one it begins anew."""
         if self._copier is None:
             secrets: tuple[str, ...] = ()
             if self.terms.copied:
