@@ -54,7 +54,7 @@ def succeeds(px: House, *words: str) -> None:
 CALLS: dict[str, tuple[Callable[[House], object], int]] = {
     "POST /api/tools/double/run, warm": (lambda px: px.run("double", {"n": 2}), 40),
     "pxctl exec '1+1'": (lambda px: succeeds(px, "exec", "1+1"), 155),
-    "pxctl pipe run tick": (lambda px: succeeds(px, "pipe", "run", "tick"), 225),
+    "pxctl pipe run tick": (lambda px: succeeds(px, "pipe", "run", "tick"), 222),
 }
 
 
