@@ -22,6 +22,7 @@ from ports import free_port
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.config import GatewayConfig
+from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.gateway import GatewayExternal
 from supervisord_py.kernels.gateway_client import GatewayClient
 from supervisord_py.kernels.gateway_local import GatewayLocal
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 EXTERNALS = ("kernel_gateway", "jupyter_server", "enterprise_gateway")
 GATEWAYS = ("local", *EXTERNALS)
+EVERYBODY = ("direct", *GATEWAYS)
 ENTERPRISE = (
     Path(__file__).parents[2] / os.environ.get("VENV", ".venv") / "peers" / "enterprise-gateway" / "bin" / "python"
 )
@@ -191,7 +193,8 @@ async def house_of(
             await peer.start()
             house = House(rig, await external_of(rig, peer.url), peer)
         else:
-            house = House(rig, await local_of(rig))
+            direct = DirectBackend(rig.placement, rig.config)
+            house = House(rig, direct if kind == "direct" else await local_of(rig))
         try:
             yield house
         finally:

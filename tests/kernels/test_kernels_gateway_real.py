@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from kernels.gateway_house import EXTERNALS, GATEWAYS, TOKEN, house_of
+from kernels.gateway_house import EVERYBODY, EXTERNALS, GATEWAYS, TOKEN, house_of
 from kernels.kernel_rig import eventually, kernel_house, no_news
 from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels import gateway_local
@@ -43,12 +43,26 @@ QUICK = (
     "--KernelRestarter.time_to_dead=0.3",
     "--KernelManager.shutdown_wait_time=0.5",
 )
+RICH = """
+from IPython.display import HTML, clear_output, display
+shown = display(HTML('<b>1</b>'), display_id='d')
+shown.update(HTML('<b>2</b>'))
+display({'application/x-px-status+json': {'op': 'read'}}, raw=True)
+clear_output(wait=True)
+"""
+SCRIPT = """
+import sys
+for number in range(3):
+    print("out", number, flush=True)
+    print("err", number, file=sys.stderr, flush=True)
+"""
 CELLS = [  # code, the record that it makes besides begin and end, what that says, output
     ("x = 20", None, "", ""),
     ("x + 1", "result", "{'text/plain': '21'}", ""),
     ("print('ü\\ud800'.encode('utf-8', 'ignore').decode(), end='')", None, "", "ü"),
     ("print('before')\ndef f():\n    return 1 / 0\nf()", "error", "ZeroDivisionError: division by zero", "before\n"),
     ("input('? ')", "error", "StdinNotImplementedError", ""),
+    (SCRIPT, None, "", "out 0\nerr 0\nout 1\nerr 1\nout 2\nerr 2\n"),
     ("x", "result", "{'text/plain': '20'}", ""),  # an error costs no variables
     (f"import sys\nfor each in range({BIG} // 50000):\n    sys.stdout.write('x' * 50000)", None, "", "x" * BIG),
 ]
@@ -62,14 +76,11 @@ def lives(pid: int) -> bool:
 # -- the same results --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", EXTERNALS)
+@pytest.mark.parametrize("kind", EVERYBODY)
 async def test_cells_give_the_same_results_and_an_interrupt_keeps_the_variables(
     kind: str, short_tmp: Path, require: Require
 ) -> None:
-    """Also where the cell awaits, which no server's interrupt alone can end: the request behind it does.
-
-    What kernel_gateway and our own gateway give is compared with direct kernels in e2e/test_e2e_kernels_output.py.
-    """
+    """Of a direct kernel, of our own gateway's and of each kind of server."""
     async with house_of(kind, short_tmp, require) as house:
         await house.open()
         for number, (code, kind_of_record, said, out) in enumerate(CELLS, 1):
@@ -79,10 +90,21 @@ async def test_cells_give_the_same_results_and_an_interrupt_keeps_the_variables(
             assert ran.records[-1]["execution_count"] == ran.reply.execution_count == number
             error = ran.reply.error
             assert (f"{error.name}: {error.value}" if error else str(ran.records[-2].get("data", ""))).startswith(said)
+        await _rich_outputs(house)
         await _interrupt(house)
 
 
+async def _rich_outputs(house: House) -> None:
+    ran = await house.run(RICH)
+    assert ran.kinds() == ["begin", "display", "display", "status", "clear", "end"]
+    one, two = (each for each in ran.records if each["kind"] == "display")
+    assert (one["data"]["text/html"], one["display_id"], one["update"]) == ("<b>1</b>", "d", False)
+    assert (two["data"]["text/html"], two["display_id"], two["update"]) == ("<b>2</b>", "d", True)
+    assert ran.records[-3]["event"] == {"op": "read"}
+
+
 async def _interrupt(house: House) -> None:
+    """Also where the cell awaits, which no server's interrupt alone can end: the request behind it does."""
     await house.run("kept = 7; import asyncio, time")
     for code, names in (
         ("time.sleep(600)", ("KeyboardInterrupt",)),
@@ -322,3 +344,10 @@ async def test_a_kernel_that_does_not_come_up_says_what_its_launcher_said(local:
         await local.open(overlay="/not/there")
     await eventually(lambda: not local.backend._notes, "nothing is left of it")
     await local.open("t-000000")
+
+
+async def test_a_stock_kernel_in_the_shared_gateway_is_recorded_by_us(local: House) -> None:
+    local.launch = local.rig.stock()
+    local.handle = await local.rig.start(local.backend, local.launch)
+    ran = await local.run("print('hello'); 5")
+    assert (ran.out, ran.kinds(), ran.reply.lossy) == (b"hello\n", ["begin", "result", "end"], False)
