@@ -58,11 +58,17 @@ class HeldCall:
     """One work, what happened in it, and who follows it.
 
     `ends_with_client`: it is cancelled when nobody follows it any more, which it may be for `hold_seconds`. `given_up`
-    is set once it is to be left, because we are replaced; `interrupted` is what is said then.
+    is set once it is to be left, because we are replaced; `interrupted` makes what is said then.
     """
 
     def __init__(
-        self, call: Call, work: Work, interrupted: InterruptedRunError, *, ends_with_client: bool, hold_seconds: float
+        self,
+        call: Call,
+        work: Work,
+        interrupted: Callable[[], InterruptedRunError],
+        *,
+        ends_with_client: bool,
+        hold_seconds: float,
     ) -> None:
         self.id = secrets.token_hex(8)
         self.path = call.request.path
@@ -109,7 +115,7 @@ class HeldCall:
     def result(self) -> Document:
         """Return what came of it. Raises PxError: it failed, was cut off, or goes on without us."""
         if not self.work.done():
-            raise self._interrupted
+            raise self._interrupted()
         return self.work.result()
 
     @asynccontextmanager
@@ -138,11 +144,12 @@ class HeldCall:
             self._timer.cancel()
         if self._ends_with_client and not self._live.closing.is_set():
             self.work.cancel()
-        self._live.leave(self.work)
+        if not (self.is_told and self.work.done()):
+            self._live.leave(self.work)
 
 
 async def tell(
-    call: Call, media: str, work: Work, interrupted: InterruptedRunError, *, ends_with_client: bool
+    call: Call, media: str, work: Work, interrupted: Callable[[], InterruptedRunError], *, ends_with_client: bool
 ) -> web.StreamResponse:
     """Run work; answer with what came of it, or with a stream of what happens. See HeldCall for the arguments.
 
@@ -174,6 +181,7 @@ async def _follow(call: Call, media: str, held: HeldCall, place: Place) -> web.S
         if media == JSON:
             await asyncio.wait({held.work, held.patience}, return_when=asyncio.FIRST_COMPLETED)
             answer = json_answer(document := held.result())
+            held.is_told = True
             if (cold := document.get("cold_start_ms")) is not None:
                 answer.headers["X-Px-Cold-Start"] = str(cold)
             return answer

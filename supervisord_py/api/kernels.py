@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -110,7 +111,8 @@ async def begin(call: Call, body: s.StartKernel) -> web.StreamResponse:
     async def work(told: Callable[[CallEvent], None]) -> dict[str, Any]:
         return session_document(call, (await kernels.start_or_join(request, told))[1])
 
-    interrupted = InterruptedRunError(
+    interrupted = partial(
+        InterruptedRunError,
         "The control plane is being replaced while the kernel starts; whether it still does is not known.",
         hint="pxctl kernel list, then start it again",
     )
@@ -190,7 +192,8 @@ async def execute(call: Call, body: s.Execute) -> web.StreamResponse:
     async def work(told: Callable[[CallEvent], None]) -> dict[str, Any]:
         return await _finished(call, content, await kernels.execute(request, told))
 
-    interrupted = InterruptedRunError(
+    interrupted = partial(
+        InterruptedRunError,
         "The control plane is being replaced; the running cell goes on in its kernel, later ones are not run.",
         hint="pxctl kernel list; its output stays at /api/kernels/ID/cells",
     )
