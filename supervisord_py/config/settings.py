@@ -1,6 +1,7 @@
 """Every setting: its name, type, bounds, default and meaning, one frozen Struct a section of `pxd.toml`.
 
-Nothing is read here: `daemon/settings.py` does.
+Nothing is read here, and nothing validated: `daemon/settings_reader.py` derives its model from these types, so that a
+key is spelled once.
 """
 
 from __future__ import annotations

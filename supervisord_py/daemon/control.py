@@ -74,21 +74,16 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
     from supervisord_py.daemon import boot
     from supervisord_py.daemon.control_plane import ControlPlane, Options, Shutdown
     from supervisord_py.daemon.logging import set_level
-    from supervisord_py.daemon.settings import SettingsError, keep_valid, read_settings, recall_valid
+    from supervisord_py.daemon.settings import recall_valid
     from supervisord_py.daemon.sockets import adopt_socket
 
     log = structlog.get_logger(__name__)
     paths = flags.paths()
-    refused = None
-    try:
+    loaded = recall_valid(paths.run_dir)  # what pxd or a reload validated
+    if loaded is None:
+        from supervisord_py.daemon.settings_reader import read_settings  # pydantic, after an upgrade in place
+
         loaded = read_settings(flags.sources(paths))
-        with suppress(OSError):  # of a full disk: those that were kept before are still good
-            keep_valid(paths.run_dir, loaded)
-    except SettingsError as error:  # broken since they worked last, which is no reason to end the children
-        refused, recalled = error, recall_valid(paths.run_dir)
-        if recalled is None:
-            raise
-        loaded = recalled
     set_level(loaded.settings.daemon.log_level)
     for warning in loaded.warnings:
         log.warning("settings_odd", detail=warning)
@@ -99,7 +94,6 @@ def _run(flags: Flags, started_at: float, channel_fd: int, listen_fd: int, lock_
         flags=flags,
         paths=paths,
         loaded=loaded,
-        refused=refused,
         channel=socket.socket(fileno=channel_fd),
         listening=adopt_socket(listen_fd),
         started_at=started_at,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import time
 from contextlib import AsyncExitStack
 from enum import IntEnum
@@ -25,16 +26,9 @@ from supervisord_py.api.context import ApiContext, DaemonFacts
 from supervisord_py.daemon import interrupted, rooms
 from supervisord_py.daemon.boot import daemon_id
 from supervisord_py.daemon.logging import set_level
-from supervisord_py.daemon.settings import (
-    Loaded,
-    SettingsError,
-    changed_keys,
-    keep_valid,
-    read_settings,
-    restart_needed,
-)
+from supervisord_py.daemon.settings import Loaded, SettingsError, changed_keys, recall_valid, restart_needed
 from supervisord_py.daemon.sockets import open_tcp, serve_on
-from supervisord_py.errors import KeeperLostError, PxError
+from supervisord_py.errors import KeeperLostError, PxError, StartFailedError
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import retention
 from supervisord_py.ledger.events import EventJournal
@@ -58,8 +52,10 @@ if TYPE_CHECKING:
     from supervisord_py.process.model import ControlEvent, LogTrouble
 
 LOSS_SECONDS = 2.0  # how long it may take to write down that the keeper is lost; then the clean-up begins anyway
+READ_SECONDS = 30.0  # how long the program that validates changed settings may take
 FIRST_PRUNE_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
+_READER = "settings"
 
 _log = structlog.get_logger(__name__)
 
@@ -105,7 +101,6 @@ class Options(msgspec.Struct, frozen=True):
     flags: Flags
     paths: Paths
     loaded: Loaded
-    refused: SettingsError | None  # what is wrong with the settings as they stand; `loaded` is what worked last
     channel: socket.socket
     listening: socket.socket
     started_at: float
@@ -128,6 +123,7 @@ class ControlPlane:
         self._tcp: tuple[str, int, str] | None = None
         self._runner: web.AppRunner | None = None
         self._reload_wanted = asyncio.Event()
+        self._reading = asyncio.Lock()
         self._socket = str(options.listening.getsockname())
         settings, paths = options.loaded.settings, options.paths
         self.facts = DaemonFacts(
@@ -170,8 +166,7 @@ class ControlPlane:
         placement, options = self.placement, self._options
         placement.on_lost(lambda: self.requests.make(Shutdown.KEEPER_LOST))
         self._watch_troubles()
-        if options.refused is not None:
-            self._refuse_settings(options.refused)
+        await program.stop_left_over(placement, _READER)
         held = [child.key for child in placement.children()]
         await program.stop_left_over(placement)
         losses = await interrupted.close(self.ledger, self.events, placement.caps, held)
@@ -192,6 +187,8 @@ class ControlPlane:
             kill_rung=placement.caps.kill_rung,
             memory_rung=placement.caps.memory_rung,
         )
+        if options.flags.sources(options.paths).stamp() != self.loaded.stamp:
+            self.reload_soon()  # changed since they were validated; a broken file is told, and harms nobody
 
     async def _listen(self, losses: interrupted.Losses) -> None:
         settings, paths = self.loaded.settings, self._options.paths
@@ -349,21 +346,41 @@ class ControlPlane:
         self.requests.make(Shutdown.STOP)
 
     async def _read(self) -> Loaded:
-        """Return the settings as they are now. Raises SettingsError: they are broken."""
-        paths, flags = self._options.paths, self._options.flags
-        try:
-            loaded = await asyncio.to_thread(read_settings, flags.sources(paths))
-        except SettingsError as error:
-            self._refuse_settings(error)
-            raise
-        self.recover("config")
-        with contextlib.suppress(OSError):  # of a full disk: those that were kept before are still good
-            keep_valid(paths.run_dir, loaded)
-        return loaded
+        """Return the settings as they are now; a program validates them anew if anything of them has changed.
 
-    def _refuse_settings(self, error: SettingsError) -> None:
-        said = f"the settings cannot be loaded, those that worked last are in force: {error}"
-        self.degrade("config", said, "pxctl config check")
+        Raises SettingsError: they are broken.
+        """
+        paths, flags = self._options.paths, self._options.flags
+        async with self._reading:
+            if flags.sources(paths).stamp() == self.loaded.stamp:
+                self.recover("config")
+                return self.loaded
+            argv = (sys.executable, "-P", "-m", "supervisord_py.daemon.settings_reader", str(paths.run_dir))
+            try:
+                read = await program.run(
+                    self.placement,
+                    (*argv, *flags.words()),
+                    name=_READER,
+                    cwd="/",
+                    env=dict(os.environ),
+                    timeout=READ_SECONDS,
+                )
+                if read.code == SettingsError.exit_code:
+                    raise SettingsError(msgspec.json.decode(read.stdout))
+                loaded = recall_valid(paths.run_dir)
+                if read.code != 0 or loaded is None:
+                    raise StartFailedError(
+                        f"the program that reads the settings {read.words}: {read.last_line}",
+                        hint=f"pxctl config check; df -h {paths.run_dir}",
+                    )
+            except (PxError, TimeoutError) as error:
+                if isinstance(error, TimeoutError):
+                    error = StartFailedError(f"the settings could not be read in {READ_SECONDS:g} s")
+                said = f"the settings cannot be loaded, those that worked last are in force: {error}"
+                self.degrade("config", said, "pxctl config check")
+                raise error from None
+            self.recover("config")
+            return loaded
 
     def _watch_troubles(self) -> None:
         """Turn what log and ledger report into events and into degradations that `status` and `doctor` show."""

@@ -22,6 +22,7 @@ from supervisord_py.errors import PxError
 
 if TYPE_CHECKING:
     from supervisord_py.daemon.boot import Flags
+    from supervisord_py.daemon.settings import Loaded
 
 OPEN_FILES = 16_384
 """Wanted soft limit of open files: each child costs the keeper a handful, and shells give 1024 (macOS: 256)."""
@@ -80,9 +81,7 @@ def main(
         elif act == "check":
             _check(flags, as_json=as_json)
         elif act == "show":
-            from supervisord_py.daemon.settings import read_settings
-
-            rows = list(read_settings(flags.sources(flags.paths())).rows())
+            rows = list(_validate(flags).rows())
             if as_json:
                 _print_json(
                     "config", settings=[dict(zip(("key", "value", "origin"), row, strict=True)) for row in rows]
@@ -103,8 +102,8 @@ def main(
 
 def _start(flags: Flags) -> NoReturn:
     from supervisord_py.daemon import boot, lock, sockets
-    from supervisord_py.daemon.paths import check_socket_length, make_places
-    from supervisord_py.daemon.settings import keep_valid, read_settings
+    from supervisord_py.daemon.paths import check_socket_length, guard_directory, make_places
+    from supervisord_py.daemon.settings import keep_valid, recall_valid
 
     for name in ("PX_HOME", "PX_SOCKET"):  # the control plane reads them again, perhaps from elsewhere
         if value := os.environ.get(name):
@@ -115,7 +114,12 @@ def _start(flags: Flags) -> NoReturn:
         os.environ.pop(name, None)
     if inherited is None:
         check_socket_length(paths.socket)
-    loaded = read_settings(flags.sources(paths))
+    loaded = None
+    if os.path.lexists(paths.run_dir):
+        guard_directory(paths.run_dir)  # what lies there is ours
+        loaded = recall_valid(paths.run_dir)
+    if loaded is None or loaded.stamp != flags.sources(paths).stamp():
+        loaded = _validate(flags)
     os.umask(0o077)
     make_places(paths)
     # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only. The
@@ -143,11 +147,17 @@ def _start(flags: Flags) -> NoReturn:
     os.execv(argv[0], argv)  # noqa: S606 - to become the keeper, without a shell, is the point
 
 
+def _validate(flags: Flags) -> Loaded:
+    from supervisord_py.daemon.settings_reader import read_settings  # pydantic: a third of a second
+
+    return read_settings(flags.sources(flags.paths()))
+
+
 def _check(flags: Flags, *, as_json: bool) -> None:
-    from supervisord_py.daemon.settings import SettingsError, read_settings
+    from supervisord_py.daemon.settings import SettingsError
 
     try:
-        loaded = read_settings(flags.sources(flags.paths()))
+        loaded = _validate(flags)
     except SettingsError as error:
         if not as_json:
             raise

@@ -45,7 +45,7 @@ def test_help_and_version_load_nothing_heavy() -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     done = subprocess.run([sys.executable, "-c", code], env=kept, capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
-    assert not {"aiohttp", "structlog", "asyncio", "platformdirs", "psutil"} & set(loaded)
+    assert not {"pydantic", "aiohttp", "structlog", "asyncio", "platformdirs", "psutil"} & set(loaded)
 
 
 def test_starting_loads_neither_server_nor_log(home: Path) -> None:
@@ -60,10 +60,20 @@ def test_starting_loads_neither_server_nor_log(home: Path) -> None:
     # A measured process loads what the measuring needs.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PX_", "COV"))}
 
-    argv, environ = [sys.executable, "-c", code], {**kept, "PX_HOME": str(home)}
-    loaded = set(subprocess.run(argv, env=environ, capture_output=True, text=True, check=True).stdout.split())
-    assert {"supervisord_py.daemon.lock", "supervisord_py.daemon.settings"} <= loaded
-    assert not {"aiohttp", "asyncio", "structlog", "sqlite3", "psutil"} & loaded
+    def modules(code: str) -> set[str]:
+        argv, environ = [sys.executable, "-c", code], {**kept, "PX_HOME": str(home)}
+        return set(subprocess.run(argv, env=environ, capture_output=True, text=True, check=True).stdout.split())
+
+    loaded = modules(code)
+    assert {"supervisord_py.daemon.lock", "pydantic"} <= loaded
+    assert not {"aiohttp", "structlog", "sqlite3", "psutil"} & loaded
+    again = modules(code)
+    assert not {"pydantic", "asyncio"} & again, "settings that did not change are not validated again"
+    (home / "pxd.toml").write_text("[tools]\nqueue_max = 3\n")
+    assert "pydantic" in modules(code)
+    control_plane = modules("import sys, supervisord_py.daemon.control_plane; print(*sys.modules)")
+    assert "supervisord_py.daemon.settings" in control_plane
+    assert "pydantic" not in control_plane
 
 
 @pytest.mark.parametrize(
@@ -78,7 +88,7 @@ def test_bad_settings_exit_78_with_file_line_key_and_nearest(home: Path, words: 
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
         f"pxd: {home}/pxd.toml:3: unknown setting tools.warm_keep_mxa; did you mean tools.warm_keep_max?",
-        f"pxd: {home}/conf.d/a.toml:2: tools.queue_max must be a whole number, not a string",
+        f"pxd: {home}/conf.d/a.toml:2: tools.queue_max: expected a valid integer, got 'x'",
         "pxd: env PX_TOOLS__WARM_KEEP_MX: unknown setting tools.warm_keep_mx; did you mean PX_TOOLS__WARM_KEEP_MAX?",
         "hint: `pxd --check-config` checks again; `pxd --show-config` shows every key with its value and origin",
     ]

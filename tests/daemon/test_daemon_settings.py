@@ -18,9 +18,10 @@ from supervisord_py.daemon.settings import (
     SettingsError,
     Sources,
     keep_valid,
-    read_settings,
     recall_valid,
+    restart_needed,
 )
+from supervisord_py.daemon.settings_reader import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,13 +78,16 @@ MISTAKES: list[tuple[str | bytes, list[str]]] = [
         ":3: unknown section tols; did you mean tools?",
         ":6: unknown setting api.queue_mux",
         ":7: unknown setting api.queue_max; did you mean tools.queue_max?"]),
-    ("tools = 5\n", [":1: tools must be a table: [tools]"]),
-    ('[tools]\nwarm_keep_max = "5"', [":2: tools.warm_keep_max must be a whole number, not a string"]),
-    ("[tools]\nwarm_keep_max = 0", [":2: tools.warm_keep_max must be a whole number >= 1"]),
-    ("[tools]\nwarm_keep_seconds = inf", [":2: tools.warm_keep_seconds must be a finite number"]),
-    ("[tools]\npaths = [5]", [":2: tools.paths must be a string, not a whole number"]),
+    ("tools = 5\n", [":1: tools: expected a table: [tools], got 5"]),
+    ('[tools]\nwarm_keep_max = "5"', [":2: tools.warm_keep_max: expected a valid integer, got '5'"]),
+    ("[tools]\nwarm_keep_max = true", [":2: tools.warm_keep_max: expected a valid integer, got True"]),
+    ("[tools]\nwarm_keep_max = 0", [":2: tools.warm_keep_max: expected greater than or equal to 1, got 0"]),
+    ("[tools]\nwarm_keep_seconds = nan", [":2: tools.warm_keep_seconds: expected a finite number, got nan"]),
+    ("[tools]\npaths = 5", [":2: tools.paths: expected a valid tuple, got 5"]),
+    ("[tools]\npaths = [5]", [":2: tools.paths.0: expected a valid string, got 5"]),
+    (f"[tools]\npython = [\"{'x' * 500}\"]", [f":2: tools.python: expected a valid string, got ['{'x' * 57}…"]),
     ('[kernels]\nexpose = "Bash"\n', [
-        ":2: kernels.expose must be one of both, python, bash, not 'Bash'; did you mean bash?"]),
+        ":2: kernels.expose: expected 'both', 'python' or 'bash', got 'Bash'; did you mean bash?"]),
     ("[tools]\n\nwarm_keep_max = \n", [":3: no valid TOML: Invalid value"]),
     ("a = 1\na = 2\n", [":2: no valid TOML: Cannot overwrite a value"]),
     (b"[tools]\n# caf\xe9\n", [":2: no valid TOML: not UTF-8: byte 0xe9 (invalid continuation byte)"]),
@@ -112,10 +116,10 @@ def test_mistakes_of_environment_and_flags_name_variable_and_flag(load: Callable
     assert told == [
         "env PX_A__B__C: unknown setting a.b.c",
         "env PX_TOOL__PYTHON: unknown setting tool.python; did you mean PX_TOOLS__PYTHON?",
-        "env PX_TOOLS__MAX_BODY_BYTES: tools.max_body_bytes must be a whole number, not a string",
+        "env PX_TOOLS__MAX_BODY_BYTES: tools.max_body_bytes: expected a valid integer, got 'many'",
         "flag --set tools.queue: unknown setting tools.queue; did you mean tools.queue_max?",
         "flag --set tools.queue_max: expected section.key=value",
-        "flag --set tools.queue_max: tools.queue_max must be a whole number >= 0",
+        "flag --set tools.queue_max: tools.queue_max: expected greater than or equal to 0, got '-1'",
     ]
     loaded = load(PX_HOME="/x", PX_INSTANCE="i", PATH="", PX_TOOLS_QUEUE_MAX="3")
     assert loaded.warnings == (
@@ -140,7 +144,7 @@ def test_problems_are_a_document_for_machines(load: Callable[..., Loaded], tmp_p
             "file": None,
             "line": None,
             "key": "logs.segment_bytes",
-            "message": "logs.segment_bytes must be a whole number, not a string",
+            "message": "logs.segment_bytes: expected a valid integer, got 'x'",
             "nearest": None,
         },
     ]
@@ -223,3 +227,43 @@ def test_settings_in_force_are_recalled_with_their_secrets(load: Callable[..., L
     assert (tmp_path / VALID_NAME).stat().st_mode & 0o777 == 0o600
     with pytest.raises(OSError, match="No such file"):
         keep_valid(tmp_path / "none", loaded)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", "\xff", '{"settings": {"tools": {"gone": 1}}}', '{"settings": {"tools": {"queue_max": "x"}}}'],
+)
+def test_what_cannot_be_recalled_is_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / VALID_NAME).write_text(text, "latin-1")
+    assert recall_valid(tmp_path) is None
+
+
+def test_the_stamp_changes_with_whatever_is_read_and_with_nothing_else(tmp_path: Path) -> None:
+    environ = {"PX_TOOLS__QUEUE_MAX": "3", "PX_INSTANCE": "a", "HOME": "/"}
+    sources = Sources(tmp_path / "pxd.toml", tmp_path / "conf.d", False, environ)
+    before = sources.stamp()
+    others = {**environ, "PX_INSTANCE": "b", "HOME": "/h"}
+    assert Sources(sources.config_file, sources.conf_dir, False, others).stamp() == before
+    seen = {before}
+    sources.conf_dir.mkdir()
+    for change in ("pxd.toml", "conf.d/a.toml"):
+        for text in ("", "a"):
+            (tmp_path / change).write_text(text)
+            seen.add(sources.stamp())
+    seen.add(Sources(sources.config_file, sources.conf_dir, False, {**environ, "PI_PY": "1"}).stamp())
+    seen.add(Sources(sources.config_file, sources.conf_dir, False, environ, ("tools.queue_max=3",)).stamp())
+    assert len(seen) == 7
+
+
+@pytest.mark.parametrize(
+    ("key", "command"),
+    [
+        ("tools.warm_keep_max", None),
+        ("daemon.log_level", None),
+        ("tools.max_body_bytes", "pxctl daemon restart"),
+        ("api.listen", "pxctl daemon restart"),
+        ("logs.total_bytes", "pxctl daemon restart --all"),
+    ],
+)
+def test_what_a_changed_setting_needs(key: str, command: str | None) -> None:
+    assert restart_needed(key) == command
