@@ -81,16 +81,11 @@ def test_sizes(count: object, words: str) -> None:
 @pytest.mark.parametrize(
     ("choice", "env", "terminal", "wanted"),
     [
-        ("auto", {}, True, True),
-        ("auto", {}, False, False),
-        ("auto", {"NO_COLOR": "1"}, True, False),
-        ("auto", {"NO_COLOR": ""}, True, True),
-        ("auto", {"TERM": "dumb"}, True, False),
-        ("auto", {"CLICOLOR_FORCE": "1"}, False, True),
-        ("auto", {"CLICOLOR_FORCE": "0"}, False, False),
-        ("always", {"NO_COLOR": "1"}, False, True),
-        ("never", {"CLICOLOR_FORCE": "1"}, True, False),
+        ("auto", {}, True, True), ("auto", {}, False, False), ("auto", {"NO_COLOR": "1"}, True, False),
+        ("auto", {"NO_COLOR": ""}, True, True), ("auto", {"TERM": "dumb"}, True, False),
+        ("auto", {"CLICOLOR_FORCE": "1"}, False, True), ("auto", {"CLICOLOR_FORCE": "0"}, False, False),
+        ("always", {"NO_COLOR": "1"}, False, True), ("never", {"CLICOLOR_FORCE": "1"}, True, False),
     ],
-)
+)  # fmt: skip
 def test_when_there_is_colour(choice: str, env: dict[str, str], terminal: object, wanted: object) -> None:
     assert wants_colour(choice, env, terminal=bool(terminal)) is wanted

@@ -129,8 +129,6 @@ def test_a_build_shows_its_progress_and_ends_well(px: Px, daemon: FakeDaemon) ->
     [
         (ndjson({"progress": "x"}, problem_of(500, "sync_failed", 1, detail="no such package")), 1, "no such package"),
         (ndjson({"progress": "x"}), 1, "before the build was done"),
-        (ndjson({"progress": "x"}, ended=False), 1, "lost"),
-        (chunked(b"{", content_type=NDJSON), 1, "not JSON"),
         (problem(404, "unknown_unit", 4), 4, "unknown_unit"),
     ],
 )
