@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from pxctl import output
-from pxctl.app import Invocation
-from pxctl.client import Document, Failure
+from pxctl.failures import Document, Failure
 from pxctl.follow import bytes_of
+from pxctl.invocation import Invocation
 from pxctl.shown import Screen, harmless
 
 _SVG = "image/svg+xml"

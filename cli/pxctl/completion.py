@@ -13,8 +13,9 @@ from typing import Any
 
 import click
 
-from pxctl.app import Invocation
-from pxctl.client import Client, Failure, query, route
+from pxctl.client import Client, query, route
+from pxctl.failures import Failure
+from pxctl.invocation import Invocation
 
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 

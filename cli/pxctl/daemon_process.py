@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pxctl import paths
-from pxctl.app import Invocation
-from pxctl.client import Client, Document, Exit, Failure, Interrupted, Problem
+from pxctl.client import Client
+from pxctl.failures import Document, Exit, Failure, Interrupted, Problem
+from pxctl.invocation import Invocation
 
 if TYPE_CHECKING:
     import psutil

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator
 
 from pxctl import output
-from pxctl.app import Invocation
-from pxctl.client import Client, Document, Exit, Failure, bare_name, query, quote
+from pxctl.client import Client, bare_name, query, quote
+from pxctl.failures import Document, Exit, Failure
 from pxctl.follow import ask_until, bytes_of, events_of
+from pxctl.invocation import Invocation
 from pxctl.output import duration
 from pxctl.shown import STREAMS, Screen
 

@@ -13,18 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from pxctl.client import (
-    Client,
-    Document,
-    Failure,
-    Interrupted,
-    Problem,
-    Unreachable,
-    query,
-    raise_problem,
-    split_lines,
-    usage,
-)
+from pxctl.client import Client, query
+from pxctl.failures import Document, Failure, Interrupted, Problem, Unreachable, raise_problem, usage
+from pxctl.http1 import split_lines
 
 NDJSON = "application/x-ndjson"
 _AWAY_SECONDS = 60.0

@@ -10,9 +10,9 @@ import plistlib
 import shutil
 from pathlib import Path
 
-from pxctl.app import Invocation
-from pxctl.client import Exit, Failure
 from pxctl.daemon_process import ask_pxd, run
+from pxctl.failures import Exit, Failure
+from pxctl.invocation import Invocation
 
 SYSTEMD, LAUNCHD = "systemd", "launchd"
 _UNIT_NAME = "pxd.service"

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable
 
 from pxctl import output
-from pxctl.app import Invocation
-from pxctl.client import Document
+from pxctl.failures import Document
 from pxctl.follow import Page
+from pxctl.invocation import Invocation
 
 STREAMS = ("stdout", "stderr")
 _RESET = "\x1b[0m"

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.fake_daemon import chunked, reply
-from pxctl import client
-from pxctl.client import Exchange, Failure, Interrupted
+from pxctl import http1
+from pxctl.failures import Failure, Interrupted
+from pxctl.http1 import Exchange
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -36,8 +37,8 @@ def parse(pieces: list[bytes]) -> tuple[int, dict[str, str], bytes]:
     telling = threading.Thread(target=tell)
     telling.start()
     try:
-        with mock.patch.object(client, "_connect", lambda *_: ours), Exchange("", timeout=30.0) as exchange:
-            head = exchange.send("GET", "/", {})
+        with mock.patch.object(http1, "_connect", lambda *_: ours), Exchange("") as exchange:
+            head = exchange.send("GET", "/", {}, None, 30.0)
             return head.status, dict(head.fields), exchange.read()
     finally:
         telling.join()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pxctl.client import Failure
+from pxctl.failures import Failure
 from pxctl.paths import find_socket
 
 if TYPE_CHECKING:

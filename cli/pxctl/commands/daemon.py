@@ -12,9 +12,11 @@ from typing import Any
 import click
 
 from pxctl import daemon_process, output, paths, service
-from pxctl.app import Invocation, Seconds, declare, declare_group, own_version, root
-from pxctl.client import Client, Document, Exit, Failure, Interrupted, Unreachable, query
+from pxctl.app import Seconds, declare, declare_group, own_version, root
+from pxctl.client import Client, query
 from pxctl.completion import SHELLS, script
+from pxctl.failures import Document, Exit, Failure, Interrupted, Unreachable
+from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, clean
 
 daemon = declare_group("daemon", "Start, stop, restart, reload, install the daemon.")

@@ -20,12 +20,14 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import Invocation, Seconds, declare, no_autostart_option, root
+from pxctl.app import Seconds, declare, no_autostart_option, root
 from pxctl.cells import CellScreen, write_whole
-from pxctl.client import Client, Document, Exit, Failure, Problem, Silent, bare_name, query, route, usage
+from pxctl.client import Client, bare_name, query, route
 from pxctl.commands.kernel import callers_environment, choice_options
 from pxctl.completion import kernel_names
+from pxctl.failures import Document, Exit, Failure, Problem, Silent, usage
 from pxctl.follow import Patience, bytes_of, is_loss, pages, stream
+from pxctl.invocation import Invocation
 from pxctl.shown import STREAMS
 
 _PAUSE_SECONDS = 0.1

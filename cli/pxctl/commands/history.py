@@ -10,10 +10,12 @@ import contextlib
 import click
 
 from pxctl import executions, output
-from pxctl.app import Invocation, declare, root, timeout_option
-from pxctl.client import Client, Document, Exit, Failure, query, quote, usage
+from pxctl.app import declare, root, timeout_option
+from pxctl.client import Client, query, quote
 from pxctl.completion import unit_names
+from pxctl.failures import Document, Exit, Failure, usage
 from pxctl.follow import SLACK_SECONDS, ask_until, bytes_of, events_of, since_when
+from pxctl.invocation import Invocation
 
 
 @declare(root, "logs", "read the logs of {unit}")

@@ -14,10 +14,12 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import Invocation, declare, declare_group, no_autostart_option, timeout_option
-from pxctl.client import Answer, Client, Document, Failure, Problem, bare_name, expand, is_glob, query, quote, route
+from pxctl.app import declare, declare_group, no_autostart_option, timeout_option
+from pxctl.client import Answer, Client, bare_name, expand, is_glob, query, quote, route
 from pxctl.commands.units import one_by_one, print_outcomes, steer
 from pxctl.completion import kernel_names
+from pxctl.failures import Document, Failure, Problem
+from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, ago, clean, duration, size, state_column
 
 kernel = declare_group("kernel", "Sessions and their kernels: list, start, attach, export and more.")

@@ -7,11 +7,13 @@ from typing import Any
 import click
 
 from pxctl import executions, output
-from pxctl.app import Invocation, declare, declare_group, source_of
-from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names, is_glob, query, route, usage
+from pxctl.app import declare, declare_group, source_of
+from pxctl.client import Client, bare_name, bare_names, is_glob, query, route
 from pxctl.coerce import CannotRead, read_json
 from pxctl.commands.units import one_by_one, print_outcomes
 from pxctl.completion import example_pipes, execution_names, pipe_keys, pipe_names
+from pxctl.failures import Document, Exit, Failure, usage
+from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, ago, clean, state_column
 from pxctl.shown import harmless
 

@@ -12,12 +12,14 @@ from typing import Any
 import click
 
 from pxctl import executions, follow, output
-from pxctl.app import Invocation, declare, no_autostart_option, no_wait_option, timeout_option
-from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names, query, quote, route, usage
+from pxctl.app import declare, no_autostart_option, no_wait_option, timeout_option
+from pxctl.client import Client, bare_name, bare_names, query, quote, route
 from pxctl.coerce import CannotRead, read_argument, read_json
 from pxctl.commands.pipe import pipe
 from pxctl.commands.units import one_by_one, print_outcomes, request
 from pxctl.completion import execution_ids, execution_names, pipe_names
+from pxctl.failures import Document, Exit, Failure, usage
+from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, ago, state_column
 from pxctl.shown import STREAMS, Screen, print_pages
 

@@ -17,23 +17,15 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import Invocation, declare, no_autostart_option, root, timeout_option
+from pxctl.app import declare, no_autostart_option, root, timeout_option
 from pxctl.cells import write_whole
-from pxctl.client import (
-    PROBLEM_PREFIX,
-    Client,
-    Exchange,
-    Failure,
-    bare_name,
-    query,
-    raise_problem,
-    route,
-    split_lines,
-    usage,
-)
+from pxctl.client import Client, bare_name, query, route
 from pxctl.coerce import CannotRead, build_input, read_argument, read_json
 from pxctl.completion import assignments, tool_names
+from pxctl.failures import PROBLEM_PREFIX, Failure, raise_problem, usage
 from pxctl.follow import SLACK_SECONDS
+from pxctl.http1 import Exchange, split_lines
+from pxctl.invocation import Invocation
 
 _HELD_BYTES = 8 * 1024 * 1024
 """A JSON answer up to this size is printed only once it is complete; a longer one goes out as it comes."""

@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
-from pxctl.app import Invocation, declare, declare_group, source_of
-from pxctl.client import Document, Exit, Failure, Interrupted, bare_name, query, route
+from pxctl.app import declare, declare_group, source_of
+from pxctl.client import bare_name, query, route
 from pxctl.completion import example_tools, tool_names
+from pxctl.failures import Document, Exit, Failure, Interrupted
 from pxctl.follow import stream
+from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, clean, state_column
 
 tools = declare_group("tools", "The catalog of tools: list, show, validate, add and more.")

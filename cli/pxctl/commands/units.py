@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import click
 
 from pxctl import output
-from pxctl.app import Invocation, declare, no_wait_option, report, root, timeout_option
-from pxctl.client import Client, Document, Exit, Failure, Interrupted, Problem, Unreachable, expand, query, route
+from pxctl.app import declare, no_wait_option, report, root, timeout_option
+from pxctl.client import Client, expand, query, route
 from pxctl.completion import tool_names, unit_names
+from pxctl.failures import Document, Exit, Failure, Interrupted, Problem, Unreachable
+from pxctl.invocation import Invocation
 from pxctl.output import Column, ago, duration, size, state_column
 
 _UP = {"ready", "busy", "starting", "running", "queued", "idle"}

@@ -1,0 +1,105 @@
+"""Failures and their exit codes (CONTRACT §3, §4).
+
+A failure is the daemon's own problem document, passed on unchanged, or one of the client's making in the same shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Document = dict[str, Any]
+
+
+class Exit:
+    """Exit codes (CONTRACT §3)."""
+
+    OK, FAILED, USAGE, INACTIVE, UNKNOWN_UNIT, UNREACHABLE, PERMISSION, TIMED_OUT, CONFLICT, LIMIT_EXCEEDED = range(10)
+
+
+_EXIT_BY_STATUS = {400: 2, 401: 6, 403: 6, 404: 4, 409: 8, 413: 2, 422: 2, 504: 7}
+_EXIT_BY_KIND = {
+    "usage": 2, "unconfirmed": 2, "binary_answer": 2, "inactive": 3, "not_running": 3, "unknown_unit": 4,
+    "unreachable": 5, "forbidden": 6, "timed_out": 7, "conflict": 8, "survivors": 8,
+}  # fmt: skip
+PROBLEM_PREFIX = "urn:px:problem:"
+
+
+class Failure(Exception):
+    """An outcome to report and to exit with, by default with the exit code of its kind.
+
+    `action`: what was being done ("run tool:x"); None: the command says it; "": the detail says it all.
+    """
+
+    action: str | None = None
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        kind: str = "failed",
+        hint: str | None = None,
+        exit_code: int | None = None,
+        unit: str | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.detail, self.kind, self.hint, self.unit, self.extra = detail, kind, hint, unit, extra
+        self.exit_code = _EXIT_BY_KIND.get(kind, Exit.FAILED) if exit_code is None else exit_code
+
+    def document(self) -> Document:
+        title = self.kind.replace("_", " ").capitalize()
+        head = {"type": PROBLEM_PREFIX + self.kind, "title": title, "status": None, "kind": self.kind}
+        rest = {"detail": self.detail, "hint": self.hint, "unit": self.unit, "exit_code": self.exit_code}
+        return {**head, **rest, **self.extra}
+
+
+class Problem(Failure):
+    """The daemon's own problem document, passed on as it came."""
+
+    def __init__(self, status: int, members: Document) -> None:
+        super().__init__(
+            str(members.get("detail") or members.get("title") or f"the daemon answered {status}"),
+            kind=str(members.get("kind") or "failed"),
+            hint=members.get("hint"),
+            exit_code=members.get("exit_code") or _EXIT_BY_STATUS.get(status, Exit.FAILED),
+            unit=members.get("unit"),
+        )
+        self.status, self.members = status, members
+
+    def document(self) -> Document:
+        """Return the daemon's document, with the members that the client relies on filled in."""
+        return {**super().document(), "status": self.status, **self.members, "exit_code": self.exit_code}
+
+
+class Unreachable(Failure):
+    """No daemon answers at the socket."""
+
+    def __init__(self, path: str, why: str) -> None:
+        detail, hint = f"no daemon answers at {path}: {why}", "pxctl daemon start"
+        super().__init__(detail, kind="unreachable", hint=hint, socket=path)
+
+
+class Interrupted(Failure):
+    """The connection was lost after the request went out: whether it happened is unknown; asking again is safe."""
+
+    def __init__(self, why: str) -> None:
+        detail, hint = f"the connection to the daemon was lost: {why}", "run the same command again"
+        super().__init__(detail, kind="interrupted", hint=hint, retryable=True)
+
+
+class Silent(Exception):
+    """End with this exit code; everything was said already."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+def usage(detail: str, hint: str) -> Failure:
+    """Return the failure of a call that cannot be meant so."""
+    return Failure(detail, kind="usage", hint=hint)
+
+
+def raise_problem(event: Document) -> None:
+    if str(event.get("type", "")).startswith(PROBLEM_PREFIX):
+        raise Problem(int(event.get("status") or 500), event)

@@ -1,0 +1,198 @@
+"""What one call of the command line was given, and how it answers: global options, the daemon, the streams.
+
+A command gets everything from its `Invocation`: none reads the environment or the command line on its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from pxctl import output, paths
+from pxctl.client import Answer, Client
+from pxctl.failures import Document, Exit, Failure, Silent
+
+_MOMENTS = {"next_run", "last_run", "last_used", "last_success", "not_before", "context_start", "context_end"}
+
+
+class Invocation:
+    """What was asked for, beside the command's own arguments: global options, the daemon that is meant, the streams.
+
+    `action` is what is being done, in the words of "pxctl: cannot …".
+    """
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = env
+        self.socket: str | None = None
+        self.system = self.json = self.quiet = False
+        self.colour = "auto"
+        self.action: str | None = None
+        self.in_is_terminal, self.out_is_terminal, self.err_is_terminal = map(os.isatty, range(3))
+
+    @property
+    def socket_path(self) -> str:
+        return paths.find_socket(self.env, explicit=self.socket, system=self.system)
+
+    @property
+    def width(self) -> int | None:
+        """Columns to lay a table out in; None when nobody's terminal limits it."""
+        return output.screen(self.env)[0] if self.out_is_terminal else None
+
+    @property
+    def has_colour(self) -> bool:
+        return output.wants_colour(self.colour, self.env, terminal=self.out_is_terminal)
+
+    @property
+    def err_has_colour(self) -> bool:
+        return output.wants_colour(self.colour, self.env, terminal=self.err_is_terminal)
+
+    def client(self, wake: Callable[[], None] | None = None) -> Client:
+        return Client(self.socket_path, wake, lambda: self.spinner("pxd", "waiting for its answer…"))
+
+    def waking_client(self, no_autostart: bool) -> Client:
+        """Return a client that starts the daemon where nobody answers, unless that is turned off."""
+        if no_autostart or self.env.get("PX_AUTOSTART", "1").strip().lower() in {"0", "false", "no", "off"}:
+            return self.client()
+
+        def wake() -> None:
+            from pxctl.daemon_process import START_SECONDS, start_daemon
+
+            self.notice("pxctl: starting pxd …")
+            start_daemon(self, START_SECONDS)
+
+        return self.client(wake)
+
+    # -- stdout
+
+    def paint(self, text: str, style: str | None) -> str:
+        """Return `text` in a style, where stdout is painted."""
+        return output.paint(text, style, on=self.has_colour)
+
+    def print(self, *lines: object) -> None:
+        output.write("".join(f"{line}\n" for line in lines))
+
+    def print_json(self, value: Answer | Document) -> None:
+        """Write one JSON document; the daemon's own bytes as they came, ended by a newline."""
+        if isinstance(value, Answer):
+            output.write(value.raw.removesuffix(b"\n") + b"\n")
+        else:
+            self.print(json.dumps(value, ensure_ascii=False, indent=2 if self.out_is_terminal else None))
+
+    def print_result(self, result: Answer | Document, ids: Iterable[object]) -> bool:
+        """Write the result as `--json` or `-q` want it; False where neither was given."""
+        if self.json:
+            self.print_json(result)
+        elif self.quiet:
+            self.print(*ids)
+        return self.json or self.quiet
+
+    def table(self, columns: Sequence[output.Column], rows: Sequence[Document]) -> list[str]:
+        on = self.has_colour
+        lines = output.table(columns, rows, self.width)
+        return ["".join(output.paint(text, style, on=on) for text, style in line).rstrip() for line in lines]
+
+    def print_rows(
+        self, result: Answer | Document, rows: Sequence[Document], key: str, columns: Sequence[output.Column], none: str
+    ) -> None:
+        """Write rows as a table, as `--json` the whole result, as `-q` one member of each; `none`: there are none."""
+        if self.print_result(result, (row.get(key) for row in rows)):
+            return
+        if rows:
+            self.print(*self.table(columns, rows))
+        else:
+            self.notice(none)
+
+    def print_facts(self, facts: Iterable[tuple[str, object]]) -> None:
+        """Write names and values, the values below each other; what is absent is left out."""
+        known = [(name, value) for name, value in facts if value not in (None, "", [], 0, False, output.ABSENT)]
+        widest = max((len(name) for name, _ in known), default=0)
+        for name, value in known:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            self.print(f"{name:{widest}}  {output.clean(text)}")
+
+    def print_members(self, document: Document, **more: object) -> None:
+        """Write what a document says on a line or less for each member, and `more`, as `print_facts` does."""
+        facts: list[tuple[str, object]] = []
+        for name, value in {**document, **more}.items():
+            label = name.removesuffix("_seconds").removesuffix("_ms").removesuffix("_bytes")
+            if name.endswith("_at") or name in _MOMENTS:
+                facts.append((label, self.moment(value)))
+            elif name.endswith(("_seconds", "_ms")):
+                facts.append((label, output.duration(value / 1000 if value and name.endswith("_ms") else value)))
+            elif name.endswith("_bytes"):
+                facts.append((label, output.size(value)))
+            elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+                facts.append((label, ", ".join(value)))
+            elif name != "schema" and not isinstance(value, list | dict) and "\n" not in str(value):
+                facts.append((label, value))
+        self.print_facts(facts)
+
+    def print_saved(self, path: object, size: int, content_type: str, **facts: object) -> None:
+        if self.json:
+            known = {"path": str(path), "size_bytes": size, "content_type": content_type}
+            self.print_json({"schema": "px.saved/1", **known, **facts})
+        else:
+            self.notice(f"saved {path} ({output.size(size)}, {content_type or 'no type'})")
+
+    def moment(self, text: object) -> str:
+        """Return an RFC 3339 time as a person's clock says it on a terminal; elsewhere as it came."""
+        return output.local(text) if self.out_is_terminal else output.ABSENT if text is None else str(text)
+
+    # -- stderr
+
+    def notice(self, *lines: str) -> None:
+        """Write lines of progress or warning to stderr; `-q` silences them."""
+        if not self.quiet:
+            self.warn(*lines)
+
+    def warn(self, *lines: str) -> None:
+        """Write lines to stderr that not even `-q` may silence."""
+        for line in lines:
+            output.notice(line)
+
+    def print_warnings(self, document: Document) -> None:
+        self.notice(*(f"warning: {warning}" for warning in document.get("warnings") or []))
+
+    def spinner(self, label: str, phase: str | Callable[[], str]) -> output.Spinner:
+        """Return a spinner, which draws where a person sees it and wants it."""
+        on = self.err_is_terminal and not self.quiet and self.env.get("TERM") != "dumb"
+        return output.Spinner(label, phase if callable(phase) else lambda: phase, on=on)
+
+    @contextlib.contextmanager
+    def detaching(self, words: str) -> Iterator[None]:
+        """Let Ctrl-C end a wait, and say in `words` what goes on in spite of it."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.warn(f"\npxctl: {words}")
+            raise Silent(Exit.FAILED) from None
+
+    # -- what is done alike to tools and pipes
+
+    def add(self, kind: str, target: str, content: Document, words: str = "added in {folder}") -> Document | None:
+        """Have a unit made or installed and say where; return its document where the next step is to be told."""
+        with self.spinner(kind, "adding…"):
+            answer = self.client().ask("POST", target, content=content, timeout=None)
+        made: Document = {"name": content.get("name"), **answer.document}
+        if self.print_result(answer, [made["name"]]):
+            return None
+        self.print(f"{kind}:{made['name']} {words.format(folder=made.get('folder'))}")
+        self.print_warnings(made)
+        return made
+
+    def remove(self, unit: str, command: str, target: str, yes: bool) -> None:
+        """Have a unit and its folder removed once a person says so; `command` is the one that does not ask."""
+        if not yes and not (self.in_is_terminal and self.err_is_terminal):
+            raise Failure("nobody is there to be asked", kind="unconfirmed", hint=command, unit=unit)
+        if not yes:
+            output.write_error(f"Remove {unit} and its folder? [y/N] ")
+            if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+                self.warn("not removed")
+                raise Silent(Exit.FAILED)
+        answer = self.client().ask("DELETE", target, timeout=None)
+        result = answer if answer.document else {"schema": "px.removed/1", "unit": unit, "removed": True}
+        if not self.print_result(result, [unit.partition(":")[2]]):
+            self.print(f"{unit} removed")
