@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from pxctl.failures import Document, Failure, Interrupted, Problem, Unreachable, usage
+from pxctl.failures import DaemonProblem, Document, Failure, Interrupted, Unreachable, usage
 from pxctl.http1 import Exchange
 
 READ_SECONDS = 30.0
@@ -112,7 +112,7 @@ def _refuse_problem(exchange: Exchange) -> None:
     if not isinstance(members, dict):
         text = raw[:500].decode("utf-8", "replace").strip()
         members = {"detail": f"the daemon answered {head.status} {head.reason}" + (f": {text}" if text else "")}
-    raise Problem(head.status, members)
+    raise DaemonProblem(head.status, members)
 
 
 def quote(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pxctl import paths
 from pxctl.client import Client
-from pxctl.failures import Document, Exit, Failure, Interrupted, Problem
+from pxctl.failures import DaemonProblem, Document, Exit, Failure, Interrupted
 from pxctl.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def stop_daemon(client: Client, timeout: float) -> None:
         client.ask("POST", "/api/daemon/stop", timeout=None)
     except Interrupted:
         pass  # a broken-off answer is one, too, and so is that of a stop under way
-    except Problem as problem:
+    except DaemonProblem as problem:
         if problem.kind != "shutdown":
             raise
     deadline = time.monotonic() + timeout

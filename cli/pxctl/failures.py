@@ -53,7 +53,7 @@ class Failure(Exception):
         return {**head, **rest, **self.extra}
 
 
-class Problem(Failure):
+class DaemonProblem(Failure):
     """The daemon's own problem document, passed on as it came."""
 
     def __init__(self, status: int, members: Document) -> None:
@@ -102,4 +102,4 @@ def usage(detail: str, hint: str) -> Failure:
 
 def raise_problem(event: Document) -> None:
     if str(event.get("type", "")).startswith(PROBLEM_PREFIX):
-        raise Problem(int(event.get("status") or 500), event)
+        raise DaemonProblem(int(event.get("status") or 500), event)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pxctl.client import Client, query
-from pxctl.failures import Document, Failure, Interrupted, Problem, Unreachable, raise_problem, usage
+from pxctl.failures import DaemonProblem, Document, Failure, Interrupted, Unreachable, raise_problem, usage
 from pxctl.http1 import split_lines
 
 NDJSON = "application/x-ndjson"
@@ -28,7 +28,7 @@ _PAGE_BYTES = 1024 * 1024
 
 def is_loss(failure: Failure) -> bool:
     """Say whether the daemon, or its control plane, went away; another one may follow."""
-    if isinstance(failure, Problem):
+    if isinstance(failure, DaemonProblem):
         return failure.kind in {"shutdown", "interrupted"}
     return isinstance(failure, Unreachable | Interrupted)
 
@@ -128,7 +128,7 @@ def bytes_of(event: Document) -> bytes:
 # -- kept output ------------------------------------------------------------------------------------------------------
 
 
-class Page(NamedTuple):
+class OutputPage(NamedTuple):
     """A piece of output: its bytes, where the next one begins, the bytes of the whole output so far.
 
     `complete`: they reach the end, and no more will come. `truncated`: not all of it was kept
@@ -142,7 +142,9 @@ class Page(NamedTuple):
     truncated: bool
 
 
-def pages(client: Client, route: str, stream: str | None, offset: int = 0, limit: int | None = None) -> Iterator[Page]:
+def pages(
+    client: Client, route: str, stream: str | None, offset: int = 0, limit: int | None = None
+) -> Iterator[OutputPage]:
     """Yield page after page up to the end for now, or up to the limit; at least one."""
     last = None if limit is None else offset + limit
     while last is None or offset < last:
@@ -151,7 +153,7 @@ def pages(client: Client, route: str, stream: str | None, offset: int = 0, limit
             content, fields = exchange.read(), exchange.head.fields
         offset += len(content)
         is_complete, is_truncated = (fields.get(name) == "true" for name in ("x-complete", "x-truncated"))
-        yield Page(content, offset, int(fields.get("x-total-bytes") or 0), is_complete, is_truncated)
+        yield OutputPage(content, offset, int(fields.get("x-total-bytes") or 0), is_complete, is_truncated)
         if not content or is_complete:
             return
 

@@ -25,7 +25,7 @@ from pxctl.cells import CellScreen, write_whole
 from pxctl.client import Client, bare_name, query, route
 from pxctl.commands.kernel import callers_environment, choice_options
 from pxctl.completion import kernel_names
-from pxctl.failures import Document, Exit, Failure, Problem, Silent, usage
+from pxctl.failures import DaemonProblem, Document, Exit, Failure, Silent, usage
 from pxctl.follow import Patience, bytes_of, is_loss, pages, stream
 from pxctl.invocation import Invocation
 from pxctl.shown import STREAMS
@@ -62,7 +62,7 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
     return "script" if is_script else "code", text, is_shell
 
 
-class Call:
+class CellCall:
     """A call on its way. Use as a context manager: while it lasts, Ctrl-C belongs to it."""
 
     def __init__(self, client: Client, name: str, body: Document, fields: dict[str, str]) -> None:
@@ -76,7 +76,7 @@ class Call:
         self.presses = 0
         self.kernel = name
 
-    def __enter__(self) -> Call:
+    def __enter__(self) -> CellCall:
         self._before = signal.getsignal(signal.SIGINT)
         if self._before is not signal.SIG_IGN:
             # A shell has its background jobs ignore the Ctrl-C that is meant for others.
@@ -231,7 +231,7 @@ def run_cells(
 
     result: Document = {}
     screen = CellScreen(invocation, f"kernel:{name}", has_headers=file is not None, raw=raw)
-    with screen, Call(client, name, body, fields) as call:
+    with screen, CellCall(client, name, body, fields) as call:
         try:
             if invocation.json:
                 target_route = route("kernel", name, "execute")
@@ -272,7 +272,7 @@ def _own_session(invocation: Invocation, client: Client, name: str, cwd: str, la
         return None
     try:
         kernel = client.get(route("kernel", own)).document
-    except Problem:
+    except DaemonProblem:
         return None
     return own if kernel.get("cwd") == os.path.realpath(cwd) and kernel.get("language") == language else None
 

@@ -18,7 +18,7 @@ from pxctl.app import declare, declare_group, no_autostart_option, timeout_optio
 from pxctl.client import Answer, Client, bare_name, expand, is_glob, query, quote, route
 from pxctl.commands.units import one_by_one, print_outcomes, steer
 from pxctl.completion import kernel_names
-from pxctl.failures import Document, Failure, Problem
+from pxctl.failures import DaemonProblem, Document, Failure
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, ago, clean, duration, size, state_column
 
@@ -56,7 +56,7 @@ def _find(client: Client, name: str, cwd: str | None = None) -> Answer:
     target = route("kernel", name)
     try:
         return client.get(query(target, [("cwd", os.path.realpath(cwd or "."))]))
-    except Problem as problem:
+    except DaemonProblem as problem:
         if cwd is not None or problem.kind != "unknown_unit":
             raise
     return client.get(target)  # perhaps there are several, none of them here: the problem lists them

@@ -16,7 +16,7 @@ from pxctl import output
 from pxctl.app import declare, no_wait_option, report, root, timeout_option
 from pxctl.client import Client, expand, query, route
 from pxctl.completion import tool_names, unit_names
-from pxctl.failures import Document, Exit, Failure, Interrupted, Problem, Unreachable
+from pxctl.failures import DaemonProblem, Document, Exit, Failure, Interrupted, Unreachable
 from pxctl.invocation import Invocation
 from pxctl.output import Column, ago, duration, size, state_column
 
@@ -137,7 +137,7 @@ def _redraw(invocation: Invocation, lines: list[str], drawn: int) -> int:
 # -- several units at once --------------------------------------------------------------------------------------------
 
 
-class Outcome(NamedTuple):
+class UnitOutcome(NamedTuple):
     """What became of one unit: the daemon's document, or a failure."""
 
     unit: str
@@ -145,22 +145,24 @@ class Outcome(NamedTuple):
     failure: Failure | None = None
 
 
-def one_by_one(invocation: Invocation, verb: str, units: Sequence[str], step: Callable[[str], Any]) -> list[Outcome]:
+def one_by_one(
+    invocation: Invocation, verb: str, units: Sequence[str], step: Callable[[str], Any]
+) -> list[UnitOutcome]:
     """Do to each unit what is over at once; failures are kept, not raised."""
     outcomes = []
     for unit in units:
         try:
             with invocation.detaching(f"detached; what was asked of {unit} goes on"):
-                outcomes.append(Outcome(unit, step(unit)))
+                outcomes.append(UnitOutcome(unit, step(unit)))
         except Failure as failure:
             failure.action = f"{verb} {unit}"
-            outcomes.append(Outcome(unit, failure=failure))
+            outcomes.append(UnitOutcome(unit, failure=failure))
     return outcomes
 
 
 def print_outcomes(
     invocation: Invocation,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[UnitOutcome],
     show: Callable[[str, Document], None],
     merged: str | Callable[[list[Document]], Document],
 ) -> int:
@@ -220,7 +222,7 @@ def request(
     names: Sequence[str],
     timeout: float | None = None,
     no_wait: bool = False,
-) -> list[Outcome]:
+) -> list[UnitOutcome]:
     """Ask the daemon for it; return what became of each unit, in its order. Ctrl-C says what goes on."""
     parameters: list[tuple[str, object]] = [("unit", name) for name in names]
     target = query(f"/api/units/{verb}", [*parameters, ("timeout", timeout), ("wait", False if no_wait else None)])
@@ -233,10 +235,10 @@ def request(
     return [_outcome(verb, result, timeout) for result in results]
 
 
-def _outcome(verb: str, result: Document, timeout: float | None) -> Outcome:
+def _outcome(verb: str, result: Document, timeout: float | None) -> UnitOutcome:
     """Return what became of a unit, with `units` in its document, whatever its kind answers."""
     unit, answer, problem = str(result.get("unit")), result.get("answer") or {}, result.get("problem")
-    failure: Failure | None = None if problem is None else Problem(int(problem.get("status") or 500), problem)
+    failure: Failure | None = None if problem is None else DaemonProblem(int(problem.get("status") or 500), problem)
     if unit.startswith("pipe:") and verb == "start" and answer.get("status") == "failed":
         from pxctl.executions import failure_of
 
@@ -246,17 +248,17 @@ def _outcome(verb: str, result: Document, timeout: float | None) -> Outcome:
             what, goal = ("something of it is left", " --for stopped") if verb == "stop" else ("it is not ready", "")
             failure.detail, failure.hint = f"{what} after {timeout:g} s; the {verb} goes on", f"pxctl wait {unit}{goal}"
         failure.action = f"{verb} {unit}"
-        return Outcome(unit, failure=failure)
+        return UnitOutcome(unit, failure=failure)
     if "units" in answer:
-        return Outcome(unit, answer)
+        return UnitOutcome(unit, answer)
     if not unit.startswith("pipe:"):
-        return Outcome(unit, {"units": [{**answer, "unit": unit}]})
+        return UnitOutcome(unit, {"units": [{**answer, "unit": unit}]})
     if verb == "start":
         found = {"unit": unit, "state": answer.get("status"), "pid": answer.get("pid"), "execution": answer.get("id")}
-        return Outcome(unit, {"units": [found]})
+        return UnitOutcome(unit, {"units": [found]})
     executions = answer.get("executions", [])
     stopped = {"unit": unit, "state": "stopped", "pid": None, "cancelled": [one.get("id") for one in executions]}
-    return Outcome(unit, {"units": [stopped], "executions": executions})
+    return UnitOutcome(unit, {"units": [stopped], "executions": executions})
 
 
 @declare(root, "start", "start {units}")
