@@ -123,10 +123,10 @@ class Executions:
             UnknownUnitError: There is none of that id.
             InterruptedRunError: This control plane ends; the execution goes on.
         """
+        run = self.runs.get(number)  # before anybody else has a turn: what ends meanwhile is dropped, and known stale
         known, folder = await self.execution(number), self.folder(number)
         yield FollowNews("start", known)
         offsets = dict(zip(streams, (*begins, *[0] * len(streams)), strict=False))
-        run = self.runs.get(number)
         while True:
             is_over = run is None or run.done.is_set()  # before the files are read: they are whole then
             news = None if run is None else run.news

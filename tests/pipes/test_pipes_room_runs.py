@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Executi
 from supervisord_py.ledger.store import LedgerUnavailableError
 from supervisord_py.pipes.config import RetryLimits
 from supervisord_py.pipes.models import PublishedEvent
+from supervisord_py.pipes.output import FollowNews
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.keeper_client import KeeperClient
 
@@ -299,6 +301,21 @@ async def test_who_asks_and_goes_away_leaves_no_row_that_nobody_looks_after(shor
         async with asyncio.timeout(PATIENCE):
             while [it.status for it in await rig.rows("p")] != [Status.COMPLETED]:
                 await asyncio.sleep(0.005)
+
+
+async def test_who_follows_is_told_the_end_that_came_while_the_start_was_being_told(short_tmp: Path) -> None:
+    """Else `pipe run` says of a run that ended at once that it is queued, and not why it failed."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("brief", "exit 3")
+        number = (await rig.room.run("brief")).id
+        async with aclosing(rig.room.follow(number)) as items:
+            first = await anext(items)
+            await eventually(lambda: number not in rig.room.runs, "its end")
+            last = [item async for item in items][-1]
+        assert isinstance(first, FollowNews)
+        assert isinstance(last, FollowNews)
+        assert (first.execution.status, last.word) == (Status.QUEUED, "done")
+        assert (last.execution.status, last.execution.exit_code) == (Status.FAILED, 3)
 
 
 async def test_a_run_whose_end_cannot_be_written_keeps_its_output_for_the_next_start(short_tmp: Path) -> None:
