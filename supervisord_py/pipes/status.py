@@ -18,7 +18,7 @@ from supervisord_py.pipes.models import (
     PipeView,
     problem_text,
 )
-from supervisord_py.pipes.schedule import At, ScheduleError, describe, time_text, zone_of
+from supervisord_py.pipes.schedule import At, Calendar, ScheduleError, describe, time_text, zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,13 +128,14 @@ def end_of_times(room: Pipes, definition: PipeDefinition) -> Problem | str | Non
         return f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule"
     if not room.states.is_enabled(definition):
         return f"no run of it comes by itself: {standing.why}"
-    return definition.problem("schedule", f"schedule: {standing.why}", "write a time that will come, or `manual`")
+    key = "schedule_config" if isinstance(schedule, Calendar) else "schedule"
+    return definition.problem(key, f"{key}: {standing.why}", "write a time that will come, or `manual`")
 
 
 def _slower(room: Pipes, definition: PipeDefinition) -> str | None:
     """Return a warning when its runs take longer than its schedule leaves them."""
     average = room.states.average_seconds.get(definition.name)
-    return due.slower(definition.schedule, room.timetable.now(), average)
+    return due.slower(definition.schedule, room.states.progress(definition.name), room.timetable.now(), average)
 
 
 def _silence(room: Pipes, name: str) -> str | None:
@@ -157,12 +158,13 @@ def _standing(room: Pipes, definition: PipeDefinition) -> Decision:
 
 
 def _upcoming(room: Pipes, definition: PipeDefinition, count: int) -> tuple[float, ...]:
-    return due.upcoming(definition.schedule, room.timetable.now(), _standing(room, definition), count)
+    standing, progress = _standing(room, definition), room.states.progress(definition.name)
+    return due.upcoming(definition.schedule, progress, room.timetable.now(), standing, count)
 
 
 def interval(room: Pipes, definition: PipeDefinition) -> float | None:
     """Return the seconds between two runs of a pipe, where there is such a thing."""
-    return due.period(definition.schedule, room.timetable.now())
+    return due.period(definition.schedule, room.states.progress(definition.name), room.timetable.now())
 
 
 def _last_decision(row: PipeStateRow) -> LastDecision | None:
@@ -184,6 +186,7 @@ def next_report(room: Pipes, declared: Declared, count: int) -> NextReport:
     sentences = list(
         due.explain(
             declared.schedule,
+            room.states.progress(declared.name),
             room.timetable.now(),
             standing,
             count=count,
@@ -233,7 +236,7 @@ def preview(room: Pipes, text: str, timezone: str | None, count: int) -> dict[st
         "error": standing.why if is_over else None,
         "hint": "write a time that will come" if is_over else None,
         "warnings": list(parsed.warnings),
-        "next": [to_text(at) for at in due.upcoming(parsed.schedule, now, standing, count)],
+        "next": [to_text(at) for at in due.upcoming(parsed.schedule, progress, now, standing, count)],
     }
 
 

@@ -19,7 +19,7 @@ from supervisord_py.pipes import events
 from supervisord_py.pipes.definition import FILE_CHANGED
 from supervisord_py.pipes.intake import Order, choose, enqueue, enqueue_once
 from supervisord_py.pipes.models import Claimed, EventClaims, PublishedEvent, Suppressed
-from supervisord_py.pipes.schedule import At
+from supervisord_py.pipes.schedule import At, Calendar
 
 if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
@@ -146,3 +146,6 @@ class Triggers:
             # Else it would read as if what was decided (its first run, say) had come to pass.
             words = f"execution {run.id} did not run: {it.error_message or 'cancelled'}"
             self._room.states.decided(it.pipe_name, words)
+            if run.definition is not None and isinstance(run.definition.schedule, Calendar):
+                used = self._room.states.get(it.pipe_name).occurrences
+                self._room.states.change(it.pipe_name, occurrences=max(0, used - 1))  # none of `max_occurrences`

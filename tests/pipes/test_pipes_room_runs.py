@@ -358,6 +358,22 @@ async def test_what_was_due_and_is_taken_out_of_the_line_says_why_and_is_due_whe
         assert [it.started_at is not None for it in rows] == [False, True]
 
 
+async def test_a_run_that_is_taken_out_of_the_line_uses_up_no_occurrence(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("hold", "exec sleep 1000", f"schedule: every 1h\n{FOR_LONG}")
+        await rig.room.upkeep.refresh()
+        await eventually(lambda: rig.room.get("hold").pid, "the start")
+        rig.shell("few", "echo", "schedule_config: {frequency: days, at_hour: 9, max_occurrences: 1}")
+        await rig.room.upkeep.refresh()
+        rig.time.pass_by((rig.room.get("few").next_run or 0) - rig.time.clocks.wall() + 0.5)
+        rig.room.timetable.wake()
+        await eventually(lambda: rig.room.queued("few"), "its time")
+        assert (rig.room.get("few").config_error, rig.room.get("few").next_run) == (None, None)
+        await rig.room.enable("few", enabled=False)
+        view = await rig.room.enable("few")
+        assert 0 < (view.next_run or 0) - rig.time.clocks.wall() < 86400
+
+
 async def test_an_event_is_claimed_once_and_given_back_when_the_run_failed(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("hook", "cat", "trigger: {events: [invoice]}\nretries: 0")
