@@ -29,8 +29,8 @@ from supervisord_py.api.context import Call, cancel_and_wait
 from supervisord_py.api.schemas import JupyterKernel, read_body
 from supervisord_py.api.streams import json_answer, rfc3339, until_closing
 from supervisord_py.errors import OverloadedError, PxError, SurvivorsError, UnknownUnitError
+from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import BackendName, Owner, SessionState, StartRequest
-from supervisord_py.kernels.session_register import SessionView
 from supervisord_py.kernels.wire import V1, Message, make, pack, unpack
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from supervisord_py.errors import InterruptedRunError
 from supervisord_py.kernels.artifacts import find_artifact
 from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult, Cell, CellResult
 from supervisord_py.kernels.cell_files import CellLog
+from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import BackendName, Owner, StartRequest
-from supervisord_py.kernels.session_register import SessionView
 
 _SOURCES = ("code", "cells", "notebook", "script")
 _USUAL_SPEC = "python3"

@@ -15,8 +15,8 @@ from supervisord_py.api.context import ApiContext, Call, Sample
 from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.api.streams import pick, rfc3339
 from supervisord_py.errors import PxError, SurvivorsError, TimedOutError
+from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import StartRequest
-from supervisord_py.kernels.session_register import SessionView
 from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.pipes.models import PipeView
 from supervisord_py.process.model import Reason, TreeStat

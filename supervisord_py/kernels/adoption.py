@@ -15,7 +15,7 @@ import structlog
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.execution import CellExecution
-from supervisord_py.kernels.kernel_driver import own_of
+from supervisord_py.kernels.live_session import own_of
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.kernels.session_set import Waiter
 from supervisord_py.process import clock
@@ -23,8 +23,9 @@ from supervisord_py.process.instance import End, read_note
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from supervisord_py.kernels.kernel_driver import KernelInstance, KernelNote
-    from supervisord_py.kernels.room import Kernels
+    from supervisord_py.kernels.cell_store import CellStore
+    from supervisord_py.kernels.kernel_pool import KernelPool
+    from supervisord_py.kernels.live_session import KernelInstance, KernelNote
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.process.model import Child
 
@@ -35,10 +36,9 @@ _log = structlog.get_logger(__name__)
 class KernelAdoption:
     """Done once, when the room opens."""
 
-    def __init__(self, room: Kernels) -> None:
-        self._room = room
-        self._pool = room.pool
-        self._driver = room.pool.driver
+    def __init__(self, pool: KernelPool, cell_store: CellStore) -> None:
+        self._pool, self._driver = pool, pool.driver
+        self._cell_store = cell_store
         self._followed: set[str] = set()
 
     async def adopt_all(self) -> None:
@@ -49,7 +49,7 @@ class KernelAdoption:
         await self._adopt_remotely()
         left = [it for it in self._driver.revived if it.session.kernel is not it]
         ends = {it.key: it.end or End(it.wanted or Reason.REPLACED) for it in left}
-        await self._room.cell_store.close_cut_off(self._followed, ends)
+        await self._cell_store.close_cut_off(self._followed, ends)
 
     async def _adopt_shells(self) -> None:
         """Go on with the newest cell of each session of shells; also with one that ended meanwhile, to close it."""
@@ -60,7 +60,7 @@ class KernelAdoption:
             if note is None or own is None or own.session.backend != BackendName.BASH:
                 continue
             lives_on = child.exit is None and note.stopping is None
-            is_open = lives_on or await self._room.cell_store.open_row(own.session.id, None) is not None
+            is_open = lives_on or await self._cell_store.open_row(own.session.id, None) is not None
             if not is_open or not await self._take_over(child, own):
                 self._pool.supervisor.task(self._stop_shell(child))
 
@@ -71,7 +71,7 @@ class KernelAdoption:
 
     async def _adopt_remotely(self) -> None:
         """Take over kernels of gateways: nobody holds their processes for us, the backends remember them."""
-        notes = self._room.config.gateway.dir / "held"
+        notes = self._pool.config.gateway.dir / "held"
         if not await asyncio.to_thread(lambda: notes.is_dir() and any(notes.iterdir())):
             return
         gateways = (BackendName.GATEWAY_LOCAL, BackendName.GATEWAY_EXTERNAL)
@@ -95,7 +95,7 @@ class KernelAdoption:
 
     async def _take_over(self, child: Child, own: KernelNote) -> bool:
         """Go on with a kernel that is not the supervisor's, unless its session has another."""
-        session = self._room.register.get(own.session.id)
+        session = self._pool.register.get(own.session.id)
         instance = self._driver.found(child, own)
         if (session is not None and session.kernel is not None) or not await self._driver.take_over(instance, own):
             return False
@@ -109,7 +109,7 @@ class KernelAdoption:
         session = kernel.session
         # A shell is a process of its own for each cell: its row was written before there was one to name.
         instance = kernel.key if session.keeps_variables else None
-        sent = await self._room.cell_store.open_row(session.id, instance)
+        sent = await self._cell_store.open_row(session.id, instance)
         if sent is not None or (session.newest is not None and session.newest.instance == kernel.key):
             kernel.has_run, session.lost = True, None  # the variables of the session's last cells are this kernel's
         session.used_at = clock.now() - max(0.0, time.time() - (session.last_used or kernel.started_at))
@@ -121,9 +121,9 @@ class KernelAdoption:
 
     async def _follow(self, kernel: KernelInstance, sent: KernelCellRow, running: Waiter) -> None:
         """Wait for the end of a cell in flight, or make it end when the time of its call is over."""
-        seconds = sent.timeout_seconds or self._room.config.timeout_max_seconds
+        seconds = sent.timeout_seconds or self._pool.config.timeout_max_seconds
         left = sent.queued_at + seconds - time.time()
-        run = CellExecution(self._room, kernel, sent, asyncio.get_running_loop().time() + left)
+        run = CellExecution(self._pool, self._cell_store, kernel, sent, asyncio.get_running_loop().time() + left)
         result, _ = await run.perform()
         if result.status is CellStatus.OK:
             kernel.session.clear_failures()

@@ -32,19 +32,20 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.call_rules import Timeout
     from supervisord_py.kernels.cell import CallEvent, CallRequest, Cell
-    from supervisord_py.kernels.kernel_driver import KernelInstance
-    from supervisord_py.kernels.room import Kernels
-    from supervisord_py.kernels.session_register import LiveSession
+    from supervisord_py.kernels.cell_store import CellStore
+    from supervisord_py.kernels.kernel_pool import KernelPool
+    from supervisord_py.kernels.live_session import KernelInstance, LiveSession
 
 _log = structlog.get_logger(__name__)
 
 
-class Call:
+class KernelCall:
     """One call. `work` runs it; `answer` is what the client waits for; `tell` hears of what happens, on the loop."""
 
     def __init__(
         self,
-        room: Kernels,
+        pool: KernelPool,
+        cell_store: CellStore,
         session: LiveSession,
         request: CallRequest,
         timeout: Timeout,
@@ -54,7 +55,8 @@ class Call:
         self.id = secrets.token_hex(8)
         self.answer: asyncio.Future[CallResult] = loop.create_future()
         self.task: asyncio.Task[None] | None = None
-        self._room, self._session, self._request, self._timeout = room, session, request, timeout
+        self._pool, self._cell_store, self._session = pool, cell_store, session
+        self._request, self._timeout = request, timeout
         self._deadline = request.arrived_at + timeout.seconds
         self._queued_at = time.time() - (loop.time() - request.arrived_at)
         self._teller: Callable[[CallEvent], None] | None = tell
@@ -74,7 +76,7 @@ class Call:
         """End it: a call that waits leaves the line, one that runs a cell has it ended."""
         self._cancelled = True
         if self._run is not None:
-            self._run.cut(CellStatus.CANCELLED)
+            self._run.cell.cut(CellStatus.CANCELLED)
         elif not self._has_kernel and self.task is not None:
             self.task.cancel()
 
@@ -123,7 +125,7 @@ class Call:
         return PxError(f"pxd failed: {error!r}", unit=self._session.unit)
 
     async def _run_with_kernel(self) -> CallResult:
-        session, request, pool = self._session, self._request, self._room.pool
+        session, request, pool = self._session, self._request, self._pool
         is_busy, present = session.running is not None, session.kernel
         if is_busy and present is not None and present.is_called_by(request.caller()):
             raise messages.own_session(session.unit)
@@ -200,7 +202,7 @@ class Call:
             timeout_seconds=self._timeout.seconds,
         )
         started = CellStarted(where.index, sent.id, sent.title, sent.session, code=sent.code, count=where.count)
-        run = self._run = CellExecution(self._room, kernel, sent, self._deadline, self._tell)
+        run = self._run = CellExecution(self._pool, self._cell_store, kernel, sent, self._deadline, self._tell)
         try:
             result, end = await run.perform(started)
         finally:
@@ -222,7 +224,7 @@ class Call:
         """Have a kernel that is too large be replaced, unless it is on its way out; say so."""
         if self._variables is Variables.LOST or kernel.wanted is not None:
             return False
-        self._room.pool.supervisor.say("recycled", kernel, rss_bytes=kernel.rss_bytes)
+        self._pool.supervisor.say("recycled", kernel, rss_bytes=kernel.rss_bytes)
         self._notices.append(messages.RECYCLED)
         self._variables = Variables.LOST
         return True

@@ -53,6 +53,18 @@ class Step(Struct, frozen=True):
     detail: str | None = None  # what it met, where that is known
 
 
+class InterruptReport(Struct, frozen=True):
+    """What an interrupt did.
+
+    Without a cell of ours a start under way was ended, or the kernel was interrupted once, because a client that is not
+    ours may have it at work.
+    """
+
+    session_id: str
+    running: str | None  # id of the cell that was running
+    steps: tuple[Step, ...] = ()  # so far; more may follow while the cell does not end
+
+
 class CellResult(Struct, frozen=True):
     """What came of one cell."""
 

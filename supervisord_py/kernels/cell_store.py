@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.render import CellOutput
-    from supervisord_py.kernels.session_register import LiveSession
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
 

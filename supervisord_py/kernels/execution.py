@@ -8,7 +8,6 @@ lives, and nothing worse than an interrupt was sent: after SIGTERM the kernel is
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -18,7 +17,7 @@ from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
 from supervisord_py.kernels.call_rules import CellOutcome, judge
 from supervisord_py.kernels.cell import CellNews, CellStatus, RungClimbed, Step, Variables
-from supervisord_py.kernels.inside.cell_writer import CellWriter
+from supervisord_py.kernels.live_session import RunningCell
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -26,8 +25,9 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import Reply
     from supervisord_py.kernels.cell import CallEvent, CellResult, CellStarted
-    from supervisord_py.kernels.kernel_driver import KernelInstance
-    from supervisord_py.kernels.room import Kernels
+    from supervisord_py.kernels.cell_store import CellStore
+    from supervisord_py.kernels.kernel_pool import KernelPool
+    from supervisord_py.kernels.live_session import KernelInstance
     from supervisord_py.ledger.kernels import KernelCellRow
 
 ABANDON_SECONDS = 2.0
@@ -42,54 +42,22 @@ class CellExecution:
 
     def __init__(
         self,
-        room: Kernels,
+        pool: KernelPool,
+        cell_store: CellStore,
         kernel: KernelInstance,
         sent: KernelCellRow,
         deadline: float,
         tell: Callable[[CallEvent], None] = lambda _: None,
     ) -> None:
         assert kernel.handle is not None
-        self.cell_id = sent.id
-        self.steps: tuple[Step, ...] = ()  # what was done so far to end it
+        config = pool.config
+        self.cell = RunningCell(sent.id, config.cells_dir / sent.session, config.output.cell_bytes)
         self.over_memory = False  # the kernel is over its soft limit after the cell
-        self.judged = asyncio.Event()  # set when it is known how it ended
-        self._room, self._kernel, self._handle = room, kernel, kernel.handle
+        self._pool, self._cell_store, self._kernel, self._handle = pool, cell_store, kernel, kernel.handle
         self._sent, self._deadline, self._tell = sent, deadline, tell
         self._is_stateless = not kernel.session.keeps_variables
-        self._cut: CellStatus | None = None
-        self._hurries = 0  # cancels that are to be obeyed still: each makes one step due at once
         self._is_fatal = False  # something was sent that the kernel does not survive
-        self._is_over = False
-        self._writer: CellWriter | None = None
-        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # see _tell_news
-        kernel.run, kernel.has_run, kernel.session.has_cells = self, True, True
-
-    def cut(self, status: CellStatus, *, rungs: int = 1) -> None:
-        """Have the cell end; asked again, the next step is taken at once. The first status stands."""
-        if self._cut is None:
-            self._cut = status
-            rungs -= 1
-        self._hurries += rungs
-        self._tell_news()
-
-    async def until_climbed(self, known: int, seconds: float) -> None:
-        """Wait until more than `known` steps are there, or that time is over."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while len(self.steps) <= known and not self._is_over:
-                    await asyncio.wait({self._news})
-
-    def hold_to_cap(self) -> None:
-        """Cut the cell's files back to their cap: whoever writes there asks nobody. Blocking."""
-        config = self._room.config
-        folder = str(config.cells_dir / self._sent.session)
-        self._writer = self._writer or CellWriter(folder, self.cell_id, config.output.cell_bytes)
-        self._writer.limit()
-
-    def _tell_news(self) -> None:
-        """Wake whoever waits for a cancel, for a step, or for the end of all steps."""
-        news, self._news = self._news, asyncio.get_running_loop().create_future()
-        news.set_result(None)
+        kernel.run, kernel.has_run, kernel.session.has_cells = self.cell, True, True
 
     async def perform(self, started: CellStarted | None = None) -> tuple[CellResult, CellOutcome]:
         """Send the cell, wait for its end or make it end; return what came of it, and how it ended.
@@ -98,14 +66,14 @@ class CellExecution:
             started: Told right before it is sent, when its row is there. None for a cell that an earlier control plane
                 sent: it is only followed, and how long it took, its own files tell.
         """
-        kernel, room, sent = self._kernel, self._room, self._sent
-        loop, output = asyncio.get_running_loop(), room.config.output
-        folder = room.config.cells_dir / sent.session
+        kernel, pool, sent = self._kernel, self._pool, self._sent
+        loop, output = asyncio.get_running_loop(), pool.config.output
+        folder = pool.config.cells_dir / sent.session
         request = ExecuteRequest(sent.id, sent.code, folder, output.preview_bytes, output.cell_bytes)
         news = CellNews(sent.id)
         try:
             if started is not None:
-                await room.cell_store.dispatch(sent)
+                await self._cell_store.dispatch(sent)
                 self._tell(started)
             began = loop.time()
             work = self._handle.follow if started is None else self._handle.execute
@@ -116,14 +84,14 @@ class CellExecution:
             kernel.exiting = kernel.exiting or end.exited
         finally:
             kernel.run = None
-            self.judged.set()
+            self.cell.judged.set()
         is_over = kernel.over.is_set()
         self.over_memory, result = await asyncio.gather(  # the keeper measures while we read
-            room.pool.is_over_memory(kernel),
-            room.cell_store.finish(sent, end, duration, kernel_is_over=is_over),
+            pool.is_over_memory(kernel),
+            self._cell_store.finish(sent, end, duration, kernel_is_over=is_over),
         )
         if end.gone is not None and not is_over:
-            room.pool.supervisor.task(self._seal_later(result))
+            pool.supervisor.task(self._seal_later(result))
         if end.error is not None or result.status is not end.status:
             end = replace(end, status=result.status, error=result.error)
         return result, end
@@ -133,11 +101,11 @@ class CellExecution:
         executing = asyncio.ensure_future(work)
         is_lost = False
         try:
-            left = 0.0 if self._cut else max(0.0, self._deadline - asyncio.get_running_loop().time())
-            signs: set[asyncio.Future[Any]] = {executing, self._news}
+            left = 0.0 if self.cell.cut_as else max(0.0, self._deadline - asyncio.get_running_loop().time())
+            signs: set[asyncio.Future[Any]] = {executing, self.cell.news}
             await asyncio.wait(signs, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not executing.done():
-                self._cut = self._cut or CellStatus.TIMED_OUT
+                self.cell.cut_as = self.cell.cut_as or CellStatus.TIMED_OUT
                 is_lost = await self._escalate(executing)
                 if not executing.done() and self._handle.died.done():
                     await asyncio.wait({executing}, timeout=LOST_CELL_SECONDS)
@@ -145,8 +113,8 @@ class CellExecution:
             if not executing.done():
                 executing.cancel()  # abandons the wait, not the cell
                 await asyncio.wait({executing})
-            self._is_over = True
-            self._tell_news()
+            self.cell.is_over = True
+            self.cell.tell_news()
         reply: Reply | None = None
         gone: PxError | None = None
         if executing.cancelled():
@@ -156,10 +124,10 @@ class CellExecution:
         else:
             reply = executing.result()
         variables = Variables.LOST if gone or is_lost else Variables.KEPT
-        if self.steps:
+        if self.cell.steps:
             self._say_ended_by_us(variables)
         kept = Variables.KEPT if self._is_stateless else variables
-        return CellOutcome(reply, gone, self._cut, kept, self.steps, self._is_stateless)
+        return CellOutcome(reply, gone, self.cell.cut_as, kept, self.cell.steps, self._is_stateless)
 
     # -- ending a cell -----------------------------------------------------------------------------------------------
 
@@ -168,7 +136,7 @@ class CellExecution:
 
         The steps end: some time after SIGKILL nobody waits any more, the keeper goes on killing.
         """
-        loop, handle, times = asyncio.get_running_loop(), self._handle, self._room.config.ladder
+        loop, handle, times = asyncio.get_running_loop(), self._handle, self._pool.config.ladder
         steps: tuple[tuple[Callable[[], Awaitable[str]], float], ...] = (
             (handle.interrupt, times.again_seconds),
             (handle.interrupt, times.terminate_seconds - times.again_seconds),
@@ -183,10 +151,10 @@ class CellExecution:
             await self._take(act, begun - first)
             is_last = act is steps[-1][0]
             while not self._has_ended(executing) and (left := begun + seconds - loop.time()) > 0:
-                if self._hurries and not is_last:
-                    self._hurries -= 1
+                if self.cell.hurries and not is_last:
+                    self.cell.hurries -= 1
                     break
-                signs: set[asyncio.Future[Any]] = {executing, handle.died, self._news}
+                signs: set[asyncio.Future[Any]] = {executing, handle.died, self.cell.news}
                 await asyncio.wait(
                     {it for it in signs if not it.done()}, timeout=left, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -203,7 +171,7 @@ class CellExecution:
         if act in {self._handle.terminate, self._handle.kill}:
             self._is_fatal = True
             if not self._is_stateless:
-                timed_out = self._cut is CellStatus.TIMED_OUT
+                timed_out = self.cell.cut_as is CellStatus.TIMED_OUT
                 self._kernel.wanted = self._kernel.wanted or (Reason.TIMEOUT if timed_out else Reason.CANCELLED)
         try:
             step = Step(await act(), round(after_seconds, 3))
@@ -211,17 +179,17 @@ class CellExecution:
             raise
         except PxError as error:  # a gateway that does not answer must not stop the escalation
             step = Step(act.__name__, round(after_seconds, 3), error.detail)
-        _log.info("cell_rung", unit=self._kernel.unit, cell=self.cell_id, action=step.action, detail=step.detail)
-        self.steps = (*self.steps, step)
-        self._tell(RungClimbed(self.cell_id, step))
-        self._tell_news()
+        _log.info("cell_rung", unit=self._kernel.unit, cell=self._sent.id, action=step.action, detail=step.detail)
+        self.cell.steps = (*self.cell.steps, step)
+        self._tell(RungClimbed(self._sent.id, step))
+        self.cell.tell_news()
 
     def _say_ended_by_us(self, variables: Variables) -> None:
-        steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in self.steps]
+        steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in self.cell.steps]
         left = Variables.LOST if self._is_stateless else variables
-        why = self._cut.value if self._cut else None
-        self._room.pool.supervisor.say(
-            "interrupted_cell", self._kernel, None, cell=self.cell_id, why=why, steps=steps, variables=left.value
+        why = self.cell.cut_as.value if self.cell.cut_as else None
+        self._pool.supervisor.say(
+            "interrupted_cell", self._kernel, None, cell=self._sent.id, why=why, steps=steps, variables=left.value
         )
 
     # -- its kernel's end --------------------------------------------------------------------------------------------
@@ -234,7 +202,7 @@ class CellExecution:
                 return
             if end.is_stateless and not self._handle.died.done():
                 return  # only the process of this cell ended
-            self._room.pool.died(kernel)
+            self._pool.died(kernel)
         try:
             async with asyncio.timeout(END_SECONDS):
                 await kernel.over.wait()
@@ -244,4 +212,4 @@ class CellExecution:
     async def _seal_later(self, result: CellResult) -> None:
         """Close the files of a cell that was given up once its kernel is over, too."""
         await self._kernel.over.wait()
-        await self._room.cell_store.seal(self._sent, result)
+        await self._cell_store.seal(self._sent, result)

@@ -13,135 +13,34 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import structlog
 
 from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError, ReadinessTimeoutError
 from supervisord_py.kernels import messages
-from supervisord_py.kernels.backend import Launch, StartMethod
+from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.choice import SPEC_PREFIX
-from supervisord_py.kernels.messages import how_it_ended
+from supervisord_py.kernels.live_session import KernelInstance, LiveSession, own_of
 from supervisord_py.kernels.session import BackendName, SessionKey
-from supervisord_py.kernels.session_register import LiveSession
-from supervisord_py.ledger.kernels import KernelSessionRow
-from supervisord_py.process.instance import End, Instance, Phase
+from supervisord_py.process.instance import End, Phase
 from supervisord_py.process.lifecycle import outcome
-from supervisord_py.process.model import Reason, ResourceLimit, StopReport, Survivor
+from supervisord_py.process.model import ResourceLimit
 from supervisord_py.process.supervisor import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from supervisord_py.kernels.backend import Backends, KernelHandle
+    from supervisord_py.kernels.backend import Backends
     from supervisord_py.kernels.config import KernelsConfig, ProcessLimits
-    from supervisord_py.kernels.execution import CellExecution
+    from supervisord_py.kernels.live_session import KernelNote
     from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session_register import SessionRegister
     from supervisord_py.process.instance import Note
-    from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child, ChildSpec
     from supervisord_py.process.supervisor import Supervisor
 
 GATEWAY_UNIT = "kernel:gateway"  # the shared gateway's own process: its backend looks after it
 _log = structlog.get_logger(__name__)
-
-
-class KernelNote(msgspec.Struct, frozen=True):
-    """What is kept with a kernel beside what is kept with every instance: the row of its session, and more."""
-
-    session: KernelSessionRow
-    interrupt_mode: str  # as in Launch
-    cold_start_ms: int = 0
-    method: StartMethod = StartMethod.SPAWN
-
-
-def own_of(note: Note | None) -> KernelNote | None:
-    """Return what a note says of a kernel; None when it is none of ours, or of another version."""
-    try:
-        return None if note is None else msgspec.convert(note.own, KernelNote)
-    except msgspec.ValidationError:
-        return None
-
-
-class KernelInstance(Instance):
-    """One kernel of a session."""
-
-    def __init__(self, key: str, session: LiveSession, unit: str | None = None) -> None:
-        super().__init__(key, unit or session.unit)
-        self.session = session
-        self.start_method = session.key.backend.value
-        self.launch: Launch | None = None  # what was asked of the backend
-        self.backend: Any = None
-        self.handle: KernelHandle | None = None  # what came of it
-        self.give_up_at = 0.0  # loop time by which it must answer
-        self.cold_start_ms = 0  # from the decision to readiness
-        self.method = StartMethod.SPAWN
-        self.run: CellExecution | None = None  # the cell of ours that it is at, until it is known how that ended
-        self.has_run = False  # a cell of ours was sent to it: there are variables to be lost
-        self.foreign_used_at: float | None = None  # when a client that is not ours used it, as far as we have seen
-        self.exiting = False  # a cell said exit(): it ends by its own wish
-        self.rss_bytes: int | None = None
-        self.problem: dict[str, object] = {}  # of its end, filled as more becomes known; kept with a hard failure
-
-    @property
-    def died(self) -> bool:
-        """Whether it ended unasked: not by a stop, not by exit() in a cell."""
-        return super().died and not self.exiting
-
-    @property
-    def ending(self) -> bool:
-        """Whether its clearing up has begun."""
-        return self.phase in {Phase.STOPPING, Phase.COLD}
-
-    @property
-    def process_key(self) -> str | None:
-        """Instance key of the process of ours that runs its cells: a shell has one for each. None: there is none."""
-        if self.session.keeps_variables or self.handle is None:
-            return self.key if self.is_ours else None
-        return self.handle.child.key if self.handle.child is not None else None
-
-    def is_called_by(self, caller: str | None) -> bool:
-        """Say whether a call from an instance of ours comes from a cell on this kernel."""
-        return caller is not None and caller in {self.key, self.process_key}
-
-    def explain(self, end: End) -> None:
-        """Note what is known of its end so far, for whoever is refused because of it."""
-        self.problem.update(end.facts(), detail=f"The kernel {how_it_ended(end)}.")
-
-    def facts(self) -> dict[str, Any]:
-        return {"start_method": self.method.value} if self.is_ours else {}
-
-    def own_note(self) -> dict[str, Any]:
-        """Return what is kept with it."""
-        note = KernelNote(self.session.view(), self.session.interrupt_mode, self.cold_start_ms, self.method)
-        return dict(msgspec.to_builtins(note))
-
-    async def spawn(self, placement: KeeperClient, spec: ChildSpec) -> Child:
-        """Have its process: forked by a zygote, where there is one."""
-        child: Child | None = await self.backend.fork(self.launch, spec)
-        if child is None:
-            return await super().spawn(placement, spec)
-        self.method = StartMethod.ZYGOTE
-        return child
-
-    async def annotate(self, placement: KeeperClient) -> None:
-        """Have the keeper remember the note, or the backend."""
-        if self.is_ours:
-            await super().annotate(placement)
-        elif self.backend is not None:
-            await self.backend.annotate(self.key, self.note())
-
-    async def shut_down(self, placement: KeeperClient) -> StopReport:
-        """End it, as politely as it can be spoken to."""
-        reason = (self.wanted or Reason.EXIT).value
-        if self.handle is not None:
-            pids = await self.handle.shutdown(self.stop_seconds, reason)
-            return StopReport(self.key, tuple(Survivor(pid, "", 0) for pid in pids))
-        if not self.is_ours:
-            return StopReport(self.key)
-        grace = 0.0 if self.ready_at is None else self.stop_seconds
-        return await placement.stop(self.key, grace_seconds=grace, reason=reason)
 
 
 class KernelDriver(Driver[KernelInstance]):

@@ -11,9 +11,9 @@ from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.keeper import procfs
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.cell import KernelStarting, Queued
-from supervisord_py.kernels.kernel_driver import KernelDriver, KernelInstance
+from supervisord_py.kernels.kernel_driver import KernelDriver
+from supervisord_py.kernels.live_session import KernelInstance, LiveSession
 from supervisord_py.kernels.session import Owner
-from supervisord_py.kernels.session_register import LiveSession
 from supervisord_py.kernels.session_set import (
     Action,
     KernelStart,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Backends
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.execution import CellExecution
+    from supervisord_py.kernels.live_session import RunningCell
     from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session_register import SessionRegister
     from supervisord_py.ledger.store import Ledger
@@ -313,6 +313,6 @@ class KernelPool:
         return max((stat.rss_bytes for stat in stats.values()), default=None)
 
 
-def _hold_to_cap(runs: Sequence[CellExecution]) -> None:
+def _hold_to_cap(runs: Sequence[RunningCell]) -> None:
     for run in runs:
         run.hold_to_cap()

@@ -15,14 +15,14 @@ from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, S
 from supervisord_py.kernels import call_rules
 from supervisord_py.kernels.adoption import KernelAdoption
 from supervisord_py.kernels.backend import Backends
-from supervisord_py.kernels.call import Call
-from supervisord_py.kernels.cell import CellStatus, Notice, Step
+from supervisord_py.kernels.call import KernelCall
+from supervisord_py.kernels.cell import CellStatus, InterruptReport, Notice, Step
 from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.choice import BASH, PROGRAMS, ChooseRequest
 from supervisord_py.kernels.environment import NOTHING
 from supervisord_py.kernels.kernel_driver import check_folder
 from supervisord_py.kernels.kernel_pool import KernelPool, KernelWaiter, ignore
-from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, StartRequest
+from supervisord_py.kernels.session import BackendName, Owner, SessionKey, StartRequest
 from supervisord_py.kernels.session_register import SessionRegister
 from supervisord_py.kernels.session_set import Want
 from supervisord_py.process import clock, program
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.live_session import LiveSession, SessionView
     from supervisord_py.kernels.resolver import InterpreterResolver
-    from supervisord_py.kernels.session_register import LiveSession, SessionView
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
@@ -92,7 +92,7 @@ class Kernels:
         backends = Backends(self.supervisor, config, make_backend)
         self.pool = KernelPool(placement, ledger, events, backends, self.register, config, lambda: self.resolver)
         self.cell_store = CellStore(ledger, lambda: self.config)
-        self._calls: set[Call] = set()
+        self._calls: set[KernelCall] = set()
         self._recent: dict[tuple[object, ...], RecentCall] = {}
         self._ending: PxError | None = None
         self._is_over = False
@@ -115,7 +115,7 @@ class Kernels:
         """Take over what the keeper holds and follow cells in flight; begin to look after time and memory."""
         await self.register.open()
         await program.stop_left_over(self._placement, PROGRAMS)  # what an earlier control plane asked or installed
-        await KernelAdoption(self).adopt_all()
+        await KernelAdoption(self.pool, self.cell_store).adopt_all()
         self.register.settle_the_rest()
         self.pool.supervisor.task(self.pool.keep_watch())
         self.pool.supervisor.task(self.cell_store.sweep(self._running, self.register.ids))
@@ -326,7 +326,7 @@ class Kernels:
         timeout = call_rules.timeout_of(request.timeout_seconds, self.pool.config)
         session = await self._session_to_call(request, request.arrived_at + timeout.seconds, tell)
         self._refuse_at_the_end()
-        call = Call(self, session, request, timeout, tell)
+        call = KernelCall(self.pool, self.cell_store, session, request, timeout, tell)
         self._calls.add(call)
         call.answer.add_done_callback(lambda _: self._calls.discard(call))
         call.task = self.pool.supervisor.task(call.work())

@@ -12,7 +12,6 @@ from msgspec import Struct, field
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervisord_py.kernels.cell import Step
 
 JUPYTER_NAMESPACE = uuid.UUID("6d0f3f64-0d6e-5d8b-9d5a-3c1b6f8f2f10")
 
@@ -94,15 +93,3 @@ class StartRequest(Struct, frozen=True):
     env: Mapping[str, str] = field(default_factory=dict)  # beyond what the filter lets through; ours win
     timeout_seconds: float | None = None  # None is the bound of a start in the settings
     environ: Mapping[str, str] = field(default_factory=dict)  # of the caller: decides, is never passed on unfiltered
-
-
-class InterruptReport(Struct, frozen=True):
-    """What an interrupt did.
-
-    Without a cell of ours a start under way was ended, or the kernel was interrupted once, because a client that is not
-    ours may have it at work.
-    """
-
-    session_id: str
-    running: str | None  # id of the cell that was running
-    steps: tuple[Step, ...] = ()  # so far; more may follow while the cell does not end

@@ -8,20 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
-from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest, shortened
-from supervisord_py.kernels.messages import end_in_row, hard_failure, how_it_ended
+from supervisord_py.kernels.choice import shortened
+from supervisord_py.kernels.live_session import LiveSession
+from supervisord_py.kernels.messages import end_in_row, how_it_ended
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
-from supervisord_py.kernels.session_set import KernelSlot
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelSessionRow
-from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervisord_py.kernels.choice import Choice
-    from supervisord_py.kernels.kernel_driver import KernelInstance
     from supervisord_py.ledger.kernels import Newest
     from supervisord_py.ledger.store import Ledger
 
@@ -31,120 +26,6 @@ _AT_REST = frozenset({SessionState.STOPPED.value, SessionState.FAILED.value})
 REMEMBER_SECONDS = 1.0  # the time of last use is written at most that often
 REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
 FORGET_SECONDS = 60.0  # so long a session that its front end ended is still shown: whoever watched it sees how it ended
-
-
-class SessionView(KernelSessionRow, frozen=True, kw_only=True):
-    """One session as it is shown now: its row, and what is true of this moment. Times are Unix seconds."""
-
-    backend: BackendName
-    state: SessionState
-    reason: Reason | None = None  # why the last process ended, where none runs; or why it stops
-    pid: int | None = None
-    queued: int = 0  # calls in line, the running one not counted
-    running: str | None = None  # id of the cell that runs
-    started_at: float | None = None
-    rss_bytes: int | None = None
-    notices: tuple[str, ...] = ()  # what its last start or recycling had to say
-    start_method: str | None = None  # `spawn` or `zygote`: how its process came about, if there is one
-    cold_start_ms: int | None = None  # how long its start took, None while it lasts
-
-    @property
-    def key(self) -> SessionKey:
-        """What makes two calls share it."""
-        return SessionKey(self.name, self.cwd, self.interpreter, self.backend)
-
-    @property
-    def unit(self) -> str:
-        """`kernel:<id>`."""
-        return f"kernel:{self.id}"
-
-
-class LiveSession(KernelSlot):
-    """One session: who it is, what is asked of its next kernel, and the kernel that is there."""
-
-    def __init__(self, key: SessionKey, language: str, created: float, owner: Owner = Owner.SESSION) -> None:
-        super().__init__(per_call=owner is Owner.PER_CALL)
-        self.key = key
-        self.id = key.id
-        self.keeps_variables = key.backend is not BackendName.BASH  # shell cells leave no state
-        self.language = language
-        self.created = created
-        self.owner = owner
-        self.kernelspec: str | None = None
-        self.interrupt_mode = "signal"
-        self.last_used: float | None = None  # Unix seconds, as it is shown; `used_at` decides
-        self.choice: Choice | None = None  # what the next kernel is started from, if that has been decided
-        self.extra: Mapping[str, str] = {}  # variables that Jupyter's front end sent
-        self.arguments: tuple[str, ...] = ()  # what it sent for the kernel's command line
-        self.environ: Mapping[str, str] = {}  # the caller's variables at the last choice
-        self.reason: Reason | None = None  # why its last kernel ended
-        self.notices: tuple[str, ...] = ()  # what its last start had to say
-        self.newest: Newest | None = None  # the cell that was sent last when this control plane began
-        self.lost: str | None = None  # why variables of earlier calls are gone, until a call has been told
-        self.kernel: KernelInstance | None = None  # the one that is there, also while it starts or stops
-        self.has_cells = False  # a cell of ours was run in it
-        self.ended_by: int | None = None  # event of its kernel's end that nobody asked for: the cause of the next start
-        self.rested_at = 0.0  # Unix seconds of the end of its last kernel; 0 before the first that we saw
-        self.written_at = 0.0  # when its row was written last, by the monotonic clock
-
-    @property
-    def unit(self) -> str:
-        """`kernel:<id>`."""
-        return f"kernel:{self.id}"
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Nothing of a kernel is there, and nobody waits for one."""
-        return self.kernel is None and self.phase is Phase.COLD and not self.line
-
-    def adopt(self, choice: Choice) -> None:
-        """Have the next kernel be started from a choice; what the present one is, stays."""
-        self.choice = choice
-        if self.kernel is None or self.kernel.handle is None:
-            self.language = choice.language
-            self.kernelspec = choice.kernelspec
-            self.interrupt_mode = choice.interrupt_mode
-
-    def choose_request(self, deadline: float) -> ChooseRequest:
-        """Return what is to be asked for when its next kernel is chosen; `deadline` in loop time."""
-        key, is_bash = self.key, not self.keeps_variables
-        has_spec = key.interpreter.startswith(SPEC_PREFIX)
-        return ChooseRequest(
-            cwd=key.cwd,
-            interpreter=None if has_spec or is_bash else key.interpreter,
-            kernelspec=key.interpreter.removeprefix(SPEC_PREFIX) if has_spec else None,
-            backend=key.backend,
-            language=BASH if is_bash else PYTHON,
-            extra=self.extra,
-            environ=self.environ,
-            deadline=deadline,
-        )
-
-    def view(self) -> SessionView:
-        """Return it as it is shown now."""
-        kernel = self.kernel
-        return SessionView(
-            id=self.id,
-            **msgspec.structs.asdict(self.key),
-            created_at=self.created,
-            state=self.state,
-            reason=kernel.wanted if kernel else self.reason,
-            pid=kernel.pid if kernel else None,
-            queued=len(self.line),
-            running=kernel.run.cell_id if kernel and kernel.run else None,
-            last_used=self.last_used,
-            started_at=kernel.started_at if kernel else None,
-            rss_bytes=kernel.rss_bytes if kernel else None,
-            instance=kernel.key if kernel else None,
-            restarts=self.restarts,
-            failure=hard_failure(self.failure, self.unit).problem() if self.failure else None,
-            owner=self.owner.value,
-            kernelspec=self.kernelspec,
-            language=self.language,
-            notices=self.notices,
-            start_method=kernel.method.value if kernel and kernel.child else None,
-            cold_start_ms=kernel.cold_start_ms if kernel and kernel.ready_at is not None else None,
-        )
 
 
 class SessionRegister:

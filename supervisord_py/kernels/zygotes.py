@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.errors import PxError
-from supervisord_py.kernels.kernel_driver import KernelInstance, launch_of
+from supervisord_py.kernels.kernel_driver import launch_of
 from supervisord_py.kernels.kernelspecs import LAUNCHER
+from supervisord_py.kernels.live_session import KernelInstance, LiveSession
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.kernels.session_register import LiveSession
 from supervisord_py.process.zygote_pool import UNITS, Recipe
 
 if TYPE_CHECKING:

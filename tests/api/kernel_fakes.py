@@ -12,11 +12,19 @@ import msgspec
 from msgspec.structs import replace
 
 from supervisord_py.errors import AmbiguousNameError, PxError, UnknownUnitError
-from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult, CellResult, CellStatus, Variables
+from supervisord_py.kernels.cell import (
+    CallEvent,
+    CallRequest,
+    CallResult,
+    CellResult,
+    CellStatus,
+    InterruptReport,
+    Variables,
+)
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.exposure import Expose, Offer, report
-from supervisord_py.kernels.session import BackendName, InterruptReport, Owner, SessionKey, SessionState, StartRequest
-from supervisord_py.kernels.session_register import SessionView
+from supervisord_py.kernels.live_session import SessionView
+from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState, StartRequest
 from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.process.model import Reason
 from supervisord_py.process.zygote_pool import ZygoteView

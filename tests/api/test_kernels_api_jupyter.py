@@ -12,8 +12,8 @@ import pytest
 from api.api_rig import DEADLINE, Rig, until
 from api.kernel_fakes import FakeHandle
 from supervisord_py.errors import OverloadedError
+from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import BackendName, Owner, SessionState
-from supervisord_py.kernels.session_register import SessionView
 from supervisord_py.kernels.wire import Message, make, unpack
 
 

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels.backend import Backends, ExecuteRequest, Launch
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
-from supervisord_py.kernels.kernel_driver import KernelDriver, KernelInstance
+from supervisord_py.kernels.kernel_driver import KernelDriver
+from supervisord_py.kernels.live_session import KernelInstance, LiveSession
 from supervisord_py.kernels.session import BackendName, SessionKey
-from supervisord_py.kernels.session_register import LiveSession
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream

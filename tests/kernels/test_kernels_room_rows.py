@@ -112,7 +112,7 @@ async def test_a_cancel_while_the_row_is_written_ends_the_cell(
     run = session.kernel.run
     assert run is not None
     cancelling = asyncio.ensure_future(house.room.interrupt(session.id))
-    await eventually(lambda: run._cut is not None, "the cancel")
+    await eventually(lambda: run.cut_as is not None, "the cancel")
     go.set()
     (cell,) = (await running).cells
     await cancelling

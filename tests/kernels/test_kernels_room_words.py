@@ -11,7 +11,7 @@ from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.call_rules import CellOutcome, Stopped, judge, sentence
 from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
-from supervisord_py.kernels.kernel_driver import KernelNote, own_of
+from supervisord_py.kernels.live_session import KernelNote, own_of
 from supervisord_py.ledger.kernels import KernelSessionRow
 from supervisord_py.process.instance import NOTE_VERSION, End, Note
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
