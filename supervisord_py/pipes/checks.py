@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from supervisord_py.config.documents import Problem
     from supervisord_py.pipes.adapters import AgentSpec
     from supervisord_py.pipes.models import Declared, PipeDefinition
-    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.pipes.scheduler import Clocks
+    from supervisord_py.pipes.shelf import AgentShelf
 
 LOOK_SECONDS = 1.0  # so long it is believed that a program is there, or is not
 
 
 class PipeFaults:
-    def __init__(self, room: Pipes) -> None:
-        self._room = room
-        self._shelf = room.shelf
+    def __init__(self, shelf: AgentShelf, clocks: Clocks) -> None:
+        self._shelf = shelf
+        self._clocks = clocks
         self._programs: dict[str, tuple[PipeDefinition, float, Problem | None]] = {}
         """By pipe: of which definition, until when it counts, what was found."""
 
@@ -73,14 +74,14 @@ class PipeFaults:
 
     def _program(self, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
         """Return why a pipe's program cannot be started; looked for once in a while."""
-        now = self._room.clocks.boot()
+        now = self._clocks.boot()
         known = self._programs.get(definition.name)
         if known is not None and known[0] is definition and now < known[1]:
             return known[2]
         word = next(iter(spec.argv or definition.command), None)
         found = None
         if isinstance(word, str) and not any(placeholders_of(word)):
-            env = {"PATH": DEFAULT_PATH} | passed(self._shelf.environ, self._room.config.env_allow)
+            env = {"PATH": DEFAULT_PATH} | passed(self._shelf.environ, self._shelf.config.env_allow)
             env |= dict(read_dotenv(definition.folder / DOTENV)[0])
             try:
                 find_executable(word, spec, definition.folder, path=env["PATH"], home=env.get("HOME", "/"))

@@ -5,6 +5,7 @@ Processes that outlived their keeper are the keeper's: it sweeps them before any
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,15 @@ from supervisord_py.ledger.table import together
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.ending import conclude
 from supervisord_py.pipes.intake import check_budget
-from supervisord_py.pipes.launch import prepare
+from supervisord_py.pipes.launch import check, cleanup, terms_of, write_files
 from supervisord_py.pipes.outcome import Cause
+from supervisord_py.pipes.preflight import check_provider
 from supervisord_py.pipes.run import Run
 from supervisord_py.process.instance import Phase, read_note
 from supervisord_py.process.model import ChildSpec, Reason, ResourceLimit
 
 if TYPE_CHECKING:
+    from supervisord_py.pipes.launch import LaunchSpec
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.instance import Note
     from supervisord_py.process.model import Child
@@ -33,6 +36,31 @@ INTERRUPTED = "interrupted by system restart"
 _AGAIN = {"status": Status.QUEUED, "started_at": None, "queue_wait_ms": None, "instance": None, "progress": None}
 _log = structlog.get_logger(__name__)
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+
+
+async def prepare(run: Run) -> LaunchSpec:
+    """Make everything ready for the spawn, in the pipe's folder: its files are written, its descriptors open.
+
+    Raises:
+        CannotRunError: With the error type of the row; nothing of ours is left then.
+        OSError: A file cannot be made or written; the same.
+    """
+
+    def write() -> None:
+        write_files(found, run.folder, run.execution.rendered_prompt or "")
+        run.open_files(found)
+
+    shelf, config = run.room.shelf, run.room.config
+    found = await check(shelf, run.execution, run.home)
+    run.terms = terms_of(found, config, run.definition.redact if run.definition else ())
+    try:
+        await asyncio.to_thread(write)
+        if config.preflight and found.values["url"] is not None:
+            await check_provider(found.values, seconds=config.preflight_seconds)
+    except BaseException:
+        await asyncio.shield(asyncio.to_thread(cleanup, run.folder))
+        raise
+    return found
 
 
 class RunDriver:

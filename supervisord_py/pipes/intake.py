@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from msgspec import structs
@@ -22,7 +22,6 @@ from supervisord_py.ledger.pipe_executions import (
     EXECUTIONS,
     ErrorType,
     Execution,
-    Group,
     Outcome,
     Plan,
     Preset,
@@ -33,12 +32,13 @@ from supervisord_py.ledger.pipe_state import PIPE_STATES, claimed
 from supervisord_py.ledger.table import to_text, together
 from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.models import Chosen, Order
 from supervisord_py.pipes.presets import PresetProblem, resolve
 from supervisord_py.pipes.scheduler import whole_ms
 from supervisord_py.pipes.status import interval
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from supervisord_py.ledger.pipe_state import Claim
     from supervisord_py.ledger.table import Operation
@@ -49,33 +49,6 @@ if TYPE_CHECKING:
 
 TOKEN_FILE_VARIABLE = "PX_API_TOKEN_FILE"  # noqa: S105 - the name of a variable
 WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
-
-
-class Order(NamedTuple):
-    """Why an execution is to be."""
-
-    trigger: Trigger
-    group: Group
-    context: Mapping[str, Any] | None = None  # JSON values for the prompt
-    event: str | None = None  # the event that led to it, and its key
-    key: str | None = None
-    retry_of: int | None = None
-    retry_count: int = 0
-    not_before: float | None = None  # Unix seconds; None = at once
-    timeout_seconds: float | None = None  # of this run alone
-    cause: int | None = None  # id of the event of the daemon's that led to it
-
-
-BY_HAND = Order(Trigger.MANUAL, Group.MANUAL)
-
-
-class Chosen(NamedTuple):
-    """With what it is to be run; `refusal`: why it cannot be; `warnings` are about presets that it does without."""
-
-    plan: Plan
-    preset: Preset
-    refusal: Outcome | None = None
-    warnings: tuple[str, ...] = ()
 
 
 def again(before: Execution) -> Order:

@@ -6,7 +6,6 @@ executions. Who is refused is told why, and leaves nothing behind. Doing it agai
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import json
@@ -26,7 +25,7 @@ from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fil
 from supervisord_py.pipes.intake import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.output import make_folder, remove_raw
-from supervisord_py.pipes.preflight import AgentVersion, check_provider
+from supervisord_py.pipes.preflight import AgentVersion
 from supervisord_py.pipes.secrets import resolve_key
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
 
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.adapters import AgentSpec, Values
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.room import Pipes
-    from supervisord_py.pipes.run import Run
+    from supervisord_py.pipes.shelf import AgentShelf
 
 CUSTOM = "custom"  # provider of a preset that names only a url
 HAS_KEY = "[hidden]"  # stands for the key, so that conditions can ask whether there is one
@@ -83,37 +81,12 @@ class LaunchSpec(msgspec.Struct, frozen=True):
         return f"LaunchSpec({self.argv!r})"
 
 
-async def prepare(run: Run) -> LaunchSpec:
-    """Make everything ready for the spawn, in the pipe's folder: its files are written, its descriptors open.
-
-    Raises:
-        CannotRunError: With the error type of the row; nothing of ours is left then.
-        OSError: A file cannot be made or written; the same.
-    """
-
-    def write() -> None:
-        _write(found, run.folder, run.execution.rendered_prompt or "")
-        run.open_files(found)
-
-    room, config = run.room, run.room.config
-    found = await check(room, run.execution, run.home)
-    run.terms = _terms(found, config, run.definition.redact if run.definition else ())
-    try:
-        await asyncio.to_thread(write)
-        if config.preflight and found.values["url"] is not None:
-            await check_provider(found.values, seconds=config.preflight_seconds)
-    except BaseException:
-        await asyncio.shield(asyncio.to_thread(cleanup, run.folder))
-        raise
-    return found
-
-
-async def check(room: Pipes, it: Execution, folder: Path) -> LaunchSpec:
+async def check(shelf: AgentShelf, it: Execution, folder: Path) -> LaunchSpec:
     """Look whether an execution could start, without writing anything: agent, key, argv, program, version.
 
     Raises CannotRunError: it could not.
     """
-    plan, shelf = it.plan, room.shelf
+    plan = it.plan
     try:
         spec = shelf.adapters_now().get(plan.agent)
     except ConfigError as error:
@@ -124,9 +97,9 @@ async def check(room: Pipes, it: Execution, folder: Path) -> LaunchSpec:
     dotenv, doubts = read_dotenv(folder / DOTENV)  # a few looks at files: cheaper than a thread
     key: str | None = None
     if it.preset.api_key is not None:
-        environ, cwd = {**shelf.environ, **dotenv}, room.config.presets_file.parent
+        environ, cwd = {**shelf.environ, **dotenv}, shelf.config.presets_file.parent
         key = await resolve_key(it.preset.api_key, environ, cwd=cwd, run=shelf.run)
-    found = _without_version(room, it, spec, folder, dotenv, key)
+    found = _without_version(shelf, it, spec, folder, dotenv, key)
     version = await shelf.versions.find(spec, found.argv[0], folder, found.env, shelf.run)
     if plan.history and found.session_path is None:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
@@ -137,13 +110,13 @@ async def check(room: Pipes, it: Execution, folder: Path) -> LaunchSpec:
 
 
 def _without_version(
-    room: Pipes, it: Execution, spec: AgentSpec, folder: Path, dotenv: Mapping[str, str], key: str | None
+    shelf: AgentShelf, it: Execution, spec: AgentSpec, folder: Path, dotenv: Mapping[str, str], key: str | None
 ) -> LaunchSpec:
     """Return what would be spawned, but for what its version says of it."""
-    plan, config = it.plan, room.config
+    plan, config = it.plan, shelf.config
     values = placeholder_values(spec, it, folder, config, has_key=key is not None)
     argv = command_line(spec, values, it.rendered_prompt or "", history=plan.history) if spec.argv else plan.command
-    plain, secrets = build_environment(spec, values, room.shelf.environ, config.env_allow, dotenv, key)
+    plain, secrets = build_environment(spec, values, shelf.environ, config.env_allow, dotenv, key)
     # How an agent and its tools know where they are; a sweep finds them by it as well.
     plain |= {"PX_EXECUTION_ID": str(it.id), "PX_PIPE": it.pipe_name, "PX_SOCKET": config.socket}
     plain["PX_OUTPUT_DIR"] = str(values["output_dir"])
@@ -163,7 +136,7 @@ def _without_version(
     )
 
 
-def _terms(found: LaunchSpec, config: PipesConfig, own_patterns: tuple[str, ...]) -> RunTerms:
+def terms_of(found: LaunchSpec, config: PipesConfig, own_patterns: tuple[str, ...]) -> RunTerms:
     adapter, stop, patterns = found.adapter, found.adapter.stop, (*config.output.redact, *own_patterns)
     return RunTerms(
         parser=adapter.parser,
@@ -186,16 +159,15 @@ def provider_doubt(spec: AgentSpec, provider: str | None) -> str | None:
     return f"the provider {provider!r} is not known to be one of {spec.name}'s{also}; it is passed on as it stands"
 
 
-async def recall_secrets(run: Run) -> tuple[str, ...]:
+async def recall_secrets(shelf: AgentShelf, it: Execution, home: Path) -> tuple[str, ...]:
     """Return the values that may be in what an adopted execution printed, as far as they are to be had again."""
-    it, shelf = run.execution, run.room.shelf
-    dotenv, _doubts = read_dotenv(run.home / DOTENV)
+    dotenv, _doubts = read_dotenv(home / DOTENV)
     if (spec := shelf.adapters_now().agents.get(it.plan.agent)) is None:
         return ()
     found = build_environment(spec, {}, shelf.environ, (), dotenv, None)[1]  # of every provider
     with contextlib.suppress(CannotRunError):
         if (reference := it.preset.api_key) is not None:
-            environ, cwd = {**shelf.environ, **dotenv}, run.room.config.presets_file.parent
+            environ, cwd = {**shelf.environ, **dotenv}, shelf.config.presets_file.parent
             return (*found, await resolve_key(reference, environ, cwd=cwd, run=shelf.run, seconds=RECALL_SECONDS))
     return found
 
@@ -357,7 +329,7 @@ def file_texts(spec: AgentSpec, values: Values) -> dict[str, str]:
     return texts
 
 
-def _write(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
+def write_files(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
     """Write everything that the agent is to find: its output folder, its sessions, the prompt, its files. Blocking.
 
     Below the execution's folder: `prompt.md`, and `agent/` with what the program reads as its own configuration.

@@ -13,9 +13,9 @@ from msgspec import structs
 from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
 from supervisord_py.pipes import status
 from supervisord_py.pipes.adapters import CannotRunError, finding
-from supervisord_py.pipes.intake import BY_HAND, build, choose
+from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.launch import DOTENV, check, provider_doubt
-from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of
+from supervisord_py.pipes.models import BY_HAND, COMMAND, BrokenPipe, PipeDefinition, error_of
 from supervisord_py.pipes.presets import EVERY, PresetProblem, resolve
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.adapters import Adapters
     from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.front_matter import Value
-    from supervisord_py.pipes.intake import Chosen
-    from supervisord_py.pipes.models import Declared, PipeView
+    from supervisord_py.pipes.models import Chosen, Declared, PipeView
     from supervisord_py.pipes.presets import ResolvedPreset
     from supervisord_py.pipes.room import Pipes
 
@@ -169,7 +168,7 @@ class PipeFiles:
         later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
             example = build(self._room, definition, BY_HAND, chosen, 0)
-            found = await check(self._room, example, definition.folder)
+            found = await check(self._room.shelf, example, definition.folder)
         except CannotRunError as error:
             return error.message, ()
         env_file = f"{definition.folder / DOTENV}"  # has a check of its own, also where its agent cannot run

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.pipes.executions import Executions
+    from supervisord_py.pipes.scheduler import Clocks
 
 _DAY = 86400.0
 FIRST_SECONDS = 30.0
@@ -29,23 +30,27 @@ _BATCH = 200
 _log = structlog.get_logger(__name__)
 
 
-async def prune_for_ever(room: Pipes) -> NoReturn:
+async def prune_for_ever(room: Executions, clocks: Clocks) -> NoReturn:
     """Prune now and then. A ledger in trouble is left alone until the next time."""
     await asyncio.sleep(FIRST_SECONDS)
     while True:
         try:
-            await prune(room)
+            await prune(room, clocks)
         except PxError as error:
             _log.warning("pipes_not_pruned", detail=error.detail)
         await asyncio.sleep(EVERY_SECONDS)
 
 
-async def prune(room: Pipes) -> int:
+async def prune(room: Executions, clocks: Clocks) -> int:
     """Remove what is beyond the limits; return how many executions went."""
     limits, total = room.config.output, 0
-    before = room.clocks.wall() - limits.keep_days * _DAY
+    before = clocks.wall() - limits.keep_days * _DAY
     while gone := await pipe_history.prune(
-        room.ledger, before=before, rows_of_each=limits.keep_executions, bytes_of_all=limits.keep_bytes, batch=_BATCH
+        room.ledger,
+        before=before,
+        rows_of_each=limits.keep_executions,
+        bytes_of_all=limits.keep_bytes,
+        batch=_BATCH,
     ):
         await asyncio.to_thread(_remove, [room.folder(number) for number in gone], ())
         total += len(gone)

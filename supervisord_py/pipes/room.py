@@ -24,8 +24,8 @@ from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.ending import REASONS, conclude
 from supervisord_py.pipes.events import EventSources, check_published
 from supervisord_py.pipes.executions import Executions
-from supervisord_py.pipes.intake import BY_HAND, again, build, check_by_hand, choose, enqueue, take_in
-from supervisord_py.pipes.models import PipeDefinition, PipesHealth, usable
+from supervisord_py.pipes.intake import again, build, check_by_hand, choose, enqueue, take_in
+from supervisord_py.pipes.models import BY_HAND, PipeDefinition, PipesHealth, usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.pipe_files import PipeFiles
 from supervisord_py.pipes.run import Run, look_at_runs
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.intake import Order
-    from supervisord_py.pipes.models import EventClaims, GroupView, NextReport, PipeView, PublishedEvent
+    from supervisord_py.pipes.models import EventClaims, GroupView, NextReport, Order, PipeView, PublishedEvent
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
 
@@ -88,8 +87,8 @@ class Pipes(Executions):
         self.driver = RunDriver(self)
         self.states = PipeStates(ledger, self.clocks)
         self.catalog = PipeCatalog(config.pipes_dir, config.file_bytes_max, default_agent=config.default_agent)
-        self.shelf = AgentShelf(self, os.environ if environ is None else environ)
-        self.faults = PipeFaults(self)
+        self.shelf = AgentShelf(config, placement, os.environ if environ is None else environ)
+        self.faults = PipeFaults(self.shelf, self.clocks)
         self.triggers = Triggers(self)
         self.timetable = Timetable(self)
         self.sources = EventSources(self)
@@ -113,7 +112,7 @@ class Pipes(Executions):
         self.task(look_at_runs(self))
         self.events.listeners.add(self.sources.hear)
         self.task(self.sources.hear_files())
-        self.task(retention.prune_for_ever(self))
+        self.task(retention.prune_for_ever(self, self.clocks))
 
     def start_scheduler(self) -> None:
         """Begin to run what is due and what waits: the API listens now."""
@@ -152,7 +151,7 @@ class Pipes(Executions):
             raise ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
 
     def reconfigure(self, config: PipesConfig) -> None:
-        self.config = config
+        self.config = self.shelf.config = config
         self.catalog.reconfigure(config.file_bytes_max, config.default_agent)
         self.line.resize(config.slots)
         self.admit()
@@ -235,7 +234,7 @@ class Pipes(Executions):
             run.done.set()
             run.tell()
             self.admit()
-            self.timetable.ended(run)
+            self.timetable.ended(run.definition)
 
     # -- for the parts -----------------------------------------------------------------------------------------------
 

@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.ledger.table import Operation
-    from supervisord_py.pipes.intake import Chosen, Order
     from supervisord_py.pipes.launch import LaunchSpec
-    from supervisord_py.pipes.models import PipeDefinition
+    from supervisord_py.pipes.models import Chosen, Order, PipeDefinition
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.model import Child
 
@@ -291,8 +290,10 @@ class Run(Instance):
         """Return what reads its output; of an adopted one it begins anew."""
         if self._copier is None:
             secrets: tuple[str, ...] = ()
-            if self.terms.copied:
-                secrets = await recall_secrets(self) if self.launch is None else self.launch.secrets
+            if self.launch is not None:
+                secrets = self.launch.secrets
+            elif self.terms.copied:
+                secrets = await recall_secrets(self.room.shelf, self.execution, self.home)
             copied, patterns = self.terms.copied, self.terms.patterns
             self._copier = Copier(self.folder, self.terms.parser, copied=copied, secrets=secrets, patterns=patterns)
         return self._copier

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.due import Decision, Progress
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.room import Pipes
-    from supervisord_py.pipes.run import Run
 
 STEP_SECONDS = 1.0
 """A slewed wall clock differs by less between two looks; what is left over adds up until it is a step."""
@@ -161,9 +160,9 @@ class Timetable:
         self._ask_all_again(self.now())
         self.wake()
 
-    def ended(self, run: Run) -> None:
+    def ended(self, definition: PipeDefinition | None) -> None:
         """Look again, where it has times: a pipe is free."""
-        if run.definition is None or not isinstance(run.definition.schedule, Manual):
+        if definition is None or not isinstance(definition.schedule, Manual):
             self.wake()
 
     def decision_on(self, pipe: PipeDefinition) -> Decision | None:

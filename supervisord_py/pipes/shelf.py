@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervisord_py.pipes.adapters import Adapters
+    from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.preflight import ProgramRunner
     from supervisord_py.pipes.presets import Presets
-    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.process.keeper_client import KeeperClient
 
 _log = structlog.get_logger(__name__)
 SETTLE_SECONDS = 2.0  # the coarsest clocks of file systems tick so seldom: a younger file may change unseen
@@ -83,13 +84,13 @@ class ReadAgain(Generic[T]):
 class AgentShelf:
     """What is needed to start agents; `environ` is the daemon's environment, to pick from."""
 
-    def __init__(self, room: Pipes, environ: Mapping[str, str]) -> None:
-        self._room = room
+    def __init__(self, config: PipesConfig, placement: KeeperClient, environ: Mapping[str, str]) -> None:
+        self.config = config  # the room's, also after a reload
         self.environ = dict(environ)  # not the mapping of the process itself, which decodes every value at every look
         self._adapters: ReadAgain[Adapters] = ReadAgain(load_adapters)
         self._presets: ReadAgain[Presets] = ReadAgain(load_presets)
         self.versions = VersionCache()
-        self.run: ProgramRunner = partial(program.run, room.placement)  # runs small programs
+        self.run: ProgramRunner = partial(program.run, placement)  # runs small programs
         self.zone = "UTC"  # the machine's time zone, once it is open
 
     async def open(self) -> None:
@@ -98,11 +99,11 @@ class AgentShelf:
 
     def adapters_now(self) -> Adapters:
         """Return the agents that are known; their file is read only where it has changed (7 ms). Blocking."""
-        return self._adapters.now(self._room.config.agents_file)
+        return self._adapters.now(self.config.agents_file)
 
     def presets_now(self) -> Presets:
         """Return the presets; their file is read only where it has changed. Blocking."""
-        return self._presets.now(self._room.config.presets_file)
+        return self._presets.now(self.config.presets_file)
 
     def problems(self) -> dict[str, list[str]]:
         """Return everything that is wrong with the files of agents and presets, in sentences. Blocking."""
@@ -111,7 +112,7 @@ class AgentShelf:
 
     async def look(self) -> tuple[Adapters, Presets]:
         """Return agents and presets as their files stand; presets that make no sense are looked at twice (I3)."""
-        config = self._room.config  # a stat of each file: cheaper than a thread
+        config = self.config  # a stat of each file: cheaper than a thread
         adapters, presets = self._adapters.now(config.agents_file), self._presets.now(config.presets_file)
         if presets.file_problem is not None:
             presets = await read_presets(config.presets_file)

@@ -17,8 +17,8 @@ from supervisord_py.ledger.pipe_executions import ErrorType, Group, Status, Trig
 from supervisord_py.ledger.pipe_state import Claim
 from supervisord_py.pipes import events
 from supervisord_py.pipes.definition import FILE_CHANGED
-from supervisord_py.pipes.intake import Order, choose, enqueue, enqueue_once
-from supervisord_py.pipes.models import Claimed, EventClaims, PublishedEvent, Suppressed
+from supervisord_py.pipes.intake import choose, enqueue, enqueue_once
+from supervisord_py.pipes.models import Claimed, EventClaims, Order, PublishedEvent, Suppressed
 from supervisord_py.pipes.schedule import At, Calendar
 
 if TYPE_CHECKING:

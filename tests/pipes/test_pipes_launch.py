@@ -16,6 +16,7 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Plan, Preset
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, PromptBy, load_adapters
 from supervisord_py.pipes.config import PipesConfig
+from supervisord_py.pipes.driver import prepare
 from supervisord_py.pipes.launch import (
     ARGUMENT_BYTES,
     HAS_KEY,
@@ -25,7 +26,6 @@ from supervisord_py.pipes.launch import (
     command_line,
     file_texts,
     placeholder_values,
-    prepare,
     recall_secrets,
 )
 from supervisord_py.pipes.preflight import Completed
@@ -53,7 +53,7 @@ class House:
         self.answers: dict[str, Completed | Exception] = {}
         self.room: Any = SimpleNamespace(config=settings(root), placement=None)
         environ = {"PATH": str(root / "bin"), "HOME": str(root), "K": "sk-very-secret"}
-        self.shelf = self.room.shelf = AgentShelf(self.room, environ)
+        self.shelf = self.room.shelf = AgentShelf(self.room.config, self.room.placement, environ)
         self.shelf.run = self.run
         for name in ("pipe", "bin"):
             (root / name).mkdir()
@@ -176,8 +176,8 @@ async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> N
     ]
     for reference, secrets in rows:
         it = house.execution("claude", Preset(provider="acme", api_key=reference))
-        assert await recall_secrets(house.run_of(it)) == secrets
-    assert await recall_secrets(house.run_of(house.execution("nobody"))) == ()
+        assert await recall_secrets(house.shelf, it, house.folder) == secrets
+    assert await recall_secrets(house.shelf, house.execution("nobody"), house.folder) == ()
 
 
 # -- what adapters are filled with -------------------------------------------------------------------------------------

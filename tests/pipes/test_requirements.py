@@ -338,7 +338,7 @@ async def test_c3_what_is_old_is_forgotten(short_tmp: Path, monkeypatch: pytest.
         house.time.pass_by(31 * DAY)
         second = await house.run("c3")
         (orphan := house.config.executions_dir / "777").mkdir()
-        assert (await retention.prune(house.room), orphan.exists()) == (1, False)
+        assert (await retention.prune(house.room, house.room.clocks), orphan.exists()) == (1, False)
         assert [it.id for it in await house.rows("c3")] == [second.id]
         assert not house.room.folder(first.id).exists()
         assert house.room.folder(second.id).exists()
