@@ -29,8 +29,8 @@ from aiohttp.web_request import BaseRequest
 from yarl import URL
 
 from supervisord_py.api.auth import LocalPeer, admit_bearer, admit_local, peer_credentials
-from supervisord_py.api.context import ApiConfig, ApiContext, Call, Live
-from supervisord_py.api.metrics import Counts
+from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext
+from supervisord_py.api.live import Counts, Live
 from supervisord_py.api.routes import ROUTES, Access, Route, handler_of
 from supervisord_py.api.schemas import Body, Query, read_body, read_query
 from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_bytes
@@ -256,7 +256,7 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
         _admit(request, context.config)
         if context.control.stopping and route.access is Access.CHANGE:
             raise ShuttingDownError("The daemon is stopping and takes no new work.", hint="pxctl daemon start")
-        call, more, headers = Call(request, context, live), [], request.headers
+        call, more, headers = ApiCall(request, context, live), [], request.headers
         if route.query is not Query:
             more.append(read_query(route.query, request.query))
         elif request.query_string and not route.lenient:

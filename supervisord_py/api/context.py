@@ -1,29 +1,22 @@
-"""What the API is given by the daemon, what it remembers while it runs, and one request on its way to an answer.
+"""What the API is given by the daemon, and one request on its way to an answer.
 
 The rooms below are used directly, by their doors; only what the composition root itself must do (reload, restart, stop)
 comes through a protocol, because nothing here may import the daemon. Nothing here reads a setting.
-
-Law: work that must not die with its client (a stop, a pin) runs as a task of `Live`; everything else ends when the
-client goes.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from aiohttp import web
 
-    from supervisord_py.api.kernel_streams import HeldCall
-    from supervisord_py.api.metrics import Counts
+    from supervisord_py.api.live import Live
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.room import Pipes
@@ -32,10 +25,6 @@ if TYPE_CHECKING:
     from supervisord_py.tools.catalog import Catalog
     from supervisord_py.tools.driver import ToolsConfig
     from supervisord_py.tools.service import Tools
-
-T = TypeVar("T")
-_log = structlog.get_logger(__name__)
-_LAST_CHANCE_SECONDS = 10.0
 
 
 class DaemonFacts(msgspec.Struct, frozen=True):
@@ -113,77 +102,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: tuple[CutOff, ...] = ()
 
 
-class Sample(NamedTuple):
-    """What an instance had used when somebody asked last (monotonic time), and what percentage that was."""
-
-    time: float
-    cpu_seconds: float
-    percent: float | None
-
-
-class Live:
-    """What changes while the API runs."""
-
-    def __init__(self, counts: Counts) -> None:
-        self.closing = asyncio.Event()  # set when followed streams must end
-        self.requests: Counter[tuple[str, int]] = Counter()  # answers by route and status
-        self.counts = counts  # what the event stream told
-        self.cpu: dict[str, Sample] = {}  # by instance
-        self.channels: Counter[str] = Counter()  # open WebSockets of Jupyter's clients by session
-        self.held: dict[str, HeldCall] = {}  # told as server-sent events, by the id under which clients come back
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._left: set[asyncio.Task[Any]] = set()
-
-    def leave(self, work: asyncio.Task[Any]) -> None:
-        """Let go of work whose owner ends it: we neither wait for it nor cancel it."""
-        self._left.add(work)
-        work.add_done_callback(self._left.discard)
-        work.add_done_callback(_log_failure)
-
-    async def outlive_client(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work`, which goes on when the client does not wait for it."""
-        task = self._begin(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_log_failure)
-            raise
-
-    def detach(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Begin `work` that nobody waits for."""
-        self._begin(work).add_done_callback(_log_failure)
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def finish(self) -> None:
-        """Wait for no client any more; give work without one a last chance, then cancel it."""
-        for held in list(self.held.values()):
-            held.let_go()
-        if tasks := set(self._tasks):
-            _, late = await asyncio.wait(tasks, timeout=_LAST_CHANCE_SECONDS)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-
-
-def _log_failure(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.info("detached_work_failed", error=str(task.exception()))
-
-
-async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and wait for its end, whatever it is; a cancellation of the caller still gets through."""
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()
-
-
-class Call:
+class ApiCall:
     """One request with everything that its route may use."""
 
     __slots__ = ("context", "live", "request")

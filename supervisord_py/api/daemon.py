@@ -7,14 +7,14 @@ from typing import Any
 from aiohttp import web
 
 from supervisord_py.api import schemas as s
-from supervisord_py.api.context import ApiContext, Call
+from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.streams import json_answer, pick, rfc3339
 from supervisord_py.api.units import resident_bytes
 
 _ACCEPTED = 202
 
 
-def daemon_document(call: Call) -> dict[str, Any]:
+def daemon_document(call: ApiCall) -> dict[str, Any]:
     """Return the `daemon` object: keeper, control plane, and the rungs of the ladders in use."""
     facts, caps = call.context.control.facts, call.context.placement.caps
     return {
@@ -46,7 +46,7 @@ def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
     return found
 
 
-async def health(call: Call) -> web.StreamResponse:
+async def health(call: ApiCall) -> web.StreamResponse:
     """Answer that the API serves, and what works only in part."""
     facts, pipes_health = call.context.control.facts, call.context.pipes.health()
     degraded = [{"part": one["part"], "detail": one["detail"]} for one in degraded_parts(call.context)]
@@ -56,31 +56,31 @@ async def health(call: Call) -> web.StreamResponse:
     return json_answer({"schema": "px.health/1", "ok": True, **known, "degraded": degraded, "pipes": pipes_health})
 
 
-async def show_daemon(call: Call) -> web.StreamResponse:
+async def show_daemon(call: ApiCall) -> web.StreamResponse:
     """Answer with the daemon object."""
     return json_answer({"schema": "px.daemon/1", **daemon_document(call)})
 
 
-async def reload(call: Call) -> web.StreamResponse:
+async def reload(call: ApiCall) -> web.StreamResponse:
     """Read settings and tools again; what is broken is refused and the old settings stay."""
     report = await call.context.control.reload()
     of_files = [one for found in (await call.context.pipes.file_problems()).values() for one in found]
     return json_answer({"schema": "px.reload/1", **report, "warnings": [*report["warnings"], *of_files]})
 
 
-async def restart(call: Call, query: s.AllQuery) -> web.StreamResponse:
+async def restart(call: ApiCall, query: s.AllQuery) -> web.StreamResponse:
     """Replace the control plane, or with `all` stop everything and begin anew."""
     await call.context.control.restart(everything=query.all)
     scope = "all" if query.all else "control"
     return json_answer({"schema": "px.daemon-wish/1", "wish": "restart", "scope": scope}, status=_ACCEPTED)
 
 
-async def stop(call: Call) -> web.StreamResponse:
+async def stop(call: ApiCall) -> web.StreamResponse:
     """Begin the orderly stop of everything."""
     await call.context.control.stop()
     return json_answer({"schema": "px.daemon-wish/1", "wish": "stop", "scope": "all"}, status=_ACCEPTED)
 
 
-async def show_config(call: Call) -> web.StreamResponse:
+async def show_config(call: ApiCall) -> web.StreamResponse:
     """Answer with every effective setting and where it came from."""
     return json_answer({"schema": "px.config/1", "settings": call.context.control.settings()})

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from supervisord_py.api.context import ApiContext, Call
+from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.daemon import degraded_parts
 from supervisord_py.api.streams import json_answer
 from supervisord_py.errors import PxError
@@ -50,7 +50,7 @@ class Finding(msgspec.Struct, frozen=True):
     repair: str | None = None
 
 
-async def doctor(call: Call) -> web.StreamResponse:
+async def doctor(call: ApiCall) -> web.StreamResponse:
     """Answer with every check; each that is not ok names the one command that repairs it."""
     context = call.context
     found = [

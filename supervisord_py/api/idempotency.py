@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from supervisord_py.api.context import Call
+from supervisord_py.api.context import ApiCall
 from supervisord_py.api.streams import PROBLEM, json_bytes
 from supervisord_py.errors import (
     BadRequestError,
@@ -45,7 +45,7 @@ class UnknownOutcomeError(ConflictError, kind="interrupted_outcome_unknown", tit
 
 
 async def answer_once(
-    call: Call, key: str, answer: Callable[[], Coroutine[Any, Any, web.StreamResponse]], *, streams: bool
+    call: ApiCall, key: str, answer: Callable[[], Coroutine[Any, Any, web.StreamResponse]], *, streams: bool
 ) -> web.StreamResponse:
     """Answer, unless the key says that this was done before. With `streams` the answer is not kept for replay."""
     if not _KEY.fullmatch(key):

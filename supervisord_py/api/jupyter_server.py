@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from supervisord_py.api.context import Call, cancel_and_wait
+from supervisord_py.api.context import ApiCall
+from supervisord_py.api.live import cancel_and_wait
 from supervisord_py.api.schemas import JupyterKernel, read_body
 from supervisord_py.api.streams import json_answer, rfc3339, until_closing
 from supervisord_py.errors import OverloadedError, PxError, SurvivorsError, UnknownUnitError
@@ -50,13 +51,13 @@ _TOUCH_SECONDS = 20.0
 _log = structlog.get_logger(__name__)
 
 
-def joinable(call: Call) -> list[SessionView]:
+def joinable(call: ApiCall) -> list[SessionView]:
     """Return the sessions that Jupyter's clients may join."""
     sessions = call.context.kernels.snapshot()
     return [view for view in sessions if view.state in _LIVING and view.backend is BackendName.DIRECT]
 
 
-def session_by_uuid(call: Call) -> SessionView:
+def session_by_uuid(call: ApiCall) -> SessionView:
     """Return the session of the path's UUID. Raises UnknownUnitError: there is none, or it does not live."""
     wanted = call.path("uuid")
     for view in joinable(call):
@@ -65,7 +66,7 @@ def session_by_uuid(call: Call) -> SessionView:
     raise UnknownUnitError(f"Kernel does not exist: {wanted[:80]}", hint="GET /api/kernels lists those that live")
 
 
-def model(call: Call, view: SessionView) -> dict[str, Any]:
+def model(call: ApiCall, view: SessionView) -> dict[str, Any]:
     """Return Jupyter's document of a kernel."""
     handle = call.context.kernels.handle(view.id)
     state = _STATES.get(view.state, "dead")
@@ -80,19 +81,19 @@ def model(call: Call, view: SessionView) -> dict[str, Any]:
     }
 
 
-async def version(call: Call) -> web.StreamResponse:
+async def version(call: ApiCall) -> web.StreamResponse:
     """Answer with who serves this API."""
     return json_answer({"version": call.context.control.facts.version, "server": "pxd"})
 
 
-async def list_specs(call: Call) -> web.StreamResponse:
+async def list_specs(call: ApiCall) -> web.StreamResponse:
     """Answer with the kernelspecs."""
     documents = {name: spec_document(name, spec) for name, spec in (await call.context.kernels.specs()).items()}
     default = DEFAULT_SPEC if DEFAULT_SPEC in documents else next(iter(documents), None)
     return json_answer({"default": default, "kernelspecs": documents})
 
 
-async def show_spec(call: Call) -> web.StreamResponse:
+async def show_spec(call: ApiCall) -> web.StreamResponse:
     """Answer with one kernelspec."""
     name, specs = call.path("name"), await call.context.kernels.specs()
     if name not in specs:
@@ -106,12 +107,12 @@ def spec_document(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "spec": {"argv": [], "env": {}, "metadata": {}, **wanted}, "resources": {}}
 
 
-async def list_kernels(call: Call) -> web.StreamResponse:
+async def list_kernels(call: ApiCall) -> web.StreamResponse:
     """Answer with the kernels that can be joined, ours included."""
     return json_answer([model(call, view) for view in joinable(call)])
 
 
-async def begin(call: Call) -> web.StreamResponse:
+async def begin(call: ApiCall) -> web.StreamResponse:
     """Start a kernel in a session of its own.
 
     Front ends send folders of their own machine, or paths below a root that we do not know: a hint, no order. The first
@@ -135,12 +136,12 @@ async def begin(call: Call) -> web.StreamResponse:
     return answer
 
 
-async def show_kernel(call: Call) -> web.StreamResponse:
+async def show_kernel(call: ApiCall) -> web.StreamResponse:
     """Answer with one kernel."""
     return json_answer(model(call, session_by_uuid(call)))
 
 
-async def end(call: Call) -> web.StreamResponse:
+async def end(call: ApiCall) -> web.StreamResponse:
     """End a kernel; 204 once nothing of it is left. What is left is named."""
     view = session_by_uuid(call)
     if survivors := await call.context.kernels.stop(view.id):
@@ -149,7 +150,7 @@ async def end(call: Call) -> web.StreamResponse:
     return web.Response(status=204)
 
 
-async def interrupt(call: Call) -> web.StreamResponse:
+async def interrupt(call: ApiCall) -> web.StreamResponse:
     """Interrupt what the kernel does, whoever asked for it."""
     view = session_by_uuid(call)
     handle = call.context.kernels.handle(view.id)
@@ -160,12 +161,12 @@ async def interrupt(call: Call) -> web.StreamResponse:
     return web.Response(status=204)
 
 
-async def restart(call: Call) -> web.StreamResponse:
+async def restart(call: ApiCall) -> web.StreamResponse:
     """Replace the kernel; its WebSockets stay and are told."""
     return json_answer(model(call, await call.context.kernels.restart(session_by_uuid(call).id)))
 
 
-async def channels(call: Call) -> web.StreamResponse:
+async def channels(call: ApiCall) -> web.StreamResponse:
     """Join a kernel for as long as the client stays and the session lives."""
     view, config = session_by_uuid(call), call.context.config
     socket = web.WebSocketResponse(
@@ -183,7 +184,7 @@ async def channels(call: Call) -> web.StreamResponse:
 class _Bridge:
     """One client and the kernel of one session."""
 
-    def __init__(self, call: Call, socket: web.WebSocketResponse, session_id: str) -> None:
+    def __init__(self, call: ApiCall, socket: web.WebSocketResponse, session_id: str) -> None:
         self._call = call
         self._kernels = call.context.kernels
         self._socket = socket

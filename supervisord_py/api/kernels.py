@@ -19,7 +19,7 @@ from aiohttp import web
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api.auth import caller_instance
-from supervisord_py.api.context import Call
+from supervisord_py.api.context import ApiCall
 from supervisord_py.api.kernel_streams import cell_document, resume, tell
 from supervisord_py.api.streams import JSON, NDJSON, SSE, choose, json_answer, json_bytes, pick, raw_answer
 from supervisord_py.api.units import change_unit, measure
@@ -34,7 +34,7 @@ _SOURCES = ("code", "cells", "notebook", "script")
 _USUAL_SPEC = "python3"
 
 
-def session_of(call: Call, query: s.SessionQuery | s.SessionWorkQuery) -> SessionView:
+def session_of(call: ApiCall, query: s.SessionQuery | s.SessionWorkQuery) -> SessionView:
     """Return the session that `{k}` and `cwd` mean."""
     return call.context.kernels.find(call.path("k").removeprefix("kernel:"), _cwd(query))
 
@@ -45,7 +45,7 @@ def _cwd(query: s.SessionQuery | s.SessionWorkQuery) -> str | None:
     return query.cwd
 
 
-def session_document(call: Call, view: SessionView) -> dict[str, Any]:
+def session_document(call: ApiCall, view: SessionView) -> dict[str, Any]:
     """Return one session; `connection_file` is there while Jupyter's own clients can join its kernel."""
     handle = call.context.kernels.handle(view.id)
     file = None if handle is None else handle.connection_file
@@ -53,7 +53,7 @@ def session_document(call: Call, view: SessionView) -> dict[str, Any]:
     return {"schema": "px.kernel/1", **known, "connection_file": None if file is None else str(file)}
 
 
-async def _measured(call: Call, views: Sequence[SessionView]) -> list[dict[str, Any]]:
+async def _measured(call: ApiCall, views: Sequence[SessionView]) -> list[dict[str, Any]]:
     """Return sessions with what their trees use now."""
     stats = await measure(call.context, [view.instance for view in views if view.instance is not None])
     documents = [session_document(call, view) for view in views]
@@ -63,7 +63,7 @@ async def _measured(call: Call, views: Sequence[SessionView]) -> list[dict[str, 
     return documents
 
 
-async def list_kernels(call: Call) -> web.StreamResponse:
+async def list_kernels(call: ApiCall) -> web.StreamResponse:
     """Answer with every session, remembered ones included."""
     documents = await _measured(call, call.context.kernels.snapshot())
     for document in documents:
@@ -72,19 +72,19 @@ async def list_kernels(call: Call) -> web.StreamResponse:
     return json_answer({"schema": "px.kernels/1", "kernels": documents, "zygotes": zygotes})
 
 
-async def show_kernel(call: Call, query: s.SessionQuery) -> web.StreamResponse:
+async def show_kernel(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
     """Answer with one session."""
     return json_answer((await _measured(call, (session_of(call, query),)))[0])
 
 
-async def use(call: Call, query: s.SessionQuery) -> web.StreamResponse:
+async def use(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
     """Answer with one session, and count the question as a use: its front end lives and holds it."""
     view = session_of(call, query)
     call.context.kernels.touch(view.id)
     return json_answer(session_document(call, call.context.kernels.find(view.id)))
 
 
-async def begin(call: Call, body: s.StartKernel) -> web.StreamResponse:
+async def begin(call: ApiCall, body: s.StartKernel) -> web.StreamResponse:
     """Start a session's kernel: 201, or 200 where it ran already; with `explain` only say what would be started.
 
     As a stream, which is 200, it tells what is waited for: a build takes minutes.
@@ -130,7 +130,7 @@ def _place(body: s.Place) -> dict[str, Any]:
     return {**place, "language": body.language or "python", "environ": body.environ or {}}
 
 
-async def change(call: Call, query: s.SessionWorkQuery) -> web.StreamResponse:
+async def change(call: ApiCall, query: s.SessionWorkQuery) -> web.StreamResponse:
     """Start or end the kernel of a session that is known; answer once it is ready, or gone, or with `wait=0` at once.
 
     What is left of one that is ended is named.
@@ -140,13 +140,13 @@ async def change(call: Call, query: s.SessionWorkQuery) -> web.StreamResponse:
     return json_answer(document, status=200 if query.wait else 202)
 
 
-async def restart(call: Call, query: s.SessionQuery) -> web.StreamResponse:
+async def restart(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
     """Replace the kernel of a session; its variables are lost, and a hard failure is forgotten."""
     view = await call.context.kernels.restart(session_of(call, query).id)
     return json_answer(session_document(call, view))
 
 
-async def interrupt(call: Call, query: s.InterruptQuery) -> web.StreamResponse:
+async def interrupt(call: ApiCall, query: s.InterruptQuery) -> web.StreamResponse:
     """Interrupt the running cell; asked again, go on to the next rung. `state` is what the session was found in."""
     view = session_of(call, query)
     report = await call.context.kernels.interrupt(view.id, cell=query.cell)
@@ -163,7 +163,7 @@ class _Content(NamedTuple):
     missed_spec: str | None = None  # what the notebook names and nobody has: it runs in what a call without one gets
 
 
-async def execute(call: Call, body: s.Execute) -> web.StreamResponse:
+async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
     """Run cells in a session, which is made where there is none of that name."""
     if seen := call.request.headers.get("Last-Event-ID"):
         return await resume(call, seen)
@@ -200,7 +200,7 @@ async def execute(call: Call, body: s.Execute) -> web.StreamResponse:
     return await tell(call, choose(call, JSON, NDJSON, SSE), work, interrupted, ends_with_client=True)
 
 
-async def _content(call: Call, body: s.Execute) -> _Content:
+async def _content(call: ApiCall, body: s.Execute) -> _Content:
     """Return what a body wants to run. A notebook of Python whose kernelspec is not known here runs in the usual one:
 
     notebooks name those of the machine they were written on.
@@ -234,7 +234,7 @@ async def _notebook_module() -> Any:
     return await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.notebook")
 
 
-async def _finished(call: Call, content: _Content, result: CallResult) -> dict[str, Any]:
+async def _finished(call: ApiCall, content: _Content, result: CallResult) -> dict[str, Any]:
     """Return the answer, with the executed notebook where one was sent: pictures are whole in it."""
     notices = list(result.notices)
     if content.missed_spec is not None:
@@ -264,34 +264,34 @@ async def _finished(call: Call, content: _Content, result: CallResult) -> dict[s
     return {**document, "notebook": text}
 
 
-async def list_cells(call: Call, query: s.SessionQuery) -> web.StreamResponse:
+async def list_cells(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
     """Answer with the session's cells, oldest first."""
     view = session_of(call, query)
     cells = [pick(row) for row in await call.context.kernels.cells(view.id)]
     return json_answer({"schema": "px.cells/1", "kernel": view.id, "cells": cells})
 
 
-async def cell_output(call: Call, query: s.CellPageQuery) -> web.StreamResponse:
+async def cell_output(call: ApiCall, query: s.CellPageQuery) -> web.StreamResponse:
     """Answer with a page of a cell's complete output, as it came; an empty one is the end for now."""
     log = CellLog(call.context.config.cells_dir / session_of(call, query).id, call.path("id"))
     return raw_answer(await asyncio.to_thread(log.page, query.offset, query.limit, query.stream))
 
 
-async def artifact(call: Call, query: s.SessionQuery) -> web.StreamResponse:
+async def artifact(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
     """Answer with a rich output that was too large for its result, or with the complete output of a cell."""
     folder = call.context.config.cells_dir / session_of(call, query).id
     found = await asyncio.to_thread(find_artifact, folder, call.path("id"))
     return web.FileResponse(found.path, headers={"Content-Type": found.mime, "X-Content-Type-Options": "nosniff"})
 
 
-async def notebook(call: Call, query: s.SessionQuery) -> web.StreamResponse:
+async def notebook(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
     """Answer with the session's history as a notebook."""
     document = await call.context.kernels.export(session_of(call, query).id)
     body = msgspec.json.format(json_bytes(document), indent=1)
     return web.Response(body=body, content_type="application/x-ipynb+json", charset="utf-8")
 
 
-async def capabilities(call: Call, query: s.SessionQuery) -> web.StreamResponse:
+async def capabilities(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
     """Answer which kinds of cells this daemon offers, and why not where it does not."""
     report = await call.context.kernels.capabilities(_cwd(query))
     return json_answer({"schema": "px.capabilities/1", **report})

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from supervisord_py.api import schemas as s
-from supervisord_py.api.context import Call
+from supervisord_py.api.context import ApiCall
 from supervisord_py.api.streams import NDJSON, RAW, SSE, Decoder, choose, feed, frame, rfc3339
 from supervisord_py.api.units import unit_named
 from supervisord_py.errors import UnknownUnitError
@@ -32,7 +32,7 @@ _NEXT_SECONDS = 1.0  # who follows a pipe hears of its next execution within thi
 _DEFAULT_EVENTS = 1000
 
 
-async def unit_logs(call: Call, query: s.LogsQuery) -> web.StreamResponse:
+async def unit_logs(call: ApiCall, query: s.LogsQuery) -> web.StreamResponse:
     """Answer with the unit's output; with `follow` go on for as long as the client stays."""
     since = s.moment_of("since", query.since, time.time())
     cursor = s.last_id(call.request.headers) if query.cursor is None else query.cursor
@@ -45,7 +45,7 @@ async def unit_logs(call: Call, query: s.LogsQuery) -> web.StreamResponse:
     return await feed(call, media, _frames(media, source))
 
 
-def _unit_of(call: Call) -> str:
+def _unit_of(call: ApiCall) -> str:
     """Return the unit named; what is no unit, or none any more, but has a log goes by its full name."""
     given = call.path("u")
     try:
@@ -143,7 +143,7 @@ async def _frames(media: str, source: AsyncGenerator[Output, None]) -> AsyncGene
     yield framed(decoder.rest())
 
 
-async def events(call: Call, query: s.EventsQuery) -> web.StreamResponse:
+async def events(call: ApiCall, query: s.EventsQuery) -> web.StreamResponse:
     """Answer with past events, and with `follow` go on with those to come."""
     unit, stream = query.unit, call.context.events
     if unit is not None:

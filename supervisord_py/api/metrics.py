@@ -1,22 +1,18 @@
-"""`GET /api/metrics`: what Prometheus may scrape, and the counting that needs to see events as they happen.
-
-prometheus_client writes the page and is imported at the first scrape; until then the counts are plain numbers.
-"""
+"""`GET /api/metrics`: what Prometheus may scrape. prometheus_client writes the page, imported at the first scrape."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from aiohttp import web
 
-from supervisord_py.api.context import Call
+from supervisord_py.api.context import ApiCall
+from supervisord_py.api.live import TIMED
 from supervisord_py.api.units import all_units, resident_bytes
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.ledger.events import Event
-from supervisord_py.ledger.pipe_executions import Status
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _STATES = {
@@ -24,8 +20,6 @@ _STATES = {
     "kernel": tuple(state.value for state in SessionState),
     "pipe": ("running", "queued", "idle", "disabled", "failed"),
 }
-_ENDS = {f"execution_{it.value}": it.value for it in Status if it.is_final}
-_PREFIXES = {"tool": "", "kernel": "kernel_"}
 _COUNTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "starts": ("Instances that became ready.", ()),
     "start_failures": ("Starts that failed, by reason.", ("reason",)),
@@ -36,46 +30,9 @@ _COUNTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "pipe_executions_queued": ("Executions taken in, by trigger.", ("trigger",)),
     "pipe_executions": ("Executions that ended.", ("status", "error_type")),
 }
-_TIMED = {
-    "cold_start_seconds": "From the spawn to ready.",
-    "kernel_cold_start_seconds": "From the spawn to ready.",
-    "pipe_queue_wait_seconds": "From the trigger to the start.",
-}
 
 
-class Counts:
-    """What the event stream told since the control plane started, by family, and there by labels."""
-
-    def __init__(self) -> None:
-        self.counters: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
-        self.milliseconds: dict[str, list[float]] = {name: [0, 0.0] for name in _TIMED}  # how many, and their sum
-        self.counters["starts"][()] = self.counters["kernel_starts"][()] = 0
-        self.counters["pipe_executions"].update({(status, ""): 0 for status in _ENDS.values()})
-
-    def _observe(self, name: str, milliseconds: Any) -> None:
-        if isinstance(milliseconds, int | float):
-            self.milliseconds[name][0] += 1
-            self.milliseconds[name][1] += milliseconds
-
-    def count(self, event: Event) -> None:
-        facts, prefix = event.facts, _PREFIXES.get((event.unit or "").partition(":")[0])
-        match event.event:
-            case "execution_queued":
-                self.counters["pipe_executions_queued"][str(facts.get("trigger")),] += 1
-            case "execution_started":
-                self._observe("pipe_queue_wait_seconds", facts.get("queue_wait_ms"))
-            case word if word in _ENDS:
-                self.counters["pipe_executions"][_ENDS[word], str(facts.get("error_type") or "")] += 1
-            case "ready" if prefix is not None:
-                self.counters[f"{prefix}starts"][()] += 1
-                self._observe(f"{prefix}cold_start_seconds", facts.get("cold_start_ms"))
-            case "stopped" | "died" if prefix is not None and event.reason is not None:
-                self.counters[f"{prefix}endings"][event.reason,] += 1
-            case "start_failed" if prefix is not None:
-                self.counters[f"{prefix}start_failures"][event.reason or "unknown",] += 1
-
-
-async def metrics(call: Call) -> web.StreamResponse:
+async def metrics(call: ApiCall) -> web.StreamResponse:
     """Answer with the page."""
     from prometheus_client.exposition import generate_latest
 
@@ -87,7 +44,7 @@ Family = tuple[str, str, tuple[str, ...], Mapping[Any, float]]
 """Name, text, names of the labels, and the values by their labels."""
 
 
-def _families(call: Call) -> Iterator[Any]:
+def _families(call: ApiCall) -> Iterator[Any]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
     for kind, families in ((GaugeMetricFamily, _gauges(call)), (CounterMetricFamily, _counters(call))):
@@ -96,12 +53,12 @@ def _families(call: Call) -> Iterator[Any]:
             for key, value in sorted((tuple(map(str, key)), value) for key, value in rows.items()):
                 family.add_metric(key, float(value))
             yield family
-    for name, text in _TIMED.items():
+    for name, text in TIMED.items():
         count, milliseconds = call.live.counts.milliseconds[name]
         yield SummaryMetricFamily(f"pxd_{name}", text, count_value=int(count), sum_value=milliseconds / 1000)
 
 
-def _counters(call: Call) -> Iterator[Family]:
+def _counters(call: ApiCall) -> Iterator[Family]:
     context, counters = call.context, call.live.counts.counters
     for name, (text, labels) in _COUNTED.items():
         yield name, text, labels, counters[name]
@@ -111,7 +68,7 @@ def _counters(call: Call) -> Iterator[Family]:
     yield "http_requests", "Requests answered, by route and status.", ("route", "status"), call.live.requests
 
 
-def _gauges(call: Call) -> Iterator[Family]:
+def _gauges(call: ApiCall) -> Iterator[Family]:
     context, units = call.context, all_units(call.context).values()
     caps, facts = context.placement.caps, context.control.facts
     yield "up", "1 while the API serves and takes work.", (), {(): not context.control.stopping}

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
-from supervisord_py.api.context import Call
+from supervisord_py.api.context import ApiCall
 from supervisord_py.api.routes import ROUTES, Route, handler_of
 from supervisord_py.api.streams import JSON, NDJSON, PROBLEM, RAW, SSE, json_answer
 
@@ -18,12 +18,12 @@ _MEDIA = {"ndjson": NDJSON, "sse": SSE, "raw": RAW, "ipynb": "application/x-ipyn
 _REF = "#/components/schemas/{name}"
 
 
-async def openapi(call: Call) -> web.StreamResponse:
+async def openapi(call: ApiCall) -> web.StreamResponse:
     """Answer with the description of the table of routes."""
     return json_answer(openapi_document(ROUTES, call.context.control.facts.version))
 
 
-class Problem(msgspec.Struct, kw_only=True):
+class ProblemDocument(msgspec.Struct, kw_only=True):
     """What every failure is answered with (RFC 9457); more members say what is particular."""
 
     type: str
@@ -39,14 +39,14 @@ class Problem(msgspec.Struct, kw_only=True):
 
 def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """Describe the routes."""
-    bodies = [Problem, *dict.fromkeys(route.body for route in routes if route.body is not None)]
+    bodies = [ProblemDocument, *dict.fromkeys(route.body for route in routes if route.body is not None)]
     described, schemas = msgspec.json.schema_components(bodies, ref_template=_REF)
     body_schemas = dict(zip(bodies, described, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body_schemas)
     problem = {"description": "A problem document (RFC 9457).",
-               "content": {PROBLEM: {"schema": {"$ref": _REF.format(name="Problem")}}}}  # fmt: skip
+               "content": {PROBLEM: {"schema": {"$ref": _REF.format(name="ProblemDocument")}}}}  # fmt: skip
     token = {"type": "http", "scheme": "bearer", "description": "On the loopback TCP listener only."}
     return {
         "openapi": "3.1.0",

@@ -18,7 +18,8 @@ from typing import Any
 from aiohttp import WSCloseCode, web
 
 from supervisord_py.api import schemas as s
-from supervisord_py.api.context import Call, cancel_and_wait
+from supervisord_py.api.context import ApiCall
+from supervisord_py.api.live import cancel_and_wait
 from supervisord_py.api.names import is_glob, resolve_one
 from supervisord_py.api.streams import (
     NDJSON,
@@ -64,13 +65,13 @@ def _pipe_answer(view: PipeView, status: int = 200) -> web.Response:
     return json_answer({"schema": "px.pipe/1", **pipe_document(view)}, status=status)
 
 
-async def list_pipes(call: Call) -> web.StreamResponse:
+async def list_pipes(call: ApiCall) -> web.StreamResponse:
     """Answer with every pipe, broken ones included."""
     pipes = [pipe_document(view) for view in call.context.pipes.snapshot()]
     return json_answer({"schema": "px.pipes/1", "pipes": pipes})
 
 
-async def show_pipe(call: Call, query: s.PipeQuery) -> web.StreamResponse:
+async def show_pipe(call: ApiCall, query: s.PipeQuery) -> web.StreamResponse:
     """Answer with one pipe, and with `rendered` the prompt that it would be run with now."""
     pipes, name = call.context.pipes, pipe_name(call)
     document: dict[str, Any] = {"schema": "px.pipe/1", **pipe_document(pipes.get(name))}
@@ -80,24 +81,24 @@ async def show_pipe(call: Call, query: s.PipeQuery) -> web.StreamResponse:
     return json_answer(document)
 
 
-async def add_pipe(call: Call, body: s.Add) -> web.StreamResponse:
+async def add_pipe(call: ApiCall, body: s.Add) -> web.StreamResponse:
     """Install a pipe from a path, an https address or an example: disabled, checked, whole or not at all."""
     return _pipe_answer(await call.context.pipes.files.install(body.source, name=body.name), _CREATED)
 
 
-async def new_pipe(call: Call, body: s.New) -> web.StreamResponse:
+async def new_pipe(call: ApiCall, body: s.New) -> web.StreamResponse:
     """Write a small pipe to start from."""
     return _pipe_answer(await call.context.pipes.files.scaffold(body.name), _CREATED)
 
 
-async def remove_pipe(call: Call) -> web.StreamResponse:
+async def remove_pipe(call: ApiCall) -> web.StreamResponse:
     """Cancel what runs of it, then delete its folder."""
     name = pipe_name(call)
     await call.context.pipes.files.remove(name)
     return json_answer({"schema": "px.removed/1", "unit": f"pipe:{name}", "removed": True})
 
 
-async def run_pipe(call: Call, query: s.FinalQuery, body: s.RunPipe) -> web.StreamResponse:
+async def run_pipe(call: ApiCall, query: s.FinalQuery, body: s.RunPipe) -> web.StreamResponse:
     """Queue an execution: 202 with its row, or with `wait` 200 once it is final. One for each of several contexts."""
     name, status = pipe_name(call), 200 if query.wait else _ACCEPTED
     if isinstance(body.context, list):
@@ -109,7 +110,7 @@ async def run_pipe(call: Call, query: s.FinalQuery, body: s.RunPipe) -> web.Stre
     return json_answer(await run_document(call, name, wait=query.wait, **asked), status=status)
 
 
-async def run_document(call: Call, name: str, *, wait: bool = False, **asked: Any) -> dict[str, Any]:
+async def run_document(call: ApiCall, name: str, *, wait: bool = False, **asked: Any) -> dict[str, Any]:
     """Queue an execution as `Pipes.run` is `asked` to; return its row, with `wait` once it is final."""
     execution = await call.context.pipes.run(name, **asked)
     if wait:
@@ -117,7 +118,7 @@ async def run_document(call: Call, name: str, *, wait: bool = False, **asked: An
     return {"schema": "px.execution/1", **execution_document(execution)}
 
 
-async def switch(call: Call, body: s.EnablePipe | None = None) -> web.StreamResponse:
+async def switch(call: ApiCall, body: s.EnablePipe | None = None) -> web.StreamResponse:
     """Let schedule and events start it, on this machine, or keep them from it: what waits in line is cancelled then.
 
     `/enable` with `{"enabled": false}` is `/disable`.
@@ -126,7 +127,7 @@ async def switch(call: Call, body: s.EnablePipe | None = None) -> web.StreamResp
     return _pipe_answer(await call.context.pipes.enable(pipe_name(call), enabled=enabled))
 
 
-async def configure(call: Call, body: dict[str, Any]) -> web.StreamResponse:
+async def configure(call: ApiCall, body: dict[str, Any]) -> web.StreamResponse:
     """Change keys of the front matter; `null` removes one. The body of the file is never touched."""
     if set(body) == {"config"} and isinstance(body["config"], dict):
         body = body["config"]
@@ -135,7 +136,7 @@ async def configure(call: Call, body: dict[str, Any]) -> web.StreamResponse:
     return _pipe_answer(await call.context.pipes.files.configure(pipe_name(call), body))
 
 
-async def validate(call: Call) -> web.StreamResponse:
+async def validate(call: ApiCall) -> web.StreamResponse:
     """Answer with every check of one pipe: pass, warn or fail, where, and the cure."""
     name = pipe_name(call)
     checks = [
@@ -146,7 +147,7 @@ async def validate(call: Call) -> web.StreamResponse:
     return json_answer({"schema": "px.pipe-validation/1", "pipe": name, "ok": ok, "checks": checks})
 
 
-async def next_runs(call: Call, query: s.NextQuery) -> web.StreamResponse:
+async def next_runs(call: ApiCall, query: s.NextQuery) -> web.StreamResponse:
     """Answer when it is due next, and why."""
     report = call.context.pipes.next(pipe_name(call), query.count)
     upcoming = [rfc3339(each) for each in report.upcoming]
@@ -154,7 +155,7 @@ async def next_runs(call: Call, query: s.NextQuery) -> web.StreamResponse:
     return json_answer({"schema": "px.next/1", **known, "next_run": upcoming[0] if upcoming else None})
 
 
-async def queue(call: Call) -> web.StreamResponse:
+async def queue(call: ApiCall) -> web.StreamResponse:
     """Answer with all lines and slots."""
     groups = [
         {**pick(each, "group", "slots")}
@@ -164,12 +165,12 @@ async def queue(call: Call) -> web.StreamResponse:
     return json_answer({"schema": "px.queue/1", "groups": groups})
 
 
-async def cancel_pipe(call: Call) -> web.StreamResponse:
+async def cancel_pipe(call: ApiCall) -> web.StreamResponse:
     """Cancel what runs and waits of a pipe; answer once nothing of it is left."""
     return json_answer(await cancel_document(call, pipe_name(call)))
 
 
-async def cancel_document(call: Call, name: str) -> dict[str, Any]:
+async def cancel_document(call: ApiCall, name: str) -> dict[str, Any]:
     """Cancel what runs and waits of a pipe; return what that was."""
     return _list_document(await call.context.pipes.cancel_pipe(name))
 
@@ -178,7 +179,7 @@ def _list_document(rows: Sequence[Execution], cursor: int | None = None) -> Docu
     return {"schema": "px.executions/1", "executions": list(map(execution_document, rows)), "next_cursor": cursor}
 
 
-async def publish_event(call: Call, body: s.Happening) -> web.StreamResponse:
+async def publish_event(call: ApiCall, body: s.Happening) -> web.StreamResponse:
     """Take an event from outside: 202 with the pipes that it starts. The same `key` starts each of them once."""
     event = PublishedEvent(call.path("name"), key=body.key, facts=body.data)
     claims = await call.context.pipes.publish_event(event)
@@ -186,7 +187,7 @@ async def publish_event(call: Call, body: s.Happening) -> web.StreamResponse:
     return json_answer({"schema": "px.event-claims/1", **known}, status=_ACCEPTED)
 
 
-async def preview(call: Call, body: s.PreviewSchedule) -> web.StreamResponse:
+async def preview(call: ApiCall, body: s.PreviewSchedule) -> web.StreamResponse:
     """Answer what a schedule means, and when it would be due, without any pipe."""
     document = call.context.pipes.preview(body.schedule, body.timezone, body.count or DEFAULT_NEXT)
     return json_answer({"schema": "px.schedule/1", **document})
@@ -213,7 +214,7 @@ def whole_document(execution: Execution) -> Document:
     return {"schema": "px.execution/1", **known}
 
 
-def pipe_name(call: Call) -> str:
+def pipe_name(call: ApiCall) -> str:
     """Return the pipe that `{p}` names, `pipe:x` and `x` alike; a glob must mean one."""
     name = call.path("p").removeprefix("pipe:")
     if not is_glob(name):
@@ -222,7 +223,7 @@ def pipe_name(call: Call) -> str:
     return resolve_one(f"pipe:{name}", known).removeprefix("pipe:")
 
 
-async def list_executions(call: Call, query: s.ExecutionsQuery) -> web.StreamResponse:
+async def list_executions(call: ApiCall, query: s.ExecutionsQuery) -> web.StreamResponse:
     """Answer with executions of one pipe, newest first; also of one that is gone, whose rows stay."""
     name = pipe_name(call)
     document = await _page(call, name, query)
@@ -231,12 +232,12 @@ async def list_executions(call: Call, query: s.ExecutionsQuery) -> web.StreamRes
     return json_answer(document)
 
 
-async def list_all(call: Call, query: s.AllExecutionsQuery) -> web.StreamResponse:
+async def list_all(call: ApiCall, query: s.AllExecutionsQuery) -> web.StreamResponse:
     """Answer with executions of all pipes, newest first."""
     return json_answer(await _page(call, query.pipe and query.pipe.removeprefix("pipe:"), query))
 
 
-async def _page(call: Call, pipe: str | None, query: s.ExecutionsQuery) -> Document:
+async def _page(call: ApiCall, pipe: str | None, query: s.ExecutionsQuery) -> Document:
     now = time.time()
     wanted = ExecutionFilter(
         pipe=pipe,
@@ -250,7 +251,7 @@ async def _page(call: Call, pipe: str | None, query: s.ExecutionsQuery) -> Docum
     return _list_document(page.executions, page.next_cursor)
 
 
-async def _execution_of(call: Call) -> Execution:
+async def _execution_of(call: ApiCall) -> Execution:
     """Return the execution that the path names, which must be one of its pipe, where it names one."""
     text = call.path("id")
     if not (text.isascii() and text.isdigit() and len(text) < 19):  # what SQLite holds
@@ -259,32 +260,32 @@ async def _execution_of(call: Call) -> Execution:
     return await call.context.pipes.execution(int(text), pipe=pipe)
 
 
-async def show_execution(call: Call, query: s.FinalQuery) -> web.StreamResponse:
+async def show_execution(call: ApiCall, query: s.FinalQuery) -> web.StreamResponse:
     """Answer with one execution and all that its row holds; with `wait`, once it is final."""
     number, room = (await _execution_of(call)).id, call.context.pipes
     return json_answer(whole_document(await (room.wait(number) if query.wait else room.execution(number, blobs=True))))
 
 
-async def cancel(call: Call) -> web.StreamResponse:
+async def cancel(call: ApiCall) -> web.StreamResponse:
     """Cancel an execution in any state; answer once nothing of it is left."""
     cancelled = await call.context.pipes.cancel((await _execution_of(call)).id)
     return json_answer({"schema": "px.execution/1", **execution_document(cancelled)})
 
 
-async def retry(call: Call) -> web.StreamResponse:
+async def retry(call: ApiCall) -> web.StreamResponse:
     """Queue the same again as a new row that names this one."""
     again = await call.context.pipes.retry((await _execution_of(call)).id)
     return json_answer({"schema": "px.execution/1", **execution_document(again)}, status=_ACCEPTED)
 
 
-async def output(call: Call, query: s.OutputQuery) -> web.StreamResponse:
+async def output(call: ApiCall, query: s.OutputQuery) -> web.StreamResponse:
     """Answer with a page of one stream, as raw bytes; an empty page is the end for now."""
     execution, stream = await _execution_of(call), query.stream or OutputStream.STDOUT
     page = await call.context.pipes.output(execution.id, stream, query.offset, query.limit)
     return raw_answer(page, **{"X-Truncated": page.truncated})
 
 
-async def tail(call: Call, query: s.TailQuery) -> web.StreamResponse:
+async def tail(call: ApiCall, query: s.TailQuery) -> web.StreamResponse:
     """Follow an execution; who asks for an upgrade gets a WebSocket."""
     execution = await _execution_of(call)
     seen = call.request.headers.get("Last-Event-ID")
@@ -305,7 +306,7 @@ async def tail(call: Call, query: s.TailQuery) -> web.StreamResponse:
 
 
 async def _documents(
-    call: Call, execution: int, only: OutputStream | None, begin: list[int]
+    call: ApiCall, execution: int, only: OutputStream | None, begin: list[int]
 ) -> AsyncGenerator[Document, None]:
     """Yield what is to be told, to the end, without what was seen: `begin` has the end of it for each stream.
 
@@ -327,7 +328,7 @@ async def _documents(
                 yield {"event": item.word, "execution": execution_document(item.execution)}
 
 
-async def _by_websocket(call: Call, source: AsyncGenerator[Document, None]) -> web.StreamResponse:
+async def _by_websocket(call: ApiCall, source: AsyncGenerator[Document, None]) -> web.StreamResponse:
     socket = web.WebSocketResponse(heartbeat=call.context.config.stream_heartbeat_seconds, compress=False)
     await socket.prepare(call.request)
 

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from supervisord_py.api import kernels, pipes
 from supervisord_py.api import schemas as s
-from supervisord_py.api.context import Call
+from supervisord_py.api.context import ApiCall
 from supervisord_py.api.daemon import daemon_document
 from supervisord_py.api.streams import json_answer, pick, until_closing
 from supervisord_py.api.units import (
@@ -33,19 +33,19 @@ _UNDER_WAY = frozenset({"starting", "stopping"}) | _READY
 _OFF = frozenset({"cold", "stopped"})
 
 
-async def status(call: Call, query: s.UnitsQuery) -> web.StreamResponse:
+async def status(call: ApiCall, query: s.UnitsQuery) -> web.StreamResponse:
     """Answer with the daemon and the units asked for; when none was named, all but kernels that are only remembered."""
     units = await measured(call, units_named(call, query.unit))
     return json_answer({"schema": "px.status/1", "daemon": daemon_document(call), "units": units})
 
 
-async def list_units(call: Call, query: s.NamesQuery) -> web.StreamResponse:
+async def list_units(call: ApiCall, query: s.NamesQuery) -> web.StreamResponse:
     """Answer with the units that names and globs mean."""
     units = [pick(view, "unit", "kind", "name", "state") for view in units_named(call, query.name)]
     return json_answer({"schema": "px.units/1", "units": units})
 
 
-async def change(call: Call, query: s.BatchQuery) -> web.StreamResponse:
+async def change(call: ApiCall, query: s.BatchQuery) -> web.StreamResponse:
     """Start, stop or restart every unit that the names mean; `results` has one member a unit.
 
     It is done to all of them at the same time; one that fails has its problem where the others have their answer.
@@ -64,7 +64,7 @@ async def change(call: Call, query: s.BatchQuery) -> web.StreamResponse:
     return json_answer({"schema": f"px.{verb}-units/1", "results": results})
 
 
-async def _act(call: Call, query: s.BatchQuery, verb: str, view: UnitView) -> dict[str, Any]:
+async def _act(call: ApiCall, query: s.BatchQuery, verb: str, view: UnitView) -> dict[str, Any]:
     """Start, stop or restart one unit. A stop within a restart is always waited for."""
     if view.kind == "pipe":
         if verb == "start":
@@ -87,7 +87,7 @@ async def _act(call: Call, query: s.BatchQuery, verb: str, view: UnitView) -> di
     return await change_unit(call, "start", view.unit, query)
 
 
-async def wait(call: Call, query: s.UntilQuery) -> web.StreamResponse:
+async def wait(call: ApiCall, query: s.UntilQuery) -> web.StreamResponse:
     """Answer once the unit is as wanted, or once it cannot become so any more.
 
     `ok` is false when the wait ended otherwise: a start that failed while `ready` was waited for. A lost bet, not an
@@ -105,7 +105,7 @@ async def wait(call: Call, query: s.UntilQuery) -> web.StreamResponse:
     return json_answer({"schema": "px.wait/1", **pick(view, "unit", "state", "reason"), "ok": ok})
 
 
-async def _until(call: Call, unit: str, goal: str) -> tuple[UnitView, bool]:
+async def _until(call: ApiCall, unit: str, goal: str) -> tuple[UnitView, bool]:
     """Subscribe first, then read the state, then wait: nothing can happen unseen in between."""
     beat_seconds = call.context.config.stream_heartbeat_seconds
     with closing(call.context.events.subscribe(unit=unit)) as subscription:

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from supervisord_py.api.context import Call, cancel_and_wait
+from supervisord_py.api.context import ApiCall
+from supervisord_py.api.live import cancel_and_wait
 
 T = TypeVar("T")
 JSON = "application/json"
@@ -77,7 +78,7 @@ def raw_answer(page: Any, **more: Any) -> web.Response:
     )
 
 
-def choose(call: Call, *offered: str) -> str:
+def choose(call: ApiCall, *offered: str) -> str:
     """Return the first of `offered` that `Accept` names, in the order of the header; without one the first of all."""
     named = [part.partition(";")[0].strip().lower() for part in call.request.headers.get("Accept", "").split(",")]
     return next((media for media in named if media in offered), offered[0])
@@ -92,7 +93,7 @@ def frame(media: str, document: Any, *, identifier: int | str | None = None, eve
 
 
 async def feed(
-    call: Call, media: str, source: AsyncGenerator[bytes, None], *, closing: asyncio.Event | None = None
+    call: ApiCall, media: str, source: AsyncGenerator[bytes, None], *, closing: asyncio.Event | None = None
 ) -> web.StreamResponse:
     """Answer with what a source yields until it ends or `closing` (else the daemon's) is set; on SSE, signs of life.
 

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from supervisord_py.api import schemas as s
-from supervisord_py.api.context import ApiContext, Call
+from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.names import resolve_one
 from supervisord_py.api.streams import NDJSON, feed, frame, json_answer, pick
 from supervisord_py.api.units import all_units, change_unit
@@ -29,14 +29,14 @@ from supervisord_py.tools.status import ToolState
 _CREATED = 201
 
 
-def tool_name(call: Call) -> str:
+def tool_name(call: ApiCall) -> str:
     """Return the one tool that `{t}` means; a plain name costs one look, not one at every tool."""
     with suppress(UnknownUnitError):
         return call.context.catalog.entry(call.path("t").removeprefix("tool:")).name
     return resolve_one(call.path("t"), _tools(call)).removeprefix("tool:")
 
 
-def _tools(call: Call) -> list[str]:
+def _tools(call: ApiCall) -> list[str]:
     return [unit for unit in all_units(call.context) if unit.startswith("tool:")]
 
 
@@ -44,19 +44,19 @@ def _state(context: ApiContext, name: str) -> ToolState | None:
     return next(iter(context.launcher.snapshot(name)), None)
 
 
-async def list_tools(call: Call) -> web.StreamResponse:
+async def list_tools(call: ApiCall) -> web.StreamResponse:
     """Answer with the catalog, broken tools included."""
     states = {state.name: state for state in call.context.launcher.snapshot(None)}
     tools = [_tool_document(entry, states.get(entry.name)) for entry in call.context.catalog.entries()]
     return json_answer({"schema": "px.tools/1", "tools": tools})
 
 
-async def show_tool(call: Call) -> web.StreamResponse:
+async def show_tool(call: ApiCall) -> web.StreamResponse:
     """Answer with one tool and all that its files say."""
     return json_answer(_whole_document(call, tool_name(call)))
 
 
-def _whole_document(call: Call, name: str) -> dict[str, Any]:
+def _whole_document(call: ApiCall, name: str) -> dict[str, Any]:
     """Return one tool with manifest, input schema and limits."""
     state, document = _state(call.context, name), {"schema": "px.tool/1"}
     entry = next((entry for entry in call.context.catalog.entries() if entry.name == name), None)
@@ -94,7 +94,7 @@ def _tool_document(entry: Entry, state: ToolState | None) -> dict[str, Any]:
     }
 
 
-async def run(call: Call, query: s.RunQuery) -> web.StreamResponse:
+async def run(call: ApiCall, query: s.RunQuery) -> web.StreamResponse:
     """Run a tool once; the answer is the tool's own, of `/stream` its items as they come."""
     catalog, name = call.context.catalog, call.request.match_info["t"].removeprefix("tool:")
     try:
@@ -111,7 +111,7 @@ async def run(call: Call, query: s.RunQuery) -> web.StreamResponse:
     )
 
 
-async def lease(call: Call, query: s.TimeoutQuery) -> web.StreamResponse:
+async def lease(call: ApiCall, query: s.TimeoutQuery) -> web.StreamResponse:
     """Hold a warm instance for as long as the connection stays open; the first line says where it is.
 
     The answer ends when the instance does.
@@ -129,7 +129,7 @@ async def lease(call: Call, query: s.TimeoutQuery) -> web.StreamResponse:
         return await feed(call, NDJSON, told())
 
 
-async def change(call: Call, query: s.WorkQuery) -> web.StreamResponse:
+async def change(call: ApiCall, query: s.WorkQuery) -> web.StreamResponse:
     """Warm a tool up or stop it; answer once it is ready, or nothing of it is left, or with `wait=0` at once.
 
     What is left of one that is stopped is named.
@@ -139,7 +139,7 @@ async def change(call: Call, query: s.WorkQuery) -> web.StreamResponse:
     return json_answer(document, status=200 if query.wait else 202)
 
 
-async def pin(call: Call, query: s.PinQuery | None = None) -> web.StreamResponse:
+async def pin(call: ApiCall, query: s.PinQuery | None = None) -> web.StreamResponse:
     """Exempt a tool from LRU eviction, and with `forever` from age as well, or take the pin away.
 
     That of a tool that is not there any more is taken away, too.
@@ -153,7 +153,7 @@ async def pin(call: Call, query: s.PinQuery | None = None) -> web.StreamResponse
     return json_answer({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": is_pinned, "forever": forever})
 
 
-async def launcher_state(call: Call) -> web.StreamResponse:
+async def launcher_state(call: ApiCall) -> web.StreamResponse:
     """Answer with the warm set: every tool that has a process."""
     members = (
         "pid", "port", "last_used", "pinned", "in_flight", "state", "started_at", "waiting", "start_method",
@@ -163,7 +163,7 @@ async def launcher_state(call: Call) -> web.StreamResponse:
     return json_answer({state.name: pick(state, *members) for state in warm})
 
 
-async def new(call: Call, body: s.NewTool) -> web.StreamResponse:
+async def new(call: ApiCall, body: s.NewTool) -> web.StreamResponse:
     """Write a working tool to start from."""
     template = Template(body.template or Template.STDLIB)
     folder = await asyncio.to_thread(new_tool, call.context.config.tools_dir, body.name, template)
@@ -171,7 +171,7 @@ async def new(call: Call, body: s.NewTool) -> web.StreamResponse:
     return json_answer(_whole_document(call, folder.name), status=_CREATED)
 
 
-async def add(call: Call, body: s.Add) -> web.StreamResponse:
+async def add(call: ApiCall, body: s.Add) -> web.StreamResponse:
     """Copy a tool, or an example of the package, into the tools directory; compile what comes along uncompiled."""
     if not body.source.startswith((EXAMPLE, "/", "~")):
         raise BadRequestError(
@@ -189,7 +189,7 @@ async def add(call: Call, body: s.Add) -> web.StreamResponse:
     return json_answer(document, status=_CREATED)
 
 
-async def remove(call: Call, query: s.ForceQuery) -> web.StreamResponse:
+async def remove(call: ApiCall, query: s.ForceQuery) -> web.StreamResponse:
     """Delete a tool's folder. One that runs is refused unless `force` stops it first."""
     name, context = tool_name(call), call.context
     context.catalog.entry(name)
@@ -208,7 +208,7 @@ async def remove(call: Call, query: s.ForceQuery) -> web.StreamResponse:
     return json_answer({"schema": "px.removed/1", "unit": f"tool:{name}", "name": name, "folder": str(folder)})
 
 
-async def sync(call: Call) -> web.StreamResponse:
+async def sync(call: ApiCall) -> web.StreamResponse:
     """Build the tool's `.venv`; lines of progress, and last a line with `done`, or the problem document.
 
     What fails before the first line is an error with its own status. A client that goes away ends the build.
@@ -233,14 +233,14 @@ async def sync(call: Call) -> web.StreamResponse:
         return await feed(call, NDJSON, told())
 
 
-def _builder(call: Call) -> Any:
+def _builder(call: ApiCall) -> Any:
     from supervisord_py.tools.sync import Builder
 
     run_program = partial(program.run, call.context.placement)
     return Builder(run_program, os.environ, call.context.tools.settings, shutil.which("uv"))
 
 
-async def validate(call: Call) -> web.StreamResponse:
+async def validate(call: ApiCall) -> web.StreamResponse:
     """Run the twelve checks on a tool, on an instance of its own beside the warm one."""
     from supervisord_py.tools.validate import validate_tool
 
@@ -248,7 +248,7 @@ async def validate(call: Call) -> web.StreamResponse:
     return json_answer(await validate_tool(call.context.launcher, folder, datetime.now(UTC)))
 
 
-async def debug(call: Call) -> web.StreamResponse:
+async def debug(call: ApiCall) -> web.StreamResponse:
     """Walk the failure table (CONTRACT §8): which case it is, by what evidence, and the next step."""
     from supervisord_py.tools.debug import diagnose
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from supervisord_py.api import schemas as s
-from supervisord_py.api.context import ApiContext, Call, Sample
+from supervisord_py.api.context import ApiCall, ApiContext
+from supervisord_py.api.live import CpuSample
 from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.api.streams import pick, rfc3339
 from supervisord_py.errors import PxError, SurvivorsError, TimedOutError
@@ -150,13 +151,13 @@ def second_names(units: Collection[UnitView]) -> dict[str, str]:
     return {each.unit: each.session for each in known if each.unit not in shells}
 
 
-def unit_named(call: Call, name: str | None = None) -> UnitView:
+def unit_named(call: ApiCall, name: str | None = None) -> UnitView:
     """Return the single unit that a name, else `{u}` of the path, means."""
     units = all_units(call.context)
     return units[resolve_one(call.path("u") if name is None else name, units, second_names(units.values()))]
 
 
-def units_named(call: Call, patterns: Sequence[str]) -> list[UnitView]:
+def units_named(call: ApiCall, patterns: Sequence[str]) -> list[UnitView]:
     """Return the units that patterns mean; without any, all but kernels that are only remembered."""
     units = all_units(call.context)
     if patterns:
@@ -164,7 +165,7 @@ def units_named(call: Call, patterns: Sequence[str]) -> list[UnitView]:
     return [unit for unit in units.values() if unit.kind != "kernel" or unit.state != "stopped"]
 
 
-async def measured(call: Call, views: Sequence[UnitView]) -> Sequence[UnitView]:
+async def measured(call: ApiCall, views: Sequence[UnitView]) -> Sequence[UnitView]:
     """Add what their trees use now: memory, processes, and CPU since the last time that anybody asked."""
     stats = await measure(call.context, [view.instance for view in views if view.instance is not None])
     now, samples = time.monotonic(), call.live.cpu
@@ -187,7 +188,7 @@ async def measure(context: ApiContext, instances: list[str]) -> Mapping[str, Tre
         return {}
 
 
-def cpu_percent(samples: dict[str, Sample], instance: str, spent: float, now: float) -> float | None:
+def cpu_percent(samples: dict[str, CpuSample], instance: str, spent: float, now: float) -> float | None:
     """Return percent of one CPU since the last time that anybody asked, None at the first; remember the sample.
 
     One that is asked for again within half a second is told the same: the span would say nothing.
@@ -196,11 +197,11 @@ def cpu_percent(samples: dict[str, Sample], instance: str, spent: float, now: fl
     if last is not None and now - last.time < _SHORTEST_SAMPLE:
         return last.percent
     percent = None if last is None else round(max(0.0, spent - last.cpu_seconds) / (now - last.time) * 100, 1)
-    samples[instance] = Sample(now, spent, percent)
+    samples[instance] = CpuSample(now, spent, percent)
     return percent
 
 
-async def change_unit(call: Call, verb: str, unit: str, query: s.WorkQuery | s.BatchQuery) -> dict[str, Any]:
+async def change_unit(call: ApiCall, verb: str, unit: str, query: s.WorkQuery | s.BatchQuery) -> dict[str, Any]:
     """Start or stop a tool or kernel: `survivors` of a stop is [], `killed` names it if its grace was not enough.
 
     The work goes on by itself when the client does not want to wait. Raises SurvivorsError: something is
@@ -238,7 +239,7 @@ async def change_unit(call: Call, verb: str, unit: str, query: s.WorkQuery | s.B
     return document if verb == "start" else {**document, "survivors": [], "killed": killed}
 
 
-async def within(call: Call, seconds: float | None, what: str, work: Coroutine[Any, Any, T], unit: str) -> T:
+async def within(call: ApiCall, seconds: float | None, what: str, work: Coroutine[Any, Any, T], unit: str) -> T:
     """Wait for work that goes on when the time is over. Raises TimedOutError: it is."""
     task = asyncio.create_task(work)
     done, _ = await asyncio.wait({task}, timeout=seconds)

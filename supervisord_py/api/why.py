@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from supervisord_py.api.context import Call
+from supervisord_py.api.context import ApiCall
 from supervisord_py.api.streams import json_answer, pick
 from supervisord_py.api.units import PipeUnit, UnitView, unit_named
 from supervisord_py.ledger import events, instances
@@ -72,7 +72,7 @@ def meaning_of(reason: str, unit: str) -> tuple[str, str]:
     return sentence, step.format(unit=unit, name=name)
 
 
-async def why(call: Call) -> web.StreamResponse:
+async def why(call: ApiCall) -> web.StreamResponse:
     """Answer with the causal chain that led to the unit's state, the end of its stderr, and the next step."""
     view, ledger = unit_named(call), call.context.ledger
     await ledger.flush()
@@ -120,7 +120,7 @@ def _pivot(view: UnitView, rows: Sequence[Event]) -> Event | None:
     return next(reversed(told or list(rows)), None)
 
 
-def _of_pipe(call: Call, unit: PipeUnit) -> tuple[str, str]:
+def _of_pipe(call: ApiCall, unit: PipeUnit) -> tuple[str, str]:
     """Return how a pipe is, in a sentence, and the command that goes on from there."""
     view, name = call.context.pipes.get(unit.name), unit.name
     if view.config_error is not None:
@@ -176,7 +176,7 @@ def _of_process(
     return summary, hint if isinstance(hint, str) and hint else step
 
 
-async def _stderr_tail(call: Call, unit: str, instance: InstanceRow | None) -> str:
+async def _stderr_tail(call: ApiCall, unit: str, instance: InstanceRow | None) -> str:
     if instance is None or instance.log_position is None:
         return ""
     reader, begin, end = LogReader.of(call.context.placement.log_dir, unit), instance.log_position, instance.log_end

@@ -12,6 +12,7 @@ import msgspec
 
 from supervisord_py.api.context import ApiConfig, TcpAccess
 from supervisord_py.kernels.config import (
+    CellLimits,
     EnvRules,
     GatewayConfig,
     KernelsConfig,
@@ -19,7 +20,6 @@ from supervisord_py.kernels.config import (
     ProcessLimits,
     SessionLimits,
 )
-from supervisord_py.kernels.config import OutputLimits as CellLimits
 from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.pipes.config import OutputLimits, PipesConfig, RetryLimits, SchedulerLimits, SlotLimits

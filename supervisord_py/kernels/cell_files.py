@@ -83,7 +83,7 @@ class Record(Struct, frozen=True):
         return f"the complete output is cut at its cap of {self.cap} bytes"
 
 
-class Span(NamedTuple):
+class StreamSpan(NamedTuple):
     """A piece of a stream that is to be read."""
 
     stream: str
@@ -219,7 +219,7 @@ class Reading:
         self._log = log
         self._span_bytes = span_bytes
 
-    def news(self) -> Iterator[Span | Record]:
+    def news(self) -> Iterator[StreamSpan | Record]:
         """Yield what is there now and was not yielded yet, in the order in which it was written.
 
         What comes before a record is stderr and then stdout: a record is written before stderr goes on behind more of
@@ -236,16 +236,16 @@ class Reading:
                 yield record
         yield from self._up_to(sizes["stderr"], sizes["stdout"])
 
-    def spans(self) -> Iterator[Span]:
-        return (item for item in self.news() if isinstance(item, Span))
+    def spans(self) -> Iterator[StreamSpan]:
+        return (item for item in self.news() if isinstance(item, StreamSpan))
 
-    def _up_to(self, err: int, out: int) -> Iterator[Span]:
+    def _up_to(self, err: int, out: int) -> Iterator[StreamSpan]:
         for stream, wanted in (("stderr", err), ("stdout", out)):
             if wanted > self.told[stream]:
                 end = min(wanted, self._log.size(stream))  # what a record counts may have been cut off since
                 while (start := self.told[stream]) < end:
                     self.told[stream] = min(end, start + (self._span_bytes or end))
-                    yield Span(stream, start, self.told[stream])
+                    yield StreamSpan(stream, start, self.told[stream])
 
 
 def _record(line: bytes, offset: int) -> Record | None:

@@ -61,7 +61,7 @@ DECISIVE = frozenset({Source.REQUEST, Source.SETTING, Source.KERNELSPEC})
 """What somebody named: nothing else is taken in its place."""
 
 
-class Verdict(StrEnum):
+class CandidateVerdict(StrEnum):
     """What came of a candidate. The words are machine-readable; `Attempt.detail` is for people."""
 
     TAKEN = "taken"
@@ -75,7 +75,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     source: Source
     path: str  # of the interpreter, or where it would be
-    verdict: Verdict
+    verdict: CandidateVerdict
     detail: str  # a phrase that can follow its name: "is not there"
     version: str | None = None
     remedy: str | None = None  # the command that would make it usable
@@ -86,7 +86,11 @@ class Attempt(msgspec.Struct, frozen=True):
 
     def document(self) -> dict[str, Any]:
         """Return JSON values."""
-        members = {"taken": self.verdict is Verdict.TAKEN, "reason": self.verdict.value, "version": self.version}
+        members = {
+            "taken": self.verdict is CandidateVerdict.TAKEN,
+            "reason": self.verdict.value,
+            "version": self.version,
+        }
         return {"source": self.source.value, "path": self.path, **members, "detail": self.detail, "remedy": self.remedy}
 
 

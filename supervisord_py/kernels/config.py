@@ -41,7 +41,7 @@ class LadderTimes(Struct, frozen=True):
     kill_seconds: float = 4.0
 
 
-class OutputLimits(Struct, frozen=True):
+class CellLimits(Struct, frozen=True):
     """How much of a cell's output is kept, published and shown. Bytes; days."""
 
     preview_bytes: int = (
@@ -101,5 +101,5 @@ class KernelsConfig(Struct, frozen=True):
     env: EnvRules = EnvRules()
     sessions: SessionLimits = SessionLimits()
     ladder: LadderTimes = LadderTimes()
-    output: OutputLimits = OutputLimits()
+    output: CellLimits = CellLimits()
     limits: ProcessLimits = ProcessLimits()

@@ -9,7 +9,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from supervisord_py.kernels.cell_files import READ_BYTES, Reading, Record, Span
+from supervisord_py.kernels.cell_files import READ_BYTES, Reading, Record, StreamSpan
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -75,7 +75,7 @@ async def follow(log: CellLog, bell: Bell, begin: Position = Position()) -> Asyn
             return found
         size = 0
         for item in reading.news():
-            if isinstance(item, Span):
+            if isinstance(item, StreamSpan):
                 data = log.read(item.stream, item.start, item.end - item.start)
                 if data:  # else it was cut off since
                     found.append(Piece(item.stream, sum(reading.told.values()) - (item.end - item.start), data))

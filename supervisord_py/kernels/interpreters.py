@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from supervisord_py.errors import InvalidInputError, StartFailedError
-from supervisord_py.kernels.choice import DECISIVE, PROGRAMS, Attempt, Source, Verdict, shortened
+from supervisord_py.kernels.choice import DECISIVE, PROGRAMS, Attempt, CandidateVerdict, Source, shortened
 from supervisord_py.kernels.environment import Activation
 from supervisord_py.kernels.inside import self_report
 from supervisord_py.kernels.installs import how_it_ended, is_complete
@@ -183,19 +183,19 @@ def activation_of(python: str) -> Activation:
 def find(candidate: Candidate, cwd: str) -> str | Attempt:
     """Return the program of a candidate, or why there is none."""
     root, source = candidate.root, candidate.source
-    verdict, detail = Verdict.MISSING, "is not on PATH" if candidate.name else "is not there"
+    verdict, detail = CandidateVerdict.MISSING, "is not on PATH" if candidate.name else "is not there"
     if root is not None and (source is Source.MANAGED or source in DECISIVE) and not is_complete(Path(root), "bin"):
         detail = "is half built" if os.path.isdir(root) else "is not built"
     elif root is not None and source in {Source.DOT_VENV, Source.VENV} and not is_trusted(root, cwd):
-        verdict, detail = Verdict.UNUSABLE, "belongs to somebody else than its directory; name it to use it"
+        verdict, detail = CandidateVerdict.UNUSABLE, "belongs to somebody else than its directory; name it to use it"
     else:
         if root is not None and os.path.isdir(root):
             detail = "is not there: the environment has no bin/python"
         for path in reversed(candidate.paths):
             if os.path.isfile(path):
-                verdict, detail = Verdict.UNUSABLE, "is not executable"
+                verdict, detail = CandidateVerdict.UNUSABLE, "is not executable"
             elif os.path.islink(path):
-                verdict, detail = Verdict.MISSING, f"is a link to {os.readlink(path)}, which is not there"
+                verdict, detail = CandidateVerdict.MISSING, f"is a link to {os.readlink(path)}, which is not there"
         usable = (path for path in candidate.paths if os.path.isfile(path) and os.access(path, os.X_OK))
         if (found := next(usable, None)) is not None:
             return found

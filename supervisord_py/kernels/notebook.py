@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.cell_files import CellLog
-    from supervisord_py.kernels.config import OutputLimits
+    from supervisord_py.kernels.config import CellLimits
     from supervisord_py.kernels.render import Output
     from supervisord_py.ledger.kernels import KernelCellRow
 
@@ -112,7 +112,7 @@ def _written(notebook: Any) -> str:
 def export(
     rows: Iterable[KernelCellRow],
     log_of: Callable[[KernelCellRow], CellLog],
-    limits: OutputLimits,
+    limits: CellLimits,
     *,
     session_id: str,
     language: str = "python",
@@ -150,7 +150,7 @@ def export(
     return plain
 
 
-def detailed_outputs(log: CellLog, limits: OutputLimits, *, rich: bool = False) -> list[Output]:
+def detailed_outputs(log: CellLog, limits: CellLimits, *, rich: bool = False) -> list[Output]:
     """Return all outputs of a cell; blocking. With `rich`, pictures and tables are whole, up to 16 MiB each."""
     limits = replace(limits, inline_bytes=RICH_BYTES) if rich else limits
     return list(show(log, limits, ALL_OUTPUTS).outputs)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from supervisord_py.kernels.artifacts import joined, spill, weight
-from supervisord_py.kernels.cell_files import OutputGoneError, Reading, Span
+from supervisord_py.kernels.cell_files import OutputGoneError, Reading, StreamSpan
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.cell import CellError
     from supervisord_py.kernels.cell_files import CellLog, Record
-    from supervisord_py.kernels.config import OutputLimits
+    from supervisord_py.kernels.config import CellLimits
 
 Output = dict[str, Any]
 FIRST_OUTPUTS = 100
@@ -81,7 +81,7 @@ class _Survey(Struct):
     ends_line: bool = True
 
 
-def show(log: CellLog, limits: OutputLimits, most_outputs: int = FIRST_OUTPUTS + LAST_OUTPUTS) -> CellOutput:
+def show(log: CellLog, limits: CellLimits, most_outputs: int = FIRST_OUTPUTS + LAST_OUTPUTS) -> CellOutput:
     """Return what is shown of a cell as its files are now; nothing where it has none: its kernel died before it began.
 
     Of rich outputs the first and the last are listed, `most_outputs` at most.
@@ -94,7 +94,7 @@ def show(log: CellLog, limits: OutputLimits, most_outputs: int = FIRST_OUTPUTS +
         return CellOutput(unkept=error.detail)
 
 
-def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
+def _show(log: CellLog, limits: CellLimits, most_outputs: int) -> CellOutput:
     found = _survey(log, min(SMALL_RECORD_BYTES, limits.inline_bytes))
     rich = [part for part in found.parts if not part.stream]
     dropped = frozenset(rich[FIRST_OUTPUTS : len(rich) - (most_outputs - FIRST_OUTPUTS)])
@@ -151,10 +151,10 @@ def _survey(log: CellLog, small_bytes: int) -> _Survey:
     found.begin = dict.fromkeys(reading.told, 0)
     displays: dict[str, list[_Part]] = {}
     pending: dict[str, int] | None = None  # a clear that waits for the next output
-    span: Span | None = None
+    span: StreamSpan | None = None
     for item in reading.news():
         part = None
-        if isinstance(item, Span):
+        if isinstance(item, StreamSpan):
             span = item
             part = _Part(item.stream, item.start, item.end - item.start)
         else:
@@ -204,7 +204,7 @@ def _fill(part: _Part, log: CellLog, inline_bytes: int, most: int) -> int:
     return inline
 
 
-def _head_and_tail(log: CellLog, limits: OutputLimits, parts: list[_Part], lines: int) -> list[tuple[_Part, bytes]]:
+def _head_and_tail(log: CellLog, limits: CellLimits, parts: list[_Part], lines: int) -> list[tuple[_Part, bytes]]:
     """Return the two ends of parts that are too much, in order, with a marker between them.
 
     Behind the marker stand the outputs whose words are left out. `lines`: how many the streams have.

@@ -22,9 +22,9 @@ from supervisord_py.kernels.choice import (
     PYTHON,
     SPEC_PREFIX,
     Attempt,
+    CandidateVerdict,
     Choice,
     Source,
-    Verdict,
 )
 from supervisord_py.kernels.environment import MARKS, Activation, Filtered, deactivated, filtered
 from supervisord_py.kernels.exposure import Offer, report
@@ -204,11 +204,11 @@ class Resolution:
         if taken is None:
             raise self._none_runs(spec)
         path, activation, overlay = taken
-        before = takewhile(lambda each: each.verdict is not Verdict.TAKEN, self._attempts)
+        before = takewhile(lambda each: each.verdict is not CandidateVerdict.TAKEN, self._attempts)
         notices = tuple(  # cells run with another's packages now
             f"{each.sentence}{f' ({each.remedy})' if each.remedy else ''}; cells run with {path} instead"
             for each in before
-            if each.verdict is Verdict.UNUSABLE
+            if each.verdict is CandidateVerdict.UNUSABLE
         )
         return self._made(
             key or interpreters.session_path(path),
@@ -288,10 +288,10 @@ class Resolution:
                 self.installable |= candidate.root is not None and candidate.source in DECISIVE
             elif taken is not None:
                 detail = "was not needed: an earlier one runs"
-                attempt = Attempt(candidate.source, found, Verdict.NOT_NEEDED, detail)
+                attempt = Attempt(candidate.source, found, CandidateVerdict.NOT_NEEDED, detail)
             else:
                 attempt, executable, overlay = await self._asked(candidate.source, found)
-                if attempt.verdict is Verdict.TAKEN:
+                if attempt.verdict is CandidateVerdict.TAKEN:
                     taken = attempt.path, interpreters.activation_of(executable), overlay
             self._attempts.append(attempt)
         return taken
@@ -299,10 +299,10 @@ class Resolution:
     async def _asked(self, source: Source, path: str) -> tuple[Attempt, str, str | None]:
         """Return what came of a candidate that is there, its executable, and the overlay that it needs."""
         if self._config.skip_check:
-            return Attempt(source, path, Verdict.TAKEN, "exists; it was not asked, by setting"), path, None
+            return Attempt(source, path, CandidateVerdict.TAKEN, "exists; it was not asked, by setting"), path, None
         asked = await self._resolver.probe.ask(path, self._cwd, lambda: self._filtered(None, None).env)
         if isinstance(asked, str):
-            return Attempt(source, path, Verdict.UNUSABLE, asked), path, None
+            return Attempt(source, path, CandidateVerdict.UNUSABLE, asked), path, None
         version, why, remedy, overlay = ".".join(map(str, asked.version)), None, None, None
         runs = f"runs, with ipykernel {asked.ipykernel}"
         if asked.version[:2] < OLDEST:
@@ -312,10 +312,10 @@ class Resolution:
             overlay, runs = str(folder), f"runs, with the overlay {folder}"
             why, remedy = await self._overlay_trouble(asked, folder)
         if why is not None:
-            return Attempt(source, path, Verdict.UNUSABLE, why, version, remedy), path, None
+            return Attempt(source, path, CandidateVerdict.UNUSABLE, why, version, remedy), path, None
         # a shim found on PATH gives way to what it leads to; what somebody named by its path stays
         path = asked.executable if asked.is_shim and source is Source.PATH else path
-        return Attempt(source, path, Verdict.TAKEN, runs, version), asked.executable, overlay
+        return Attempt(source, path, CandidateVerdict.TAKEN, runs, version), asked.executable, overlay
 
     async def _overlay_trouble(self, asked: Interpreter, overlay: Path) -> tuple[str | None, str | None]:
         """Say why an interpreter has no overlay, which is installed if it may be, and the command that helps."""
@@ -354,7 +354,7 @@ class Resolution:
         """Return the error: what was named in a request is input, in a setting or a kernelspec configuration."""
         self.installable = self.installable and self._config.managed
         attempts = tuple(self._attempts)
-        there = [each.sentence for each in attempts if each.verdict is Verdict.UNUSABLE]
+        there = [each.sentence for each in attempts if each.verdict is CandidateVerdict.UNUSABLE]
         if len(attempts) == 1:
             detail = f"the interpreter {attempts[0].sentence}"
         elif there:

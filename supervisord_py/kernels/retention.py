@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from supervisord_py.kernels.config import OutputLimits
+    from supervisord_py.kernels.config import CellLimits
 
 DAY_SECONDS = 86_400.0
 BATCH = 50
@@ -42,7 +42,7 @@ class KeptCell(NamedTuple):
 
 async def sweep(
     cells_dir: Path,
-    limits: OutputLimits,
+    limits: CellLimits,
     *,
     now: float,
     running: Callable[[], Collection[tuple[str, str]]],
@@ -106,7 +106,7 @@ def _remove(cells_dir: Path, cells: Iterable[KeptCell]) -> None:
                 _log.warning("cell_file_not_removed", session=cell.session_id, file=path.name, errno=error.errno)
 
 
-def doomed(cells: Iterable[KeptCell], limits: OutputLimits, now: float) -> tuple[KeptCell, ...]:
+def doomed(cells: Iterable[KeptCell], limits: CellLimits, now: float) -> tuple[KeptCell, ...]:
     """Return the cells whose files are to go, oldest first, by `keep_days`, `session_bytes` and `total_bytes`."""
     by_age = sorted(cells, key=lambda cell: (cell.changed_at, cell.session_id, cell.cell_id))
     going = {cell for cell in by_age if not cell.running and now - cell.changed_at > limits.keep_days * DAY_SECONDS}

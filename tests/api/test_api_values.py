@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import MultiDict
 
-from supervisord_py.api.context import Sample
+from supervisord_py.api.live import CpuSample
 from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.api.schemas import (
     Body,
@@ -154,7 +154,7 @@ def test_no_bytes_break_the_reader(raw: bytes) -> None:
 
 
 def test_cpu_percent_is_of_one_cpu_between_two_samples() -> None:
-    known: dict[str, Sample] = {}
+    known: dict[str, CpuSample] = {}
     samples = [(1.0, 10.0), (2.0, 12.0), (2.0, 12.01), (6.0, 14.0), (7.0, 13.0)]
     told = [cpu_percent(known, "a", spent, now) for now, spent in samples]
     assert told == [None, 200.0, 200.0, 50.0, 0.0], "two at once are told the same; less than before is no load"

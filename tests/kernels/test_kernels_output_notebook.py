@@ -12,7 +12,7 @@ import pytest
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.cell import Cell, CellResult, CellStatus
-from supervisord_py.kernels.config import OutputLimits
+from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 from supervisord_py.kernels.notebook import (
     cells_of_notebook,
@@ -27,7 +27,7 @@ from supervisord_py.ledger.kernels import KernelCellRow
 if TYPE_CHECKING:
     from pathlib import Path
 
-LIMITS = OutputLimits(inline_bytes=1000)
+LIMITS = CellLimits(inline_bytes=1000)
 OK = CellStatus.OK
 
 

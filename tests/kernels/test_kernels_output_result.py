@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.artifacts import find_artifact
-from supervisord_py.kernels.config import OutputLimits
+from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.render import (
     CellOutput,
     as_on_a_terminal,
@@ -24,7 +24,7 @@ from supervisord_py.kernels.render import (
     show,
 )
 
-LIMITS = OutputLimits()
+LIMITS = CellLimits()
 
 
 def test_many_rich_outputs_are_bounded_in_number_and_weight(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def shown(folder: Path, parts: list[Any], head: int = 100, tail: int = 100, **op
         else:
             writer.display({"text/markdown": part} if part else PICTURE)
     finish(writer)
-    return show(log_of(folder), OutputLimits(preview_bytes=head + tail, head_bytes=head), **options)
+    return show(log_of(folder), CellLimits(preview_bytes=head + tail, head_bytes=head), **options)
 
 
 def kinds(found: CellOutput) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kernels.cell_folder import finish, log_of, writer_of
-from supervisord_py.kernels.config import OutputLimits
+from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.retention import DAY_SECONDS, FORGOTTEN_SECONDS, KeptCell, doomed, sweep
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pytest
 
 NOW = 2_000_000_000.0
-LIMITS = OutputLimits(session_bytes=100, total_bytes=150, keep_days=7.0)
-USUAL = OutputLimits()
+LIMITS = CellLimits(session_bytes=100, total_bytes=150, keep_days=7.0)
+USUAL = CellLimits()
 CELLS = st.builds(
     KeptCell,
     session_id=st.sampled_from(["a", "b", "c"]),
@@ -68,7 +68,7 @@ def cell(cells_dir: Path, session: str, cell_id: str, size: int, age: float) -> 
     os.utime(cells_dir / session, (NOW - age, NOW - age))
 
 
-async def swept(cells_dir: Path, limits: OutputLimits = USUAL) -> int:
+async def swept(cells_dir: Path, limits: CellLimits = USUAL) -> int:
     return await sweep(cells_dir, limits, now=NOW, running=lambda: (), known=("s", "t"))
 
 
@@ -90,9 +90,9 @@ async def test_quotas_count_what_the_disk_gives(tmp_path: Path) -> None:
     for age in (3, 2, 1):
         cell(tmp_path, "s", f"c{age}", 100_000, age=age)
     cell(tmp_path, "t", "other", 100_000, age=4)
-    assert (await swept(tmp_path, OutputLimits(session_bytes=250_000))) == 1
+    assert (await swept(tmp_path, CellLimits(session_bytes=250_000))) == 1
     assert left(tmp_path) == {"s/c2", "s/c1", "t/other"}
-    assert (await swept(tmp_path, OutputLimits(total_bytes=250_000))) == 1
+    assert (await swept(tmp_path, CellLimits(total_bytes=250_000))) == 1
     assert left(tmp_path) == {"s/c2", "s/c1"}
 
 
@@ -130,5 +130,5 @@ async def test_the_record_goes_first_so_that_a_cut_off_sweep_leaves_no_half_trut
 
 async def test_what_outgrows_its_cap_after_the_end_is_cut_back(tmp_path: Path) -> None:
     cell(tmp_path, "s", "c", 10_000, age=1)
-    await swept(tmp_path, OutputLimits(cell_bytes=4000))
+    await swept(tmp_path, CellLimits(cell_bytes=4000))
     assert log_of(tmp_path / "s", "c").page(0, 99_999).data == b"x" * 4000

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kernels.resolver_house import PATIENCE, ResolverHouse, fake_python, script
 from supervisord_py.errors import ConfigError, StartFailedError
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import DECISIVE, ChooseRequest, Source, Verdict
+from supervisord_py.kernels.choice import DECISIVE, CandidateVerdict, ChooseRequest, Source
 from supervisord_py.kernels.interpreters import MANAGED, Candidate, candidates
 from supervisord_py.kernels.session import BackendName
 
@@ -38,12 +38,12 @@ async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: 
     choice = await house.choose(environ=environ)
     told = {each.source: (each.verdict, each.detail) for each in choice.attempts}
     assert told == {
-        Source.VIRTUAL_ENV: (Verdict.MISSING, "is not there"),
-        Source.CONDA_PREFIX: (Verdict.UNUSABLE, "exits with 3: no such library"),
-        Source.DOT_VENV: (Verdict.MISSING, "is a link to /nowhere/python3.9, which is not there"),
-        Source.VENV: (Verdict.TAKEN, "runs, with ipykernel 7.4.0"),
-        Source.MANAGED: (Verdict.MISSING, "is not built"),
-        Source.PATH: (Verdict.MISSING, "is not on PATH"),
+        Source.VIRTUAL_ENV: (CandidateVerdict.MISSING, "is not there"),
+        Source.CONDA_PREFIX: (CandidateVerdict.UNUSABLE, "exits with 3: no such library"),
+        Source.DOT_VENV: (CandidateVerdict.MISSING, "is a link to /nowhere/python3.9, which is not there"),
+        Source.VENV: (CandidateVerdict.TAKEN, "runs, with ipykernel 7.4.0"),
+        Source.MANAGED: (CandidateVerdict.MISSING, "is not built"),
+        Source.PATH: (CandidateVerdict.MISSING, "is not on PATH"),
     }
     assert choice.interpreter == str(house.proj / "venv" / "bin" / "python")
     assert choice.env["VIRTUAL_ENV"] == str(house.proj / "venv")
@@ -75,7 +75,7 @@ async def test_why_an_interpreter_is_passed_over(house: ResolverHouse, kind: str
         script(python, {"silent": "", "killed": "kill -9 $$", "nonsense": "echo 'px-self-report {}'"}[kind])
     explanation = await house.resolver.explain(ChooseRequest(cwd=str(house.proj)), house.config)
     (attempt,) = (each for each in explanation.attempts if each.source is Source.DOT_VENV)
-    assert (attempt.verdict, attempt.detail[: len(detail)]) == (Verdict.UNUSABLE, detail)
+    assert (attempt.verdict, attempt.detail[: len(detail)]) == (CandidateVerdict.UNUSABLE, detail)
     assert explanation.failure
 
 

@@ -14,7 +14,7 @@ from kernels.cell_folder import finish, log_of, writer_of
 from kernels.fake_backend import FakeBackend
 from kernels.room_house import room_house
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.config import OutputLimits
+from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.kernel_driver import folder_of_cells
 from supervisord_py.kernels.render import show
 
@@ -89,8 +89,8 @@ def test_bytes_that_the_end_counts_and_that_are_not_there_are_told(tmp_path: Pat
     writer = writer_of(tmp_path)
     writer.write("stdout", b"0123456789")
     finish(writer)
-    assert show(log_of(tmp_path), OutputLimits()).unkept is None
+    assert show(log_of(tmp_path), CellLimits()).unkept is None
     os.truncate(log_of(tmp_path).paths["stdout"], 4)
-    shown = show(log_of(tmp_path), OutputLimits())
+    shown = show(log_of(tmp_path), CellLimits())
     assert shown.unkept is not None
     assert "6 bytes of output are lost" in shown.unkept

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .modules import Modules  # noqa: TID252
-    from .streams import Cell  # noqa: TID252
+    from .streams import OwnCell  # noqa: TID252
 
 NO_TERMINAL = (
     "{name}() was called, but nobody can answer: this cell runs without a terminal. "
@@ -216,7 +216,7 @@ class IPythonKernel(ipkernel.IPythonKernel):
         finally:
             CURRENT.reset(token)
 
-    async def _run_ours(self, cell: Cell, stream: Any, ident: Any, parent: Any) -> None:
+    async def _run_ours(self, cell: OwnCell, stream: Any, ident: Any, parent: Any) -> None:
         number = self.execution_count
         try:
             CELLS.take_descriptors(cell)

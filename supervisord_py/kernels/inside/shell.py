@@ -56,7 +56,7 @@ def _small(value: Any) -> Any:
     return value if isinstance(value, (int, float, bool, type(None))) else clipped(str(value))
 
 
-class Completed(NamedTuple):
+class CommandResult(NamedTuple):
     """What came of a command; true where it went well. `returncode` -N: signal N; `duration` in seconds."""
 
     command: str
@@ -86,7 +86,7 @@ def run(
     input: str | bytes | None = None,
     timeout: float | None = None,
     check: bool = False,
-) -> Completed:
+) -> CommandResult:
     """Run a command with `bash -c`, wait for it, return its exit code and output; `env` is added to ours.
 
     It has a session of its own. When the cell is interrupted, or after `timeout` seconds, its group gets SIGINT, and
@@ -113,7 +113,7 @@ def run(
         for file in (stdout, stderr):
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
-    done = Completed(command, code, texts[0], texts[1], round(time.monotonic() - began, 3))
+    done = CommandResult(command, code, texts[0], texts[1], round(time.monotonic() - began, 3))
     tell("run", command=command, returncode=code, duration=done.duration, timed_out=late, preview=repr(done))
     if late:
         raise subprocess.TimeoutExpired(command, timeout or 0, done.stdout, done.stderr)

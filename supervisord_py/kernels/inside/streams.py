@@ -32,7 +32,7 @@ POOLS = frozenset(("concurrent.futures.thread", "multiprocessing.pool"))
 """Their workers live for many cells: what they print is the doing of whoever gave them work last."""
 
 
-class Cell:
+class OwnCell:
     """One cell of ours. `left`: bytes of its text that are still to be published."""
 
     def __init__(self, header: Mapping[str, Any], folder: str, name: str, preview: int, cap: int) -> None:
@@ -42,7 +42,7 @@ class Cell:
         self.decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in NUMBERS}
 
 
-CURRENT: ContextVar[Cell | None] = ContextVar("px_cell", default=None)
+CURRENT: ContextVar[OwnCell | None] = ContextVar("px_cell", default=None)
 """The cell for which the calling thread or task runs, wherever that is known."""
 
 
@@ -53,20 +53,20 @@ class Cells:
         self.folder: str | None = None
         self.pid = os.getpid()
         self.streams: dict[str, OutStream] = {}
-        self._known: OrderedDict[str, Cell] = OrderedDict()
-        self._holders: list[Cell] = []
+        self._known: OrderedDict[str, OwnCell] = OrderedDict()
+        self._holders: list[OwnCell] = []
         self._own: dict[int, int] = {}
         os.register_at_fork(after_in_child=self._print_to_descriptors)
 
-    def get(self, header: Mapping[str, Any]) -> Cell | None:
+    def get(self, header: Mapping[str, Any]) -> OwnCell | None:
         return self._known.get(header.get("msg_id", ""))
 
-    def open(self, request: Mapping[str, Any]) -> Cell | None:
+    def open(self, request: Mapping[str, Any]) -> OwnCell | None:
         """Return the new cell that `request` asks for, None where it is not one of ours. Its `begin` is written."""
         asked = (request.get("metadata") or {}).get("px")
         if not isinstance(asked, dict) or not asked.keys() >= {"cell", "dir", "preview", "cap"}:
             return None
-        cell = Cell(request["header"], asked["dir"], asked["cell"], int(asked["preview"]), int(asked["cap"]))
+        cell = OwnCell(request["header"], asked["dir"], asked["cell"], int(asked["preview"]), int(asked["cap"]))
         cell.writer.begin(str(request["content"].get("code", "")))
         self.folder = asked["dir"]
         self._known[cell.header["msg_id"]] = cell
@@ -74,13 +74,13 @@ class Cells:
             self._known.popitem(last=False)
         return cell
 
-    def take_descriptors(self, cell: Cell) -> None:
+    def take_descriptors(self, cell: OwnCell) -> None:
         """Put the files of a cell on descriptors 1 and 2; what cannot be opened leaves them as they are."""
         self._own = self._own or {number: os.dup(number) for number in NUMBERS.values()}
         self._holders.append(cell)
         self._switch()
 
-    def give_back(self, cell: Cell) -> None:
+    def give_back(self, cell: OwnCell) -> None:
         """Take them away again: whoever had them before has them."""
         if cell in self._holders:
             _flush_native()
@@ -132,7 +132,7 @@ class OutStream(Stock):
         CELLS.streams[name] = self
         super().__init__(session, pub_thread, name, *args, **kwargs)
 
-    def cell(self) -> Cell | None:
+    def cell(self) -> OwnCell | None:
         """Return the cell of ours whose output the calling thread's is."""
         return CURRENT.get() or CELLS.get(self.parent_header)
 

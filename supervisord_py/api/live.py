@@ -1,0 +1,234 @@
+"""What changes while the API runs: what is counted, work under way, and the calls whose course clients follow.
+
+Law: work that must not die with its client (a stop, a pin) runs as a task of `Live`; everything else ends when the
+client goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import structlog
+
+from supervisord_py.errors import InterruptedRunError, PxError
+from supervisord_py.kernels.cell import CallEvent, CellDone, CellNews
+from supervisord_py.kernels.follow import Bell
+from supervisord_py.ledger.events import Event
+from supervisord_py.ledger.pipe_executions import Status
+
+T = TypeVar("T")
+Document = dict[str, Any]
+Work = Callable[[Callable[[CallEvent], None]], Coroutine[Any, Any, Document]]
+_LAST_CHANCE_SECONDS = 10.0
+_DRAIN_SHARE = 0.8  # of what requests get when the control plane is replaced: the rest is for telling that it is
+_ENDS = {f"execution_{it.value}": it.value for it in Status if it.is_final}
+_PREFIXES = {"tool": "", "kernel": "kernel_"}
+TIMED = {
+    "cold_start_seconds": "From the spawn to ready.",
+    "kernel_cold_start_seconds": "From the spawn to ready.",
+    "pipe_queue_wait_seconds": "From the trigger to the start.",
+}
+_log = structlog.get_logger(__name__)
+
+
+class Counts:
+    """What the event stream told since the control plane started, by family, and there by labels."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+        self.milliseconds: dict[str, list[float]] = {name: [0, 0.0] for name in TIMED}  # how many, and their sum
+        self.counters["starts"][()] = self.counters["kernel_starts"][()] = 0
+        self.counters["pipe_executions"].update({(status, ""): 0 for status in _ENDS.values()})
+
+    def _observe(self, name: str, milliseconds: Any) -> None:
+        if isinstance(milliseconds, int | float):
+            self.milliseconds[name][0] += 1
+            self.milliseconds[name][1] += milliseconds
+
+    def count(self, event: Event) -> None:
+        facts, prefix = event.facts, _PREFIXES.get((event.unit or "").partition(":")[0])
+        match event.event:
+            case "execution_queued":
+                self.counters["pipe_executions_queued"][str(facts.get("trigger")),] += 1
+            case "execution_started":
+                self._observe("pipe_queue_wait_seconds", facts.get("queue_wait_ms"))
+            case word if word in _ENDS:
+                self.counters["pipe_executions"][_ENDS[word], str(facts.get("error_type") or "")] += 1
+            case "ready" if prefix is not None:
+                self.counters[f"{prefix}starts"][()] += 1
+                self._observe(f"{prefix}cold_start_seconds", facts.get("cold_start_ms"))
+            case "stopped" | "died" if prefix is not None and event.reason is not None:
+                self.counters[f"{prefix}endings"][event.reason,] += 1
+            case "start_failed" if prefix is not None:
+                self.counters[f"{prefix}start_failures"][event.reason or "unknown",] += 1
+
+
+class CpuSample(NamedTuple):
+    """What an instance had used when somebody asked last (monotonic time), and what percentage that was."""
+
+    time: float
+    cpu_seconds: float
+    percent: float | None
+
+
+class Live:
+    """What changes while the API runs."""
+
+    def __init__(self, counts: Counts) -> None:
+        self.closing = asyncio.Event()  # set when followed streams must end
+        self.requests: Counter[tuple[str, int]] = Counter()  # answers by route and status
+        self.counts = counts  # what the event stream told
+        self.cpu: dict[str, CpuSample] = {}  # by instance
+        self.channels: Counter[str] = Counter()  # open WebSockets of Jupyter's clients by session
+        self.held: dict[str, HeldCall] = {}  # told as server-sent events, by the id under which clients come back
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._left: set[asyncio.Task[Any]] = set()
+
+    def leave(self, work: asyncio.Task[Any]) -> None:
+        """Let go of work whose owner ends it: we neither wait for it nor cancel it."""
+        self._left.add(work)
+        work.add_done_callback(self._left.discard)
+        work.add_done_callback(_log_failure)
+
+    async def outlive_client(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`, which goes on when the client does not wait for it."""
+        task = self._begin(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_failure)
+            raise
+
+    def detach(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Begin `work` that nobody waits for."""
+        self._begin(work).add_done_callback(_log_failure)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def finish(self) -> None:
+        """Wait for no client any more; give work without one a last chance, then cancel it."""
+        for held in list(self.held.values()):
+            held.let_go()
+        if tasks := set(self._tasks):
+            _, late = await asyncio.wait(tasks, timeout=_LAST_CHANCE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.info("detached_work_failed", error=str(task.exception()))
+
+
+async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait for its end, whatever it is; a cancellation of the caller still gets through."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()
+
+
+class HeldCall:
+    """One work, what happened in it, and who follows it.
+
+    `path`: of the request; `ends_with_client`: it is cancelled when nobody follows it any more, which it may be for
+    `hold_seconds`. `given_up` is set once it is to be left, because we are replaced; `interrupted` makes what is said
+    then.
+    """
+
+    def __init__(
+        self,
+        live: Live,
+        path: str,
+        work: Work,
+        interrupted: Callable[[], InterruptedRunError],
+        *,
+        drain_seconds: float,
+        ends_with_client: bool,
+        hold_seconds: float,
+    ) -> None:
+        self.id = secrets.token_hex(8)
+        self.path = path
+        self.is_told = False
+        self.events: list[CallEvent] = []
+        self.news = Bell()
+        self.bells: dict[str, Bell] = {}
+        self.given_up = asyncio.Event()
+        self._interrupted = interrupted
+        self._live = live
+        self._ends_with_client = ends_with_client
+        self._hold_seconds = hold_seconds
+        self._drain_seconds = drain_seconds * _DRAIN_SHARE
+        self._followers = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.work = asyncio.create_task(work(self._tell))
+        self.patience = asyncio.create_task(self._lose_patience())
+        self.work.add_done_callback(self._close)
+
+    async def _lose_patience(self) -> None:
+        await self._live.closing.wait()
+        await asyncio.wait({self.work}, timeout=self._drain_seconds)
+        self.given_up.set()
+
+    def _tell(self, event: CallEvent) -> None:
+        if isinstance(event, CellNews):
+            self.bell(event.id).ring()
+            return
+        if isinstance(event, CellDone):
+            self.bell(event.result.id).close()
+        self.events.append(event)
+        self.news.ring()
+
+    def _close(self, _: asyncio.Task[Document]) -> None:
+        self.patience.cancel()
+        for bell in (*self.bells.values(), self.news):
+            bell.close()
+
+    def bell(self, cell_id: str) -> Bell:
+        """Return what rings when a cell has put something into its files."""
+        return self.bells.setdefault(cell_id, Bell(is_closed=self.news.is_closed))
+
+    def result(self) -> Document:
+        """Return what came of it. Raises PxError: it failed, was cut off, or goes on without us."""
+        if not self.work.done():
+            raise self._interrupted()
+        return self.work.result()
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator[None]:
+        """Follow it while the block lasts."""
+        self._live.held[self.id] = self
+        self._followers += 1
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            yield
+        except PxError:
+            self.is_told = True
+            raise
+        finally:
+            self._followers -= 1
+            if not self._followers:
+                comes_back = not self.is_told and not self._live.closing.is_set()
+                seconds = self._hold_seconds if comes_back else 0.0
+                self._timer = asyncio.get_running_loop().call_later(seconds, self.let_go)
+
+    def let_go(self) -> None:
+        """Nobody comes back: the work ends where it ends with its client; the room says so where we are replaced."""
+        self._live.held.pop(self.id, None)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._ends_with_client and not self._live.closing.is_set():
+            self.work.cancel()
+        if not (self.is_told and self.work.done()):
+            self._live.leave(self.work)
