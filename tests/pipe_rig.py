@@ -17,10 +17,10 @@ from process.real_keeper import RealKeeper
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.pipes import output, run
+from supervisord_py.pipes import executions, output
+from supervisord_py.pipes.clocks import Clocks, Resumes
 from supervisord_py.pipes.config import PipesConfig
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.pipes.scheduler import Clocks, Resumes
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
 
@@ -54,7 +54,7 @@ def quick_watchers(monkeypatch: pytest.MonkeyPatch) -> list[Resumes]:
             seen.append(self)
         return look(self)
 
-    monkeypatch.setattr(run, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(Resumes, "look", noted)
     return seen
 

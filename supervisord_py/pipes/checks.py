@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from supervisord_py.config.documents import Problem
     from supervisord_py.pipes.adapters import AgentSpec
+    from supervisord_py.pipes.clocks import Clocks
     from supervisord_py.pipes.models import Declared, PipeDefinition
-    from supervisord_py.pipes.scheduler import Clocks
     from supervisord_py.pipes.shelf import AgentShelf
 
 LOOK_SECONDS = 1.0  # so long it is believed that a program is there, or is not

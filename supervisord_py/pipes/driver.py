@@ -27,8 +27,8 @@ from supervisord_py.process.instance import Phase, read_note
 from supervisord_py.process.model import ChildSpec, Reason, ResourceLimit
 
 if TYPE_CHECKING:
+    from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.launch import LaunchSpec
-    from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.instance import Note
     from supervisord_py.process.model import Child
 
@@ -66,7 +66,7 @@ async def prepare(run: Run) -> LaunchSpec:
 class RunDriver:
     kind = "pipe"
 
-    def __init__(self, room: Pipes) -> None:
+    def __init__(self, room: Executions) -> None:
         self._room = room
         self._known: dict[int, Execution] = {}  # rows of executions whose processes are held, while they are adopted
         self._retried: set[int | None] = set()  # executions of which the next try is in line, at that time
@@ -77,7 +77,7 @@ class RunDriver:
         Raises CannotRunError: with the error type of the row.
         """
         room, plan = self._room, run.execution.plan
-        await check_budget(run)
+        await check_budget(room, run)
         try:
             found = run.launch = await prepare(run)
         except OSError as error:
@@ -162,7 +162,7 @@ class RunDriver:
                 deadline = run.deadline
                 await room.ledger.write(run.spawned(run.child))
                 run.deadline = deadline
-            room.task(run.see_through())
+            room.task(run.see_through(self))
         self._known = {}
         for row in rows.values():
             if row.id in held:

@@ -29,10 +29,10 @@ from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Coroutine
 
-    from supervisord_py.pipes.models import EventPattern
-    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.pipes.means import Means
+    from supervisord_py.pipes.models import EventClaims, EventPattern
 
 _OWN = ("pipe.md", "output", ".env")  # in a pipe's folder, what the pipe itself or its owner writes: no news to it
 
@@ -120,8 +120,11 @@ _log = structlog.get_logger(__name__)
 
 
 class EventSources:
-    def __init__(self, room: Pipes) -> None:
+    def __init__(
+        self, room: Means, publish: Callable[[PublishedEvent, int | None], Coroutine[Any, Any, EventClaims]]
+    ) -> None:
         self._room = room
+        self._publish = publish
         self._wake = asyncio.Event()
 
     def close(self) -> None:
@@ -139,7 +142,7 @@ class EventSources:
             # A process that dies in a run is one failure, told by two events.
             is_end = item.event == "died" or bool(item.facts.get("instance_ended"))
             key = item.instance if is_end and item.instance else str(item.id)
-            self._room.task(self._room.triggers.publish(PublishedEvent("tool_failed", name, key, facts), item.id))
+            self._room.task(self._publish(PublishedEvent("tool_failed", name, key, facts), item.id))
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""
@@ -178,7 +181,7 @@ class EventSources:
                 for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
                     key = await asyncio.to_thread(_file_key, path)
                     if key is not None:
-                        await self._room.triggers.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
+                        await self._publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}), None)
         except Exception as error:
             _log.warning("files_not_watched", paths=paths, exc_info=error)
         finally:

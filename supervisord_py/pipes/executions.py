@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import structs
 
 from supervisord_py.errors import InterruptedRunError, UnknownUnitError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, Status
+from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
+from supervisord_py.pipes.clocks import Resumes
+from supervisord_py.pipes.ending import conclude
+from supervisord_py.pipes.means import Means
+from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import (
     BOTH,
     PAGE_MAX,
@@ -23,6 +28,8 @@ from supervisord_py.pipes.output import (
     OutputStream,
 )
 from supervisord_py.pipes.queue import Queue
+from supervisord_py.pipes.run import Run
+from supervisord_py.pipes.scheduler import Timetable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -31,28 +38,48 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
     from supervisord_py.ledger.store import Ledger
+    from supervisord_py.pipes.clocks import Clocks
     from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.output import FollowItem
-    from supervisord_py.pipes.run import Run
+    from supervisord_py.process.events import EventStream
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.supervisor import Driver
+
+LOOK_SECONDS = 1.0
+LOOK_AGAIN_SECONDS = 30.0
+"""A timer of the loop does not count suspend, and the wall clock may be set: the longest time between two looks."""
 
 
-class Executions:
+class Executions(Means):
     """All executions: those at work or in line in memory, which is ahead of the ledger, and the others in the ledger.
 
     Attributes:
         runs: Every execution that is not final, and those of which an end has still to be told, by id.
         line: Who waits, and who holds a slot.
+        driver: What the supervisor needs to run them; the room sets it.
     """
 
-    def __init__(self, ledger: Ledger, config: PipesConfig) -> None:
-        self.ledger = ledger
-        self.config = config
-        self.runs: dict[int, Run] = {}
-        self.line = Queue(config.slots)
-        self._of_pipes: dict[str, dict[int, Run]] = {}
+    driver: Driver[Run]
 
-    def folder(self, execution: int) -> Path:
-        return self.config.executions_dir / str(execution)
+    def __init__(
+        self,
+        placement: KeeperClient,
+        ledger: Ledger,
+        events: EventStream,
+        config: PipesConfig,
+        environ: Mapping[str, str],
+        own: Mapping[str, str],
+        clocks: Clocks,
+    ) -> None:
+        super().__init__(placement, ledger, events, config, environ, own, clocks)
+        self.runs: dict[int, Run] = {}
+        self.line = Queue(self.config.slots)
+        self._of_pipes: dict[str, dict[int, Run]] = {}
+        self.timetable = Timetable(self, self.is_leaving_line)
+        self.is_gate_open = False  # who waits may be started
+        self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
+        """When to look at the line again."""
 
     def add(self, run: Run) -> None:
         self.runs[run.id] = self._of_pipes.setdefault(run.name, {})[run.id] = run
@@ -66,6 +93,10 @@ class Executions:
         found = self._of_pipes.get(pipe, {})
         return tuple(found[number] for number in sorted(found))
 
+    def is_leaving_line(self, pipe: str) -> bool:
+        """Say whether some execution of a pipe is to end, or has ended, before it ran."""
+        return any(run.is_leaving_line for run in self.of_pipe(pipe))
+
     def running(self, pipe: str) -> Run | None:
         return next((it for it in self.of_pipe(pipe) if it.execution.status is Status.RUNNING), None)
 
@@ -77,6 +108,78 @@ class Executions:
         if run.execution.status is Status.QUEUED:  # who has a slot and is being started is the first
             return structs.replace(run.execution, position=self.line.position(run.id) or 1)
         return run.execution
+
+    # -- who runs ----------------------------------------------------------------------------------------------------
+
+    def run_of(self, execution: Execution, definition: PipeDefinition | None = None, key: str | None = None) -> Run:
+        """Return the run of a row; `key`: of the process that it has already."""
+        return Run(self, execution, definition or self.definition_of(execution.pipe_name), self.after, key)
+
+    def push(self, run: Run) -> None:
+        """Put an execution into the line; it is admitted at the next turn of the loop, with all that come now."""
+        self.add(run)
+        self.line.push(run.execution)
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(0, self.admit)
+
+    def admit(self) -> None:
+        """Start whoever can be, and come back when somebody else might; the line has moved."""
+        self._timer.cancel()
+        if not self.is_gate_open:
+            return
+        admitted = self.line.admit(self.clocks.wall())
+        for number in admitted:
+            self.task(self.runs[number].go(self.driver))
+        if self.line.next_deadline is not None:
+            seconds = min(max(0.0, self.line.next_deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.admit)
+        for waiting in self.line.waiting() if admitted else ():
+            self.runs[waiting.id].tell()  # it has another place
+
+    async def end(self, run: Run, why: str) -> Execution:
+        """Cancel one; return it as it became."""
+        if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
+            self.task(self._end_unrun(run))
+        await run.until_done()
+        return run.execution
+
+    async def _end_unrun(self, run: Run) -> None:
+        for waiting in self.line.waiting():
+            self.runs[waiting.id].tell()
+        await self.ledger.write(together(await conclude(run)))
+        await run.finish()
+
+    async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:
+        """Cancel all of a pipe's: first those that wait, so that none of them starts in between."""
+        order = sorted(self.of_pipe(pipe), key=lambda run: run.execution.status is Status.RUNNING)
+        return tuple(await asyncio.gather(*(self.end(run, why) for run in order)))
+
+    async def after(self, run: Run) -> None:
+        """Free the slot of one whose row is final, and tell who waits for its end."""
+        self.drop(run)
+        run.done.set()
+        run.tell()
+        self.admit()
+
+    def close_gate(self) -> None:
+        """Start nobody any more."""
+        self.is_gate_open = False
+        self._timer.cancel()
+
+    async def look_at_runs(self) -> NoReturn:
+        """Look at all that run, once a second: a thousand agents that say nothing are one thread's work of a moment."""
+        resumes = Resumes(self.clocks)
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            resumes.look()
+            at_work = [run for run in self.runs.values() if run.is_at_work]
+            if at_work:
+                stamps = await asyncio.to_thread(lambda: [run.measured() for run in at_work])  # noqa: B023  awaited here
+                for run, stamp in zip(at_work, stamps, strict=True):
+                    try:
+                        run.look(stamp, resumes.resumed_at)
+                    except Exception as defect:  # it ends that run, and the others are looked at as before
+                        run.break_off(defect)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

@@ -30,12 +30,12 @@ from supervisord_py.ledger.pipe_executions import (
 )
 from supervisord_py.ledger.pipe_state import PIPE_STATES, claimed
 from supervisord_py.ledger.table import to_text, together
+from supervisord_py.pipes import due
 from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.adapters import CannotRunError
-from supervisord_py.pipes.models import Chosen, Order
+from supervisord_py.pipes.clocks import whole_ms
+from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE, Chosen, Order
 from supervisord_py.pipes.presets import PresetProblem, resolve
-from supervisord_py.pipes.scheduler import whole_ms
-from supervisord_py.pipes.status import interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_state import Claim
     from supervisord_py.ledger.table import Operation
     from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.executions import Executions
+    from supervisord_py.pipes.means import Means
     from supervisord_py.pipes.models import PipeDefinition
-    from supervisord_py.pipes.room import Pipes
     from supervisord_py.pipes.run import Run
 
-TOKEN_FILE_VARIABLE = "PX_API_TOKEN_FILE"  # noqa: S105 - the name of a variable
 WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
 
 
@@ -64,7 +64,7 @@ def again(before: Execution) -> Order:
     )
 
 
-async def choose(room: Pipes, definition: PipeDefinition, order: Order) -> Chosen:
+async def choose(room: Means, definition: PipeDefinition, order: Order) -> Chosen:
     """Decide with which agent, limits and presets an execution is to be run, as the files stand now."""
     adapters, presets = await room.shelf.look()
     found = resolve(definition, presets)
@@ -104,7 +104,7 @@ def _first(*values: float | None) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def check_by_hand(room: Pipes, name: str, orders: Sequence[Order], *, queue: bool) -> None:
+def check_by_hand(room: Executions, name: str, orders: Sequence[Order], *, queue: bool) -> None:
     """Refuse what nobody can mean: a timeout that is none, too many in line, and a run beside another (not `queue`).
 
     The other one is at work already, or was asked for by hand, too.
@@ -135,7 +135,7 @@ def check_by_hand(room: Pipes, name: str, orders: Sequence[Order], *, queue: boo
 
 
 def enqueue(
-    room: Pipes, definition: PipeDefinition, orders: Sequence[Order], chosen: Chosen, **change: Any
+    room: Executions, definition: PipeDefinition, orders: Sequence[Order], chosen: Chosen, **change: Any
 ) -> tuple[Run, ...]:
     """Record executions, all or none, with a `change` of what is remembered of their pipe, and put them in line."""
     recorded = [_recorded(room, definition, order, chosen, change) for order in orders]
@@ -145,7 +145,7 @@ def enqueue(
 
 
 async def enqueue_once(
-    room: Pipes, definition: PipeDefinition, order: Order, chosen: Chosen, claim: Claim
+    room: Executions, definition: PipeDefinition, order: Order, chosen: Chosen, claim: Claim
 ) -> Run | None:
     """Do the same where its event is not claimed yet, in the claim's transaction; None where the pipe has had it.
 
@@ -161,7 +161,7 @@ async def enqueue_once(
 
 
 def _recorded(
-    room: Pipes, definition: PipeDefinition, order: Order, chosen: Chosen, change: dict[str, Any]
+    room: Executions, definition: PipeDefinition, order: Order, chosen: Chosen, change: dict[str, Any]
 ) -> tuple[Execution, Operation]:
     """Return a fresh row, and what writes it; what a refusal means for its pipe is of one piece with it."""
     row = build(room, definition, order, chosen, room.ledger.next_number("pipe_executions"))
@@ -172,7 +172,7 @@ def _recorded(
     return row, together(EXECUTIONS.insert(row), state)
 
 
-def take_in(room: Pipes, definition: PipeDefinition, row: Execution, order: Order, chosen: Chosen) -> Run:
+def take_in(room: Executions, definition: PipeDefinition, row: Execution, order: Order, chosen: Chosen) -> Run:
     """Put an execution whose row is written or on its way into the line, and tell everybody of it."""
     run = room.run_of(row, definition)
     run.event, run.outcome = order.cause, chosen.refusal
@@ -189,18 +189,19 @@ def take_in(room: Pipes, definition: PipeDefinition, row: Execution, order: Orde
         room.push(run)
     else:
         room.add(run)
-        room.task(room.after(run))
+        room.task(run.finish())
     return run
 
 
-def build(room: Pipes, definition: PipeDefinition, order: Order, chosen: Chosen, number: int) -> Execution:
+def build(room: Means, definition: PipeDefinition, order: Order, chosen: Chosen, number: int) -> Execution:
     """Return an execution as one that is queued now is; nothing is recorded."""
     config, refusal, plan, preset = room.config, chosen.refusal, chosen.plan, chosen.preset
     now, limits = room.clocks.moment(), config.scheduler
     # Windows are chained: one begins where the last successful one ended, so that queueing loses no time.
     start = room.states.get(definition.name).last_context_end
     if start is None:
-        start = now - (interval(room, definition) or limits.window_default_seconds)
+        period = due.period(definition.schedule, room.states.progress(definition.name), room.now())
+        start = now - (period or limits.window_default_seconds)
     row = Execution(
         id=number,
         pipe_name=definition.name,
@@ -289,9 +290,9 @@ def next_try(run: Run, outcome: Outcome) -> tuple[Execution, Order, Chosen] | No
     return build(room, definition, order, chosen, room.ledger.next_number("pipe_executions")), order, chosen
 
 
-async def check_budget(run: Run) -> None:
+async def check_budget(room: Executions, run: Run) -> None:
     """Refuse a run for which the day's budget is used up. Raises CannotRunError: `budget_exceeded`."""
-    room, definition = run.room, run.definition
+    definition = run.definition
     both: list[tuple[Any, str, str | None]] = [(room.config, "the daily budget of all pipes is", None)]
     if definition is not None:
         both.append((definition.budget, "the pipe's daily budget is", run.name))

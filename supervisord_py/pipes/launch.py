@@ -22,7 +22,7 @@ from supervisord_py.config.documents import did_you_mean
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
-from supervisord_py.pipes.intake import TOKEN_FILE_VARIABLE
+from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.output import make_folder, remove_raw
 from supervisord_py.pipes.preflight import AgentVersion

@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 
     from supervisord_py.pipes.adapters import Adapters
     from supervisord_py.pipes.checks import Check
+    from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.front_matter import Value
     from supervisord_py.pipes.models import Chosen, Declared, PipeView
     from supervisord_py.pipes.presets import ResolvedPreset
-    from supervisord_py.pipes.room import Pipes
+    from supervisord_py.pipes.upkeep import Upkeep
 
 
 class PipeFiles:
     """Works on the files of the room's pipes. UnknownUnitError where there is no pipe of a name."""
 
-    def __init__(self, room: Pipes) -> None:
+    def __init__(self, room: Executions, upkeep: Upkeep) -> None:
         self._room = room
+        self._upkeep = upkeep
         self._lock = asyncio.Lock()  # two edits of one file at a time would lose one of them
 
     async def install(self, source: str, *, name: str | None = None) -> PipeView:
@@ -53,8 +55,8 @@ class PipeFiles:
                 knows_agent=known.__contains__,
                 default_agent=config.default_agent,
             )
-        await self._room.upkeep.refresh()
-        view, warnings = self._room.get(installed.name), installed.warnings
+        await self._upkeep.refresh()
+        view, warnings = status.view(self._room, self._room.definition(installed.name)), installed.warnings
         if view.config_error is not None and installed.agent in known:
             warnings = (*warnings, f"it cannot run until this is mended: {view.config_error}")
         self._room.say_of_pipe("pipe_installed", view.name, source=source, warnings=list(warnings))
@@ -66,8 +68,8 @@ class PipeFiles:
 
         self._room.refuse_at_the_end()
         folder = await asyncio.to_thread(scaffold, name, self._room.config.pipes_dir)
-        await self._room.upkeep.refresh()
-        return self._room.get(folder.name)
+        await self._upkeep.refresh()
+        return status.view(self._room, self._room.definition(folder.name))
 
     async def configure(self, name: str, changes: Mapping[str, Value]) -> PipeView:
         """Change front matter keys of a pipe's file; None removes one. Body, comments and other keys stay.
@@ -77,8 +79,8 @@ class PipeFiles:
         declared = self._room.definition(name)
         async with self._lock:
             await asyncio.to_thread(self._edit, declared, changes)
-        await self._room.upkeep.refresh()
-        return self._room.get(name)
+        await self._upkeep.refresh()
+        return status.view(self._room, self._room.definition(name))
 
     def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
         from supervisord_py.pipes.catalog import write_pipe
@@ -117,8 +119,8 @@ class PipeFiles:
         await self._room.cancel_all(name, "its pipe was removed")
         async with self._lock:
             await asyncio.to_thread(remove, declared.folder)
-        await self._room.upkeep.refresh()
-        await self._room.upkeep.gone(name, "its pipe was removed")
+        await self._upkeep.refresh()
+        await self._upkeep.gone(name, "its pipe was removed")
 
     # -- checking ----------------------------------------------------------------------------------------------------
 
@@ -126,7 +128,7 @@ class PipeFiles:
         """Return a pipe as its file stands now: whoever has just saved it means that, even if it does not read."""
         found = self._room.catalog.fresh(name)  # a stat: cheaper than a thread
         if found is None or found is not self._room.catalog.get(name):
-            await self._room.upkeep.refresh()
+            await self._upkeep.refresh()
         known = self._room.definition(name)
         # The look holds back what does not read while it is young. A file that is away for a moment is what it was.
         return found if isinstance(found, BrokenPipe) and found.digest else known

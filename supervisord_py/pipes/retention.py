@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from supervisord_py.pipes.clocks import Clocks
     from supervisord_py.pipes.executions import Executions
-    from supervisord_py.pipes.scheduler import Clocks
 
 _DAY = 86400.0
 FIRST_SECONDS = 30.0

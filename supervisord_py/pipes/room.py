@@ -13,30 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from supervisord_py.errors import ConflictError, ShuttingDownError
+from supervisord_py.errors import ConflictError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import Status
-from supervisord_py.ledger.table import together
 from supervisord_py.pipes import retention, status
-from supervisord_py.pipes.catalog import PipeCatalog
-from supervisord_py.pipes.checks import PipeFaults
+from supervisord_py.pipes.clocks import Clocks
 from supervisord_py.pipes.driver import RunDriver
-from supervisord_py.pipes.ending import REASONS, conclude
+from supervisord_py.pipes.ending import REASONS
 from supervisord_py.pipes.events import EventSources, check_published
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import again, build, check_by_hand, choose, enqueue, take_in
-from supervisord_py.pipes.models import BY_HAND, PipeDefinition, PipesHealth, usable
+from supervisord_py.pipes.models import BY_HAND, PipesHealth, usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.pipe_files import PipeFiles
-from supervisord_py.pipes.run import Run, look_at_runs
-from supervisord_py.pipes.scheduler import Clocks, Timetable
-from supervisord_py.pipes.shelf import AgentShelf
-from supervisord_py.pipes.states import PipeStates, Upkeep
+from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.triggers import Triggers
-from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.pipes.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.ledger.store import Ledger
@@ -45,8 +39,6 @@ if TYPE_CHECKING:
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
 
-LOOK_AGAIN_SECONDS = 30.0
-"""A timer of the loop does not count suspend, and the wall clock may be set: the longest time between two looks."""
 _MOST_NEXT = 50
 _log = structlog.get_logger(__name__)
 
@@ -60,10 +52,7 @@ class Pipes(Executions):
         clocks: Tests turn them.
 
     Attributes:
-        is_ending: Nothing new is taken in.
         files: Adds, changes, checks and removes pipes.
-        task: Does something in the background until the room ends; what it raises is logged.
-        definition: Returns what a pipe's file says; UnknownUnitError where there is none of that name.
     """
 
     def __init__(
@@ -77,27 +66,14 @@ class Pipes(Executions):
         own: Mapping[str, str] | None = None,
         clocks: Clocks | None = None,
     ) -> None:
-        super().__init__(ledger, config)
-        self.placement = placement
-        self.events = events
-        self.own = own or {}
-        self.clocks = clocks or Clocks()
-        self.is_ending = False
-        self.supervisor = Supervisor(placement, ledger, events)
-        self.driver = RunDriver(self)
-        self.states = PipeStates(ledger, self.clocks)
-        self.catalog = PipeCatalog(config.pipes_dir, config.file_bytes_max, default_agent=config.default_agent)
-        self.shelf = AgentShelf(config, placement, os.environ if environ is None else environ)
-        self.faults = PipeFaults(self.shelf, self.clocks)
+        environ = os.environ if environ is None else environ
+        super().__init__(placement, ledger, events, config, environ, own or {}, clocks or Clocks())
+        self.driver = self._driver = RunDriver(self)
         self.triggers = Triggers(self)
-        self.timetable = Timetable(self)
-        self.sources = EventSources(self)
-        self.upkeep = Upkeep(self)
-        self.files = PipeFiles(self)
-        self.task, self.definition = self.supervisor.task, self.catalog.declared
-        self._is_over = self._is_gate_open = False
-        self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
-        """When to look at the line again."""
+        self.sources = EventSources(self, self.triggers.publish)
+        self.upkeep = Upkeep(self, self.look_again)
+        self.files = PipeFiles(self, self.upkeep)
+        self._is_over = False
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 
@@ -106,10 +82,10 @@ class Pipes(Executions):
         await self.shelf.open()
         await self.states.open()
         changed = await self.upkeep.begin()
-        await self.driver.adopt_all()
+        await self._driver.adopt_all()
         await self.upkeep.settle_all(changed)
         self.task(self.upkeep.look_for_ever())
-        self.task(look_at_runs(self))
+        self.task(self.look_at_runs())
         self.events.listeners.add(self.sources.hear)
         self.task(self.sources.hear_files())
         self.task(retention.prune_for_ever(self, self.clocks))
@@ -117,9 +93,9 @@ class Pipes(Executions):
     def start_scheduler(self) -> None:
         """Begin to run what is due and what waits: the API listens now."""
         if not self.is_ending:
-            self._is_gate_open = True
+            self.is_gate_open = True
             self.admit()
-            self.timetable.start()
+            self.timetable.start(self.triggers.due)
 
     async def close(self) -> None:
         """Stop what runs, all at once; what waits goes on waiting, for the next start. Does nothing after an end."""
@@ -142,13 +118,7 @@ class Pipes(Executions):
 
     def _begin_to_end(self) -> None:
         self.is_ending = True
-        self._is_gate_open = False
-        self._timer.cancel()
-
-    def refuse_at_the_end(self) -> None:
-        """Raise ShuttingDownError once nothing new is taken in."""
-        if self.is_ending:
-            raise ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
+        self.close_gate()
 
     def reconfigure(self, config: PipesConfig) -> None:
         self.config = self.shelf.config = config
@@ -164,49 +134,6 @@ class Pipes(Executions):
         self.sources.look()
 
     # -- who runs ----------------------------------------------------------------------------------------------------
-
-    def run_of(self, execution: Execution, definition: PipeDefinition | None = None, key: str | None = None) -> Run:
-        """Return the run of a row; `key`: of the process that it has already."""
-        return Run(self, execution, definition or self.definition_of(execution.pipe_name), key)
-
-    def push(self, run: Run) -> None:
-        """Put an execution into the line; it is admitted at the next turn of the loop, with all that come now."""
-        self.add(run)
-        self.line.push(run.execution)
-        self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(0, self.admit)
-
-    def admit(self) -> None:
-        """Start whoever can be, and come back when somebody else might; the line has moved."""
-        self._timer.cancel()
-        if not self._is_gate_open:
-            return
-        admitted = self.line.admit(self.clocks.wall())
-        for number in admitted:
-            self.task(self.runs[number].go())
-        if self.line.next_deadline is not None:
-            seconds = min(max(0.0, self.line.next_deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.admit)
-        for waiting in self.line.waiting() if admitted else ():
-            self.runs[waiting.id].tell()  # it has another place
-
-    async def end(self, run: Run, why: str) -> Execution:
-        """Cancel one; return it as it became."""
-        if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
-            self.task(self._end_unrun(run))
-        await run.until_done()
-        return run.execution
-
-    async def _end_unrun(self, run: Run) -> None:
-        for waiting in self.line.waiting():
-            self.runs[waiting.id].tell()
-        await self.ledger.write(together(await conclude(run)))
-        await run.finish()
-
-    async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:
-        """Cancel all of a pipe's: first those that wait, so that none of them starts in between."""
-        order = sorted(self.of_pipe(pipe), key=lambda run: run.execution.status is Status.RUNNING)
-        return tuple(await asyncio.gather(*(self.end(run, why) for run in order)))
 
     async def after(self, run: Run) -> None:
         """Do what follows from an end whose row is final, and free the slot."""
@@ -230,23 +157,8 @@ class Pipes(Executions):
         except Exception:  # that it fails must not keep the slot
             _log.exception("pipe_aftermath_failed", unit=run.unit, execution=run.id)
         finally:
-            self.drop(run)
-            run.done.set()
-            run.tell()
-            self.admit()
+            await super().after(run)
             self.timetable.ended(run.definition)
-
-    # -- for the parts -----------------------------------------------------------------------------------------------
-
-    def definition_of(self, pipe: str) -> PipeDefinition | None:
-        found = self.catalog.get(pipe)
-        return found if isinstance(found, PipeDefinition) else None
-
-    def usable(self) -> Iterator[PipeDefinition]:
-        return (each for each in self.catalog.all().values() if isinstance(each, PipeDefinition))
-
-    def say_of_pipe(self, event: str, pipe: str, *, cause: int | None = None, **facts: Any) -> None:
-        self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
 
     # -- pipes -------------------------------------------------------------------------------------------------------
 

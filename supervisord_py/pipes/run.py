@@ -32,22 +32,22 @@ from supervisord_py.ledger.pipe_executions import (
 from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import ending, output
+from supervisord_py.pipes.clocks import whole_ms
 from supervisord_py.pipes.launch import RunTerms, recall_secrets, remove_private
 from supervisord_py.pipes.outcome import Cause, ceiling_exceeded
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, Copier
-from supervisord_py.pipes.scheduler import Resumes, whole_ms
 from supervisord_py.process.instance import Instance
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from supervisord_py.ledger.table import Operation
     from supervisord_py.pipes.launch import LaunchSpec
+    from supervisord_py.pipes.means import Means
     from supervisord_py.pipes.models import Chosen, Order, PipeDefinition
-    from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.model import Child
+    from supervisord_py.process.supervisor import Driver
 
-LOOK_SECONDS = 1.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, GROWTH = 0.01, 0.25, 1.5  # between two looks for more output
 _log = structlog.get_logger(__name__)
 
@@ -77,11 +77,17 @@ class Run(Instance):
     logged = False
 
     def __init__(
-        self, room: Pipes, execution: Execution, definition: PipeDefinition | None, key: str | None = None
+        self,
+        room: Means,
+        execution: Execution,
+        definition: PipeDefinition | None,
+        after: Callable[[Run], Awaitable[None]],
+        key: str | None = None,
     ) -> None:
         super().__init__(key or room.placement.new_key(), execution.unit)
         loop = asyncio.get_running_loop()
         self.room = room
+        self._after = after  # does what follows from its end
         self.execution = execution
         self.id = execution.id
         self.folder = room.folder(execution.id)
@@ -208,27 +214,27 @@ class Run(Instance):
         if self.terms.copied or not self.final:
             await asyncio.to_thread(remove_private, self.folder)
         if self.id and self.execution.status.is_final and not self.done.is_set():
-            await self.room.after(self)
+            await self._after(self)
 
     # -- its life ---------------------------------------------------------------------------------------------------
 
-    async def go(self) -> None:
+    async def go(self, driver: Driver[Run]) -> None:
         """Start it, see it through, and stop what is left of it."""
-        starting = asyncio.ensure_future(self.room.supervisor.start(self.room.driver, self))
+        starting = asyncio.ensure_future(self.room.supervisor.start(driver, self))
         try:
             await asyncio.wait((starting, self._to_end), return_when=asyncio.FIRST_COMPLETED)
         finally:
             starting.cancel()
         await asyncio.wait([starting])
         if self.cause is Cause.SHUTDOWN and self.execution.started_at is None:
-            await self.room.driver.release(self)
+            await driver.release(self)
             self.leave()  # it waits on, for the next start
         elif starting.cancelled() or starting.exception() is not None:
-            await self._stop()
+            await self._stop(driver)
         else:
-            await self.see_through()
+            await self.see_through(driver)
 
-    async def see_through(self) -> None:
+    async def see_through(self, driver: Driver[Run]) -> None:
         """Wait until a process that is there has ended, or is to end, and stop what is left of it."""
         try:
             await self._until_over()
@@ -239,7 +245,7 @@ class Run(Instance):
         except Exception as error:
             _log.exception("pipe_run_broke", unit=self.unit, execution=self.id)
             self.outcome = Outcome(Status.FAILED, ErrorType.UNKNOWN, f"{type(error).__name__}: {error}")
-        await self._stop()
+        await self._stop(driver)
 
     async def _until_over(self) -> None:
         """Wait until it has ended by itself, or is to end; take its output and look after it meanwhile."""
@@ -269,9 +275,9 @@ class Run(Instance):
             if self._settling is not None:
                 self._settling.cancel()
 
-    async def _stop(self) -> None:
+    async def _stop(self, driver: Driver[Run]) -> None:
         """End what is there of it; returns when nothing is left, or what survives is named."""
-        supervisor, driver = self.room.supervisor, self.room.driver
+        supervisor = self.room.supervisor
         if self.cause is not Cause.NOBODY:
             self.wanted = ending.REASONS[self.cause]
         stopping = supervisor.task(supervisor.stop(driver, self, self.wanted))
@@ -361,22 +367,6 @@ class Run(Instance):
         elif not self.terms.copied:
             self.trouble = None
         return tuple(found)
-
-
-async def look_at_runs(room: Pipes) -> None:
-    """Look at all that run, once a second: a thousand agents that say nothing are one thread's work of a moment."""
-    resumes = Resumes(room.clocks)
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        resumes.look()
-        at_work = [run for run in room.runs.values() if run.is_at_work]
-        if at_work:
-            stamps = await asyncio.to_thread(lambda: [run.measured() for run in at_work])  # noqa: B023  awaited here
-            for run, stamp in zip(at_work, stamps, strict=True):
-                try:
-                    run.look(stamp, resumes.resumed_at)
-                except Exception as defect:  # it ends that run, and the others are looked at as before
-                    run.break_off(defect)
 
 
 def _too_late(execution: Execution) -> str:

@@ -1,4 +1,4 @@
-"""The loop that asks which pipes are due, and starts them; and the clocks that it reads.
+"""The loop that asks which pipes are due, and starts them.
 
 Laws. Started only when the API listens (G1). It sleeps until something is due; a pipe is asked again only when what is
 known of it changed or its time has come. One that cannot be started or decided is told, tried again with backoff, and
@@ -10,110 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from contextlib import suppress
-from datetime import UTC, tzinfo
-from typing import TYPE_CHECKING, Any, NamedTuple
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING
 
 import structlog
 
 from supervisord_py.pipes.due import Due, Now, Wait, decide, stagger
 from supervisord_py.pipes.schedule import Manual
-from supervisord_py.process import clock
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from supervisord_py.pipes.due import Decision, Progress
+    from supervisord_py.pipes.means import Means
     from supervisord_py.pipes.models import PipeDefinition
-    from supervisord_py.pipes.room import Pipes
 
-STEP_SECONDS = 1.0
-"""A slewed wall clock differs by less between two looks; what is left over adds up until it is a step."""
-SLEPT_SECONDS = 2.0  # clocks that were read together differ by less
 _SLACK_SECONDS = 0.001  # the wall clock and the one that counts suspend are read one after the other
 _RESTARTS = BackoffPolicy(initial_seconds=1.0, max_seconds=60.0, reset_seconds=300.0)
 _RETRIES = BackoffPolicy(initial_seconds=5.0, max_seconds=300.0, reset_seconds=3600.0)
 _BREATH = 50  # so many decisions, and others of the control plane get their turn
 _log = structlog.get_logger(__name__)
-
-
-class Clocks(NamedTuple):
-    """Where time comes from, in one place so that tests can turn it (DESIGN law 10)."""
-
-    wall: Callable[[], float] = time.time  # Unix seconds
-    boot: Callable[[], float] = clock.now  # seconds since boot, suspended ones included
-    awake: Callable[[], float] = time.monotonic  # seconds since boot in which the machine was awake
-
-    def moment(self) -> float:
-        """Return Unix seconds as a row keeps them: what was told at first is what is read again later."""
-        return whole_ms(self.wall())
-
-    def asleep(self) -> float:
-        """Return how long the machine has slept, up to a constant."""
-        return clock.ahead(self.boot, of=self.awake)
-
-
-def whole_ms(seconds: float) -> float:
-    """Return a time without what is finer than a millisecond; never later than it was."""
-    return math.floor(seconds * 1000) / 1000
-
-
-class Resumes:
-    """Notices that the machine slept between two looks; `resumed_at` is on the clock that counts suspend."""
-
-    def __init__(self, clocks: Clocks) -> None:
-        self._clocks = clocks
-        self._asleep = clocks.asleep()
-        self.resumed_at: float | None = None
-
-    def look(self) -> float:
-        """Return the seconds that it slept since the last look; 0.0 for not."""
-        asleep = self._clocks.asleep()
-        slept = asleep - self._asleep
-        if slept < SLEPT_SECONDS:
-            return 0.0
-        self._asleep = asleep
-        self.resumed_at = self._clocks.boot()
-        return slept
-
-
-class ClockWatch:
-    """Looks at the clocks, and notices what people and machines do to them: set the time, change the zone, sleep.
-
-    What is found due at the first look counts as missed while the machine was off. `zone` is the machine's, now.
-    """
-
-    def __init__(self, clocks: Clocks, zone: Callable[[], tzinfo] = lambda: UTC) -> None:
-        self._clocks = clocks
-        self._machine_zone = zone
-        self._resumes = Resumes(clocks)
-        self._resumes.resumed_at = clocks.boot()
-        self._offset = clock.ahead(clocks.wall, of=clocks.boot)
-        self._set_boot = clocks.boot()
-        self._zone: tzinfo | None = None  # of the last look: who makes the watch may not know the machine's zone yet
-
-    def now(self) -> Now:
-        """Return the time; what happened to it waits for the next look."""
-        offset, boot = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._clocks.boot()
-        zone = self._zone or self._machine_zone()
-        return Now(boot + offset, boot, self._resumes.resumed_at, zone, self._set_boot + offset)
-
-    def look(self) -> dict[str, Any]:
-        """Return what happened since the last look: seconds `stepped` and `slept`, the new `zone`; {} for nothing."""
-        changes: dict[str, Any] = {}
-        if slept := self._resumes.look():
-            changes["slept"] = slept
-        offset, zone = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._machine_zone()
-        if abs(stepped := offset - self._offset) >= STEP_SECONDS:
-            changes["stepped"] = stepped
-            self._offset, self._set_boot = offset, self._clocks.boot()
-        if self._zone is not None and zone != self._zone:
-            changes["zone"] = str(zone)
-        self._zone = zone
-        return changes
 
 
 class _Entry:
@@ -136,10 +53,11 @@ class Timetable:
 
     restart_policy = _RESTARTS  # how patiently a crashed body is started again
 
-    def __init__(self, room: Pipes) -> None:
+    def __init__(self, room: Means, is_leaving_line: Callable[[str], bool]) -> None:
         self._room = room
-        self._watch = ClockWatch(room.clocks, self._zone)
-        self.now = self._watch.now
+        self._is_leaving_line = is_leaving_line
+        self.now = room.now
+        self._begin: Callable[[str, Due], Awaitable[str | None]]
         self._seed = ""  # of the stagger: the instance's, so that machines with the same pipes differ
         self._entries: dict[str, _Entry] = {}
         self._bell = asyncio.Event()
@@ -147,8 +65,10 @@ class Timetable:
         self.restarts = 0  # how often it crashed, and why the last time
         self.last_error: str | None = None
 
-    def start(self) -> None:
+    def start(self, begin: Callable[[str, Due], Awaitable[str | None]]) -> None:
+        """Look from now on; `begin` queues a pipe that is due, or says why not."""
         if not self._seed:
+            self._begin = begin
             self._seed = self._room.placement.new_key().partition(".")[0]
             self._room.task(self.run())
 
@@ -192,7 +112,7 @@ class Timetable:
 
     async def turn(self) -> float:
         """Look once, start what is due; return the seconds to sleep, at most `sleep_seconds`."""
-        changes, now = self._watch.look(), self._watch.now()
+        changes, now = self._room.watch.look(), self.now()
         if changes:
             _log.info("clocks_changed", **changes)
             self._ask_all_again(now)
@@ -218,7 +138,7 @@ class Timetable:
             if states.get(definition.name).anchor_at is None or not states.is_enabled(definition):
                 continue
             # What is on its way out of the line would be taken for a run that keeps the next one waiting.
-            if not any(run.is_leaving_line for run in self._room.of_pipe(definition.name)):
+            if not self._is_leaving_line(definition.name):
                 yield definition
 
     def _taken(self, definition: PipeDefinition, now: Now) -> _Entry:
@@ -245,7 +165,7 @@ class Timetable:
             found = decide(pipe.schedule, entry.progress, now, limits, run_on_enable=pipe.run_on_enable, delay=delay)
             entry.decision = found
             if isinstance(found, Due):
-                why = await self._room.triggers.due(pipe.name, found)
+                why = await self._begin(pipe.name, found)
                 entry.backoff = Backoff(_RETRIES)
                 self._remember(pipe.name, found.why if why is None else why)
                 # At once about its next one; what nobody took in (the pipe is just going) would be due again and again.
@@ -267,9 +187,3 @@ class Timetable:
 
     def _remember(self, pipe: str, words: str) -> None:
         self._room.states.change(pipe, last_decision=words, last_decision_at=self._room.clocks.moment())
-
-    def _zone(self) -> tzinfo:
-        try:
-            return ZoneInfo(self._room.config.default_timezone or self._room.shelf.zone)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            return UTC

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from supervisord_py.config.documents import Problem
     from supervisord_py.ledger.pipe_state import PipeStateRow
     from supervisord_py.pipes.due import Decision
+    from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.models import Declared
-    from supervisord_py.pipes.room import Pipes
 
 QUIET_SECONDS = 60.0  # who said nothing for so long may be delayed, and whoever looks is told
 
 
-def view(room: Pipes, declared: Declared) -> PipeView:
+def view(room: Executions, declared: Declared) -> PipeView:
     """Return a pipe, broken or not, as it stands."""
     name, row, running = declared.name, room.states.get(declared.name), room.running(declared.name)
     if isinstance(declared, BrokenPipe):
@@ -58,7 +58,7 @@ def view(room: Pipes, declared: Declared) -> PipeView:
     )
 
 
-def _of_definition(room: Pipes, definition: PipeDefinition) -> dict[str, Any]:
+def _of_definition(room: Executions, definition: PipeDefinition) -> dict[str, Any]:
     enabled = room.states.is_enabled(definition)
     fault, missing = _fault(room, definition), room.faults.missing_agent(definition)
     warnings = [f"{missing.message}; {missing.hint}"] if missing else []
@@ -81,19 +81,19 @@ def _of_definition(room: Pipes, definition: PipeDefinition) -> dict[str, Any]:
     }
 
 
-def count_broken(room: Pipes) -> int:
+def count_broken(room: Executions) -> int:
     """Return how many pipes cannot run: their file is broken, or something that it names is not there."""
     declared = room.catalog.all().values()
     return sum(isinstance(each, BrokenPipe) or _fault(room, each) is not None for each in declared)
 
 
-def _fault(room: Pipes, definition: PipeDefinition) -> Problem | None:
+def _fault(room: Executions, definition: PipeDefinition) -> Problem | None:
     """Return why a pipe cannot run, or never will although its schedule was to start it."""
     found = room.faults.find(definition) or end_of_times(room, definition)
     return None if isinstance(found, str) else found
 
 
-def doubts(room: Pipes, definition: PipeDefinition) -> Iterator[tuple[str, str]]:
+def doubts(room: Executions, definition: PipeDefinition) -> Iterator[tuple[str, str]]:
     """Yield what is odd about a pipe's file, times and events: the name of the check, and a sentence."""
     wanted, most = definition.timeout_seconds, room.config.timeout_max_seconds
     yield from (("keys", words) for words in definition.warnings)
@@ -111,12 +111,12 @@ def doubts(room: Pipes, definition: PipeDefinition) -> Iterator[tuple[str, str]]
             yield "schedule", f"trigger: {each.text} cannot come: {why}"
 
 
-def end_of_times(room: Pipes, definition: PipeDefinition) -> Problem | str | None:
+def end_of_times(room: Executions, definition: PipeDefinition) -> Problem | str | None:
     """Return what it means that no time of a schedule is to come; None where one is, or where it has no times.
 
     It is a mistake in the file of a pipe that is enabled and was never due, and only odd with any other.
     """
-    row, now, schedule = room.states.get(definition.name), room.timetable.now(), definition.schedule
+    row, now, schedule = room.states.get(definition.name), room.now(), definition.schedule
     standing = _standing(room, definition)
     if not isinstance(standing, Never) or not standing.over:
         return None
@@ -132,13 +132,13 @@ def end_of_times(room: Pipes, definition: PipeDefinition) -> Problem | str | Non
     return definition.problem(key, f"{key}: {standing.why}", "write a time that will come, or `manual`")
 
 
-def _slower(room: Pipes, definition: PipeDefinition) -> str | None:
+def _slower(room: Executions, definition: PipeDefinition) -> str | None:
     """Return a warning when its runs take longer than its schedule leaves them."""
     average = room.states.average_seconds.get(definition.name)
-    return due.slower(definition.schedule, room.states.progress(definition.name), room.timetable.now(), average)
+    return due.slower(definition.schedule, room.states.progress(definition.name), room.now(), average)
 
 
-def _silence(room: Pipes, name: str) -> str | None:
+def _silence(room: Executions, name: str) -> str | None:
     """Say that the execution that runs has long said nothing."""
     running = room.running(name)
     seconds = 0.0 if running is None or not running.heard_at else room.clocks.boot() - running.heard_at
@@ -148,23 +148,18 @@ def _silence(room: Pipes, name: str) -> str | None:
     return f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it"
 
 
-def _standing(room: Pipes, definition: PipeDefinition) -> Decision:
+def _standing(room: Executions, definition: PipeDefinition) -> Decision:
     """Return what holds of a pipe: what the scheduler waits for, else what it would say now."""
     live = room.timetable.decision_on(definition)
     if isinstance(live, Wait):
         return live
     progress, limits = room.states.progress(definition.name), room.config.scheduler
-    return decide(definition.schedule, progress, room.timetable.now(), limits, run_on_enable=definition.run_on_enable)
+    return decide(definition.schedule, progress, room.now(), limits, run_on_enable=definition.run_on_enable)
 
 
-def _upcoming(room: Pipes, definition: PipeDefinition, count: int) -> tuple[float, ...]:
+def _upcoming(room: Executions, definition: PipeDefinition, count: int) -> tuple[float, ...]:
     standing, progress = _standing(room, definition), room.states.progress(definition.name)
-    return due.upcoming(definition.schedule, progress, room.timetable.now(), standing, count)
-
-
-def interval(room: Pipes, definition: PipeDefinition) -> float | None:
-    """Return the seconds between two runs of a pipe, where there is such a thing."""
-    return due.period(definition.schedule, room.states.progress(definition.name), room.timetable.now())
+    return due.upcoming(definition.schedule, progress, room.now(), standing, count)
 
 
 def _last_decision(row: PipeStateRow) -> LastDecision | None:
@@ -176,7 +171,7 @@ def _last_decision(row: PipeStateRow) -> LastDecision | None:
 # -- times to come -----------------------------------------------------------------------------------------------------
 
 
-def next_report(room: Pipes, declared: Declared, count: int) -> NextReport:
+def next_report(room: Executions, declared: Declared, count: int) -> NextReport:
     """Return when a pipe is due, and why."""
     shown, config = view(room, declared), room.config
     if isinstance(declared, BrokenPipe):
@@ -187,7 +182,7 @@ def next_report(room: Pipes, declared: Declared, count: int) -> NextReport:
         due.explain(
             declared.schedule,
             room.states.progress(declared.name),
-            room.timetable.now(),
+            room.now(),
             standing,
             count=count,
             average_seconds=shown.average_duration_seconds,
@@ -218,9 +213,9 @@ def next_report(room: Pipes, declared: Declared, count: int) -> NextReport:
     )
 
 
-def preview(room: Pipes, text: str, timezone: str | None, count: int) -> dict[str, Any]:
+def preview(room: Executions, text: str, timezone: str | None, count: int) -> dict[str, Any]:
     """Return what a schedule means, and when it would be due: JSON values; a bad one says why."""
-    limits, now = room.config.scheduler, room.timetable.now()
+    limits, now = room.config.scheduler, room.now()
     zone = timezone or room.config.default_timezone
     try:
         parsed = parse_schedule(text, timezone=zone, floor_seconds=limits.shortest_seconds)
@@ -243,7 +238,7 @@ def preview(room: Pipes, text: str, timezone: str | None, count: int) -> dict[st
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def lines(room: Pipes) -> tuple[GroupView, ...]:
+def lines(room: Executions) -> tuple[GroupView, ...]:
     """Return who runs and who waits, by group."""
 
     def views(numbers: list[int]) -> Any:

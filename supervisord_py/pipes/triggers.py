@@ -24,8 +24,8 @@ from supervisord_py.pipes.schedule import At, Calendar
 if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.due import Due
+    from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.models import PipeDefinition
-    from supervisord_py.pipes.room import Pipes
     from supervisord_py.pipes.run import Run
 
 _log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 class Triggers:
     """Starts pipes for the scheduler and for events."""
 
-    def __init__(self, room: Pipes) -> None:
+    def __init__(self, room: Executions) -> None:
         self._room = room
 
     async def due(self, pipe: str, due: Due) -> str | None:

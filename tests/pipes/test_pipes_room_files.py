@@ -66,7 +66,7 @@ async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does
         for name in ("gone", "off", "late", "kept"):
             rig.shell(name, "echo", "schedule: every 1h")
         await rig.room.upkeep.refresh()
-        rig.room.timetable.start()
+        rig.room.timetable.start(rig.room.triggers.due)
         await eventually(lambda: rig.room.health().queued == 4, "four in line")
         await rig.room.detach()
         await rig.put_down()

@@ -77,7 +77,7 @@ async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
 
 async def test_files_that_are_there_are_no_word_of_an_agent(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else one that is looked at first after a resume would never count as silent."""
-    monkeypatch.setattr("supervisord_py.pipes.run.LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr("supervisord_py.pipes.executions.LOOK_SECONDS", 1000.0)
     async with pipe_house(short_tmp) as rig:
         rig.shell("mute", "exec sleep 1000")
         rig.shell("well", "echo x; exec sleep 1000")
@@ -239,7 +239,7 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
 
         with monkeypatch.context() as patch:
             patch.setattr("supervisord_py.pipes.run.Run.look", broken)
-            patch.setattr("supervisord_py.pipes.run.LOOK_SECONDS", 0.02)
+            patch.setattr("supervisord_py.pipes.executions.LOOK_SECONDS", 0.02)
             done = await rig.run("p")
         assert (done.status, done.error_type, done.error_message) == (
             Status.FAILED,

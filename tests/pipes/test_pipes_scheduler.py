@@ -10,11 +10,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from supervisord_py.pipes.clocks import Clocks, ClockWatch
 from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.due import Decision, Due, Wait
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.schedule import Cron, Every, Manual, Schedule
-from supervisord_py.pipes.scheduler import Clocks, ClockWatch, Timetable
+from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.pipes.states import PipeStates
 
 if TYPE_CHECKING:
@@ -37,13 +38,15 @@ class Room:
         self.clocks = Clocks(lambda: self.wall, lambda: self.boottime, lambda: self.awake)
         unwritten: Any = SimpleNamespace(post=lambda _work: None)
         self.states = PipeStates(unwritten, self.clocks)
-        self.triggers = self
         self.pipes: dict[str, PipeDefinition] = {}
         self.runs: list[tuple[str, float]] = []
         self.broken: set[str] = set()
         self.refused: set[str] = set()
+        self.watch = ClockWatch(self.clocks)
+        self.now = self.watch.now
         room: Any = self
-        self.timetable = Timetable(room)
+        self.timetable = Timetable(room, lambda _pipe: False)
+        self.timetable._begin = self.due
 
     def add(self, name: str, schedule: Schedule) -> None:
         self.pipes[name] = PipeDefinition(name, HERE, HERE / "pipe.md", schedule, "as it is", "body")
@@ -56,9 +59,6 @@ class Room:
 
     def usable(self) -> Iterable[PipeDefinition]:
         return list(self.pipes.values())
-
-    def of_pipe(self, _name: str) -> tuple[()]:
-        return ()
 
     async def due(self, name: str, due: Due) -> str | None:
         if name in self.broken:

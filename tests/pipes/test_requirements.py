@@ -19,7 +19,7 @@ from pipe_rig import eventually, pipe_house, quick_watchers
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, preset, presets, settings
 from supervisord_py.api.pipes import execution_document
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
-from supervisord_py.pipes import output, retention, run
+from supervisord_py.pipes import executions, output, retention
 from supervisord_py.pipes.adapters import load_adapters
 from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
@@ -280,7 +280,7 @@ async def test_b5_a_connection_that_drops_ends_with_the_timeout(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was said until then is kept (fault 2 of the original: it threw it away)."""
-    monkeypatch.setattr(run, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
     async with pipe_house(short_tmp) as house:
         house.shell("b5", "echo half an answer; echo so far >&2; sleep 1000", "timeout: 900\nretries: 0")
         done = await house.overdue("b5", len("half an answer\nso far\n"))
@@ -303,7 +303,7 @@ async def test_c1_an_absent_folder_is_made(rig: PipeRig) -> None:
 
 async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither under the output nor under the ledger; health says so meanwhile, and the row says so afterwards."""
-    monkeypatch.setattr(run, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
     async with pipe_house(short_tmp) as house:
         fails = house.shell("c2", f"echo one; {UNTIL_GATE}; exit 1", "retries: 0", body="long " * 40_000)
         works = house.shell("c2-well", f"echo one; {UNTIL_GATE}; echo two", "retries: 0")

@@ -16,8 +16,8 @@ from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
 from supervisord_py.api.units import pipe_unit
 from supervisord_py.errors import BadRequestError, ConfigError, PxError, ShuttingDownError
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
+from supervisord_py.pipes import executions
 from supervisord_py.pipes import presets as preset_file
-from supervisord_py.pipes import run
 from supervisord_py.pipes.config import OutputLimits
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.process.model import ChildSpec
@@ -310,7 +310,7 @@ async def test_i3_a_store_that_is_being_written_is_read_again(tmp_path: Path, mo
 
 async def test_i4_a_blocked_agent_ends_with_the_timeout(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dialog of the system is a matter of graphical programs; its effect, a call that nobody answers, is this."""
-    monkeypatch.setattr(run, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
     async with pipe_house(short_tmp) as house:
         folder = house.shell("i4", "echo asking; read answer < question", "timeout: 900\nretries: 0")
         os.mkfifo(folder / "question")

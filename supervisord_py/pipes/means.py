@@ -1,0 +1,86 @@
+"""What every part of the room of pipes works with: ledger, settings, clocks, agents, what is declared and known."""
+
+from __future__ import annotations
+
+from datetime import UTC, tzinfo
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from supervisord_py.errors import ShuttingDownError
+from supervisord_py.pipes.catalog import PipeCatalog
+from supervisord_py.pipes.checks import PipeFaults
+from supervisord_py.pipes.clocks import ClockWatch
+from supervisord_py.pipes.models import PipeDefinition
+from supervisord_py.pipes.shelf import AgentShelf
+from supervisord_py.pipes.states import PipeStates
+from supervisord_py.process.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.pipes.clocks import Clocks
+    from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.process.events import EventStream
+    from supervisord_py.process.keeper_client import KeeperClient
+
+
+class Means:
+    """The means of one room of pipes.
+
+    Attributes:
+        is_ending: Nothing new is taken in.
+        now: Returns what the clocks show.
+        task: Does something in the background until the room ends; what it raises is logged.
+        definition: Returns what a pipe's file says; UnknownUnitError where there is none of that name.
+    """
+
+    def __init__(
+        self,
+        placement: KeeperClient,
+        ledger: Ledger,
+        events: EventStream,
+        config: PipesConfig,
+        environ: Mapping[str, str],
+        own: Mapping[str, str],
+        clocks: Clocks,
+    ) -> None:
+        self.placement = placement
+        self.ledger = ledger
+        self.events = events
+        self.config = config
+        self.own = own
+        self.clocks = clocks
+        self.is_ending = False
+        self.supervisor = Supervisor(placement, ledger, events)
+        self.states = PipeStates(ledger, self.clocks)
+        self.catalog = PipeCatalog(config.pipes_dir, config.file_bytes_max, default_agent=config.default_agent)
+        self.shelf = AgentShelf(config, placement, environ)
+        self.faults = PipeFaults(self.shelf, self.clocks)
+        self.watch = ClockWatch(self.clocks, self._zone)
+        self.now, self.task, self.definition = self.watch.now, self.supervisor.task, self.catalog.declared
+
+    def folder(self, execution: int) -> Path:
+        return self.config.executions_dir / str(execution)
+
+    def definition_of(self, pipe: str) -> PipeDefinition | None:
+        found = self.catalog.get(pipe)
+        return found if isinstance(found, PipeDefinition) else None
+
+    def usable(self) -> Iterator[PipeDefinition]:
+        return (each for each in self.catalog.all().values() if isinstance(each, PipeDefinition))
+
+    def say_of_pipe(self, event: str, pipe: str, *, cause: int | None = None, **facts: Any) -> None:
+        self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
+
+    def refuse_at_the_end(self) -> None:
+        """Raise ShuttingDownError once nothing new is taken in."""
+        if self.is_ending:
+            raise ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
+
+    def _zone(self) -> tzinfo:
+        try:
+            return ZoneInfo(self.config.default_timezone or self.shelf.zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            return UTC
