@@ -72,6 +72,10 @@ class Session(jupyter_session.Session):
         if cell is None:
             return
         for each in CELLS.streams.values():
+            if kind == "execute_reply":
+                each.end_lines(cell)
+            else:
+                each.put_line(cell)  # it comes before what this thread shows now
             each.publish()
         if kind != "execute_reply":
             cell.writer.message(kind, content)
