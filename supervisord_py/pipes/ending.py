@@ -34,17 +34,6 @@ if TYPE_CHECKING:
 
 DISK_TRIES = 4  # how often the rest of the output is tried against a disk that takes nothing, once the process is gone
 TAIL_BYTES = 64 * 1024  # so much of each stream is looked at for the reason of a failure
-REASONS = {
-    Cause.NOBODY: Reason.EXIT,
-    Cause.SETTLED: Reason.EXIT,
-    Cause.TIMEOUT: Reason.TIMEOUT,
-    Cause.SILENT: Reason.TIMEOUT,
-    Cause.CANCELLED: Reason.CANCELLED,
-    Cause.SHUTDOWN: Reason.SHUTDOWN,
-    Cause.INTERRUPTED: Reason.INTERRUPTED,
-    Cause.BUDGET: Reason.RUNTIME_LIMIT,
-    Cause.OUTPUT: Reason.RUNTIME_LIMIT,
-}
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
 _LIMITS = frozenset((Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT))
 CUT_OFF = frozenset((

@@ -113,7 +113,8 @@ class Executions(Means):
 
     def run_of(self, execution: Execution, definition: PipeDefinition | None = None, key: str | None = None) -> Run:
         """Return the run of a row; `key`: of the process that it has already."""
-        return Run(self, execution, definition or self.definition_of(execution.pipe_name), self.after, key)
+        definition = definition or self.definition_of(execution.pipe_name)
+        return Run(self, execution, definition, conclude, self.after, key)
 
     def push(self, run: Run) -> None:
         """Put an execution into the line; it is admitted at the next turn of the loop, with all that come now."""

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import structs
 
 from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Preset, Status
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,6 +64,19 @@ class Cause(StrEnum):
     INTERRUPTED = "interrupted"
     BUDGET = "budget"
     OUTPUT = "output"
+
+
+REASONS = {
+    Cause.NOBODY: Reason.EXIT,
+    Cause.SETTLED: Reason.EXIT,
+    Cause.TIMEOUT: Reason.TIMEOUT,
+    Cause.SILENT: Reason.TIMEOUT,
+    Cause.CANCELLED: Reason.CANCELLED,
+    Cause.SHUTDOWN: Reason.SHUTDOWN,
+    Cause.INTERRUPTED: Reason.INTERRUPTED,
+    Cause.BUDGET: Reason.RUNTIME_LIMIT,
+    Cause.OUTPUT: Reason.RUNTIME_LIMIT,
+}
 
 
 class ExitInfo(msgspec.Struct, frozen=True):

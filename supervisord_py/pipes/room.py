@@ -18,12 +18,11 @@ from supervisord_py.ledger import pipe_history
 from supervisord_py.pipes import retention, status
 from supervisord_py.pipes.clocks import Clocks
 from supervisord_py.pipes.driver import RunDriver
-from supervisord_py.pipes.ending import REASONS
 from supervisord_py.pipes.events import EventSources, check_published
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import again, build, check_by_hand, choose, enqueue, take_in
 from supervisord_py.pipes.models import BY_HAND, PipesHealth, usable
-from supervisord_py.pipes.outcome import Cause
+from supervisord_py.pipes.outcome import REASONS, Cause
 from supervisord_py.pipes.pipe_files import PipeFiles
 from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.triggers import Triggers

@@ -31,10 +31,10 @@ from supervisord_py.ledger.pipe_executions import (
 )
 from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.ledger.table import together
-from supervisord_py.pipes import ending, output
+from supervisord_py.pipes import output
 from supervisord_py.pipes.clocks import whole_ms
 from supervisord_py.pipes.launch import RunTerms, recall_secrets, remove_private
-from supervisord_py.pipes.outcome import Cause, ceiling_exceeded
+from supervisord_py.pipes.outcome import REASONS, Cause, ceiling_exceeded
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, Copier
 from supervisord_py.process.instance import Instance
 
@@ -81,12 +81,14 @@ class Run(Instance):
         room: Means,
         execution: Execution,
         definition: PipeDefinition | None,
+        conclude: Callable[[Run], Awaitable[Operation | None]],
         after: Callable[[Run], Awaitable[None]],
         key: str | None = None,
     ) -> None:
         super().__init__(key or room.placement.new_key(), execution.unit)
         loop = asyncio.get_running_loop()
         self.room = room
+        self._conclude = conclude  # decides how it ended; returns what writes that down
         self._after = after  # does what follows from its end
         self.execution = execution
         self.id = execution.id
@@ -203,7 +205,7 @@ class Run(Instance):
         return together(change_open(self.id, **known), super().spawned(child))
 
     async def ended(self) -> Operation:
-        return together(await ending.conclude(self), await super().ended())
+        return together(await self._conclude(self), await super().ended())
 
     async def finish(self) -> None:
         """Be what its row says now, remove what it must not leave, and do what follows from its end."""
@@ -279,13 +281,13 @@ class Run(Instance):
         """End what is there of it; returns when nothing is left, or what survives is named."""
         supervisor = self.room.supervisor
         if self.cause is not Cause.NOBODY:
-            self.wanted = ending.REASONS[self.cause]
+            self.wanted = REASONS[self.cause]
         stopping = supervisor.task(supervisor.stop(driver, self, self.wanted))
         stopped = asyncio.ensure_future(self.stopped.wait())  # a stop that breaks may never set it
         await asyncio.wait((stopping, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if self.report is not None and self.report.survivors and not self.final:
-            await self.room.ledger.write(together(await ending.conclude(self)))
+            await self.room.ledger.write(together(await self._conclude(self)))
             await self.finish()
         else:
             await asyncio.wait([stopping])
