@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from pxctl import output
+from pxctl.client import Client
 from pxctl.failures import Document, Exit, Failure, Silent, usage
 from pxctl.invocation import Invocation
 
@@ -106,6 +107,20 @@ def timeout_option(help_text: str = "Give up waiting after S seconds (exit 7).")
 
 no_wait_option = click.option("--no-wait", is_flag=True, help="Return once it is under way.")
 no_autostart_option = click.option("--no-autostart", is_flag=True, help="Do not start the daemon when it is not there.")
+
+
+def waking_client(invocation: Invocation, no_autostart: bool) -> Client:
+    """Return a client that starts the daemon where nobody answers, unless that is turned off."""
+    if no_autostart or invocation.env.get("PX_AUTOSTART", "1").strip().lower() in {"0", "false", "no", "off"}:
+        return invocation.client()
+
+    def wake() -> None:
+        from pxctl.daemon_process import START_SECONDS, start_daemon  # which few calls need
+
+        invocation.notice("pxctl: starting pxd …")
+        start_daemon(invocation, START_SECONDS)
+
+    return invocation.client(wake)
 
 
 def source_of(text: str) -> str:

@@ -52,19 +52,6 @@ class Invocation:
     def client(self, wake: Callable[[], None] | None = None) -> Client:
         return Client(self.socket_path, wake, lambda: self.spinner("pxd", "waiting for its answer…"))
 
-    def waking_client(self, no_autostart: bool) -> Client:
-        """Return a client that starts the daemon where nobody answers, unless that is turned off."""
-        if no_autostart or self.env.get("PX_AUTOSTART", "1").strip().lower() in {"0", "false", "no", "off"}:
-            return self.client()
-
-        def wake() -> None:
-            from pxctl.daemon_process import START_SECONDS, start_daemon
-
-            self.notice("pxctl: starting pxd …")
-            start_daemon(self, START_SECONDS)
-
-        return self.client(wake)
-
     # -- stdout
 
     def paint(self, text: str, style: str | None) -> str:

@@ -5,11 +5,22 @@ The three ways to listen (CONTRACT §5):
 - *handover*: descriptor 3 is the tool's listening socket, and the shim puts it in the place of the tool's own bind;
 - *fd*: descriptor 3 is the same socket, announced as LISTEN_FDS=1 (sd_listen_fds(3));
 - *port*: the tool binds by itself; its listener is checked once.
+
+It is ready as soon as one of these says so; an early exit ends the wait at once:
+
+- READY=1 on the instance's NOTIFY_SOCKET, said by the tool itself (sd_notify(3)).
+- An answer to `GET /healthz`: 200. A 5xx means not yet, and it is asked again. Any other answer is that of a tool
+  without the path (404): it accepts, so it is ready. Where the tool binds by itself, the listener that answers must
+  belong to the child's tree.
+
+Where the listening socket is ours (handover, fd), the question waits in its backlog until the tool accepts; a port is
+tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from functools import partial
 from pathlib import Path
@@ -19,14 +30,15 @@ import msgspec
 
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import PxError
-from supervisord_py.process.instance import Instance
+from supervisord_py.process.instance import End, Instance
+from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason, ResourceLimit
 from supervisord_py.process.zygote_pool import Recipe
 from supervisord_py.tools import failures
 from supervisord_py.tools.environment import build_environment, find_interpreter, start_failed
 from supervisord_py.tools.listeners import Listeners, free_port, no_socket
 from supervisord_py.tools.manifest import ListenMode, ToolSpec
-from supervisord_py.tools.readiness import NotifySocket, notify_path, until_ready
+from supervisord_py.tools.readiness import NotifySocket, ask_healthz, is_listener_of, listening_of, notify_path
 from supervisord_py.tools.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -38,7 +50,6 @@ if TYPE_CHECKING:
     from supervisord_py.process.supervisor import Supervisor
     from supervisord_py.process.zygote_pool import ZygotePool
     from supervisord_py.tools.catalog import Catalog
-    from supervisord_py.tools.proxy import Run
 
 
 class ToolsConfig(msgspec.Struct, frozen=True):
@@ -54,6 +65,11 @@ SHIM = Path(__file__).with_name("shim.py")
 HANDED_FD = 3
 LISTEN_BACKLOG = 128
 _CPU_SLACK_SECONDS = 2
+FIRST_DELAY = 0.002
+DELAY_GROWTH = 1.3
+LONGEST_DELAY = 0.05
+_QUESTION_SECONDS = 5.0
+_IN_USE = re.compile(r"(?i)address already in use|EADDRINUSE")
 _LET_GO_IDLE = frozenset({Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACED})
 """Ends of instances that nobody used: what waits in the backlog came since, and is for the next one."""
 
@@ -64,7 +80,7 @@ class ToolInstance(Instance):
     Attributes:
         spec: The declaration that it was started from, or the present one when it was adopted.
         serial: Its number in the pool; 0 for one that is only tried out.
-        runs: Those that it works on.
+        interrupts: Each breaks off one of the runs that it works on.
         cold_start_ms: From the decision to ready.
         fork: Has a zygote fork it, if there is one.
         is_asked: We ask it for its schema: that connection may still wait in the backlog when it ends.
@@ -83,7 +99,7 @@ class ToolInstance(Instance):
         """Make it; without a spec it is what is left of a tool that is gone, and is only stopped."""
         super().__init__(key, unit)
         self.serial = serial
-        self.runs: set[Run] = set()
+        self.interrupts: set[Callable[[PxError], None]] = set()
         self.is_declared = spec is not None
         if spec is not None:
             self.spec = spec
@@ -255,11 +271,11 @@ class ToolDriver:
 
     def interrupt(self, instance: ToolInstance) -> None:
         """Tell the runs on it how it ended, or why it is about to."""
-        for run in tuple(instance.runs):
+        for interrupt in tuple(instance.interrupts):
             if instance.end is not None:
-                run.interrupt(failures.died_during_run(instance.spec, instance.end, instance.error))
+                interrupt(failures.died_during_run(instance.spec, instance.end, instance.error))
             elif instance.wanted is not None:
-                run.interrupt(failures.stopped_during_run(instance.spec, instance.wanted))
+                interrupt(failures.stopped_during_run(instance.spec, instance.wanted))
 
     async def release(self, instance: ToolInstance) -> None:
         """Give its sockets back."""
@@ -275,6 +291,61 @@ class ToolDriver:
             instance.notify.close()
         if instance.upstream is not None:
             await instance.upstream.close()
+
+
+async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: NotifySocket, seconds: float) -> None:
+    """Wait until an instance may take work.
+
+    Raises StartFailedError, ReadinessTimeoutError, ResourceLimitError: why it does not, with evidence.
+    """
+    spec, port, answers = instance.spec, instance.port, list[int | None]()
+    exited = asyncio.ensure_future(supervisor.wait(instance))
+    healthy = asyncio.ensure_future(_until_healthy(supervisor, instance, answers))
+    contestants: tuple[asyncio.Future[Any], ...] = (exited, healthy, asyncio.ensure_future(notify.is_ready.wait()))
+    try:
+        done, _ = await asyncio.wait(contestants, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in contestants:
+            each.cancel()
+        await asyncio.gather(*contestants, return_exceptions=True)
+    if exited in done:
+        record = exited.result()
+        words = await supervisor.last_words(instance)
+        if spec.listen is ListenMode.PORT and _IN_USE.search(words):
+            raise failures.port_taken(spec, port)
+        reason = outcome(record, instance.wanted, ready=False, cpu_limit_seconds=spec.limits.cpu_seconds)
+        raise failures.early_exit(spec, End(reason, record, words))
+    if not done:
+        instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
+        listening, tail = await asyncio.to_thread(listening_of, instance.pid or 0), await supervisor.tail(instance)
+        raise failures.not_ready(spec, port, listening, answers[-1] if answers else None, notify.status, tail)
+    if healthy in done:
+        healthy.result()
+
+
+async def _until_healthy(supervisor: Supervisor, instance: ToolInstance, answers: list[int | None]) -> None:
+    """Ask for `/healthz` until the answer counts; raises StartFailedError: the port is somebody else's."""
+    spec, port, delay = instance.spec, instance.port, FIRST_DELAY
+    owns_port = spec.listen is ListenMode.PORT
+    while True:
+        answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.
+        supervisor.task(ask_healthz(port, answered))
+        try:
+            # In a backlog of ours a question may wait for as long as the tool loads.
+            async with asyncio.timeout(_QUESTION_SECONDS if owns_port else None):
+                answer = await answered
+        except (OSError, TimeoutError):
+            pass  # nobody listens yet, or the tool has shut the shared socket down; its exit will tell
+        else:
+            if owns_port and not await asyncio.to_thread(is_listener_of, instance.pid or 0, port):
+                raise failures.port_taken(spec, port)
+            answers[:] = [answer]
+            # 501 is what http.server with `do_POST` only says: it has no such path either.
+            if answer is not None and (answer < 500 or answer == 501):
+                return
+        await asyncio.sleep(delay)
+        delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
 
 
 def recipe_of(spec: ToolSpec, child: ChildSpec) -> Recipe | None:

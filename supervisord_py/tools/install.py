@@ -40,7 +40,7 @@ TEMPLATES = EXAMPLES.with_name("templates")
 _LEFT_BEHIND = (".venv.*", "__pycache__", ".git")  # not copied from the top of the folder: these are not the tool
 
 
-class DiskError(PxError):
+class ToolsDiskError(PxError):
     """The tools directory cannot be written."""
 
     kind = "disk"
@@ -67,7 +67,7 @@ class Added(NamedTuple):
 def placed(folder: Path) -> Iterator[Path]:
     """Give a path of the same last name that does not exist yet; what is put there becomes `folder` at the end.
 
-    Raises ConflictError: `folder` is there, or has come to exist meanwhile; DiskError: the directory cannot be
+    Raises ConflictError: `folder` is there, or has come to exist meanwhile; ToolsDiskError: the directory cannot be
     written.
     """
     unit, name = f"tool:{folder.name}", folder.name
@@ -85,7 +85,9 @@ def placed(folder: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise ConflictError(f"{folder} is there already", hint=hint, unit=unit) from None
-        raise DiskError(f"cannot write {folder}: {error.strerror or error}", hint="pxctl doctor", unit=unit) from None
+        raise ToolsDiskError(
+            f"cannot write {folder}: {error.strerror or error}", hint="pxctl doctor", unit=unit
+        ) from None
     finally:
         shutil.rmtree(nest, ignore_errors=True)
 
@@ -94,7 +96,7 @@ def new_tool(tools_dir: Path, name: str, template: Template = Template.STDLIB) -
     """Write a new tool with its test request and return its folder.
 
     Raises BadRequestError: the name cannot be a tool's; ConflictError: there is something of that name already;
-    DiskError: it cannot be written.
+    ToolsDiskError: it cannot be written.
     """
     _check_name(name)
     folder = tools_dir / name
@@ -136,7 +138,7 @@ def add_tool(
         UnknownUnitError: There is no such example.
         ConflictError: There is a tool of that name.
         ConfigError: The tool is broken; nothing was added.
-        DiskError: The copy failed; nothing was added.
+        ToolsDiskError: The copy failed; nothing was added.
     """
     origin = _origin(source, examples_dir)
     try:
@@ -216,7 +218,7 @@ def remove_tool(catalog: Catalog, name: str, tools_dir: Path, *, anywhere: bool 
     """Delete a tool's folder and return where it was. The caller has made sure that it does not run.
 
     Raises UnknownUnitError: there is no such tool; ConflictError: it lies outside `tools_dir`, and that is all it
-    may lie in; DiskError: it cannot be deleted.
+    may lie in; ToolsDiskError: it cannot be deleted.
     """
     folder, unit = catalog.entry(name).folder, f"tool:{name}"
     if not anywhere and folder.parent != tools_dir.absolute():
@@ -230,6 +232,6 @@ def remove_tool(catalog: Catalog, name: str, tools_dir: Path, *, anywhere: bool 
             folder.rename(doomed)
             shutil.rmtree(doomed)
     except OSError as error:
-        raise DiskError(f"cannot remove {folder}: {error.strerror or error}", unit=unit) from None
+        raise ToolsDiskError(f"cannot remove {folder}: {error.strerror or error}", unit=unit) from None
     catalog.refresh()
     return folder

@@ -28,6 +28,7 @@ from supervisord_py.config.documents import (
     type_name,
 )
 from supervisord_py.config.settings import ToolsSettings
+from supervisord_py.errors import InvalidInputError
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
 from supervisord_py.tools.pixie import (
     YEAR,
@@ -38,12 +39,13 @@ from supervisord_py.tools.pixie import (
     WarmKeep,
     Word,
     answer_schema,
+    fill_defaults,
     incoherences,
     input_schema,
     read_traits,
     without_nulls,
 )
-from supervisord_py.tools.schema import compile_schema, schema_problems
+from supervisord_py.tools.schema import compile_schema, schema_problems, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -183,6 +185,25 @@ class ToolSpec(OwnKeys, frozen=True, kw_only=True):
         if self.memory_limit is MemoryMode.ADDRESS_SPACE and self.max_memory_mb:
             asked.append(self.max_memory_mb)
         return min(asked) * MEBIBYTE if asked else None
+
+
+def check_input(spec: ToolSpec, value: Any) -> None:
+    """Check the input of one run, as parsed from JSON, before anything is spawned.
+
+    Raises InvalidInputError: with `errors=[{pointer, message}]`, one for each place that does not fit.
+    """
+    if spec.pixie is not None:
+        value = fill_defaults(spec.pixie, value)
+    elif spec.validator.is_valid(value):
+        return
+    if found := violations(spec.validator, value, spec.input_schema):
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise InvalidInputError(
+            f"input of {spec.unit}: {found[0].pointer or 'the input'} {found[0].message}{more}",
+            hint=f"pxctl tools show {spec.name}",
+            unit=spec.unit,
+            errors=[{"pointer": each.pointer, "message": each.message} for each in found],
+        )
 
 
 def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:

@@ -21,14 +21,13 @@ from msgspec import Meta, Struct
 from supervisord_py.config.documents import convert, did_you_mean, type_name
 from supervisord_py.errors import BadRequestError
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
-from supervisord_py.tools.schema import compile_schema, fill_defaults, schema_problems, violations
+from supervisord_py.tools.schema import compile_schema, schema_problems, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from supervisord_py.config.documents import Document, Pointer, Problem
-    from supervisord_py.tools.manifest import ToolSpec
 
 YEAR = 366 * 86400
 Word = Annotated[str, Meta(min_length=1, max_length=65536, pattern=r"^[^\0]*$")]
@@ -399,34 +398,45 @@ class PixieCall(NamedTuple):
     artefacts_dir: Path
 
 
-def pixie_call(spec: ToolSpec, inputs: Mapping[str, Any], run_id: str, artefacts_root: Path) -> PixieCall:
+def fill_defaults(traits: PixieTraits, value: Any) -> Any:
+    """Return an input with its defaults filled in. Pixie's own body, `{run_id, inputs}`, is taken as well."""
+    if not isinstance(value, dict):
+        return value
+    declared = {each.key: each for each in traits.inputs}
+    inputs = value.get("inputs")
+    if isinstance(inputs, dict) and "inputs" not in declared and value.keys() <= {"run_id", "inputs", "_pixie"}:
+        value = inputs
+    return {**{key: each.default for key, each in declared.items() if each.default is not None}, **value}
+
+
+def pixie_call(
+    traits: PixieTraits, tool: str, inputs: Mapping[str, Any], run_id: str, artefacts_root: Path
+) -> PixieCall:
     """Build the request of one run: `{run_id, inputs, <each input again>, _pixie}`, or a form.
 
     The flat copy of the inputs serves older tools. With `input_transport: multipart` every input becomes a form field;
     files, images and audio, which come as data URLs, become file parts.
 
     Args:
-        spec: A tool of this dialect.
         inputs: The inputs as the caller gave them, already checked; defaults are filled in here.
         run_id: Ours.
         artefacts_root: `artefacts_root/<tool>/<run_id>` becomes the run's directory.
 
     Raises BadRequestError: the inputs cannot be told as JSON.
     """
-    assert spec.pixie is not None
-    directory = artefacts_root / spec.name / run_id
-    filled = fill_defaults(spec, inputs)
+    directory = artefacts_root / tool / run_id
+    filled = fill_defaults(traits, inputs)
     own = {"run_id": run_id, "_pixie": {"run_id": run_id, "artefacts_dir": str(directory)}}
     headers = {"X-Pixie-Run-Id": run_id, "X-Pixie-Artefacts-Dir": str(directory)}
     try:
-        if spec.pixie.input_transport is InputTransport.MULTIPART:
-            files = {each.key for each in spec.pixie.inputs if each.type in FILE_TYPES}
+        if traits.input_transport is InputTransport.MULTIPART:
+            files = {each.key for each in traits.inputs if each.type in FILE_TYPES}
             form = _form({**filled, **own}, files)
             return PixieCall(form, {**headers, "Content-Type": form.headers["Content-Type"]}, directory)
         body = _json({**filled, "inputs": filled, **own})
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise BadRequestError(f"The input for {spec.unit} cannot be passed on: {why}.", unit=spec.unit) from error
+        raise BadRequestError(f"The input for tool:{tool} cannot be passed on: {why}.", unit=f"tool:{tool}") from error
     return PixieCall(body, {**headers, "Content-Type": "application/json"}, directory)
 
 

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-import time
 import uuid
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,8 +36,8 @@ from supervisord_py.process.host import SHORT, is_dead
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 from supervisord_py.tools import failures
+from supervisord_py.tools.manifest import check_input
 from supervisord_py.tools.pixie import pixie_call
-from supervisord_py.tools.schema import check_input
 from supervisord_py.tools.upstream import read_up_to
 
 if TYPE_CHECKING:
@@ -189,13 +188,13 @@ def _refuse_constant(text: str) -> float:
 
 
 @contextlib.asynccontextmanager
-async def start_run(tools: Tools, spec: ToolSpec, request: RunRequest) -> AsyncIterator[Run]:
+async def start_run(tools: Tools, spec: ToolSpec, request: RunRequest) -> AsyncIterator[ToolRun]:
     """Run a tool; the context is open for as long as its answer is read.
 
     Raises:
         PxError: Of any kind, before the context opens. Afterwards out of the chunks of a streamed answer.
     """
-    run, granted = Run(tools, spec, request), None
+    run, granted = ToolRun(tools, spec, request), None
     error: BaseException | None = None
     try:
         if request.content_type is None:
@@ -205,7 +204,7 @@ async def start_run(tools: Tools, spec: ToolSpec, request: RunRequest) -> AsyncI
                 check_input(spec, request.value)
         granted = await tools.acquire(spec, request.timeout_seconds, request.keep_alive)
         run.instance, run.cold_start_ms = granted.instance, granted.cold_start_ms
-        run.instance.runs.add(run)
+        run.instance.interrupts.add(run.interrupt)
         if run.instance.spec.max_runtime_seconds > 0:
             run.timers.append(run.loop.call_later(run.instance.spec.max_runtime_seconds, run.exceed_runtime))
         if request.timeout_seconds is not None:
@@ -225,17 +224,24 @@ async def start_run(tools: Tools, spec: ToolSpec, request: RunRequest) -> AsyncI
         if run.response is not None:
             run.response.close()  # unless it was read to its end: then its connection is back in the pool
         if granted is not None:
-            granted.instance.runs.discard(run)
+            granted.instance.interrupts.discard(run.interrupt)
             tools.release(granted)
-        tools.runs.end(run, error)
+        tools.runs.end(
+            run.row,
+            error,
+            status=run.status or None,
+            seconds=run.loop.time() - run.begun,
+            cold_start_ms=run.cold_start_ms,
+            instance=run.instance,
+        )
 
 
-class Run:
+class ToolRun:
     """One run. `interrupt` from outside raises its error inside, at the next await.
 
     Attributes:
         id: Given to the tool and to the client.
-        row: Its id in the ledger.
+        row: Its beginning in the ledger.
         status, headers: Of the tool's answer, once it has begun; 0 before.
         body: The answer where it is complete and sound; else `chunks`, which raise where it breaks off.
         cold_start_ms: None unless it waited for a start.
@@ -248,8 +254,7 @@ class Run:
         self.request = request
         self.loop = asyncio.get_running_loop()
         self.begun = self.loop.time()
-        self.begun_at = time.time()
-        self.row = tools.runs.begin(self)
+        self.row = tools.runs.begin(spec.unit, request.request_id)
         self.instance: ToolInstance | None = None
         self.cold_start_ms: int | None = None
         self.status = 0
@@ -307,9 +312,8 @@ class Run:
             with contextlib.suppress(TimeoutError):  # it was asked, and did not end: its tree is stopped
                 async with asyncio.timeout(CANCEL_SECONDS):
                     await self.over.wait()
-        for other in tuple(instance.runs):
-            if other is not self:
-                other.interrupt(failures.collateral(instance.spec))
+        for interrupt in instance.interrupts - {self.interrupt}:
+            interrupt(failures.collateral(instance.spec))
         self._break_off()
         self._tools.died(instance)
 
@@ -345,7 +349,7 @@ class Run:
         root, asked = self._tools.config.data_dir, {**headers}
         body: bytes | AsyncIterable[bytes] | aiohttp.Payload = self.request.body
         if self.request.content_type is None:
-            pixie = pixie_call(self.spec, self.request.value, self.id, root)
+            pixie = pixie_call(self.spec.pixie, self.spec.name, self.request.value, self.id, root)
             body, headers = pixie.body, {**headers, **pixie.headers}
         await asyncio.to_thread(make_room, root / self.spec.name, self.id, self.spec.pixie.retain_runs)
         for of_the_body in ("Content-Type", "Content-Length"):
@@ -440,7 +444,7 @@ class Run:
     async def _stderr(self) -> str:
         """Return what the instance has written to stderr since the run began."""
         assert self.instance is not None
-        return await self._tools.supervisor.tail(self.instance, since=self.begun_at)
+        return await self._tools.supervisor.tail(self.instance, since=self.row.started_at)
 
 
 def _what_broke(error: Exception) -> str:

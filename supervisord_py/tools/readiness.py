@@ -1,12 +1,6 @@
-"""Readiness, when a starting tool may take work: whatever says so first; an early exit ends the wait at once.
+"""What a starting tool is seen to be ready by (`driver.until_ready`).
 
-- READY=1 on the instance's NOTIFY_SOCKET, said by the tool itself (sd_notify(3)).
-- An answer to `GET /healthz`: 200. A 5xx means not yet, and it is asked again. Any other answer is that of a tool
-  without the path (404): it accepts, so it is ready. Where the tool binds by itself, the listener that answers must
-  belong to the child's tree.
-
-Where the listening socket is ours (handover, fd), the question waits in its backlog until the tool accepts; a port is
-tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms.
+Its notification socket, the question for `/healthz`, and who listens where.
 """
 
 from __future__ import annotations
@@ -15,30 +9,16 @@ import asyncio
 import contextlib
 import re
 import socket
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from supervisord_py.process.instance import End
-from supervisord_py.process.lifecycle import outcome
-from supervisord_py.process.model import Reason
-from supervisord_py.tools import failures
-from supervisord_py.tools.manifest import ListenMode
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from supervisord_py.process.supervisor import Supervisor
-    from supervisord_py.tools.driver import ToolInstance
-
-FIRST_DELAY = 0.002
-DELAY_GROWTH = 1.3
-LONGEST_DELAY = 0.05
-_QUESTION_SECONDS = 5.0
 _ANSWER_SECONDS = 1.0
 _ANSWER_BYTES = 65536
 _MESSAGE_BYTES = 128 * 1024
 _MODULE = re.compile(r"[\w.]+")
-_IN_USE = re.compile(r"(?i)address already in use|EADDRINUSE")
 _LOCAL = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104  # recognised, not bound
 
 
@@ -92,61 +72,6 @@ class NotifySocket:
 def notify_path(run_dir: Path, key: str) -> Path:
     """Return where the notification socket of an instance lies; short, because sun_path holds 104 bytes at least."""
     return run_dir / "n" / key.rpartition(".")[2]
-
-
-async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: NotifySocket, seconds: float) -> None:
-    """Wait until an instance may take work.
-
-    Raises StartFailedError, ReadinessTimeoutError, ResourceLimitError: why it does not, with evidence.
-    """
-    spec, port, answers = instance.spec, instance.port, list[int | None]()
-    exited = asyncio.ensure_future(supervisor.wait(instance))
-    healthy = asyncio.ensure_future(_until_healthy(supervisor, instance, answers))
-    contestants: tuple[asyncio.Future[Any], ...] = (exited, healthy, asyncio.ensure_future(notify.is_ready.wait()))
-    try:
-        done, _ = await asyncio.wait(contestants, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in contestants:
-            each.cancel()
-        await asyncio.gather(*contestants, return_exceptions=True)
-    if exited in done:
-        record = exited.result()
-        words = await supervisor.last_words(instance)
-        if spec.listen is ListenMode.PORT and _IN_USE.search(words):
-            raise failures.port_taken(spec, port)
-        reason = outcome(record, instance.wanted, ready=False, cpu_limit_seconds=spec.limits.cpu_seconds)
-        raise failures.early_exit(spec, End(reason, record, words))
-    if not done:
-        instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
-        listening, tail = await asyncio.to_thread(listening_of, instance.pid or 0), await supervisor.tail(instance)
-        raise failures.not_ready(spec, port, listening, answers[-1] if answers else None, notify.status, tail)
-    if healthy in done:
-        healthy.result()
-
-
-async def _until_healthy(supervisor: Supervisor, instance: ToolInstance, answers: list[int | None]) -> None:
-    """Ask for `/healthz` until the answer counts; raises StartFailedError: the port is somebody else's."""
-    spec, port, delay = instance.spec, instance.port, FIRST_DELAY
-    owns_port = spec.listen is ListenMode.PORT
-    while True:
-        answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.
-        supervisor.task(ask_healthz(port, answered))
-        try:
-            # In a backlog of ours a question may wait for as long as the tool loads.
-            async with asyncio.timeout(_QUESTION_SECONDS if owns_port else None):
-                answer = await answered
-        except (OSError, TimeoutError):
-            pass  # nobody listens yet, or the tool has shut the shared socket down; its exit will tell
-        else:
-            if owns_port and not await asyncio.to_thread(is_listener_of, instance.pid or 0, port):
-                raise failures.port_taken(spec, port)
-            answers[:] = [answer]
-            # 501 is what http.server with `do_POST` only says: it has no such path either.
-            if answer is not None and (answer < 500 or answer == 501):
-                return
-        await asyncio.sleep(delay)
-        delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
 
 
 async def ask_healthz(port: int, answered: asyncio.Future[int | None]) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisord_py.config.documents import DocumentError, read_document
 from supervisord_py.errors import InvalidInputError
+from supervisord_py.tools.manifest import check_input
 from supervisord_py.tools.pixie import Layout
-from supervisord_py.tools.schema import check_input
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

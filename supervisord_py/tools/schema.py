@@ -12,7 +12,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisord_py.config.documents import did_you_mean, pointer, type_name
-from supervisord_py.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from jsonschema_rs import Draft202012Validator, ValidationError
 
     from supervisord_py.config.documents import Pointer
-    from supervisord_py.tools.manifest import ToolSpec
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_VIOLATIONS = 100
@@ -89,39 +87,6 @@ def _references(schema: Any, path: Pointer) -> Iterator[tuple[Pointer, str]]:
         if key == "$ref" and isinstance(value, str) and value not in {"", "#"}:
             yield (*path, key), value
         yield from _references(value, (*path, key))
-
-
-def check_input(spec: ToolSpec, value: Any) -> None:
-    """Check the input of one run, as parsed from JSON, before anything is spawned.
-
-    Raises InvalidInputError: with `errors=[{pointer, message}]`, one for each place that does not fit.
-    """
-    if spec.pixie is not None:
-        value = fill_defaults(spec, value)
-    elif spec.validator.is_valid(value):
-        return
-    if found := violations(spec.validator, value, spec.input_schema):
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise InvalidInputError(
-            f"input of {spec.unit}: {found[0].pointer or 'the input'} {found[0].message}{more}",
-            hint=f"pxctl tools show {spec.name}",
-            unit=spec.unit,
-            errors=[{"pointer": each.pointer, "message": each.message} for each in found],
-        )
-
-
-def fill_defaults(spec: ToolSpec, value: Any) -> Any:
-    """Return the input of a Pixie tool with its defaults filled in; that of a plain tool as it came.
-
-    Pixie's own body, `{run_id, inputs}`, is taken as well.
-    """
-    if spec.pixie is None or not isinstance(value, dict):
-        return value
-    declared = {each.key: each for each in spec.pixie.inputs}
-    inputs = value.get("inputs")
-    if isinstance(inputs, dict) and "inputs" not in declared and value.keys() <= {"run_id", "inputs", "_pixie"}:
-        value = inputs
-    return {**{key: each.default for key, each in declared.items() if each.default is not None}, **value}
 
 
 def violations(validator: Draft202012Validator, value: Any, schema: Any = None) -> list[Violation]:

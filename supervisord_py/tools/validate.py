@@ -62,7 +62,7 @@ _DISTRIBUTION = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(.*)
 _COHERENCE = frozenset({"input", "inputs", "output", "outputs", "secrets"})
 
 
-class Check(NamedTuple):
+class ToolCheck(NamedTuple):
     """How a check came out: a line for people, and details of several lines where there are any."""
 
     status: str
@@ -85,7 +85,7 @@ async def validate_tool(tools: Tools, folder: Path, now: datetime) -> dict[str, 
     elif all(check.status != FAIL for check in checks.values()):
         trial = _Trial(tools, spec, now)
         await trial.run(checks)
-    ordered = {name: checks.get(name, Check(SKIP, why)) for name in NAMES}
+    ordered = {name: checks.get(name, ToolCheck(SKIP, why)) for name in NAMES}
     found = {check.status for check in ordered.values()}
     return {
         "schema": "px.validation/1",
@@ -104,7 +104,7 @@ async def validate_tool(tools: Tools, folder: Path, now: datetime) -> dict[str, 
 # -- checks 1 to 5: what can be said without starting anything ---------------------------------------------------
 
 
-def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None, dict[str, Check]]:
+def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None, dict[str, ToolCheck]]:
     """Run checks 1 to 5; the spec is None when the tool cannot be loaded."""
     try:
         spec = load_tool(folder, settings)
@@ -112,23 +112,23 @@ def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None,
         return None, _broken(error.extra.get("errors", []))
     started = " ".join(spec.command) if spec.command else spec.entrypoint
     checks = {
-        "folder_structure": Check(PASS, f"tool.json and what it starts ({started}) are there"),
-        "tool_json_parses": Check(PASS, f"tool.json is sound, dialect {spec.dialect.value}"),
-        "schemas_coherent": Check(PASS, "input and output are sound schemas"),
+        "folder_structure": ToolCheck(PASS, f"tool.json and what it starts ({started}) are there"),
+        "tool_json_parses": ToolCheck(PASS, f"tool.json is sound, dialect {spec.dialect.value}"),
+        "schemas_coherent": ToolCheck(PASS, "input and output are sound schemas"),
         "pyproject_ok": check_pyproject(spec),
         "venv_functional": check_start(spec, settings.python),
     }
     if spec.pixie is not None and not (folder / "pyproject.toml").is_file():
-        checks["folder_structure"] = Check(WARN, "there is no pyproject.toml; Pixie itself would refuse the tool")
+        checks["folder_structure"] = ToolCheck(WARN, "there is no pyproject.toml; Pixie itself would refuse the tool")
     found = incoherences(spec.pixie) if spec.pixie is not None else []
     if said := found or spec.warnings:
-        checks["schemas_coherent"] = Check(FAIL if found else WARN, said[0], "\n".join(said))
+        checks["schemas_coherent"] = ToolCheck(FAIL if found else WARN, said[0], "\n".join(said))
     return spec, checks
 
 
-def _broken(errors: list[dict[str, Any]]) -> dict[str, Check]:
+def _broken(errors: list[dict[str, Any]]) -> dict[str, ToolCheck]:
     """Sort the problems of a tool that cannot be loaded to the checks that they belong to."""
-    checks: dict[str, Check] = {}
+    checks: dict[str, ToolCheck] = {}
     for error in errors:
         file, member = Path(error["file"]).name, error["pointer"].split("/")[1:2]
         name = "schemas_coherent" if member and member[0] in _COHERENCE else "tool_json_parses"
@@ -136,45 +136,45 @@ def _broken(errors: list[dict[str, Any]]) -> dict[str, Check]:
             name = "folder_structure"
         said = f"{Problem(**{**error, 'file': file}).where()}: {error['message']}"
         known = checks.get(name)
-        checks[name] = Check(FAIL, known.message if known else said, f"{known.details}\n{said}" if known else said)
+        checks[name] = ToolCheck(FAIL, known.message if known else said, f"{known.details}\n{said}" if known else said)
     for name in NAMES[: 2 if "schemas_coherent" in checks else 1]:
-        checks.setdefault(name, Check(PASS, "nothing to complain of"))
+        checks.setdefault(name, ToolCheck(PASS, "nothing to complain of"))
     return checks
 
 
-def check_pyproject(spec: ToolSpec) -> Check:
+def check_pyproject(spec: ToolSpec) -> ToolCheck:
     """Check 4: pyproject.toml parses and names what a tool of its dialect imports."""
     path = spec.folder / "pyproject.toml"
     if not path.exists():
-        return Check(SKIP, "there is no pyproject.toml")
+        return ToolCheck(SKIP, "there is no pyproject.toml")
     try:
         project, problems = read_project(read_document(path))
     except DocumentError as error:
         problems = [error.problem]
     if problems:
-        return Check(FAIL, f"pyproject.toml: {problems[0].message}", problems[0].where())
+        return ToolCheck(FAIL, f"pyproject.toml: {problems[0].message}", problems[0].where())
     listed = project.dependencies
     names = (_DISTRIBUTION.fullmatch(each) for each in listed)
     found = {re.sub(r"[-_.]+", "-", each[1]).lower() for each in names if each}
     if missing := [each for each in PIXIE_NEEDS if each not in found and spec.pixie is not None]:
-        return Check(WARN, f"dependencies do not name {', '.join(missing)}", "\n".join(listed) or None)
+        return ToolCheck(WARN, f"dependencies do not name {', '.join(missing)}", "\n".join(listed) or None)
     if foreign := [each for each in listed if "@" in each or "://" in each]:
-        return Check(WARN, f"not from the package index: {foreign[0][:200]}", "\n".join(foreign))
-    return Check(PASS, f"{len(listed)} dependencies")
+        return ToolCheck(WARN, f"not from the package index: {foreign[0][:200]}", "\n".join(foreign))
+    return ToolCheck(PASS, f"{len(listed)} dependencies")
 
 
-def check_start(spec: ToolSpec, settings_python: str | None) -> Check:
+def check_start(spec: ToolSpec, settings_python: str | None) -> ToolCheck:
     """Check 5: what the tool is started with is there."""
     if not spec.command:
         try:
-            return Check(PASS, f"runs with {find_interpreter(spec, settings_python)}")
+            return ToolCheck(PASS, f"runs with {find_interpreter(spec, settings_python)}")
         except StartFailedError as error:
-            return Check(FAIL, error.detail, error.hint)
+            return ToolCheck(FAIL, error.detail, error.hint)
     program = spec.command[0]
     found = shutil.which(str(spec.folder / program) if "/" in program else program)
     if found is None:
-        return Check(FAIL, f"the program {program!r} of the command is not there or not executable")
-    return Check(PASS, f"runs with {found}")
+        return ToolCheck(FAIL, f"the program {program!r} of the command is not there or not executable")
+    return ToolCheck(PASS, f"runs with {found}")
 
 
 # -- checks 6 to 12: on one instance -----------------------------------------------------------------------------
@@ -187,8 +187,8 @@ class _Answer(NamedTuple):
     content_type: str
     body: bytes
 
-    def refused(self, what: str) -> Check:
-        return Check(FAIL, f"{what} {self.status}", self.body[:2000].decode("utf-8", "replace") or None)
+    def refused(self, what: str) -> ToolCheck:
+        return ToolCheck(FAIL, f"{what} {self.status}", self.body[:2000].decode("utf-8", "replace") or None)
 
     def value(self) -> Any:
         """What the body says as JSON; None where it is none."""
@@ -218,9 +218,9 @@ class _Trial:
         self._instance.extra_env = VALIDATING
         self._instance.start_method = METHOD
 
-    async def run(self, checks: dict[str, Check]) -> None:
+    async def run(self, checks: dict[str, ToolCheck]) -> None:
         """Run the checks in their order until one fails; the shutdown is always checked once the start succeeded."""
-        steps: dict[str, Callable[[], Coroutine[Any, Any, Check]]] = {
+        steps: dict[str, Callable[[], Coroutine[Any, Any, ToolCheck]]] = {
             "tool_spawns": self._spawns,
             "schema_matches_disk": self._schema,
             "sample_input_run": self._sample_run,
@@ -235,7 +235,7 @@ class _Trial:
                 except PxError as error:  # of the tool: a failed check
                     self.stderr = str(error.extra.get("stderr_tail") or "") or self.stderr
                     details = "\n".join(part for part in (error.hint, error.extra.get("stderr_tail")) if part)
-                    checks[name] = Check(FAIL, clip(error.detail), details or None)
+                    checks[name] = ToolCheck(FAIL, clip(error.detail), details or None)
                 if checks[name].status == FAIL:
                     break
         finally:
@@ -257,7 +257,7 @@ class _Trial:
             what = f"broke off its answer to {asked} ({type(error).__name__})"
             raise failures.bad_answer(self.spec, what, await self.supervisor.tail(self._instance)) from error
 
-    async def _spawns(self) -> Check:
+    async def _spawns(self) -> ToolCheck:
         begun = time.monotonic()
         await self.supervisor.start(self.driver, self._instance)
         milliseconds = (time.monotonic() - begun) * 1000
@@ -267,18 +267,18 @@ class _Trial:
         said = health.value()
         if not (isinstance(said, dict) and said.get("ok") is True):
             return health.refused('GET /healthz does not answer {"ok": true} but')._replace(status=WARN)
-        return Check(PASS, f"ready after {milliseconds:.0f} ms")
+        return ToolCheck(PASS, f"ready after {milliseconds:.0f} ms")
 
-    async def _schema(self) -> Check:
+    async def _schema(self) -> ToolCheck:
         assert self._instance.upstream is not None
         if drift := await schema_drift(self._instance.upstream, self.spec.manifest):
-            return Check(WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
-        return Check(PASS, "GET /schema is tool.json")
+            return ToolCheck(WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
+        return ToolCheck(PASS, "GET /schema is tool.json")
 
-    async def _sample_run(self) -> Check:
+    async def _sample_run(self) -> ToolCheck:
         self.sample = sample_input(self.spec, self._now)
         if self.sample.trouble:
-            return Check(FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
+            return ToolCheck(FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
         answer = await self._post(self.sample.value)
         if not 200 <= answer.status < 300:
             return answer.refused("POST /run answers")
@@ -286,7 +286,7 @@ class _Trial:
         self._is_json = media_type(answer.content_type).endswith(("/json", "+json"))
         if not self._is_json or (self.answer is None and answer.body.strip() != b"null"):
             self.answer, self._is_json = f"{answer.content_type}, {len(answer.body)} bytes", False
-        return Check(PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
+        return ToolCheck(PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
 
     async def _post(self, value: Any) -> _Answer:
         body, headers, _ = self._request(value)
@@ -299,26 +299,26 @@ class _Trial:
         run_id = str(uuid.uuid4())
         if self.spec.pixie is None:
             return json.dumps(value).encode(), {"Content-Type": "application/json"}, run_id
-        call = pixie_call(self.spec, value, run_id, self.config.data_dir)
+        call = pixie_call(self.spec.pixie, self.spec.name, value, run_id, self.config.data_dir)
         call.artefacts_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return call.body, call.headers, run_id
 
-    async def _conforms(self) -> Check:
+    async def _conforms(self) -> ToolCheck:
         schema = self.spec.output_schema
         if not self._is_json:
             declared = "an output is declared" if schema else "no output is declared"
-            return Check(WARN if schema else PASS, f"the answer is no JSON but {self.answer}; {declared}")
+            return ToolCheck(WARN if schema else PASS, f"the answer is no JSON but {self.answer}; {declared}")
         if found := violations(compile_schema(schema), self.answer, schema):
             lines = [f"{each.pointer or 'the answer'} {each.message}" for each in found]
-            return Check(FAIL, lines[0], "\n".join(lines))
+            return ToolCheck(FAIL, lines[0], "\n".join(lines))
         extra = self.answer.keys() - schema.get("properties", {}).keys() if isinstance(self.answer, dict) else set()
         if self.spec.pixie is not None and extra:
-            return Check(WARN, f"the answer has outputs that are not declared: {', '.join(sorted(extra))}")
-        return Check(PASS, "the answer fits what is declared")
+            return ToolCheck(WARN, f"the answer has outputs that are not declared: {', '.join(sorted(extra))}")
+        return ToolCheck(PASS, "the answer fits what is declared")
 
-    async def _streams(self) -> Check:
+    async def _streams(self) -> ToolCheck:
         if self.spec.pixie is not None and not self.spec.pixie.streams:
-            return Check(SKIP, "no output streams")
+            return ToolCheck(SKIP, "no output streams")
         body, headers, run_id = self._request(self.sample.value)
         call: tuple[Any, ...] = ("POST", "/stream", body, headers)
         if self.spec.pixie is not None:
@@ -326,12 +326,12 @@ class _Trial:
             call = ("GET", f"/stream?run_id={run_id}")
         first = await self._ask(STREAM_SECONDS, *call, limit=0)
         if self.spec.pixie is None and first.status in NOT_OFFERED:
-            return Check(SKIP, "the tool has no /stream")
+            return ToolCheck(SKIP, "the tool has no /stream")
         if first.status != 200 or not first.body.strip():
             return first.refused("/stream sends no event and answers")
-        return Check(PASS, "/stream sends events")
+        return ToolCheck(PASS, "/stream sends events")
 
-    async def _fixtures(self) -> Check:
+    async def _fixtures(self) -> ToolCheck:
         """Hold answers to known inputs (`reference/fixture_*.json`) against what is expected."""
         troubles: list[str] = []
         paths = sorted((self.spec.folder / "reference").glob("fixture_*.json"))
@@ -350,14 +350,14 @@ class _Trial:
                     found = compare(self.spec, fixture, dict(expected), answer.value())
             troubles += [f"{path.name}: {each}" for each in found]
         if troubles:
-            return Check(FAIL, clip(troubles[0]), "\n".join(troubles))
+            return ToolCheck(FAIL, clip(troubles[0]), "\n".join(troubles))
         return (
-            Check(PASS, f"{len(paths)} fixtures match")
+            ToolCheck(PASS, f"{len(paths)} fixtures match")
             if paths
-            else Check(SKIP, "there is no reference/fixture_*.json")
+            else ToolCheck(SKIP, "there is no reference/fixture_*.json")
         )
 
-    async def _stop(self) -> Check:
+    async def _stop(self) -> ToolCheck:
         """End the instance and what it held: TERM, `stop_timeout_seconds`, KILL to the whole tree."""
         begun = time.monotonic()
         await self.supervisor.stop(self.driver, self._instance, Reason.STOPPED)
@@ -365,10 +365,12 @@ class _Trial:
         self.stderr = await self.supervisor.tail(self._instance)
         await self.driver.listeners.drop(self.spec.name)
         if report.survivors:
-            return Check(FAIL, f"survived the stop: {', '.join(f'{it.name} ({it.pid})' for it in report.survivors)}")
+            return ToolCheck(
+                FAIL, f"survived the stop: {', '.join(f'{it.name} ({it.pid})' for it in report.survivors)}"
+            )
         if report.killed:
-            return Check(WARN, f"did not end within {self.spec.stop_timeout_seconds:g} s of SIGTERM and was killed")
-        return Check(PASS, f"ended {seconds:.1f} s after SIGTERM")
+            return ToolCheck(WARN, f"did not end within {self.spec.stop_timeout_seconds:g} s of SIGTERM and was killed")
+        return ToolCheck(PASS, f"ended {seconds:.1f} s after SIGTERM")
 
 
 def compare(spec: ToolSpec, fixture: Mapping[str, Any], expected: Mapping[str, Any], answer: Any) -> list[str]:

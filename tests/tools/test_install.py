@@ -15,8 +15,8 @@ from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, P
 from supervisord_py.tools.catalog import EXAMPLES, Catalog
 from supervisord_py.tools.install import (
     Added,
-    DiskError,
     Template,
+    ToolsDiskError,
     add_tool,
     new_tool,
     placed,
@@ -64,7 +64,7 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
         (tmp_path / "y").mkdir()
     assert left_in(tmp_path) == ["x", "y"]
     (tmp_path / "file").touch()
-    with pytest.raises(DiskError, match="cannot write"):
+    with pytest.raises(ToolsDiskError, match="cannot write"):
         new_tool(tmp_path / "file" / "tools", "x")
 
 

@@ -15,7 +15,7 @@ from supervisord_py.errors import (
 )
 from supervisord_py.ledger import instances
 from supervisord_py.tools import run_log, upstream
-from supervisord_py.tools.proxy import Run
+from supervisord_py.tools.proxy import ToolRun
 from tools.tool_house import PATIENCE, alive, eventually
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ async def said(house: ToolHouse, words: str, times: int = 1) -> None:
 async def test_too_long_a_run_is_cancelled_then_stopped_and_others_are_collateral(
     house: ToolHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    over: list[Run] = []
-    exceed = Run.exceed_runtime
-    monkeypatch.setattr(Run, "exceed_runtime", lambda run: over.append(run) or None)
+    over: list[ToolRun] = []
+    exceed = ToolRun.exceed_runtime
+    monkeypatch.setattr(ToolRun, "exceed_runtime", lambda run: over.append(run) or None)
     house.add("shapes", max_runtime_seconds=1, env={"FAULT": "no_cancel"})
     pid = (await house.ask("shapes"))["pid"]
     late = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))

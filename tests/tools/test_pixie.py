@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from supervisord_py.errors import ConfigError, InvalidInputError
-from supervisord_py.tools.manifest import PIXIE_KEYS, Dialect, ListenMode, ToolSpec, load_tool
-from supervisord_py.tools.pixie import INPUT_TYPES, OUTPUT_TYPES, InputTransport, PixieSecret, pixie_call
-from supervisord_py.tools.schema import check_input, fill_defaults
+from supervisord_py.tools.manifest import PIXIE_KEYS, Dialect, ListenMode, ToolSpec, check_input, load_tool
+from supervisord_py.tools.pixie import INPUT_TYPES, OUTPUT_TYPES, InputTransport, PixieSecret, fill_defaults, pixie_call
 from tool_folders import FULL_INPUTS, OPTIONS, pixie, pixie_manifest, write_tool
 
 URL = "data:audio/wav;base64,AAAA"
@@ -83,7 +82,8 @@ def test_a_tool_with_every_type_loads_and_takes_a_full_input(tmp_path: Path) -> 
     assert (spec.dialect, spec.warnings) == (Dialect.PIXIE, ())
     check_input(spec, GIVEN)
     check_input(spec, {"run_id": "r", "inputs": GIVEN})
-    assert fill_defaults(spec, GIVEN)["t_hidden"] == "secret-value"
+    assert spec.pixie is not None
+    assert fill_defaults(spec.pixie, GIVEN)["t_hidden"] == "secret-value"
 
 
 def test_every_key_of_the_original_is_honoured(tmp_path: Path) -> None:
@@ -166,8 +166,9 @@ def test_inputs_are_required_unless_defaulted_optional_hidden_or_a_file(tmp_path
 
 
 def test_the_body_repeats_the_inputs_and_names_the_run(tmp_path: Path) -> None:
-    spec = pixie(tmp_path)
-    call = pixie_call(spec, {}, "run-1", Path("/artefacts"))
+    traits = pixie(tmp_path).pixie
+    assert traits is not None
+    call = pixie_call(traits, "tool", {}, "run-1", Path("/artefacts"))
     names = {"run_id": "run-1", "_pixie": {"run_id": "run-1", "artefacts_dir": "/artefacts/tool/run-1"}}
     assert json.loads(call.body) == {"inputs": {"a": 1}, "a": 1, **names}
     assert call.headers == {
@@ -176,4 +177,6 @@ def test_the_body_repeats_the_inputs_and_names_the_run(tmp_path: Path) -> None:
         "X-Pixie-Artefacts-Dir": "/artefacts/tool/run-1",
     }
     assert call.artefacts_dir == Path("/artefacts/tool/run-1")
-    assert json.loads(pixie_call(spec, {"run_id": "x", "inputs": {"a": 2}}, "r", tmp_path).body)["inputs"] == {"a": 2}
+    assert json.loads(pixie_call(traits, "tool", {"run_id": "x", "inputs": {"a": 2}}, "r", tmp_path).body)[
+        "inputs"
+    ] == {"a": 2}

@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import Seconds, declare, no_autostart_option, root
+from pxctl.app import Seconds, declare, no_autostart_option, root, waking_client
 from pxctl.cells import CellScreen, write_whole
 from pxctl.client import Client, bare_name, query, route
 from pxctl.commands.kernel import callers_environment, choice_options
@@ -220,7 +220,7 @@ def run_cells(
         if is_shell and asked[option] is not None:
             what = f"--{option} names what runs Python cells, and shell cells run in bash"
             raise usage(what, f"leave --{option} out")
-    client, folder = invocation.waking_client(no_autostart), str(Path(cwd or ".").absolute())
+    client, folder = waking_client(invocation, no_autostart), str(Path(cwd or ".").absolute())
     if not (asked["interpreter"] or asked["kernelspec"] or asked["backend"]):
         name = _own_session(invocation, client, name, folder, "bash" if is_shell else "python") or name
     wanted = {key: value for key, value in asked.items() if value is not None and value is not False}

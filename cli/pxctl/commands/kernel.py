@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import declare, declare_group, no_autostart_option, timeout_option
+from pxctl.app import declare, declare_group, no_autostart_option, timeout_option, waking_client
 from pxctl.client import Answer, Client, bare_name, expand, is_glob, query, quote, route
 from pxctl.commands.units import one_by_one, print_outcomes, steer
 from pxctl.completion import kernel_names
@@ -165,7 +165,7 @@ def start_kernel(
     invocation.action = f"{'explain' if explain else 'start'} kernel:{name}"
     content = {"name": name, "cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation)}
     content |= {key: value for key, value in {**asked, "explain": explain or None}.items() if value is not None}
-    client = invocation.waking_client(no_autostart)
+    client = waking_client(invocation, no_autostart)
     if explain:
         answer = client.ask("POST", "/api/kernels", content=content, timeout=None)
         if not invocation.print_result(answer, ()):

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from pxctl import executions, follow, output
-from pxctl.app import declare, no_autostart_option, no_wait_option, timeout_option
+from pxctl.app import declare, no_autostart_option, no_wait_option, timeout_option, waking_client
 from pxctl.client import Client, bare_name, bare_names, query, quote, route
 from pxctl.coerce import CannotRead, read_argument, read_json
 from pxctl.commands.pipe import pipe
@@ -107,7 +107,7 @@ def run_pipe(
     invocation.action = f"run pipe:{name}"
     asked |= {"context": _context(context), "queue": asked["queue"] or None}
     content = {key: value for key, value in asked.items() if value is not None}
-    client = invocation.waking_client(no_autostart)
+    client = waking_client(invocation, no_autostart)
     with invocation.detaching(f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"):
         execution = _queue(client, route("pipe", name, "run"), content)
     invocation.print_warnings(execution)

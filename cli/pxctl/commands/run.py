@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import declare, no_autostart_option, root, timeout_option
+from pxctl.app import declare, no_autostart_option, root, timeout_option, waking_client
 from pxctl.cells import write_whole
 from pxctl.client import Client, bare_name, query, route
 from pxctl.coerce import CannotRead, build_input, read_argument, read_json
@@ -76,7 +76,7 @@ def run_tool(
     if file is not None and not os.access(file.parent, os.W_OK):  # found out before the run: its answer would be lost
         detail, hint = f"cannot write {file}: no such folder, or no access", f"ls -ld {file.parent}"
         raise Failure(detail, kind="os_error", hint=hint)
-    client = invocation.waking_client(no_autostart)
+    client = waking_client(invocation, no_autostart)
     verb, accept = ("stream", _STREAMS) if stream else ("run", "*/*")
     place = query(route("tool", name, verb), [("timeout", timeout), ("keep_alive", keep_alive)])
     fields = {"Content-Type": "application/json", "Accept": accept}
