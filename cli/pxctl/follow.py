@@ -128,7 +128,7 @@ def bytes_of(event: Document) -> bytes:
 # -- kept output ------------------------------------------------------------------------------------------------------
 
 
-class OutputPage(NamedTuple):
+class FetchedPage(NamedTuple):
     """A piece of output: its bytes, where the next one begins, the bytes of the whole output so far.
 
     `complete`: they reach the end, and no more will come. `truncated`: not all of it was kept
@@ -144,7 +144,7 @@ class OutputPage(NamedTuple):
 
 def pages(
     client: Client, route: str, stream: str | None, offset: int = 0, limit: int | None = None
-) -> Iterator[OutputPage]:
+) -> Iterator[FetchedPage]:
     """Yield page after page up to the end for now, or up to the limit; at least one."""
     last = None if limit is None else offset + limit
     while last is None or offset < last:
@@ -153,7 +153,7 @@ def pages(
             content, fields = exchange.read(), exchange.head.fields
         offset += len(content)
         is_complete, is_truncated = (fields.get(name) == "true" for name in ("x-complete", "x-truncated"))
-        yield OutputPage(content, offset, int(fields.get("x-total-bytes") or 0), is_complete, is_truncated)
+        yield FetchedPage(content, offset, int(fields.get("x-total-bytes") or 0), is_complete, is_truncated)
         if not content or is_complete:
             return
 

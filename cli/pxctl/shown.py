@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from pxctl import output
 from pxctl.failures import Document
-from pxctl.follow import OutputPage
+from pxctl.follow import FetchedPage
 from pxctl.invocation import Invocation
 
 STREAMS = ("stdout", "stderr")
@@ -142,7 +142,7 @@ class Screen:
         self.err.close_line()
 
 
-def print_pages(invocation: Invocation, found: Iterable[OutputPage], offset: int, place: Document) -> None:
+def print_pages(invocation: Invocation, found: Iterable[FetchedPage], offset: int, place: Document) -> None:
     """Print kept output, under `--json` as one document with its place; say how to go on where there is more."""
     if invocation.json:
         listed = list(found)

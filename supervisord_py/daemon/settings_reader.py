@@ -204,7 +204,7 @@ def _meant(path: tuple[str, ...]) -> str | None:
     return None if section else nearest(name, SECTIONS)
 
 
-class _Reading:
+class _SettingsReading:
     """The layers, weakest first; the mistakes; and what is odd but harmless."""
 
     def __init__(self, sources: Sources) -> None:
@@ -302,7 +302,7 @@ class _Reading:
 def read_settings(sources: Sources) -> Loaded:
     """Read and validate all sources. Raises SettingsError: with every mistake of every source."""
     stamp = sources.stamp()
-    reading = _Reading(sources)
+    reading = _SettingsReading(sources)
     problems, trees, places, folders = reading.problems, [], {}, ()
     for layer in reading.layers:
         tree, wrong = layer.validated()
