@@ -16,6 +16,8 @@ from pxctl import http1
 from pxctl.failures import Failure, Interrupted
 from pxctl.http1 import Exchange
 
+PATIENCE = 30.0
+
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     marks = sorted({place % (len(data) + 1) for place in places})
@@ -34,14 +36,16 @@ def parse(pieces: list[bytes]) -> tuple[int, dict[str, str], bytes]:
             while theirs.recv(65536):
                 pass
 
-    telling = threading.Thread(target=tell)
+    telling = threading.Thread(target=tell, daemon=True)
     telling.start()
     try:
         with mock.patch.object(http1, "_connect", lambda *_: ours), Exchange("") as exchange:
             head = exchange.send("GET", "/", {}, None, 30.0)
             return head.status, dict(head.fields), exchange.read()
     finally:
-        telling.join()
+        ours.close()  # an Exchange that was never made has not closed it, and the teller would read for ever
+        telling.join(PATIENCE)
+        assert not telling.is_alive()
 
 
 bodies = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
