@@ -96,7 +96,7 @@ class Silent(Exception):
 
 
 def usage(detail: str, hint: str) -> Failure:
-    """Return the failure of a call that cannot be meant so."""
+    """Return the failure of a call that cannot be meant so, to raise in place of a click.UsageError: it has a hint."""
     return Failure(detail, kind="usage", hint=hint)
 
 

@@ -69,7 +69,10 @@ class Invocation:
             self.print(json.dumps(value, ensure_ascii=False, indent=2 if self.out_is_terminal else None))
 
     def print_result(self, result: Answer | Document, ids: Iterable[object]) -> bool:
-        """Write the result as `--json` or `-q` want it; False where neither was given."""
+        """Write the result as `--json` or `-q` want it; False where neither was given.
+
+        An answer is printed as it came: who leaves something out of it gives a document.
+        """
         if self.json:
             self.print_json(result)
         elif self.quiet:

@@ -1,4 +1,4 @@
-"""Which instances there are, who uses them, and who must go. Pure: no clock, no I/O.
+"""Which instances of tools there are, who uses them, and who must go. Pure: no clock, no I/O.
 
 Each method tells the pool what happened and returns what is to be done about it, to be performed in order and reported
 back. A *ticket* is a number that stands for one request, a *serial* for one instance; both grow, so that their order is
