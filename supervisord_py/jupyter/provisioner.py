@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from jupyter_client.connect import KernelConnectionInfo
 
 ENDED = 1  # what `poll` says of a life whose own code nobody knows
+RECONNECT_SECONDS = 0.25
+"""A forked kernel runs its first cell before the front end's sockets are back, which zmq tries every 100 ms: what the cell
+gives would be published to nobody."""
 _POLL_SECONDS = 0.1
 _START_SECONDS = 600.0
 """Longer than any bound that the daemon has for a start: it is the one who gives up, and says why."""
@@ -98,6 +101,8 @@ class SupervisedProvisioner(KernelProvisionerBase):
                 where = f"This front end has it in {self.kernel_spec.resource_dir}; pxd looks on its own JUPYTER_PATH."
                 error = DaemonError(f"{error} {where}", error.status, error.kind)
             raise shown_by(error) from error
+        if self._session is not None:  # a restart
+            await asyncio.sleep(RECONNECT_SECONDS)
         self._session, self._instance = str(kernel["id"]), str(kernel["instance"])
         info = json.loads(await asyncio.to_thread(Path(kernel["connection_file"]).read_bytes))
         info["key"] = info["key"].encode()

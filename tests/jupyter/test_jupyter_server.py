@@ -80,6 +80,7 @@ async def test_a_crash_is_told_to_the_page_which_goes_on_with_the_next_kernel(fr
         os.kill(session["pid"], signal.SIGKILL)
         gone(session["pid"])
         await page.hear(lambda it: it.state == "restarting")
+        await page.hear(lambda it: it.type == "iopub_welcome")  # it hears the next kernel
         assert (await page.run("x"))[0]["ename"] == "NameError"
     assert len(front.living()) == 1
     await settled(server, path)
