@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 ENDED = 1  # what `poll` says of a life whose own code nobody knows
 RECONNECT_SECONDS = 0.25
-"""A forked kernel runs its first cell before the front end's sockets are back, which zmq tries every 100 ms: what the cell
-gives would be published to nobody."""
+"""A forked kernel runs its first cell before the front end's sockets are back, for which zmq tries every 100 ms: what
+the cell gives would be published to nobody."""
 _POLL_SECONDS = 0.1
 _START_SECONDS = 600.0
 """Longer than any bound that the daemon has for a start: it is the one who gives up, and says why."""
