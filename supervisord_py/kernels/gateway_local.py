@@ -312,7 +312,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
     async def adopt(self, instance: GatewayInstance, note: Note) -> bool:
         return False  # it is found by `gateway.json`, when somebody asks for it
 
-    def interrupt(self, instance: GatewayInstance) -> None:
+    def fail_waiters(self, instance: GatewayInstance) -> None:
         return  # its kernels hear of its end by their websockets
 
     async def release(self, instance: GatewayInstance) -> None:

@@ -170,7 +170,7 @@ class KernelDriver(Driver[KernelInstance]):
 
     # -- down --------------------------------------------------------------------------------------------------------
 
-    def interrupt(self, instance: KernelInstance) -> None:
+    def fail_waiters(self, instance: KernelInstance) -> None:
         """Keep how it ended; whoever waits for a cell on it hears of it by `instance.over`."""
         if instance.end is not None:
             instance.explain(instance.end)

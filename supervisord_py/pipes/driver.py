@@ -125,7 +125,7 @@ class RunDriver:
     async def adopt(self, run: Run, _note: Note) -> bool:
         return run.execution.status is Status.RUNNING
 
-    def interrupt(self, run: Run) -> None:
+    def fail_waiters(self, run: Run) -> None:
         """Say nothing: whoever waits hears of its end when its row is final."""
 
     async def release(self, run: Run) -> None:

@@ -66,7 +66,7 @@ class Driver(Protocol[Kind_contra]):
     async def adopt(self, instance: Kind_contra, note: Note) -> bool:
         """Say whether to go on with a living child: its unit still exists, and is reachable."""
 
-    def interrupt(self, instance: Kind_contra) -> None:
+    def fail_waiters(self, instance: Kind_contra) -> None:
         """Tell whoever works on it that it ended (`instance.end`), or that it is about to (`instance.wanted`)."""
 
     async def release(self, instance: Kind_contra) -> None:
@@ -248,18 +248,18 @@ class Supervisor:
             instance.life.cancel()
         if instance.wanted is not None and instance.record is None:
             self.say("stopping", instance, instance.wanted)
-            driver.interrupt(instance)
+            driver.fail_waiters(instance)
             await self.annotate(instance)
         elif instance.error is None and (instance.record is not None or not instance.is_ours):
             instance.decide_end(await self.last_words(instance))
-            driver.interrupt(instance)
+            driver.fail_waiters(instance)
         await self._clear(instance)
         if instance.record is None and instance.is_ours:
             held = await self.placement.attach(instance.key)
             instance.record = await self.placement.wait(instance.key) if held is not None else None
         if instance.end is None:
             instance.decide_end("")
-            driver.interrupt(instance)
+            driver.fail_waiters(instance)
         if instance.is_ours:
             instance.decide_end("")
             await self._ledger.write(await instance.ended())
@@ -293,7 +293,7 @@ class Supervisor:
         """The keeper is gone, or we are broken: nothing can be known or done any more; whoever waits hears of it."""
         instance.error, instance.phase = instance.error or error, Phase.COLD
         instance.decide_end("")
-        driver.interrupt(instance)
+        driver.fail_waiters(instance)
         with contextlib.suppress(KeeperLostError):  # what it held with the keeper is gone, too
             await driver.release(instance)
         driver.gone(instance)

@@ -80,7 +80,7 @@ class ToolInstance(Instance):
     Attributes:
         spec: The declaration that it was started from, or the present one when it was adopted.
         serial: Its number in the pool; 0 for one that is only tried out.
-        interrupts: Each breaks off one of the runs that it works on.
+        breaks: Each breaks off one of the runs that it works on.
         cold_start_ms: From the decision to ready.
         fork: Has a zygote fork it, if there is one.
         is_asked: We ask it for its schema: that connection may still wait in the backlog when it ends.
@@ -99,7 +99,7 @@ class ToolInstance(Instance):
         """Make it; without a spec it is what is left of a tool that is gone, and is only stopped."""
         super().__init__(key, unit)
         self.serial = serial
-        self.interrupts: set[Callable[[PxError], None]] = set()
+        self.breaks: set[Callable[[PxError], None]] = set()
         self.is_declared = spec is not None
         if spec is not None:
             self.spec = spec
@@ -269,13 +269,13 @@ class ToolDriver:
 
     # -- down --------------------------------------------------------------------------------------------------
 
-    def interrupt(self, instance: ToolInstance) -> None:
+    def fail_waiters(self, instance: ToolInstance) -> None:
         """Tell the runs on it how it ended, or why it is about to."""
-        for interrupt in tuple(instance.interrupts):
+        for break_off in tuple(instance.breaks):
             if instance.end is not None:
-                interrupt(failures.died_during_run(instance.spec, instance.end, instance.error))
+                break_off(failures.died_during_run(instance.spec, instance.end, instance.error))
             elif instance.wanted is not None:
-                interrupt(failures.stopped_during_run(instance.spec, instance.wanted))
+                break_off(failures.stopped_during_run(instance.spec, instance.wanted))
 
     async def release(self, instance: ToolInstance) -> None:
         """Give its sockets back."""

@@ -204,7 +204,7 @@ async def start_run(tools: Tools, spec: ToolSpec, request: RunRequest) -> AsyncI
                 check_input(spec, request.value)
         granted = await tools.acquire(spec, request.timeout_seconds, request.keep_alive)
         run.instance, run.cold_start_ms = granted.instance, granted.cold_start_ms
-        run.instance.interrupts.add(run.interrupt)
+        run.instance.breaks.add(run.break_off)
         if run.instance.spec.max_runtime_seconds > 0:
             run.timers.append(run.loop.call_later(run.instance.spec.max_runtime_seconds, run.exceed_runtime))
         if request.timeout_seconds is not None:
@@ -224,7 +224,7 @@ async def start_run(tools: Tools, spec: ToolSpec, request: RunRequest) -> AsyncI
         if run.response is not None:
             run.response.close()  # unless it was read to its end: then its connection is back in the pool
         if granted is not None:
-            granted.instance.interrupts.discard(run.interrupt)
+            granted.instance.breaks.discard(run.break_off)
             tools.release(granted)
         tools.runs.end(
             run.row,
@@ -237,7 +237,7 @@ async def start_run(tools: Tools, spec: ToolSpec, request: RunRequest) -> AsyncI
 
 
 class ToolRun:
-    """One run. `interrupt` from outside raises its error inside, at the next await.
+    """One run. `break_off` from outside raises its error inside, at the next await.
 
     Attributes:
         id: Given to the tool and to the client.
@@ -270,7 +270,7 @@ class ToolRun:
 
     # -- ended from outside ------------------------------------------------------------------------------------
 
-    def interrupt(self, error: PxError) -> None:
+    def break_off(self, error: PxError) -> None:
         """End the run with this error; the first one stands."""
         if self._error is None and not self.over.is_set():
             self._error = error
@@ -283,7 +283,7 @@ class ToolRun:
     def time_out(self) -> None:
         seconds = self.request.timeout_seconds
         detail = f"{self.spec.unit} did not answer within the {seconds:g} s that the request allowed."
-        self.interrupt(TimedOutError(detail, hint="Ask with a longer --timeout.", unit=self.spec.unit))
+        self.break_off(TimedOutError(detail, hint="Ask with a longer --timeout.", unit=self.spec.unit))
 
     def why_it_ends(self, failure: BaseException) -> BaseException:
         """Return what ended the run, and ask the tool to cancel one that is given up."""
@@ -312,8 +312,8 @@ class ToolRun:
             with contextlib.suppress(TimeoutError):  # it was asked, and did not end: its tree is stopped
                 async with asyncio.timeout(CANCEL_SECONDS):
                     await self.over.wait()
-        for interrupt in instance.interrupts - {self.interrupt}:
-            interrupt(failures.collateral(instance.spec))
+        for break_off in instance.breaks - {self.break_off}:
+            break_off(failures.collateral(instance.spec))
         self._break_off()
         self._tools.died(instance)
 

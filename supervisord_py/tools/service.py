@@ -170,8 +170,8 @@ class Tools:
         """End without stopping anything: another control plane will adopt the tools. Runs in flight are cut off."""
         detail, hint = "The control plane is being replaced; the tool itself goes on.", "Ask again."
         for instance in tuple(self._instances.values()):
-            for interrupt in tuple(instance.interrupts):
-                interrupt(InterruptedRunError(detail, hint=hint, unit=instance.unit))
+            for break_off in tuple(instance.breaks):
+                break_off(InterruptedRunError(detail, hint=hint, unit=instance.unit))
         await self._let_go()
 
     async def _let_go(self) -> None:

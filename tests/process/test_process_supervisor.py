@@ -65,8 +65,8 @@ class Scripts:
     async def adopt(self, instance: Instance, note: Note) -> bool:
         return note.digest == "kept"
 
-    def interrupt(self, instance: Instance) -> None:
-        self.said.append(("interrupted", instance.key))
+    def fail_waiters(self, instance: Instance) -> None:
+        self.said.append(("told", instance.key))
 
     async def release(self, instance: Instance) -> None:
         self.said.append(("released", instance.key))
@@ -150,7 +150,7 @@ async def test_a_life_has_its_row_before_its_process_and_its_end_before_it_is_fo
     assert not alive(instance.pid or 0)
     row = await house.row(instance.key)
     assert (row.reason, row.code, instance.stopped.is_set()) == ("evicted_ttl", 0, True)
-    assert list(dict.fromkeys(house.driver.said)) == [(w, instance.key) for w in ("interrupted", "released", "gone")]
+    assert list(dict.fromkeys(house.driver.said)) == [(w, instance.key) for w in ("told", "released", "gone")]
     assert await house.client.list("thing:") == ()
     told = [each for each in await house.events.history() if each.instance == instance.key]
     assert [each.event for each in told] == ["spawned", "ready", "stopping", "stopped"]
@@ -258,7 +258,7 @@ async def test_a_lost_keeper_is_told_to_all_and_nobody_waits_for_ever(house: Hou
             await waiting
     await house.supervisor.stop(house.driver, instance, None)
     assert instance.phase is Phase.COLD
-    assert list(dict.fromkeys(word for word, _ in house.driver.said)) == ["interrupted", "released", "gone"]
+    assert list(dict.fromkeys(word for word, _ in house.driver.said)) == ["told", "released", "gone"]
     with pytest.raises(PxError):
         await house.supervisor.start(house.driver, house.made())
     await until(lambda: not alive(instance.pid or 0))
