@@ -21,7 +21,7 @@ from supervisord_py.api.units import all_units, change_unit
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.process import program
 from supervisord_py.process.model import Reason
-from supervisord_py.tools.catalog import Entry
+from supervisord_py.tools.catalog import Entry, is_example
 from supervisord_py.tools.install import EXAMPLE, Template, add_tool, new_tool, remove_tool
 from supervisord_py.tools.proxy import forward
 from supervisord_py.tools.status import ToolState
@@ -31,9 +31,15 @@ _CREATED = 201
 
 def tool_name(call: ApiCall) -> str:
     """Return the one tool that `{t}` means; a plain name costs one look, not one at every tool."""
+    plain = call.path("t").removeprefix("tool:")
     with suppress(UnknownUnitError):
-        return call.context.catalog.entry(call.path("t").removeprefix("tool:")).name
-    return resolve_one(call.path("t"), _tools(call)).removeprefix("tool:")
+        return call.context.catalog.entry(plain).name
+    try:
+        return resolve_one(call.path("t"), _tools(call)).removeprefix("tool:")
+    except UnknownUnitError as error:
+        if not is_example(plain):
+            raise
+        raise UnknownUnitError(error.detail, hint=f"pxctl tools add example:{plain}", unit=f"tool:{plain}") from None
 
 
 def _tools(call: ApiCall) -> list[str]:

@@ -147,9 +147,13 @@ class Catalog:
         if trouble:
             return UnknownUnitError(f"{shown} is no tool's name: it {trouble}", hint="pxctl tools list", unit=None)
         detail = f"there is no tool {shown} in {', '.join(str(path) for path in self.paths) or 'any directory'}"
-        is_example = (EXAMPLES / name / MANIFEST).is_file()
-        hint = f"pxctl tools add example:{name}" if is_example else "pxctl tools list"
+        hint = f"pxctl tools add example:{name}" if is_example(name) else "pxctl tools list"
         return UnknownUnitError(detail + did_you_mean(name, self._by_name), hint=hint, unit=f"tool:{name}")
+
+
+def is_example(name: str) -> bool:
+    """Say whether a tool of this name ships with the package; an impossible name is none."""
+    return name_trouble(name) is None and (EXAMPLES / name / MANIFEST).is_file()
 
 
 def _folders(path: Path) -> Iterator[Path]:

@@ -362,3 +362,10 @@ def test_settings_come_from_files_environment_and_conf_d(home: House) -> None:
     assert "10.toml" in settings["tools.queue_max"]["origin"]
     assert "PX_TOOLS__WARM_KEEP_MAX" in settings["tools.warm_keep_max"]["origin"]
     assert home.pxctl("run", "away").returncode == 0
+
+
+def test_an_example_that_was_not_added_is_named_with_the_command_that_adds_it(shared: House) -> None:
+    refused = shared.pxctl("run", "lorenz-ode-solver")
+    assert refused.returncode == 4
+    assert "hint: pxctl tools add example:lorenz-ode-solver" in refused.stderr
+    assert "tools add" not in shared.pxctl("run", "no-such-tool").stderr
