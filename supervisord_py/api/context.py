@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class DaemonFacts(msgspec.Struct, frozen=True):
-    """What only the composition root knows. Times are Unix seconds; `system`: run for the whole machine."""
+    """What only the composition root knows. Times are Unix seconds; `system`: run for the whole machine.
+
+    `tcp_address` and `token_file` are those of the TCP listener, None where there is none.
+    """
 
     version: str
     daemon_id: str
@@ -36,6 +39,8 @@ class DaemonFacts(msgspec.Struct, frozen=True):
     control_pid: int
     control_started_at: float
     system: bool = False
+    tcp_address: str | None = None
+    token_file: str | None = None
 
 
 class CutOff(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ def daemon_document(call: ApiCall) -> dict[str, Any]:
     """Return the `daemon` object: keeper, control plane, and the rungs of the ladders in use."""
     facts, caps = call.context.control.facts, call.context.placement.caps
     return {
-        **pick(facts, "version", "daemon_id", "socket", "system"),
+        **pick(facts, "version", "daemon_id", "socket", "system", "tcp_address", "token_file"),
         "stopping": call.context.control.stopping,
         "keeper": {
             "pid": caps.keeper_pid,

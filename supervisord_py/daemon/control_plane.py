@@ -199,6 +199,8 @@ class ControlPlane:
                 tcp, access = open_tcp(settings.api.listen, token_file)
                 host, port = tcp.getsockname()[:2]
                 self._tcp = (host, port, str(token_file))
+                address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                self.facts = msgspec.structs.replace(self.facts, tcp_address=address, token_file=str(token_file))
         except PxError as error:
             self.degrade("tcp", error.detail, error.hint or "pxctl daemon restart")
         context = ApiContext(

@@ -367,6 +367,9 @@ print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked).s
 def test_the_tcp_listener_wants_its_token_and_knows_its_host(home: House) -> None:
     (token_file,) = home.home.rglob("api.token")
     assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+    told = home.pxctl("daemon", "status").stdout
+    assert home.settings["PX_API__LISTEN"] in told
+    assert str(token_file) in told
     token = token_file.read_text().strip()
     url = f"http://{home.settings['PX_API__LISTEN']}/api/health"
 

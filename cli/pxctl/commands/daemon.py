@@ -171,6 +171,8 @@ def show_daemon(invocation: Invocation) -> None:
     facts = [
         ("version", document.get("version")),
         ("socket", document.get("socket")),
+        ("TCP", document.get("tcp_address")),
+        ("its token", document.get("token_file")),
         ("keeper", process(keeper)),
         ("control", process(control) + f", restarted {control.get('restarts') or 0}x"),
         ("kill", document.get("kill_rung")),

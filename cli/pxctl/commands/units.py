@@ -35,7 +35,7 @@ _tools = click.argument("tools", nargs=-1, required=True, metavar="TOOL...", she
 def _reason(unit: Document) -> tuple[str, str | None]:
     """Return why a unit is as it is, and its style; of a pipe what runs, else how the last one ended badly."""
     if error := unit.get("config_error"):
-        return f"broken: {error}", "red"
+        return str(error), "red"
     if unit.get("kind") != "pipe":
         return str(unit.get("reason") or ""), "red" if unit.get("state") == "failed" else None
     if unit.get("running") is not None:
@@ -92,7 +92,8 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool, int
 
 
 def _status_lines(invocation: Invocation, document: Document) -> list[str]:
-    units, daemon = document.get("units", []), document.get("daemon") or {}
+    daemon = document.get("daemon") or {}
+    units = [unit | ({"state": "broken"} if unit.get("config_error") else {}) for unit in document.get("units", [])]
     lines = invocation.table(_COLUMNS, units) if units else []
     if invocation.out_is_terminal:
         keeper, control = daemon.get("keeper") or {}, daemon.get("control") or {}
