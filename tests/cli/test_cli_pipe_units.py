@@ -79,7 +79,7 @@ def unit(**members: Any) -> dict[str, Any]:
         ({"state": "queued"}, "queued", 0),
         ({"state": "disabled", "next_run": None}, "ago", 3),
         ({"last_status": "timed_out", "consecutive_failures": 2}, "last run timed out, 2 in a row", 0),
-        ({"state": "failed", "config_error": "pipe.md:3: no"}, "broken: pipe.md:3: no", 3),
+        ({"state": "failed", "config_error": "pipe.md:3: no"}, "pipe.md:3: no", 3),
     ],
 )
 def test_status_tells_a_pipe(px: Px, daemon: FakeDaemon, members: dict[str, Any], seen: str, code: int) -> None:
