@@ -86,7 +86,7 @@ def serve(how: str) -> None:
 
     def restart(request: object, connection: object) -> None:
         if how != "no restart":
-            control[0] += 1
+            control[0] = max(control[0], 1 << 22) + 1  # nobody's pid (PID_MAX_LIMIT): a stop waits for it to be gone
         if how != "abrupt":
             connection.sendall(document({"wish": "restart"}, status="202 Accepted"))  # type: ignore[attr-defined]
 
