@@ -169,7 +169,8 @@ class RunDriver:
                 continue
             if row.status is Status.QUEUED:
                 room.push(room.run_of(row))
-            elif row.pid is None:
+            elif row.pid is None and (row.started_at or 0.0) > room.placement.caps.keeper_started_at:
+                # Of an earlier keeper nobody knows what it had spawned: nothing is run twice.
                 await room.ledger.write(change_open(row.id, **_AGAIN))
                 room.push(room.run_of(replace(row, **_AGAIN)))
             else:
