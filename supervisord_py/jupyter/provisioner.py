@@ -104,7 +104,11 @@ class SupervisedProvisioner(KernelProvisionerBase):
         if self._session is not None:  # a restart
             await asyncio.sleep(RECONNECT_SECONDS)
         self._session, self._instance = str(kernel["id"]), str(kernel["instance"])
-        info = json.loads(await asyncio.to_thread(Path(kernel["connection_file"]).read_bytes))
+        try:
+            written = await asyncio.to_thread(Path(kernel["connection_file"]).read_bytes)
+        except FileNotFoundError:  # it was joined as it ended: by the front end's own request, at a restart
+            return await self.launch_kernel(cmd, **kwargs)
+        info = json.loads(written)
         info["key"] = info["key"].encode()
         self.connection_info = info
         return cast("KernelConnectionInfo", info)
