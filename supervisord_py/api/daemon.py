@@ -21,11 +21,13 @@ def daemon_document(call: ApiCall) -> dict[str, Any]:
         **pick(facts, "version", "daemon_id", "socket", "system", "tcp_address", "token_file"),
         "stopping": call.context.control.stopping,
         "keeper": {
+            "version": caps.keeper_version,
             "pid": caps.keeper_pid,
             "started_at": rfc3339(caps.keeper_started_at),
             "rss_bytes": resident_bytes(caps.keeper_pid),
         },
         "control": {
+            "version": facts.version,
             "pid": facts.control_pid,
             "started_at": rfc3339(facts.control_started_at),
             "restarts": caps.control_restarts,

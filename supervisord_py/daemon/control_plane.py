@@ -257,6 +257,9 @@ class ControlPlane:
             await self._reload_wanted.wait()
             self._reload_wanted.clear()
             try:
+                if await self.placement.upgrade():
+                    self.requests.make(Shutdown.REPLACE)
+                    continue  # READY=1 is for the next one to say
                 await self.reload()
             except PxError as error:
                 _log.error("reload_refused", detail=error.detail, hint=error.hint)
@@ -335,12 +338,17 @@ class ControlPlane:
         return {"changed": changed, "needs_restart": needs, "warnings": loaded.warnings}
 
     async def restart(self, *, everything: bool) -> None:
-        """Begin a restart. Settings that would not load again are refused now, while everything still runs.
+        """Begin a restart; without `everything`, of the keeper as well where another version of it was installed.
+
+        What could not go on is refused now, while everything still runs.
 
         Raises:
             SettingsError: They are broken; nothing was begun.
+            PxError: The installed keeper cannot take over, and why; nothing was begun.
         """
         await self._read()
+        if not everything:
+            await self.placement.upgrade()
         self.requests.make(Shutdown.RESTART_ALL if everything else Shutdown.REPLACE)
 
     async def stop(self) -> None:

@@ -29,6 +29,15 @@ def main(argv: list[str]) -> int:
     except BootError as error:
         journal.error("boot_failed", detail=str(error))
         return EXIT_USAGE
+    if "--check" in argv:
+        from supervisord_py.keeper import handover
+
+        try:
+            handover.read(boot.handover or {})
+        except (KeyError, TypeError, ValueError) as error:
+            print(f"{type(error).__name__}: {error}")
+            return EXIT_USAGE
+        return 0
     if "--sweep" in argv:
         from supervisord_py.keeper.sweep import sweep
 

@@ -32,6 +32,8 @@ class Boot:
 
     def __init__(self, document: dict[str, Any]) -> None:
         get = document.get
+        self.handover: dict[str, Any] | None = document.pop("handover", None)  # of an earlier version (handover.py)
+        self.document = document
         try:
             self.daemon_id: str = document["daemon_id"]
             self.run_dir: str = document["run_dir"]
@@ -76,7 +78,10 @@ class Rungs:
     def __init__(self, boot: Boot) -> None:
         self.portable = boot.platform == "portable" or not system.LINUX
         self.subreaper = not self.portable and system.become_subreaper()
-        self.groups = cgroup.found(boot.daemon_id) if self.subreaper and boot.cgroup != "off" else None
+        if boot.handover is None:
+            self.groups = cgroup.found(boot.daemon_id) if self.subreaper and boot.cgroup != "off" else None
+        else:  # nothing is tried where children live
+            self.groups = cgroup.Cgroups(boot.handover["cgroup"]) if boot.handover["cgroup"] else None
         self.kill = "subreaper" if self.subreaper else "process_group"
         self.memory = "footprint" if self.portable else "resident"
         if self.groups is not None:

@@ -7,8 +7,10 @@ import resource
 import signal
 import sys
 import time
+from binascii import crc32
 
 from supervisord_py.keeper import spawn
+from supervisord_py.keeper.cgroup import Cgroup
 from supervisord_py.keeper.spawn import SpawnError
 
 TYPE_CHECKING = False
@@ -16,12 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from supervisord_py.keeper.cgroup import Cgroup
     from supervisord_py.keeper.logs import OutputPipe, UnitLog
 
     Answer = Callable[["HeldChild | SpawnError"], None]
 
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in one unit of ru_maxrss (getrusage(2))
+KEPT = (
+    *("key", "unit", "tag", "boot_id", "fingerprint", "pid", "start_time", "report", "started_at", "log_position"),
+    *("tree_alive", "verdict", "exit", "max_rss_bytes", "memory_grace", "memory_in_kernel", "cpu_limit"),
+)
+"""What goes to the next version of the keeper as it stands (handover.py)."""
 WHO = ("key", "unit", "pid", "start_time", "boot_id", "started_at")
 """What CHILD and EXIT of the protocol both begin with."""
 
@@ -36,7 +42,7 @@ class HeldChild:
         self.tag = str(message.get("tag", ""))
         self.boot_id = boot_id
         order = {name: value for name, value in message.items() if name != "id"}
-        self.fingerprint = hash(json.dumps(order, sort_keys=True))  # equal for equal orders
+        self.fingerprint = crc32(json.dumps(order, sort_keys=True).encode())  # equal for equal orders
         self.pid = self.start_time = 0  # the leader's; clock ticks since boot
         self.report = -1  # descriptor of the exec report, -1 once it is read; then those who wait are told
         self.answers: list[Answer] = []
@@ -45,6 +51,7 @@ class HeldChild:
         self.log: UnitLog | None = None  # None when all output goes to descriptors that came with the order
         self.log_position = 0
         self.pipes: list[OutputPipe] = []
+        self.ends: list[list[int]] = []  # (descriptor, stream, instance) of the pipes that an earlier version read
         self.watched_member = -1  # pidfd of a process that outlived the leader
         self.members: dict[int, int] = {}  # start time by pid, of all ever seen in the tree and not yet seen gone
         self.tree_alive = True  # False once the last process of the tree is gone
@@ -55,6 +62,26 @@ class HeldChild:
         self.memory_grace = max(0.0, spawn.number(message, "memory_grace_seconds", 0.0))  # from TERM to KILL
         self.memory_in_kernel = False
         self.cpu_limit = (-1, -1)  # soft and hard RLIMIT_CPU in seconds; negative for none
+
+    def hand_over(self) -> dict[str, Any]:
+        """Return all of it as JSON, for the next version of the keeper."""
+        return {
+            **{name: getattr(self, name) for name in KEPT},
+            "group": self.group.path if self.group else None,
+            "members": list(self.members.items()),
+            "pipes": [(pipe.fd, pipe.stream, pipe.instance) for pipe in self.pipes if pipe.fd >= 0],
+        }
+
+    @classmethod
+    def handed_over(cls, document: dict[str, Any]) -> HeldChild:
+        """Return the child of such a document; ValueError, KeyError or TypeError: it is none."""
+        child = cls(document, document["boot_id"])
+        for name in KEPT:
+            setattr(child, name, document[name])
+        child.group = Cgroup(document["group"]) if document["group"] else None
+        child.members = dict(document["members"])
+        child.ends = document["pipes"]
+        return child
 
     @property
     def identity(self) -> tuple[int, int]:

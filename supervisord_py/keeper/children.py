@@ -13,8 +13,10 @@ import contextlib
 import errno
 import os
 import resource
+from functools import partial
 
 from supervisord_py.keeper import procfs, spawn
+from supervisord_py.keeper.cgroup import Cgroup
 from supervisord_py.keeper.child import HeldChild
 from supervisord_py.keeper.spawn import RefusedError, SpawnError
 from supervisord_py.keeper.tree import Membership
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from supervisord_py.keeper.boot import Birth, Rungs
-    from supervisord_py.keeper.cgroup import Cgroup, Cgroups
+    from supervisord_py.keeper.cgroup import Cgroups
     from supervisord_py.keeper.child import Answer
     from supervisord_py.keeper.logs import Logs, UnitLog
     from supervisord_py.keeper.loop import Loop
@@ -54,10 +56,36 @@ class Children:
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._by_pid: dict[int, HeldChild] = {}
         self._unsettled: dict[str, HeldChild] = {}
-        self._parked: dict[str, Cgroup] = {}  # by zygote: the group in which its next fork waits
+        self.parked: dict[str, Cgroup] = {}  # by zygote: the group in which its next fork waits
         self.held: dict[str, HeldChild] = {}
         self.strangers: set[int] = set()  # pids that are nobody's: the control plane's
         self.membership = Membership(self.held, self.strangers, subreaper=self._rungs.subreaper)
+
+    # -- from one version of the keeper to the next (handover.py) ------------------------------------------------------
+
+    def hand_over(self) -> list[dict[str, Any]]:
+        """Return all that is held, descriptors by their numbers; what has ended is told first."""
+        self._settle()
+        return [child.hand_over() for child in self.held.values()]
+
+    def take_over(self, held: list[HeldChild], parked: Mapping[str, str]) -> None:
+        """Hold what an earlier version held, and see what has ended meanwhile."""
+        self.parked = {zygote: Cgroup(path) for zygote, path in parked.items()}
+        for child in held:
+            self.held[child.key] = child
+            if child.exit is None:
+                self._by_pid[child.pid] = child
+            if child.report >= 0:
+                self._loop.watch(child.report, partial(self._confirm, child))
+            if child.ends:
+                child.log = self.open_log(child.unit)
+                child.pipes = self._logs.resume(child.log, child.ends)
+        self.membership.take()
+        for child in held:
+            if child.exit is not None and child.tree_alive:
+                self._close_or_watch(child, self.membership.members(child))
+            self._changed(child)
+        self.reap()
 
     # -- coming ------------------------------------------------------------------------------------------------------
 
@@ -107,7 +135,7 @@ class Children:
         finally:
             self._logs.tidy(log)
         self.held[child.key] = self._by_pid[child.pid] = child
-        self._loop.watch(child.report, lambda: self._confirm(child))
+        self._loop.watch(child.report, partial(self._confirm, child))
 
     def open_log(self, unit: str) -> UnitLog:
         try:
@@ -145,11 +173,11 @@ class Children:
 
     def _group(self, child: HeldChild, plan: SpawnPlan, zygote: str | None, groups: Cgroups) -> None:
         """Give a child its group: a new one, or that in which a zygote's fork waits already; and the next fork one."""
-        child.group = self._parked.pop(zygote or "", None) or groups.create(child.key)
+        child.group = self.parked.pop(zygote or "", None) or groups.create(child.key)
         plan.cgroup = os.open(child.group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if zygote in self.held:
-            self._parked[zygote] = groups.create(f"{child.key}.next")
-            plan.parks = os.open(self._parked[zygote].path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.parked[zygote] = groups.create(f"{child.key}.next")
+            plan.parks = os.open(self.parked[zygote].path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def _confirm(self, child: HeldChild) -> None:
         """Read what became of the exec and answer all who asked for it."""
@@ -282,7 +310,7 @@ class Children:
 
     def _drop_group(self, child: HeldChild) -> None:
         self._remove(child.group)
-        self._remove(self._parked.pop(child.key, None))
+        self._remove(self.parked.pop(child.key, None))
         child.group = None
 
     def _remove(self, group: Cgroup | None) -> None:

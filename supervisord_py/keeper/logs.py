@@ -29,7 +29,7 @@ from supervisord_py.keeper.protocol import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from supervisord_py.keeper.boot import Boot
@@ -175,11 +175,16 @@ class UnitLog:
         """Cumulative position: where the next byte will be found, those kept in memory included."""
         return self._segments.position + self._pending_bytes
 
-    def next_instance(self) -> int:
-        """Open if need be, and return the number that marks the next instance's records."""
+    def open(self, instance: int) -> None:
+        """Open if need be; numbers up to `instance` are taken."""
         if not self.degraded:
             self._flush()
-        self._instance = max(self._instance, self._segments.instance) % INSTANCES + 1
+        self._instance = max(self._instance, self._segments.instance, instance)
+
+    def next_instance(self) -> int:
+        """Open if need be, and return the number that marks the next instance's records."""
+        self.open(0)
+        self._instance = self._instance % INSTANCES + 1
         return self._instance
 
     def write(self, stream: int, instance: int, data: bytes) -> None:
@@ -302,7 +307,13 @@ class Logs:
         """Read from pipes from now on, as the next instance of the unit; -1 for none. They are ours then."""
         ends = [(fd, stream) for fd, stream in ((stdout, STDOUT), (stderr, STDERR)) if fd >= 0]
         instance = log.next_instance() if ends else 0
-        pipes = [OutputPipe(self, fd, stream, log, instance) for fd, stream in ends]
+        return self.resume(log, [(fd, stream, instance) for fd, stream in ends])
+
+    def resume(self, log: UnitLog, ends: Sequence[Sequence[int]]) -> list[OutputPipe]:
+        """Read from pipes from now on, each (descriptor, stream, instance)."""
+        if ends:
+            log.open(max(instance for _, _, instance in ends))
+        pipes = [OutputPipe(self, fd, stream, log, instance) for fd, stream, instance in ends]
         for pipe in pipes:
             os.set_blocking(pipe.fd, False)
             log.pipes += 1

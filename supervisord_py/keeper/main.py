@@ -15,7 +15,7 @@ import os
 import signal
 import traceback
 
-from supervisord_py.keeper import procfs, spawn, sweep, system
+from supervisord_py.keeper import handover, procfs, spawn, sweep, system
 from supervisord_py.keeper.boot import Rungs
 from supervisord_py.keeper.children import Children
 from supervisord_py.keeper.control import EXIT_BAD_SETTINGS, ControlProcess, Notifier
@@ -61,13 +61,17 @@ class Keeper:
         self.loop = Loop(self._callback_failed)
         self.notifier = Notifier(os.environ)
         self.stored: dict[str, int] = {}  # descriptors by name, kept for the control plane
+        self.successor: str | None = None  # the version to become when the control plane has ended
         system.set_name("pxd: keeper")
-        system.shut_inherited()
+        self.inherited = system.shut_inherited()
         birth.take_descriptors()
-        self.interrupted, survivors = sweep.sweep(boot.daemon_id, boot.run_dir)
-        if self.interrupted or survivors:
-            units = [entry["unit"] for entry in self.interrupted]
-            journal.warning("swept", units=units, survivors=[row.pid for row in survivors])
+        if boot.handover is None:
+            self.interrupted, survivors = sweep.sweep(boot.daemon_id, boot.run_dir)
+            if self.interrupted or survivors:
+                units = [entry["unit"] for entry in self.interrupted]
+                journal.warning("swept", units=units, survivors=[row.pid for row in survivors])
+        else:
+            self.interrupted = boot.handover["interrupted"]
         self.rungs = Rungs(boot)
         self.logs = Logs(self.loop, self.emit, boot)
         self._catch_signals()
@@ -82,8 +86,11 @@ class Keeper:
             self.notifier,
             children.strangers,
             lambda message, fds: receive(self, message, fds),
-            self.shutdown.control_ended,
+            self._control_ended,
         )
+        if boot.handover is not None:
+            handover.take_over(self, boot.handover)
+            boot.handover = None
 
     def run(self) -> int:
         """Hold until the end; return the exit code."""
@@ -115,6 +122,7 @@ class Keeper:
             # The wake-up descriptor carries the number; nothing is done in signal context.
             signal.signal(signum, lambda _signum, _frame: None)
         self.loop.watch(self._alarm, self._signalled)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.CAUGHT)  # an earlier version blocked them (handover.py)
 
     def _signalled(self) -> None:
         numbers = os.read(self._alarm, 4096)
@@ -171,6 +179,12 @@ class Keeper:
         """Write down what is left of a tree that was to go."""
         for row in survivors:
             self.journal.error("survivor", pid=row.pid, name=row.name, killed=killed)
+
+    def _control_ended(self, code: int) -> None:
+        self.shutdown.control_ended(code)
+        if self.successor is not None and not self.shutdown.begun:
+            self.successor = None
+            handover.let_go(self)
 
     def _callback_failed(self, error: Exception) -> None:
         lines = traceback.format_exception(error)

@@ -12,8 +12,9 @@ Event:    {"event": str, ...}                      keeper -> control, unasked
 Verbs, their members and the members of the reply (`key` is the instance id that the control plane chose; every verb
 that names one is idempotent by it):
 
-  hello      {protocol: 1} -> {protocol, revision, pid, started_at, start_time, boot_id, kill_rung, memory_rung,
-                               children: [CHILD], fds: [name], control_restarts, interrupted: [{key, unit, pid}]}
+  hello      {protocol: 1} -> {protocol, revision, version, pid, started_at, start_time, boot_id, kill_rung,
+                               memory_rung, children: [CHILD], fds: [name], control_restarts,
+                               interrupted: [{key, unit, pid}]}
              `revision`: counts what was added within the protocol; absent = 1. A control plane may be newer.
              `interrupted`: what an earlier keeper of the same state directory left and this one swept at its start.
   spawn      SPAWN (+ descriptors) -> {child: CHILD}   errors: kind "spawn_failed" with stage, errno; "exists" when
@@ -38,6 +39,9 @@ that names one is idempotent by it):
   status     {text: str} -> {}                      STATUS= line for the service manager
   alive      {} -> {}                               the control loop makes progress (answer to event "ping")
   shutdown   {} -> {}                               orderly end: the control plane is done; stop what is left, exit 0
+  upgrade    {} -> {version: str | null}            when this control plane ends, the keeper becomes the version that is
+                                                    installed (handover.py); null: it is that one. error "handover": it
+                                                    could not go on from here (revision 6)
   restart    {all: bool} -> {}                      all=false: replace the control plane, keep every child.
                                                     all=true: stop everything, then exec pxd anew (same pid)
 
@@ -97,7 +101,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROTOCOL = 1
-REVISION = 5  # grows with each addition that an older peer can do without
+REVISION = 6  # grows with each addition that an older peer can do without
 MAX_FRAME = 4 * 1024 * 1024
 FDS_PER_MESSAGE = 16
 LENGTH_BYTES = 4

@@ -87,14 +87,17 @@ def shut_on_exec() -> None:
         _libc.syscall(SYS_CLOSE_RANGE, FIRST_FREE_FD, LAST_FD, CLOSE_RANGE_CLOEXEC)
 
 
-def shut_inherited() -> None:
-    """Mark every descriptor that this process was born with, from 3 on, close-on-exec; once, at the start."""
+def shut_inherited() -> list[int]:
+    """Mark every descriptor that this process was born with, from 3 on, close-on-exec, and return them; once."""
+    inherited = []
     for fd in map(int, os.listdir("/proc/self/fd" if LINUX else "/dev/fd")):
         if fd >= FIRST_FREE_FD:
             try:
                 os.set_inheritable(fd, False)
+                inherited.append(fd)
             except OSError:
                 continue  # the descriptor of the listing itself
+    return inherited
 
 
 def set_name(name: str) -> None:

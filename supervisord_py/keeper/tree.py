@@ -200,6 +200,10 @@ class KillLadder:
         stop.waiters.append(done)
         self.hurry()
 
+    def deadlines(self) -> dict[str, float]:
+        """Return, by key, until when each tree under way may end by itself."""
+        return {key: stop.term_until for key, stop in self._stops.items()}
+
     def hurry(self) -> None:
         """Look again in the next turn: something has ended."""
         if self._stops:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import signal
 
-from supervisord_py.keeper import procfs
+from supervisord_py import __version__
+from supervisord_py.keeper import handover, procfs
 from supervisord_py.keeper.protocol import PROTOCOL, REVISION, close_fds
 from supervisord_py.keeper.spawn import RefusedError, SpawnError, number, text
 from supervisord_py.keeper.tree import KILL_SECONDS
@@ -90,6 +91,7 @@ def _hello(request: VerbRequest) -> Members:
         {
             "protocol": PROTOCOL,
             "revision": REVISION,
+            "version": __version__,
             "pid": keeper.birth.pid,
             "started_at": keeper.birth.started_at,
             "start_time": keeper.birth.start_time,
@@ -219,6 +221,12 @@ def _restart(request: VerbRequest) -> None:
         raise RefusedError("bad_request", "the boot document names no command to start pxd with")
 
 
+def _upgrade(request: VerbRequest) -> Members:
+    keeper = request.keeper
+    keeper.successor = handover.prepare(keeper)
+    return {"version": keeper.successor}
+
+
 VERBS: dict[str, Callable[[VerbRequest], Members | None]] = {
     "hello": _hello,
     "spawn": _spawn,
@@ -235,5 +243,6 @@ VERBS: dict[str, Callable[[VerbRequest], Members | None]] = {
     "status": lambda request: request.keeper.notifier.status(request.text("text")),
     "alive": lambda request: request.keeper.control.alive(),
     "shutdown": lambda request: request.keeper.shutdown.asked_by_control(),
+    "upgrade": _upgrade,
     "restart": _restart,
 }

@@ -50,6 +50,7 @@ KILL_SECONDS = 10.0  # how long the keeper goes on killing after the grace of a 
 SLACK_SECONDS = 15.0  # what a stop may take beyond grace and kill until it counts as unanswered
 _REASONS = frozenset(Reason)
 STDIO_REVISION = 5  # of the first keeper that takes the descriptors of all streams with the order
+_ALL_HINT = "`pxctl daemon restart --all` starts the installed version; it stops every child"
 _BOTH_HINT = "run `pxctl daemon restart --all` to replace both"
 _GONE_HINT = "the daemon ends now and its children with it; see `pxctl why UNIT` after the next start"
 _MUTE_HINT = "see `pxctl doctor`; `pxctl daemon restart --all` replaces keeper and control plane"
@@ -125,7 +126,9 @@ class KeeperClient:
             if reply.get("protocol") != PROTOCOL:
                 said = f"the keeper speaks protocol {reply.get('protocol')!r}, this control plane speaks {PROTOCOL}"
                 raise KeeperLostError(said, hint=_BOTH_HINT)
-            keeper = {f"keeper_{name}": reply[name] for name in ("pid", "started_at", "revision") if name in reply}
+            keeper = {
+                f"keeper_{name}": reply[name] for name in ("pid", "started_at", "revision", "version") if name in reply
+            }
             left = [(entry["key"], entry["unit"], entry["pid"]) for entry in reply.get("interrupted", ())]
             client.caps = _read(Caps, {**reply, **keeper, "interrupted": left})
             for child in reply["children"]:
@@ -281,6 +284,13 @@ class KeeperClient:
     async def shutdown(self) -> None:
         """Say that the control plane is done: the keeper stops what is left and exits."""
         await self._ask("shutdown")
+
+    async def upgrade(self) -> str | None:
+        """Have the keeper become the installed version when this control plane ends; None: it is that one.
+
+        Raises PxError: it cannot, and why.
+        """
+        return (await self._ask("upgrade", fine="unknown_verb")).get("version")
 
     async def restart(self, *, everything: bool) -> None:
         """Have the control plane replaced, or everything with all children stopped first."""
@@ -505,6 +515,8 @@ def _error_of(refusal: Message, unit: str | None = None) -> PxError:
             return UnknownUnitError(detail, unit=unit)
         case "exists" | "dead" | "alive":
             return ConflictError(detail, unit=unit)
+        case "handover":
+            return ConflictError(detail, hint=_ALL_HINT)
         case "shutdown":
             return ShuttingDownError(detail, unit=unit)
         case "protocol":

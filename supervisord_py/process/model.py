@@ -167,6 +167,7 @@ class Caps(Struct, frozen=True):
     control_restarts: int
     interrupted: tuple[tuple[str, str, int], ...] = ()
     keeper_revision: int = 1
+    keeper_version: str | None = None
 
 
 class LogTrouble(Struct, frozen=True):

@@ -93,6 +93,7 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
 def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> None:
     """Replace the control plane and keep every child; returns when the new one answers.
 
+    The keeper becomes a version that was installed meanwhile, or it is said why it cannot (exit 8).
     When pxd does not run, it is started.
 
     Effect: modifying: replaces the control plane; with --all stops every unit and starts pxd anew
@@ -166,10 +167,9 @@ def show_daemon(invocation: Invocation) -> None:
 
     def process(part: Document) -> str:
         size, age = output.size(part.get("rss_bytes")), output.ago(part.get("started_at"))
-        return f"pid {part.get('pid')}, {size}, started {age}"
+        return f"version {part.get('version') or '?'}, pid {part.get('pid')}, {size}, started {age}"
 
     facts = [
-        ("version", document.get("version")),
         ("socket", document.get("socket")),
         ("TCP", document.get("tcp_address")),
         ("its token", document.get("token_file")),
@@ -341,4 +341,4 @@ def show_version(invocation: Invocation) -> None:
     if not invocation.print_result({"schema": "px.version/1", "client": ours, "daemon": theirs}, [ours]):
         invocation.print(f"pxctl {ours}", f"pxd {theirs}" if theirs else "pxd not running")
     if theirs and ours != theirs and not invocation.json:
-        invocation.notice("pxctl: client and daemon differ; bring the daemon up to date: pxctl daemon restart --all")
+        invocation.notice("pxctl: client and daemon differ; bring the daemon up to date: pxctl daemon restart")

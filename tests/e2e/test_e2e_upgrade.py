@@ -1,0 +1,86 @@
+"""A newer version, installed over a running daemon: keeper and control plane become it, what they hold goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.house import House, house, server, until
+from e2e.pipe_house import ended, output, row, shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = Path(__file__).parents[2] / "supervisord_py"
+BOTH = ("keeper", "control")
+
+
+@pytest.fixture
+def copied() -> Iterator[House]:
+    """A daemon that runs from a copy of the package, in which a test installs the next version."""
+    with house() as home:
+        shutil.copytree(PACKAGE, home.home / "lib" / "supervisord_py", ignore=shutil.ignore_patterns("__pycache__"))
+        home.settings = {"PYTHONPATH": str(home.home / "lib")}
+        yield home
+
+
+def install(home: House, version: str) -> None:
+    file = home.home / "lib" / "supervisord_py" / "__init__.py"
+    head, _, _ = file.read_text().partition("__version__")
+    file.write_text(f'{head}__version__ = "{version}"\n')
+
+
+def versions(home: House) -> list[str]:
+    daemon: dict[str, Any] = home.get("/api/daemon")
+    return [daemon[part]["version"] for part in BOTH]
+
+
+@pytest.mark.parametrize("how", ["restart", "hangup"])
+def test_an_upgrade_keeps_what_is_held(copied: House, how: str) -> None:
+    """Warm tool, variables of a kernel and a running execution, with their pids; no line of output is lost."""
+    home = copied
+    home.tool("echo", server("return {'pid': os.getpid()}"))
+    go = home.home / "go"
+    shell(home, "counts", f"n=0; while [ ! -e {go} ]; do echo $n; n=$((n+1)); sleep 0.001; done; echo end $n")
+    home.start()
+    before = versions(home)
+    tool = home.run("echo").json()["pid"]
+    assert home.pxctl("exec", "import os; x = os.getpid()").returncode == 0
+    number = home.request("POST", "/api/pipes/counts/run", {}).json()["id"]
+    agent = until(lambda: row(home, number).pid, "the execution runs")
+    keeper, control = home.pids()
+    install(home, "9.9.9")
+    if how == "restart":
+        assert home.pxctl("daemon", "restart").returncode == 0
+    else:  # as `systemctl reload`
+        os.kill(keeper, signal.SIGHUP)
+    until(lambda: home.answers() and versions(home) == ["9.9.9"] * 2, f"{before} became 9.9.9; {home.said()}")
+    assert home.pids()[0] == keeper != control
+    assert home.run("echo").json()["pid"] == tool
+    told = home.pxctl("exec", "print(os.getpid() == x)")
+    assert "True" in told.stdout, told
+    assert row(home, number).pid == agent
+    go.touch()
+    assert ended(home, number).status == "completed"
+    *lines, last = output(home, number).decode().split("\n")[:-1]
+    assert lines == [str(n) for n in range(len(lines))]
+    assert last == f"end {len(lines)}"
+    assert "9.9.9" in home.pxctl("daemon", "status").stdout
+
+
+def test_a_version_that_cannot_take_over_is_refused(copied: House) -> None:
+    home = copied
+    home.start()
+    before, pids = versions(home), home.pids()
+    install(home, "9.9.9")
+    (home.home / "lib" / "supervisord_py" / "keeper" / "handover.py").write_text("this is no Python\n")
+    refused = home.pxctl("daemon", "restart")
+    assert refused.returncode == 8
+    assert "9.9.9 cannot take over: SyntaxError" in refused.stderr
+    assert "pxctl daemon restart --all" in refused.stderr
+    assert (versions(home), home.pids()) == (before, pids)

@@ -1,0 +1,162 @@
+"""A newer version of the keeper takes over in place, with all that is held; or it is refused, and nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keeper.keeper_rig import KEEPER_ARGV, MAIN, PYTHON, RUNGS, alive, family, index, probe
+from rounds import mostly_deep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keeper.keeper_rig import Rig
+
+COUNTS = """
+import os
+number = 0
+while not os.path.exists("enough"):
+    os.write(1 + number % 2, b"line %09d\\n" % number)
+    number += 1
+os.write(1, b"all %d\\n" % number)
+os._exit(7)
+"""
+EATS = """
+import os, time
+while not os.path.exists("eat"):
+    time.sleep(0.01)
+held = bytearray(os.urandom(1) * (256 << 20))
+time.sleep(600)
+"""
+DIES = """
+import os, sys
+if "--check" not in sys.argv:
+    os.kill({pid}, 9)
+    while open("/proc/{pid}/stat").read().split()[2] != "Z":
+        pass
+"""
+
+
+def installed(rig: Rig) -> Path:
+    """Have the keeper run from a copy of the package, where a test installs another version; return its folder."""
+    package = rig.dir / "lib" / "supervisord_py"
+    shutil.copytree(MAIN.parent, package / "keeper", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(MAIN.parents[1] / "__init__.py", package)
+    rig.argv = [*KEEPER_ARGV[:-1], str(package / "keeper" / "__main__.py")]
+    return package
+
+
+def install(package: Path, more: str = "") -> None:
+    (package / "__init__.py").write_text(f'"""Newer."""\n\n__version__ = "9.9.9"\n{more}')
+
+
+@pytest.mark.parametrize("rung", mostly_deep(RUNGS, "subreaper"))
+def test_a_new_version_goes_on_with_all_that_is_held(rigs: Callable[..., Rig], rung: str) -> None:
+    """Children, output, descriptors, limits, and an end that nobody saw."""
+    rig = rigs(**RUNGS[rung], log_total_bytes=1 << 30)
+    package = installed(rig)
+    link = rig.up()
+    talker = link.call("spawn", **rig.spec([*PYTHON, "-c", COUNTS], unit="tool:talker"))["child"]
+    spec, people = family(rig, 3, "child", "daemon", unit="tool:family")
+    eater = link.call("spawn", **rig.spec([*PYTHON, "-c", EATS], unit="tool:eater", max_rss_bytes=64 << 20))
+    dies = link.call("spawn", **rig.spec(probe("talker", "wait"), unit="tool:dies", tag="note"))["child"]
+    read, write = os.pipe()
+    link.call("put_fd", (write,), name="kept")
+    os.close(write)
+    # What ends between the two versions sends its SIGCHLD to neither.
+    install(package, DIES.format(pid=dies["pid"]))
+    assert link.call("upgrade")["version"] == "9.9.9"
+    link.call("restart", all=False)
+    link.end()
+
+    link = rig.greet()
+    hello = link.hello
+    assert (hello["version"], hello["pid"], hello["control_restarts"]) == ("9.9.9", rig.pid, 1)
+    assert hello["kill_rung"] == rig.links[0].hello["kill_rung"]
+    assert not rig.said("swept")
+    assert link.exit(dies["key"])["signal"] == signal.SIGKILL
+    assert {one["key"]: one["tag"] for one in hello["children"]}[dies["key"]] == "note"
+    (rig.dir / "enough").touch()
+    assert link.exit(talker["key"])["code"] == 7
+    link.event("gone", key=talker["key"])
+    said = re.findall(rb"(?:line|all) (\d+)", rig.output("tool:talker"))
+    assert sorted(map(int, said)) == list(range(len(said)))
+    assert {record[3] for record in index(rig, "tool:talker")} == {1}
+    assert link.call("spawn", **spec)["child"]["pid"] in people  # known by its key and order
+    (rig.dir / "eat").touch()
+    assert link.exit(eater["child"]["key"])["verdict"]["reason"] in ("memory_limit", "oom_kill")
+    number = link.send("take_fd", name="kept")
+    fd = link.reply_with_fds(number)[1][0]
+    os.write(fd, b"kept")
+    os.close(fd)
+    assert os.read(read, 10) == b"kept"
+    os.close(read)
+    left = link.call("stop", key=spec["key"], grace_seconds=5, kill_seconds=5, reason="stopped")["survivors"]
+    assert left == []
+    assert not any(alive(pid) for pid in people)
+    assert link.call("upgrade")["version"] is None
+
+
+def test_a_stop_under_way_goes_on(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    package = installed(rig)
+    link = rig.up()
+    spec, people = family(rig, 1, "deaf")
+    link.send("stop", key=spec["key"], grace_seconds=1, kill_seconds=5, reason="stopped")
+    install(package)
+    link.call("upgrade")
+    link.end()
+    link = rig.greet()
+    assert link.exit(spec["key"])["verdict"]["signal"] == signal.SIGKILL
+    assert not alive(people[0])
+
+
+@pytest.mark.parametrize(
+    ("more", "why"), [("", "its format is 1, 9.9.9 reads 2"), ("this is no Python\n", "SyntaxError")]
+)
+def test_a_version_that_cannot_read_it_is_refused(rigs: Callable[..., Rig], more: str, why: str) -> None:
+    rig = rigs()
+    package = installed(rig)
+    link = rig.up()
+    assert link.call("upgrade")["version"] is None
+    child = link.call("spawn", **rig.spec(probe("talker", "wait")))["child"]
+    install(package, more)
+    source = package / "keeper" / "handover.py"
+    source.write_text(source.read_text().replace("FORMAT = 1 ", "FORMAT = 2 "))
+    error = link.refused("upgrade")
+    assert error["kind"] == "handover"
+    assert "9.9.9 cannot take over" in error["detail"]
+    assert why in error["detail"]
+    link.call("restart", all=False)
+    link.end()
+    link = rig.greet()
+    assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
+    assert link.hello["version"] != "9.9.9"
+
+
+def test_an_exec_that_fails_loses_nothing(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    package = installed(rig)
+    python = rig.dir / "python"
+    python.symlink_to(sys.executable)
+    rig.argv[0] = str(python)
+    link = rig.up()
+    child = link.call("spawn", **rig.spec(probe("talker", "wait")))["child"]
+    install(package)
+    assert link.call("upgrade")["version"] == "9.9.9"
+    python.unlink()
+    link.end()
+    link = rig.greet()
+    assert os.strerror(errno.ENOENT) in rig.said("handover_failed")[0]["detail"]
+    assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
+    second = link.call("spawn", **rig.spec(["/bin/true"]))["child"]
+    assert link.exit(second["key"])["code"] == 0
