@@ -104,8 +104,8 @@ class PipeRig:
             socket=str(folder / "pxd.sock"),
             stop_seconds=1.0,
             settle_seconds=0.05,
-            preflight=False,
-            default_timezone="UTC",
+            preflight_seconds=0.0,
+            timezone="UTC",
         )
         self.environ = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "HOME": str(folder)}
         for name in ("pipes", "examples"):

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from supervisord_py.config.documents import Problem
     from supervisord_py.pipes.models import Declared
 
-LIMIT = 1024 * 1024
-
 
 def pipe_text(header: str = "", body: str = "Do it.") -> str:
     """Return a file with this front matter."""

@@ -42,7 +42,6 @@ from supervisord_py.pipes.models import LastDecision, PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 
 Document = dict[str, Any]
-DEFAULT_NEXT = 5
 _CREATED, _ACCEPTED = 201, 202
 _SEEN = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 _HIDDEN = frozenset({
@@ -185,12 +184,6 @@ async def publish_event(call: ApiCall, body: s.Happening) -> web.StreamResponse:
     claims = await call.context.pipes.publish_event(event)
     known = pick(claims, "claimed", "suppressed")
     return json_answer({"schema": "px.event-claims/1", **known}, status=_ACCEPTED)
-
-
-async def preview(call: ApiCall, body: s.PreviewSchedule) -> web.StreamResponse:
-    """Answer what a schedule means, and when it would be due, without any pipe."""
-    document = call.context.pipes.preview(body.schedule, body.timezone, body.count or DEFAULT_NEXT)
-    return json_answer({"schema": "px.schedule/1", **document})
 
 
 def execution_document(execution: Execution) -> Document:

@@ -150,7 +150,6 @@ ROUTES = (
     _work("POST /api/pipes", "pipes.add_pipe", "201 px.pipe/1", body=s.Add),
     _work("POST /api/pipes/new", "pipes.new_pipe", "201 px.pipe/1", body=s.New),
     _row("GET /api/pipes/queue", "pipes.queue", "px.queue/1"),
-    _row("POST /api/pipes/schedule/preview", "pipes.preview", "px.schedule/1", body=s.PreviewSchedule, access=READ),
     _row("GET /api/pipes/{p}", "pipes.show_pipe", "px.pipe/1", query=s.PipeQuery),
     _work("DELETE /api/pipes/{p}", "pipes.remove_pipe", "px.removed/1"),
     _row("POST /api/pipes/{p}/run", "pipes.run_pipe", _QUEUED, query=s.FinalQuery, body=s.RunPipe),

@@ -195,12 +195,6 @@ class Happening(Body):
     data: dict[str, Any] | None = None
 
 
-class PreviewSchedule(Body):
-    schedule: Text
-    timezone: Text | None = None
-    count: Annotated[int, Meta(ge=1, le=50)] | None = None
-
-
 class Place(Body):
     cwd: Text | None = None
     interpreter: Text | None = None

@@ -22,7 +22,7 @@ from supervisord_py.kernels.config import (
 )
 from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.pipes.config import OutputLimits, PipesConfig, RetryLimits, SchedulerLimits, SlotLimits
+from supervisord_py.pipes.config import PipesConfig
 from supervisord_py.tools.driver import ToolsConfig
 
 if TYPE_CHECKING:
@@ -97,11 +97,9 @@ def pipes_config(
         socket: Path of the control socket.
         listener: Address, port and token file of the loopback listener; None where there is none.
     """
-    pipes = settings.pipes
     host, port, token_file = listener or ("127.0.0.1", None, None)
-    return _of(
-        PipesConfig,
-        pipes,
+    return PipesConfig(
+        **msgspec.structs.asdict(settings.pipes),
         pipes_dir=paths.pipes_dir,
         examples_dir=EXAMPLES / "pipes",
         presets_file=paths.presets_file,
@@ -111,12 +109,6 @@ def pipes_config(
         api_host=host,
         api_port=port,
         api_token_file=token_file,
-        timeout_seconds=min(300.0, pipes.timeout_max_seconds),
-        default_timezone=pipes.timezone,
-        slots=_of(SlotLimits, pipes, "slots_"),
-        retries=RetryLimits(max_retries=pipes.retries, initial_seconds=pipes.retry_initial_seconds),
-        output=_of(OutputLimits, pipes, file_bytes=pipes.output_file_bytes),
-        scheduler=_of(SchedulerLimits, pipes),
     )
 
 

@@ -74,10 +74,10 @@ async def last_of_each(ledger: Ledger) -> dict[str, Execution]:
     return {row.pipe_name: row for row in found}
 
 
-async def usage_since(ledger: Ledger, when: float, pipe: str | None = None) -> tuple[int, float]:
-    """Return tokens and US dollars of the executions that began at or after a moment, and have ended."""
+async def usage_since(ledger: Ledger, when: float, pipe: str) -> tuple[int, float]:
+    """Return tokens and US dollars of a pipe's executions that began at or after a moment, and have ended."""
     sql = """SELECT coalesce(sum(total_tokens), 0), coalesce(sum(cost), 0.0) FROM pipe_executions
-             WHERE started_at >= ? AND pipe_name = coalesce(?, pipe_name)"""
+             WHERE started_at >= ? AND pipe_name = ?"""
     values = (to_text(when), pipe)
     tokens, cost = await ledger.read(lambda connection: connection.execute(sql, values).fetchone())
     return tokens, cost

@@ -230,10 +230,6 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop: StopRule = StopRule()
     auth_check: Any = None  # of earlier versions, without effect
 
-    @property
-    def supports_history(self) -> bool:
-        return bool(self.session_argv)
-
     def keys_of(self, provider: str | None) -> tuple[str, ...]:
         """Return the variables that hold a provider's keys; of every provider where the agent chooses by itself."""
         rows = self.provider_keys.values() if provider is None else [self.provider_keys.get(provider, ())]

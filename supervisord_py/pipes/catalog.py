@@ -54,14 +54,14 @@ class DiskError(PxError):
     title = "The pipes directory cannot be written"
 
 
-def read_pipe(folder: Path, *, limit_bytes: int, default_agent: str = DEFAULT_AGENT) -> Declared:
+def read_pipe(folder: Path, *, default_agent: str = DEFAULT_AGENT) -> Declared:
     """Read the pipe of a folder, whose name is the pipe's; what is wrong makes it a broken one. Blocking.
 
     Raises BlindError: it cannot be looked at for now; it may be as it was.
     """
     file = folder / PIPE_FILE
     try:
-        raw = read_bounded(file, limit_bytes)
+        raw = read_bounded(file)
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else None
         words = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -127,44 +127,37 @@ class PipeCatalog:
 
     Args:
         pipes_dir: Folders of pipes; missing is empty.
-        limit_bytes: Of each `pipe.md`.
         default_agent: Of pipes that name none.
+
+    Attributes:
+        pipes: What the last look saw, by name, sorted; broken ones included.
+        trouble: Why the directory could not be looked at the last time.
     """
 
-    def __init__(self, pipes_dir: Path, limit_bytes: int, *, default_agent: str = DEFAULT_AGENT) -> None:
+    def __init__(self, pipes_dir: Path, *, default_agent: str = DEFAULT_AGENT) -> None:
         self.pipes_dir = pipes_dir
-        self.trouble: str | None = None  # why the directory could not be looked at the last time
-        self._limit_bytes = limit_bytes
+        self.pipes: Mapping[str, Declared] = {}
+        self.trouble: str | None = None
         self._default_agent = default_agent
         self._lock = threading.Lock()
         self._readings: dict[str, _Reading] = {}
-        self._declared: Mapping[str, Declared] = {}
 
     @property
     def unsettled(self) -> bool:
         """Whether another look soon will know more of a file."""
         return any(each.doubted_at is not None for each in tuple(self._readings.values()))
 
-    def reconfigure(self, limit_bytes: int, default_agent: str) -> None:
-        """Take other settings; the next look reads everything again."""
+    def reconfigure(self, default_agent: str) -> None:
+        """Take another setting; the next look reads everything again."""
         with self._lock:
-            self._limit_bytes = limit_bytes
             self._default_agent = default_agent
             self._readings = {name: each._replace(stamp=None) for name, each in self._readings.items()}
 
-    def all(self) -> Mapping[str, Declared]:
-        """Return what the last look saw, by name, sorted; broken ones included."""
-        return self._declared
-
-    def get(self, name: str) -> Declared | None:
-        """Return a pipe, broken or not; None where there is none."""
-        return self._declared.get(name)
-
     def declared(self, name: str) -> Declared:
         """Return a pipe, broken or not. Raises UnknownUnitError: there is none of that name; the nearest is named."""
-        found = self._declared.get(name)
+        found = self.pipes.get(name)
         if found is None:
-            detail = f"there is no pipe {shown(name)} in {self.pipes_dir}{did_you_mean(name, self._declared)}"
+            detail = f"there is no pipe {shown(name)} in {self.pipes_dir}{did_you_mean(name, self.pipes)}"
             raise UnknownUnitError(detail, hint="pxctl pipe list", unit=f"pipe:{name[:100]}")
         return found
 
@@ -203,8 +196,8 @@ class PipeCatalog:
                 for name in sorted(before.keys() | after.keys())
                 if (kind := _kind(before.get(name), after.get(name))) is not None
             )
-            if changes or not self._declared:
-                self._declared = {name: each.declared for name, each in after.items()}
+            if changes or not self.pipes:
+                self.pipes = {name: each.declared for name, each in after.items()}
             return changes
 
     def _look(self, name: str, known: _Reading | None) -> _Reading | None:
@@ -232,7 +225,7 @@ class PipeCatalog:
         return None if found is None else _Reading(found, stamp)
 
     def _read(self, name: str) -> Declared:
-        return read_pipe(self.pipes_dir / name, limit_bytes=self._limit_bytes, default_agent=self._default_agent)
+        return read_pipe(self.pipes_dir / name, default_agent=self._default_agent)
 
 
 def _stamp(path: str) -> _Stamp:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from datetime import datetime
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 import structlog
 from msgspec.structs import replace
@@ -15,11 +17,11 @@ from msgspec.structs import replace
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.instances import ended
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Status, change_open, open_rows
+from supervisord_py.ledger.pipe_history import usage_since
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.ending import conclude
-from supervisord_py.pipes.intake import check_budget
-from supervisord_py.pipes.launch import check, cleanup, terms_of, write_files
+from supervisord_py.pipes.launch import check, cleanup, write_files
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.preflight import check_provider
 from supervisord_py.pipes.run import Run
@@ -28,7 +30,6 @@ from supervisord_py.process.model import ChildSpec, Reason, ResourceLimit
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.executions import Executions
-    from supervisord_py.pipes.launch import LaunchSpec
     from supervisord_py.process.instance import Note
     from supervisord_py.process.model import Child
 
@@ -36,31 +37,6 @@ INTERRUPTED = "interrupted by system restart"
 _AGAIN = {"status": Status.QUEUED, "started_at": None, "queue_wait_ms": None, "instance": None, "progress": None}
 _log = structlog.get_logger(__name__)
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-
-
-async def prepare(run: Run) -> LaunchSpec:
-    """Make everything ready for the spawn, in the pipe's folder: its files are written, its descriptors open.
-
-    Raises:
-        CannotRunError: With the error type of the row; nothing of ours is left then.
-        OSError: A file cannot be made or written; the same.
-    """
-
-    def write() -> None:
-        write_files(found, run.folder, run.execution.rendered_prompt or "")
-        run.open_files(found)
-
-    shelf, config = run.room.shelf, run.room.config
-    found = await check(shelf, run.execution, run.home)
-    run.terms = terms_of(found, config, run.definition.redact if run.definition else ())
-    try:
-        await asyncio.to_thread(write)
-        if config.preflight and found.values["url"] is not None:
-            await check_provider(found.values, seconds=config.preflight_seconds)
-    except BaseException:
-        await asyncio.shield(asyncio.to_thread(cleanup, run.folder))
-        raise
-    return found
 
 
 class RunDriver:
@@ -72,18 +48,32 @@ class RunDriver:
         self._retried: set[int | None] = set()  # executions of which the next try is in line, at that time
 
     async def prepare(self, run: Run) -> ChildSpec:
-        """Check its budget, make its files, and return what is to be spawned.
+        """Check its budget, and make everything ready for the spawn: its files are written, its descriptors open.
 
-        Raises CannotRunError: with the error type of the row.
+        Raises CannotRunError: with the error type of the row; nothing of ours is left then.
         """
+
+        def write() -> None:
+            write_files(found, run.folder, run.execution.rendered_prompt or "")
+            run.open_files(found)
+
         room, plan = self._room, run.execution.plan
-        await check_budget(room, run)
+        await self._check_budget(run)
+        redact = run.definition.redact if run.definition else ()
+        run.launch = found = await check(room.shelf, run.execution, run.home, redact)
+        run.terms = found.terms
         try:
-            found = run.launch = await prepare(run)
-        except OSError as error:
-            kind = ErrorType.DISK_FULL if error.errno in _FULL else ErrorType.CONFIG_ERROR
-            hint = "free some space" if error.errno in _FULL else "look at its owner and mode"
+            await asyncio.to_thread(write)
+            if room.config.preflight_seconds and found.values["url"] is not None:
+                await check_provider(found.values, seconds=room.config.preflight_seconds)
+        except BaseException as error:
+            await asyncio.shield(asyncio.to_thread(cleanup, run.folder))
+            if not isinstance(error, OSError):
+                raise
+            is_full = error.errno in _FULL
+            kind = ErrorType.DISK_FULL if is_full else ErrorType.CONFIG_ERROR
             message = f"{error.filename or run.folder} cannot be written: {error.strerror or error}"
+            hint = "free some space" if is_full else "look at its owner and mode"
             raise CannotRunError(kind, message, hint=hint) from error
         run.deadline = room.clocks.boot() + plan.timeout_seconds
         return ChildSpec(
@@ -97,6 +87,24 @@ class RunDriver:
             stdout_fd=run.fds[0],
             stderr_fd=run.fds[1],
         )
+
+    async def _check_budget(self, run: Run) -> None:
+        """Refuse a run for which its pipe's budget of the day is used up."""
+        room, definition = self._room, run.definition
+        tokens_max = definition.budget.daily_tokens if definition else None
+        cost_max = (definition and definition.budget.daily_cost) or room.config.daily_cost
+        if tokens_max is None and cost_max is None:
+            return
+        now = datetime.fromtimestamp(room.clocks.wall(), ZoneInfo(room.zone_name(definition)))
+        today = now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+        tokens, cost = await usage_since(room.ledger, today, run.name)
+        if tokens_max is not None and tokens >= tokens_max:
+            why = f"{tokens} tokens today of {tokens_max}"
+        elif cost_max is not None and cost >= cost_max:
+            why = f"{cost:.4f} USD today of {cost_max:g}"
+        else:
+            return
+        raise CannotRunError(ErrorType.BUDGET_EXCEEDED, f"the pipe's daily budget is used up: {why}")
 
     async def ready(self, run: Run) -> None:
         """Tell that it runs: an agent is ready once it is there."""

@@ -1,9 +1,9 @@
 """Is a pipe due? Pure: what the clocks show and what the ledger remembers come in, a decision with its reason goes out.
 
 Laws. Intervals go by the clock that counts suspend, and no step of the wall clock moves them; calendars go by the wall
-clock. Whatever was missed, one run makes it good; a wall-clock run only within `catch_up_seconds`. A wall-clock pipe
+clock. Whatever was missed, one run makes it good; a wall-clock run only within `CATCH_UP_SECONDS`. A wall-clock pipe
 runs only for due instants after it was first seen, enabled or edited; an interval is due at once when it never ran.
-No due instant is served twice, unless the clock was wrong by more than `step_back_seconds`: what the ledger then
+No due instant is served twice, unless the clock was wrong by more than `STEP_BACK_SECONDS`: what the ledger then
 remembers of the future is forgotten (B4). Every decision says why.
 """
 
@@ -20,7 +20,6 @@ import msgspec
 
 from supervisord_py.pipes.schedule import (
     At,
-    Calendar,
     Cron,
     Every,
     Manual,
@@ -34,8 +33,11 @@ from supervisord_py.pipes.schedule import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from supervisord_py.pipes.config import SchedulerLimits
-
+CATCH_UP_SECONDS = 12 * 3600.0  # a missed wall-clock run is made good within this
+LATE_SECONDS = 60.0  # a start that is later than this counts as missed and made good
+# A due time that was served and lies ahead of the clock by no more is not served twice; one further ahead comes from a
+# clock that was wrong, and is forgotten.
+STEP_BACK_SECONDS = 3600.0
 _LOOK_AHEAD = 6  # due instants between which the shortest gap is looked for
 
 
@@ -69,7 +71,6 @@ class Progress(msgspec.Struct, frozen=True):
     anchor_at: float  # when it was first seen, last enabled, or its schedule last changed, whichever is latest
     last_run_at: float | None = None  # start of its last run, whatever began it
     last_due: float | None = None  # the last due instant that was dealt with: run, or skipped because it was busy
-    occurrences: int = 0  # runs by this schedule so far
     # The later of the two, and the anchor, on the clock that counts suspend; None where only the wall clock knows.
     touched_boot: float | None = None
     anchor_boot: float | None = None
@@ -97,13 +98,7 @@ Decision: TypeAlias = Due | Wait | Never
 
 
 def decide(
-    schedule: Schedule,
-    progress: Progress,
-    now: Now,
-    limits: SchedulerLimits,
-    *,
-    run_on_enable: bool = True,
-    delay: float = 0.0,
+    schedule: Schedule, progress: Progress, now: Now, *, run_on_enable: bool = True, delay: float = 0.0
 ) -> Decision:
     """Say whether a pipe is due; a run that was missed is put off by `delay` after a resume or start (`stagger`).
 
@@ -114,21 +109,21 @@ def decide(
         case Manual():
             return Never("runs only by hand or by an event")
         case Every():
-            decision = _interval(schedule, progress, now, limits, run_on_enable=run_on_enable)
+            decision = _interval(schedule, progress, now, run_on_enable=run_on_enable)
         case At():
-            decision = _once(schedule, progress, now, limits)
+            decision = _once(schedule, progress, now)
         case _:
-            decision = _by_calendar(schedule, progress, now, limits)
+            decision = _by_calendar(schedule, progress, now)
     return _staggered(decision, now, delay) if isinstance(decision, Due) else decision
 
 
-def stagger(name: str, seed: str, limits: SchedulerLimits) -> float:
+def stagger(name: str, seed: str, over_seconds: float) -> float:
     """Return the seconds by which this pipe's missed run is put off after a resume: the same for the same name."""
     digest = hashlib.blake2b(f"{seed}\0{name}".encode(errors="surrogatepass"), digest_size=4).digest()
-    return limits.stagger_seconds * int.from_bytes(digest) / 2**32
+    return over_seconds * int.from_bytes(digest) / 2**32
 
 
-def _interval(schedule: Every, known: Progress, now: Now, limits: SchedulerLimits, *, run_on_enable: bool) -> Decision:
+def _interval(schedule: Every, known: Progress, now: Now, *, run_on_enable: bool) -> Decision:
     anchor = known.anchor_boot if known.anchor_boot is not None else now.boottime_of(now.past(known.anchor_at))
     touched = known.touched_boot
     if touched is None and (at_wall := max(known.last_run_at or 0.0, known.last_due or 0.0)):
@@ -144,42 +139,40 @@ def _interval(schedule: Every, known: Progress, now: Now, limits: SchedulerLimit
     at = now.wall_of(due + intervals * schedule.seconds)
     if due <= anchor:
         return Due(at, "first run since it was enabled or edited")
-    if not intervals and late <= limits.late_seconds:
+    if not intervals and late <= LATE_SECONDS:
         return Due(at, f"due: {span_text(schedule.seconds)} since the last start")
     return Due(at, _made_good(late))
 
 
-def _once(schedule: At, known: Progress, now: Now, limits: SchedulerLimits) -> Decision:
+def _once(schedule: At, known: Progress, now: Now) -> Decision:
     instant = schedule.due(known.anchor_at, now.zone)
     text = time_text(instant, now.zone, now.wall)
     if known.last_due is not None and known.last_due >= instant:
         return Never(f"was due once, at {text}", over=True)
-    if known.anchor_at - instant > limits.late_seconds:
+    if known.anchor_at - instant > LATE_SECONDS:
         over = span_text(known.anchor_at - instant)
         return Never(f"{text} was over {over} before it was first seen or enabled: refused", over=True)
     late = now.wall - instant
     if late < 0:
         return Wait(instant, f"waits for {text}, once")
-    if late > limits.catch_up_seconds:
+    if late > CATCH_UP_SECONDS:
         return Never(f"missed {text} by {span_text(late)}: too late to be made good", over=True)
-    if late <= limits.late_seconds:
+    if late <= LATE_SECONDS:
         return Due(instant, f"due at {text}, once")
     return Due(instant, _made_good(late))
 
 
-def _by_calendar(schedule: Cron | Calendar, known: Progress, now: Now, limits: SchedulerLimits) -> Decision:
-    if _left(schedule, known) <= 0:
-        return Never(f"max_occurrences reached: {known.occurrences}", over=True)
-    zone, begun = zone_of(schedule.timezone, now.zone), known.anchor_at
-    following = next(schedule.following(_watermark(known, now, limits), now.zone, begun), None)
+def _by_calendar(schedule: Cron, known: Progress, now: Now) -> Decision:
+    zone = zone_of(schedule.timezone, now.zone)
+    following = next(schedule.following(_watermark(known, now), now.zone), None)
     if following is None or following > now.wall:
         return _until(following, zone, now)
-    latest = max(schedule.latest(now.wall, now.zone, begun) or following, following)
+    latest = max(schedule.latest(now.wall, now.zone) or following, following)
     late = now.wall - latest
-    if late > limits.catch_up_seconds:
+    if late > CATCH_UP_SECONDS:
         told = f"missed {time_text(latest, zone, now.wall)} by {span_text(late)}, too late to be made good"
-        return _until(next(schedule.following(now.wall, now.zone, begun), None), zone, now, told)
-    if late <= limits.late_seconds and following == latest:
+        return _until(next(schedule.following(now.wall, now.zone), None), zone, now, told)
+    if late <= LATE_SECONDS and following == latest:
         return Due(latest, f"due at {time_text(latest, zone, now.wall)}")
     return Due(latest, _made_good(late))
 
@@ -192,18 +185,12 @@ def _until(at: float | None, zone: tzinfo, now: Now, told: str = "") -> Wait | N
     return Wait(at, f"{before}waits for {time_text(at, zone, now.wall)}", told)
 
 
-def _left(schedule: Schedule, known: Progress) -> float:
-    """Return how many runs a schedule has left."""
-    most = schedule.max_occurrences if isinstance(schedule, Calendar) else None
-    return math.inf if most is None else most - known.occurrences
-
-
-def _watermark(known: Progress, now: Now, limits: SchedulerLimits) -> float:
+def _watermark(known: Progress, now: Now) -> float:
     """Return the wall-clock instant up to which all due instants are done with."""
     watermark = now.past(known.anchor_at)
     if known.last_due is None:
         return watermark
-    is_wrong = known.last_due > now.wall + limits.step_back_seconds
+    is_wrong = known.last_due > now.wall + STEP_BACK_SECONDS
     return max(watermark, now.past(known.last_due) if is_wrong else known.last_due)
 
 
@@ -225,26 +212,25 @@ def _staggered(due: Due, now: Now, delay: float) -> Decision:
 # -- what people ask -------------------------------------------------------------------------------------------------
 
 
-def upcoming(schedule: Schedule, known: Progress, now: Now, decision: Decision, count: int = 5) -> tuple[float, ...]:
+def upcoming(schedule: Schedule, now: Now, decision: Decision, count: int = 5) -> tuple[float, ...]:
     """Return the next due instants, ascending, at most `count`, given what was decided; one that is due is now."""
     if isinstance(decision, Never):
         return ()
     first = now.wall if isinstance(decision, Due) else decision.until
-    most = int(max(0, min(count, _left(schedule, known))))
-    return tuple(islice(chain([first], _following(schedule, known, now, first)), most))
+    return tuple(islice(chain([first], _following(schedule, now, first)), count))
 
 
-def period(schedule: Schedule, known: Progress, now: Now) -> float | None:
+def period(schedule: Schedule, now: Now) -> float | None:
     """Return the seconds between two runs, the shortest of the next few; None when it does not repeat."""
     if isinstance(schedule, Every):
         return schedule.seconds
-    found = islice(_following(schedule, known, now, now.wall), _LOOK_AHEAD)
+    found = islice(_following(schedule, now, now.wall), _LOOK_AHEAD)
     return min((later - earlier for earlier, later in pairwise(found)), default=None)
 
 
-def slower(schedule: Schedule, known: Progress, now: Now, average_seconds: float | None) -> str | None:
+def slower(schedule: Schedule, now: Now, average_seconds: float | None) -> str | None:
     """Return a warning when runs take longer than the schedule leaves them (E5), or None."""
-    every = None if average_seconds is None else period(schedule, known, now)
+    every = None if average_seconds is None else period(schedule, now)
     if average_seconds is None or every is None or average_seconds <= every:
         return None
     return (
@@ -255,7 +241,6 @@ def slower(schedule: Schedule, known: Progress, now: Now, average_seconds: float
 
 def explain(
     schedule: Schedule,
-    known: Progress,
     now: Now,
     decision: Decision,
     *,
@@ -268,21 +253,21 @@ def explain(
     `average_seconds` is what a run takes; a pipe that does not run by itself at present (not `is_on`) is not said to
     be about to.
     """
-    zone = zone_of(schedule.timezone, now.zone) if isinstance(schedule, Cron | Calendar) else now.zone
+    zone = zone_of(schedule.timezone, now.zone) if isinstance(schedule, Cron) else now.zone
     lines = [f"schedule: {describe(schedule)}"]
     if not isinstance(schedule, Manual):
         lines.append(f"{'now' if is_on else 'once it is on'}: {decision.why}")
-    instants = upcoming(schedule, known, now, decision, count)
+    instants = upcoming(schedule, now, decision, count)
     lines += [f"{'next' if is_on else 'would be next'}: {time_text(at, zone, now.wall)}" for at in instants]
-    warning = slower(schedule, known, now, average_seconds)
+    warning = slower(schedule, now, average_seconds)
     return (*lines, *([f"warning: {warning}"] if warning else ()))
 
 
-def _following(schedule: Schedule, known: Progress, now: Now, at: float) -> Iterator[float]:
+def _following(schedule: Schedule, now: Now, at: float) -> Iterator[float]:
     match schedule:
         case Every():
             return counting(at + schedule.seconds, schedule.seconds)
-        case Cron() | Calendar():
-            return schedule.following(at, now.zone, known.anchor_at)
+        case Cron():
+            return schedule.following(at, now.zone)
         case _:
             return iter(())

@@ -125,7 +125,7 @@ def _judged(run: Run, copier: Copier) -> tuple[Outcome, dict[str, Any]]:
         words = f"survived the stop: pid {', '.join(str(each.pid) for each in run.report.survivors)}"
         message = f"{message}; {words}" if message else words
         _log.error("pipe_survived_stop", unit=run.unit, execution=run.id, detail=words)
-    facts = output.texts(run.folder, run.room.config.output.row_bytes) | structs.asdict(copier.summary.usage)
+    facts = output.texts(run.folder, run.room.config.row_bytes) | structs.asdict(copier.summary.usage)
     facts |= {"invalid_utf8": not copier.is_utf8, "lost_bytes": int(is_full)}
     return structs.replace(outcome, error_message=message), facts
 

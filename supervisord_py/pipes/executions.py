@@ -1,24 +1,31 @@
-"""Executions that are not final, and those that are: what the room of pipes knows of each, and how it is read."""
+"""Executions that are not final, and those that are: what the room of pipes knows of each, and how it is read.
+
+Law: the row of one is on its way to the ledger before anything else happens, and before every row that follows from it;
+whoever promises it to somebody flushes the ledger first.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import structs
 
 from supervisord_py.errors import InterruptedRunError, UnknownUnitError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, Status
+from supervisord_py.ledger.pipe_state import PIPE_STATES, claimed
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.clocks import Resumes
 from supervisord_py.pipes.ending import conclude
+from supervisord_py.pipes.intake import build
 from supervisord_py.pipes.means import Means
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import (
     BOTH,
+    PAGE_BYTES,
     PAGE_MAX,
     PIECE_BYTES,
     POLL_SECONDS,
@@ -37,13 +44,10 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
-    from supervisord_py.ledger.store import Ledger
-    from supervisord_py.pipes.clocks import Clocks
-    from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.models import PipeDefinition
+    from supervisord_py.ledger.pipe_state import Claim
+    from supervisord_py.ledger.table import Operation
+    from supervisord_py.pipes.models import Chosen, Order, PipeDefinition
     from supervisord_py.pipes.output import FollowItem
-    from supervisord_py.process.events import EventStream
-    from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.supervisor import Driver
 
 LOOK_SECONDS = 1.0
@@ -58,36 +62,23 @@ class Executions(Means):
         runs: Every execution that is not final, and those of which an end has still to be told, by id.
         line: Who waits, and who holds a slot.
         driver: What the supervisor needs to run them; the room sets it.
+        is_gate_open: Who waits may be started.
     """
 
     driver: Driver[Run]
 
-    def __init__(
-        self,
-        placement: KeeperClient,
-        ledger: Ledger,
-        events: EventStream,
-        config: PipesConfig,
-        environ: Mapping[str, str],
-        own: Mapping[str, str],
-        clocks: Clocks,
-    ) -> None:
-        super().__init__(placement, ledger, events, config, environ, own, clocks)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.runs: dict[int, Run] = {}
-        self.line = Queue(self.config.slots)
+        self.line = Queue(self.config)
         self._of_pipes: dict[str, dict[int, Run]] = {}
         self.timetable = Timetable(self, self.is_leaving_line)
-        self.is_gate_open = False  # who waits may be started
+        self.is_gate_open = False
         self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
         """When to look at the line again."""
 
     def add(self, run: Run) -> None:
         self.runs[run.id] = self._of_pipes.setdefault(run.name, {})[run.id] = run
-
-    def drop(self, run: Run) -> None:
-        self.runs.pop(run.id, None)
-        self._of_pipes.get(run.name, {}).pop(run.id, None)
-        self.line.ended(run.id)
 
     def of_pipe(self, pipe: str) -> tuple[Run, ...]:
         found = self._of_pipes.get(pipe, {})
@@ -108,6 +99,62 @@ class Executions(Means):
         if run.execution.status is Status.QUEUED:  # who has a slot and is being started is the first
             return structs.replace(run.execution, position=self.line.position(run.id) or 1)
         return run.execution
+
+    # -- recording ---------------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self, definition: PipeDefinition, orders: Sequence[Order], chosen: Chosen, **change: Any
+    ) -> tuple[Run, ...]:
+        """Record executions, all or none, with a `change` of what is remembered of their pipe, and put them in line."""
+        recorded = [self._recorded(definition, order, chosen, change) for order in orders]
+        self.ledger.post(together(*(operation for _row, operation in recorded)))
+        pairs = zip(recorded, orders, strict=True)
+        return tuple(self.take_in(definition, row, order, chosen) for (row, _operation), order in pairs)
+
+    async def enqueue_once(self, definition: PipeDefinition, order: Order, chosen: Chosen, claim: Claim) -> Run | None:
+        """Do the same where its event is not claimed yet, in the claim's transaction; None where the pipe has had it.
+
+        Raises LedgerDegradedError: the disk takes nothing: nobody can know whether it is claimed.
+        """
+        row, operation = self._recorded(definition, order, chosen, {})
+        # One that fails at once keeps no claim: told again, the event may start the pipe.
+        if chosen.refusal is not None:
+            self.ledger.post(operation)
+        elif not await self.ledger.call(claimed(claim, operation)):
+            return None
+        return self.take_in(definition, row, order, chosen)
+
+    def _recorded(
+        self, definition: PipeDefinition, order: Order, chosen: Chosen, change: dict[str, Any]
+    ) -> tuple[Execution, Operation]:
+        """Return a fresh row, and what writes it; what a refusal means for its pipe is of one piece with it."""
+        row = build(self, definition, order, chosen, self.ledger.next_number("pipe_executions"))
+        if chosen.refusal is not None:
+            change = change | self.states.change_by(row, chosen.refusal, row.queued_at, goes_on=False)
+        if not change:
+            return row, EXECUTIONS.insert(row)
+        self.states.take(row.pipe_name, **change)
+        return row, together(EXECUTIONS.insert(row), PIPE_STATES.merge(row.pipe_name, **change))
+
+    def take_in(self, definition: PipeDefinition, row: Execution, order: Order, chosen: Chosen) -> Run:
+        """Put an execution whose row is written or on its way into the line, and tell everybody of it."""
+        run = self.run_of(row, definition)
+        run.event, run.outcome = order.cause, chosen.refusal
+        self.supervisor.say(
+            "execution_queued",
+            run,
+            trigger=row.trigger.value,
+            group=row.group.value,
+            retry_of=row.retry_of,
+            preset=row.preset.id,
+            warnings=list(chosen.warnings),
+        )
+        if chosen.refusal is None:
+            self.push(run)
+        else:
+            self.add(run)
+            self.task(run.finish())
+        return run
 
     # -- who runs ----------------------------------------------------------------------------------------------------
 
@@ -134,19 +181,23 @@ class Executions(Means):
         if self.line.next_deadline is not None:
             seconds = min(max(0.0, self.line.next_deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
             self._timer = asyncio.get_running_loop().call_later(seconds, self.admit)
-        for waiting in self.line.waiting() if admitted else ():
-            self.runs[waiting.id].tell()  # it has another place
+        if admitted:
+            self._tell_line()
+
+    def _tell_line(self) -> None:
+        """Tell those that wait that they have another place."""
+        for waiting in self.line.waiting():
+            self.runs[waiting.id].tell()
 
     async def end(self, run: Run, why: str) -> Execution:
         """Cancel one; return it as it became."""
         if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
+            self._tell_line()
             self.task(self._end_unrun(run))
         await run.until_done()
         return run.execution
 
     async def _end_unrun(self, run: Run) -> None:
-        for waiting in self.line.waiting():
-            self.runs[waiting.id].tell()
         await self.ledger.write(together(await conclude(run)))
         await run.finish()
 
@@ -157,14 +208,16 @@ class Executions(Means):
 
     async def after(self, run: Run) -> None:
         """Free the slot of one whose row is final, and tell who waits for its end."""
-        self.drop(run)
+        self.runs.pop(run.id, None)
+        self._of_pipes.get(run.name, {}).pop(run.id, None)
+        self.line.ended(run.id)
         run.done.set()
         run.tell()
         self.admit()
 
     def close_gate(self) -> None:
-        """Start nobody any more."""
-        self.is_gate_open = False
+        """Start nobody any more, and take nothing in."""
+        self.is_ending, self.is_gate_open = True, False
         self._timer.cancel()
 
     async def look_at_runs(self) -> NoReturn:
@@ -193,7 +246,7 @@ class Executions(Means):
         if run is not None:
             found: Execution | None = self.view(run)
             if blobs and not run.execution.status.is_final:
-                texts = await asyncio.to_thread(output.texts, run.folder, self.config.output.row_bytes)
+                texts = await asyncio.to_thread(output.texts, run.folder, self.config.row_bytes)
                 found = structs.replace(self.view(run), **texts)
         else:
             rows = await (EXECUTIONS.find if blobs else EXECUTIONS.listed)(self.ledger, "WHERE id = ?", number)
@@ -212,7 +265,7 @@ class Executions(Means):
         self, number: int, stream: OutputStream = OutputStream.STDOUT, offset: int = 0, limit: int | None = None
     ) -> OutputPage:
         """Return a piece of an execution's output. Raises UnknownUnitError: there is no execution of that id."""
-        limit = max(0, min(self.config.output.page_bytes if limit is None else limit, PAGE_MAX))
+        limit = max(0, min(PAGE_BYTES if limit is None else limit, PAGE_MAX))
         known = await self.execution(number)  # before the file is read: a final one's is whole then
         return await asyncio.to_thread(output.page, self.folder(number), known, stream, max(0, offset), limit)
 

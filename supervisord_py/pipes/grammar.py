@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from supervisord_py.config.documents import did_you_mean
 from supervisord_py.pipes.schedule import (
-    ELAPSED,
-    FREQUENCIES,
     UNITS,
     WEEKDAYS,
     At,
-    Calendar,
     Cron,
     Every,
     Manual,
@@ -34,7 +31,7 @@ from supervisord_py.pipes.schedule import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SHORTEST_SECONDS = 10.0
+SHORTEST_SECONDS = 10.0  # nothing denser is taken
 LONGEST_SECONDS = 3660 * 86400.0
 FORMS = "pipe.md(5) lists the forms, from every 30m to a cron line"
 _MACROS = {
@@ -65,11 +62,7 @@ class ParsedSchedule(msgspec.Struct, frozen=True):
 
 
 def parse_schedule(
-    text: str,
-    config: Mapping[str, object] | None = None,
-    *,
-    timezone: str | None = None,
-    floor_seconds: float = SHORTEST_SECONDS,
+    text: str, config: Mapping[str, object] | None = None, *, timezone: str | None = None
 ) -> ParsedSchedule:
     """Read a schedule, or raise ScheduleError, whose `detail` says why it is none.
 
@@ -77,39 +70,38 @@ def parse_schedule(
         text: `schedule` of the front matter.
         config: `schedule_config`; one that is not empty takes the place of the text.
         timezone: Zone of what names none; None is the machine's.
-        floor_seconds: Nothing denser is taken.
     """
     zone = None if timezone is None else checked_zone(timezone)
     if config:
-        return _read_config(config, zone, floor_seconds)
+        return _read_config(config, zone)
     plain = " ".join(text.split())
-    found = _read(plain, zone, floor_seconds) if len(plain) <= 200 else None
+    found = _read(plain, zone) if len(plain) <= 200 else None
     if found is None:
         raise ScheduleError(f"{shown(plain)} is no schedule", hint=FORMS)
     return found
 
 
-def _read(text: str, zone: str | None, floor: float) -> ParsedSchedule | None:
+def _read(text: str, zone: str | None) -> ParsedSchedule | None:
     lower = text.lower()
     if lower == "manual":
         return ParsedSchedule(Manual())
-    if (once := _once(text, zone, floor)) is not None:
+    if (once := _once(text, zone)) is not None:
         return ParsedSchedule(once)
     seconds = _interval(lower.removeprefix("@") if lower.startswith("@every ") else lower)
     if seconds is not None:
         warning = f"`{lower}` is an interval from start to start, at no fixed hour; for a fixed hour write `{{}}`"
         warnings = (warning.format(_FIXED[lower]),) if lower in _FIXED else ()
-        return ParsedSchedule(Every(_checked(seconds, text, floor)), warnings)
+        return ParsedSchedule(Every(_checked(seconds, text)), warnings)
     expression = _MACROS.get(lower) or _clock_cron(lower)
     if expression is None and _CRON_LIKE.fullmatch(lower) and (" " in lower or "*" in lower):
-        expression = _checked_cron(lower, floor)
+        expression = _checked_cron(lower)
     return None if expression is None else ParsedSchedule(Cron(expression, zone))
 
 
 # -- once, and intervals -----------------------------------------------------------------------------------------------
 
 
-def _once(text: str, zone: str | None, floor: float) -> At | None:
+def _once(text: str, zone: str | None) -> At | None:
     """Read `at 2026-12-01T10:00Z`, `2026-12-01 10:00`, `in 30m`, `tomorrow at 9am`."""
     if not re.match(r"(?:at )?[0-9]{4}-|in |tomorrow at ", text, re.IGNORECASE):
         return None
@@ -118,7 +110,7 @@ def _once(text: str, zone: str | None, floor: float) -> At | None:
         return At(next_day=time(*_time(plain.removeprefix("tomorrow at "))).isoformat(), timezone=zone)
     if plain.startswith("in "):
         seconds = span_of(plain.removeprefix("in "))
-        return None if seconds is None else At(after_seconds=_checked(seconds, text, floor))
+        return None if seconds is None else At(after_seconds=_checked(seconds, text))
     moment = _moment(plain)
     if moment.tzinfo is None:
         return At(reading=moment.isoformat(), timezone=zone)
@@ -145,10 +137,10 @@ def _interval(text: str) -> float | None:
     return span_of(text.removeprefix("every "))
 
 
-def _checked(seconds: float, text: str, shortest: float) -> float:
-    if seconds < shortest:
-        detail = f"{shown(text)} is too dense; the shortest interval is {shortest:g} s"
-        raise ScheduleError(detail, hint=f"write for example `every {max(60, int(shortest) + 1)} s`")
+def _checked(seconds: float, text: str) -> float:
+    if seconds < SHORTEST_SECONDS:
+        detail = f"{shown(text)} is too dense; the shortest interval is {SHORTEST_SECONDS:g} s"
+        raise ScheduleError(detail, hint="write for example `every 60 s`")
     if seconds > LONGEST_SECONDS:
         raise ScheduleError(f"{shown(text)} is over ten years", hint="write a date instead: `at 2099-01-01T09:00:00Z`")
     return seconds
@@ -198,7 +190,7 @@ def _time(text: str) -> tuple[int, int]:
     return hour, minute
 
 
-def _checked_cron(text: str, shortest_seconds: float) -> str:
+def _checked_cron(text: str) -> str:
     """Return an expression of 5 fields, or 6 with seconds first, that has due instants."""
     from cronsim import CronSim, CronSimError
 
@@ -219,73 +211,75 @@ def _checked_cron(text: str, shortest_seconds: float) -> str:
         raise ScheduleError(f"no calendar has a time for {shown(text)}", hint=_CRON_HINT)
     ordered = sorted(found.seconds)
     gap = min(after - before for before, after in zip(ordered, [*ordered[1:], ordered[0] + 60], strict=True))
-    if gap < shortest_seconds:
-        detail = f"runs {gap} s apart are too dense; the shortest is {shortest_seconds:g} s"
+    if gap < SHORTEST_SECONDS:
+        detail = f"runs {gap} s apart are too dense; the shortest is {SHORTEST_SECONDS:g} s"
         raise ScheduleError(detail, hint="write for example `0 * * * * *`, each minute at second 0")
     return expression
 
 
 # -- schedule_config -------------------------------------------------------------------------------------------------
 
-_BOUNDS = {
-    "interval": (1, 10**6), "day_of_month": (1, 31), "at_hour": (0, 23), "at_minute": (0, 59),
-    "max_occurrences": (1, 10**6),
+_FREQUENCIES = ("minutes", "hours", "days", "weeks", "months")
+_BOUNDS = {"interval": (1, 10**6), "day_of_month": (1, 31), "at_hour": (0, 23), "at_minute": (0, 59)}
+_BEYOND = ("starting", "ending", "max_occurrences")  # no schedule here has a first day, a last one, or a number of runs
+_CONFIG_KEYS = ("frequency", *_BOUNDS, "days_of_week", "timezone", *_BEYOND)
+_TIMES_OF_DAY = ("at_hour", "at_minute", "days_of_week", "day_of_month")
+_UNUSED = {
+    **dict.fromkeys(("minutes", "hours"), _TIMES_OF_DAY), **dict.fromkeys(("days", "weeks"), ("day_of_month",)),
+    "months": ("days_of_week",),
 }  # fmt: skip
-_CONFIG_KEYS = ("frequency", *_BOUNDS, "days_of_week", "timezone", "starting", "ending")
-_UNUSED: dict[str, tuple[str, ...]] = dict.fromkeys(ELAPSED, ("day_of_month", "at_hour", "at_minute"))
-_UNUSED |= {"days": ("day_of_month",), "weeks": ("day_of_month",), "months": ("days_of_week",)}
 _CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
 
 
-def _read_config(config: Mapping[str, object], zone: str | None, floor: float) -> ParsedSchedule:
-    """Read the map that other programs write; texts stand for numbers. The detail of an error names the key."""
+def _read_config(config: Mapping[str, object], zone: str | None) -> ParsedSchedule:
+    """Read the map that other programs write, as far as an interval or a cron line says the same.
+
+    Texts stand for numbers. The detail of an error names the key.
+    """
     given = {key: value for key, value in config.items() if value not in (None, "", "null", [], ())}
     name = str(given.get("frequency")).strip().lower()
     frequency = {"hourly": "hours", "daily": "days"}.get(name, f"{name.removesuffix('s').removesuffix('ly')}s")
-    if frequency not in FREQUENCIES:
-        raise _config_error(f"frequency {shown(name)} is not one of {', '.join(FREQUENCIES)}")
+    if frequency not in _FREQUENCIES:
+        raise _config_error(f"frequency {shown(name)} is not one of {', '.join(_FREQUENCIES)}")
     unused = _UNUSED[frequency]
     warnings = [f"schedule_config: {key} has no effect with frequency {frequency}" for key in given if key in unused]
     unknown = [key for key in given if key not in _CONFIG_KEYS]
     warnings += [f"schedule_config: {key} is unknown{did_you_mean(key, _CONFIG_KEYS)}" for key in unknown]
-    given = {key: value for key, value in given.items() if key not in unused}
-    plan = Calendar(
-        frequency,
-        days_of_week=_days_of_week(given.get("days_of_week", ())),
-        timezone=checked_zone(str(given["timezone"]).strip()) if "timezone" in given else zone,
-        **{key: _number(key, given[key]) for key in _BOUNDS if key in given},
-        **{key: _end_point(key, str(given[key]).strip()) for key in ("starting", "ending") if key in given},
-    )
-    words = f"every {plan.interval} {frequency}"
-    seconds = _checked(plan.interval * FREQUENCIES[frequency], words, floor)
-    is_bounded = plan.days_of_week or plan.starting or plan.ending or plan.max_occurrences
-    return ParsedSchedule(plan if is_bounded or frequency not in ELAPSED else Every(seconds), tuple(warnings))
+    for key in _BEYOND:
+        if key in given:
+            raise _config_error(f"{key} is nothing that a schedule here has", f"leave {key} out")
+    numbers = {key: _number(key, given[key]) for key in _BOUNDS if key in given and key not in unused}
+    every = numbers.get("interval", 1)
+    if frequency in {"minutes", "hours"}:
+        return ParsedSchedule(Every(_checked(every * UNITS[frequency], f"every {every} {frequency}")), tuple(warnings))
+    if every > 1:
+        detail = f"interval {every} of {frequency} with a time of day is more than a cron line says"
+        raise _config_error(detail, "write `schedule: every 2 weeks`, an interval from start to start")
+    zone = checked_zone(str(given["timezone"]).strip()) if "timezone" in given else zone
+    day, days = str(numbers.get("day_of_month", "*")), "*"
+    if frequency != "months" and "days_of_week" in given:
+        days = _days_of_week(given["days_of_week"])
+    if (frequency == "weeks" and days == "*") or (frequency == "months" and day == "*"):
+        raise _config_error(f"{'days_of_week' if frequency == 'weeks' else 'day_of_month'} is missing")
+    if day in {"29", "30"}:
+        raise _config_error(f"day_of_month {day} is not in every month", "write 28, or 31 for the last day")
+    time_of_day = f"{numbers.get('at_minute', 0)} {numbers.get('at_hour', 0)}"
+    return ParsedSchedule(Cron(f"{time_of_day} {'L' if day == '31' else day} * {days}", zone), tuple(warnings))
 
 
 def _config_error(detail: str, hint: str = _CONFIG_HINT) -> ScheduleError:
     return ScheduleError(f"schedule_config: {detail}", hint=hint)
 
 
-def _number(key: str, value: object) -> Any:
+def _number(key: str, value: object) -> int:
     (low, high), text = _BOUNDS[key], str(value).strip()
     if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
         raise _config_error(f"{key} {shown(text)} is no whole number in {low}-{high}")
     return int(text)
 
 
-def _end_point(key: str, text: str) -> Any:
-    """Return ISO 8601; a date alone is the beginning of the day, as an `ending` the end of it."""
-    try:
-        moment = _moment(text)
-    except ScheduleError as error:
-        raise _config_error(f"{key}: {error.detail}", f"write `{key}: 2099-01-01T09:00:00Z`") from None
-    if key == "ending" and len(text) == len("2099-01-01"):
-        moment = moment.replace(hour=23, minute=59, second=59)
-    return moment.isoformat()
-
-
-def _days_of_week(value: object) -> tuple[int, ...]:
-    """Return days by POSIX number; they are given by number (0 and 7 are Sunday) or name."""
+def _days_of_week(value: object) -> str:
+    """Return days as a cron field; they are given by number (0 and 7 are Sunday) or name."""
     found = set()
     for each in value if isinstance(value, list | tuple) else str(value).split(","):
         text = str(each).strip().lower()
@@ -293,4 +287,4 @@ def _days_of_week(value: object) -> tuple[int, ...]:
         if day is None:
             raise _config_error(f"days_of_week {shown(text)} is no weekday (0 is Sunday, 6 is Saturday)")
         found.add(day)
-    return tuple(sorted(found))
+    return ",".join(map(str, sorted(found)))

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from supervisord_py.config.documents import did_you_mean, read_bounded
+from supervisord_py.config.documents import MAX_FILE_BYTES, did_you_mean, read_bounded
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
 from supervisord_py.pipes.catalog import DiskError
 from supervisord_py.pipes.definition import DEFAULT_AGENT, PIPE_FILE, declare, name_trouble
@@ -48,13 +48,12 @@ async def install(
     examples_dir: Path,
     *,
     name: str | None = None,
-    limit_bytes: int,
     knows_agent: Callable[[str], bool] = lambda _agent: True,
     default_agent: str = DEFAULT_AGENT,
 ) -> PipeDefinition:
     """Add a pipe: from a folder with a `pipe.md`, one Markdown file, `https://...`, or `example:NAME`.
 
-    `limit_bytes` is of `pipe.md`; an agent that nobody knows is only a warning.
+    An agent that nobody knows is only a warning.
 
     Raises PxError: the source is none, or broken, or cannot be read; there is a pipe of that name; the disk refuses.
     Nothing was added.
@@ -67,12 +66,12 @@ async def install(
             raise BadRequestError(detail, hint="use the https address, or download it and add the file")
         name = name or _name_of(unquote(source.partition("?")[0]))
         _place_for(pipes_dir, name, COMMAND)  # before anything is fetched
-        raw = await fetch(source, limit_bytes)
+        raw = await fetch(source)
     else:
         file, origin = _local(source, examples_dir)
         name = name or _name_of(str(file))
         try:
-            raw = await asyncio.to_thread(read_bounded, file, limit_bytes)
+            raw = await asyncio.to_thread(read_bounded, file)
         except OSError as error:
             raise BadRequestError(f"{file}: {error.strerror or error}", hint=COMMAND) from None
         source = str(file)
@@ -115,7 +114,7 @@ def remove(folder: Path) -> None:
         raise _disk_error("remove", folder, error) from None
 
 
-async def fetch(address: str, limit_bytes: int) -> bytes:
+async def fetch(address: str) -> bytes:
     """Read an https address, to the end of its redirects. Raises FetchError, TooLargeError: it cannot be read."""
     import aiohttp  # costs its import in a control plane that has no other use of a client
 
@@ -138,9 +137,9 @@ async def fetch(address: str, limit_bytes: int) -> bytes:
                     body = bytearray()
                     async for chunk in answer.content.iter_any():
                         body += chunk
-                        if len(body) > limit_bytes:
-                            said = f"{url} is larger than {limit_bytes} bytes"
-                            raise TooLargeError(said, limit_bytes=limit_bytes)
+                        if len(body) > MAX_FILE_BYTES:
+                            said = f"{url} is larger than {MAX_FILE_BYTES} bytes"
+                            raise TooLargeError(said, limit_bytes=MAX_FILE_BYTES)
                     return bytes(body)
     except TimeoutError:
         detail = f"{address} did not answer within {TIMEOUT_SECONDS:g} s"

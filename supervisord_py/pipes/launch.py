@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec.structs import replace
 
 from supervisord_py.config.documents import did_you_mean
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
-from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE
+from supervisord_py.pipes.config import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.output import make_folder, remove_raw
 from supervisord_py.pipes.preflight import AgentVersion
@@ -72,6 +71,7 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     cwd: str
     stdin_file: Path | None  # the prompt, to be opened read-only as stdin; None = /dev/null
     values: Values
+    terms: RunTerms
     secrets: tuple[str, ...] = ()  # what must never be stored
     version: AgentVersion = AgentVersion()
     session_path: str | None = None  # where the agent keeps its session; None where it keeps none
@@ -81,12 +81,12 @@ class LaunchSpec(msgspec.Struct, frozen=True):
         return f"LaunchSpec({self.argv!r})"
 
 
-async def check(shelf: AgentShelf, it: Execution, folder: Path) -> LaunchSpec:
+async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence[str] = ()) -> LaunchSpec:
     """Look whether an execution could start, without writing anything: agent, key, argv, program, version.
 
-    Raises CannotRunError: it could not.
+    `redact`: the pipe's own patterns. Raises CannotRunError: it could not.
     """
-    plan = it.plan
+    plan, config = it.plan, shelf.config
     try:
         spec = shelf.adapters_now().get(plan.agent)
     except ConfigError as error:
@@ -97,23 +97,8 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path) -> LaunchSpec:
     dotenv, doubts = read_dotenv(folder / DOTENV)  # a few looks at files: cheaper than a thread
     key: str | None = None
     if it.preset.api_key is not None:
-        environ, cwd = {**shelf.environ, **dotenv}, shelf.config.presets_file.parent
+        environ, cwd = {**shelf.environ, **dotenv}, config.presets_file.parent
         key = await resolve_key(it.preset.api_key, environ, cwd=cwd, run=shelf.run)
-    found = _without_version(shelf, it, spec, folder, dotenv, key)
-    version = await shelf.versions.find(spec, found.argv[0], folder, found.env, shelf.run)
-    if plan.history and found.session_path is None:
-        doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
-    if it.preset.provider and (doubt := provider_doubt(spec, it.preset.provider)) is not None:
-        doubts += (doubt,)
-    values = {**found.values, "key_reference": spec.reference(version.version)}
-    return replace(found, values=values, version=version, warnings=(*version.warnings, *doubts))
-
-
-def _without_version(
-    shelf: AgentShelf, it: Execution, spec: AgentSpec, folder: Path, dotenv: Mapping[str, str], key: str | None
-) -> LaunchSpec:
-    """Return what would be spawned, but for what its version says of it."""
-    plan, config = it.plan, shelf.config
     values = placeholder_values(spec, it, folder, config, has_key=key is not None)
     argv = command_line(spec, values, it.rendered_prompt or "", history=plan.history) if spec.argv else plan.command
     plain, secrets = build_environment(spec, values, shelf.environ, config.env_allow, dotenv, key)
@@ -122,30 +107,42 @@ def _without_version(
     plain["PX_OUTPUT_DIR"] = str(values["output_dir"])
     if config.api_token_file is not None:
         plain[TOKEN_FILE_VARIABLE] = config.api_token_file
-    home = plain.get("HOME", "/")
-    program = find_executable(argv[0], spec, folder, path=plain["PATH"], home=home)
+    path, home = plain["PATH"], plain.get("HOME", "/")
+    program = find_executable(argv[0], spec, folder, path=path, home=home)
+    # A program finds its own runtime: `#!/usr/bin/env node` beside it, or in a usual place.
+    places = (*path.split(os.pathsep), os.path.dirname(program), *_search_path("", home))
+    env = Environment({**plain, "PATH": os.pathsep.join(dict.fromkeys(places))})
+    version = await shelf.versions.find(spec, program, folder, env, shelf.run)
+    keeps_session = plan.history and bool(spec.session_argv)
+    if plan.history and not keeps_session:
+        doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
+    if (doubt := provider_doubt(spec, it.preset.provider)) is not None:
+        doubts += (doubt,)
     return LaunchSpec(
         adapter=spec,
         argv=(program, *argv[1:]),
-        env=Environment({**plain, "PATH": path_with(plain["PATH"], program, home)}),
+        env=env,
         cwd=str(folder),
         stdin_file=Path(str(values["prompt_file"])) if spec.prompt is PromptBy.STDIN else None,
-        values=values,
+        values={**values, "key_reference": spec.reference(version.version)},
+        terms=_terms(spec, config, (*config.redact, *redact), has_secrets=bool(secrets)),
         secrets=secrets,
-        session_path=str(values["session_dir"]) if plan.history and spec.supports_history else None,
+        version=version,
+        session_path=str(values["session_dir"]) if keeps_session else None,
+        warnings=(*version.warnings, *doubts),
     )
 
 
-def terms_of(found: LaunchSpec, config: PipesConfig, own_patterns: tuple[str, ...]) -> RunTerms:
-    adapter, stop, patterns = found.adapter, found.adapter.stop, (*config.output.redact, *own_patterns)
+def _terms(spec: AgentSpec, config: PipesConfig, patterns: tuple[str, ...], *, has_secrets: bool) -> RunTerms:
+    stop = spec.stop
     return RunTerms(
-        parser=adapter.parser,
-        success=adapter.success,
-        errors=adapter.errors,
+        parser=spec.parser,
+        success=spec.success,
+        errors=spec.errors,
         settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
         stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
         patterns=patterns,
-        copied=adapter.parser != "text" or bool(found.secrets or patterns),
+        copied=spec.parser != "text" or has_secrets or bool(patterns),
     )
 
 
@@ -220,7 +217,7 @@ def command_line(spec: AgentSpec, values: Values, prompt: str, *, history: bool)
             hint = 'write prompt = "stdin" or prompt = "file" for the agent in agents.toml'
             raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
         values = {**values, "prompt": prompt}
-    session = spec.session_argv if history and spec.supports_history else spec.fresh_argv
+    session = spec.session_argv if history and spec.session_argv else spec.fresh_argv
     return fill_arguments(spec, (*spec.argv, *session, *spec.extra_argv, *spec.prompt_argv), values)
 
 
@@ -299,12 +296,6 @@ def _search_path(path: str, home: str) -> tuple[str, ...]:
     usual = (place.replace("~", home, 1) if place.startswith("~") else place for place in USUAL_PLACES)
     places = [*(path or DEFAULT_PATH).split(os.pathsep), *usual]
     return tuple(dict.fromkeys(place for place in places if os.path.isabs(place)))
-
-
-def path_with(path: str, executable: str, home: str) -> str:
-    """Return a PATH on which a program finds its own runtime: `#!/usr/bin/env node` beside it, or in a usual place."""
-    places = (path or DEFAULT_PATH).split(os.pathsep)
-    return os.pathsep.join(dict.fromkeys((*places, os.path.dirname(executable), *_search_path("", home))))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -130,8 +130,6 @@ def error_of(problems: Sequence[Problem], pipe: str) -> ConfigError:
 
 # -- what is asked, and what is shown ----------------------------------------------------------------------------------
 
-TOKEN_FILE_VARIABLE = "PX_API_TOKEN_FILE"  # noqa: S105 - the name of a variable
-
 
 class Order(NamedTuple):
     """Why an execution is to be."""

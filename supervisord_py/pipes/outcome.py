@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from supervisord_py.ledger.pipe_executions import Plan, Usage
-    from supervisord_py.pipes.config import RetryLimits
     from supervisord_py.pipes.models import RetryRules
     from supervisord_py.pipes.streams import Summary
 
@@ -338,6 +337,8 @@ def ceiling_exceeded(usage: Usage, plan: Plan) -> str | None:
 
 # -- what follows a failure --------------------------------------------------------------------------------------------
 
+# delay = first x growth^n, with jitter, up to the longest; a provider's hint wins.
+GROWTH, LONGEST_SECONDS, JITTER = 3.0, 600.0, 0.2
 _PASSING = frozenset((ErrorType.RATE_LIMITED, ErrorType.NETWORK, ErrorType.PROVIDER_ERROR))
 _NO_OTHER_MODEL_HELPS = frozenset((
     ErrorType.CRASH, ErrorType.SAFETY_REFUSAL, ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED,
@@ -360,7 +361,7 @@ def next_try(
     preset: Preset,
     retry_count: int,
     *,
-    limits: RetryLimits,
+    first: float,
     rules: RetryRules,
     chance: float,
 ) -> NextTry | None:
@@ -369,6 +370,7 @@ def next_try(
     Args:
         plan, preset: What it was run with: how many retries and which presets are left.
         retry_count: How many tries came before it.
+        first: The first delay, in seconds, where the pipe says nothing.
         chance: In [0, 1): where in the jitter's range the delay falls.
     """
     error_type = outcome.error_type
@@ -379,9 +381,9 @@ def next_try(
     passes = error_type in _PASSING or (error_type is ErrorType.TIMEOUT and rules.on_timeout)
     if not passes or plan.retries <= 0:
         return None
-    first = limits.initial_seconds if rules.delay_seconds is None else rules.delay_seconds
-    delay = min(limits.max_seconds, first * limits.growth ** min(retry_count, 64))
+    first = first if rules.delay_seconds is None else rules.delay_seconds
+    delay = min(LONGEST_SECONDS, first * GROWTH ** min(retry_count, 64))
     if (hint := outcome.retry_after_seconds) is not None:
-        delay = min(hint, max(limits.max_seconds, delay))
+        delay = min(hint, LONGEST_SECONDS)
     # Jitter only ever adds, so that nobody comes too early.
-    return NextTry(structs.replace(plan, retries=plan.retries - 1), preset, delay * (1 + limits.jitter * chance))
+    return NextTry(structs.replace(plan, retries=plan.retries - 1), preset, delay * (1 + JITTER * chance))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.streams import Summary
 
+PAGE_BYTES = 64 * 1024  # default page
 PAGE_MAX = 4 * 1024 * 1024  # bytes of the largest page
 PIECE_BYTES = 64 * 1024
 DISK_PAUSE_SECONDS = 0.5  # between two tries against a disk that takes nothing

@@ -51,7 +51,6 @@ class PipeFiles:
                 config.pipes_dir,
                 config.examples_dir,
                 name=name,
-                limit_bytes=config.file_bytes_max,
                 knows_agent=known.__contains__,
                 default_agent=config.default_agent,
             )
@@ -95,7 +94,7 @@ class PipeFiles:
             problem = Problem(message=message, file=str(file), pointer=f"/{foreign[0]}", hint=hint)
             raise error_of([problem], declared.name)
         try:
-            before = read_bounded(file, self._room.config.file_bytes_max).decode()
+            before = read_bounded(file).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise error_of([Problem(message=f"cannot be read: {error}", file=str(file))], declared.name) from None
         text = set_keys(before, changes)
@@ -127,7 +126,7 @@ class PipeFiles:
     async def afresh(self, name: str) -> Declared:
         """Return a pipe as its file stands now: whoever has just saved it means that, even if it does not read."""
         found = self._room.catalog.fresh(name)  # a stat: cheaper than a thread
-        if found is None or found is not self._room.catalog.get(name):
+        if found is None or found is not self._room.catalog.pipes.get(name):
             await self._upkeep.refresh()
         known = self._room.definition(name)
         # The look holds back what does not read while it is young. A file that is away for a moment is what it was.

@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING
 from supervisord_py.ledger.pipe_executions import Group
 
 if TYPE_CHECKING:
+    from supervisord_py.config.settings import PipesSettings
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.config import SlotLimits
 
 
 class Queue:
     """The lines and the slots of all groups; of an execution it counts what was true when it came.
 
     Args:
-        limits: Slots of each group; fewer than one counts as one.
+        settings: `slots_…` of each group.
 
     Attributes:
         running: Who holds a slot, by id; those about to start, too.
     """
 
-    def __init__(self, limits: SlotLimits) -> None:
+    def __init__(self, settings: PipesSettings) -> None:
         self._line: list[Execution] = []
         self.running: dict[int, Execution] = {}
         self.next_deadline: float | None = None  # when time alone will admit somebody, as of the last `admit`
         self._slots: dict[Group, int]
-        self.resize(limits)
+        self.resize(settings)
 
     def push(self, entry: Execution) -> None:
         insort(self._line, entry, key=_place)
@@ -72,10 +72,9 @@ class Queue:
         self._line = [entry for entry in self._line if entry.id != number]
         return len(self._line) < before
 
-    def resize(self, limits: SlotLimits) -> None:
+    def resize(self, settings: PipesSettings) -> None:
         """Set the slots; where there are fewer than holders, nobody is thrown out and nobody let in."""
-        slots = {Group.SCHEDULED: limits.scheduled, Group.EVENT: limits.event, Group.MANUAL: limits.manual}
-        self._slots = {group: max(1, count) for group, count in slots.items()}
+        self._slots = {group: getattr(settings, f"slots_{group}") for group in Group}
 
     def position(self, number: int) -> int | None:
         """Return the 1-based place in its group's line; None where it is in none."""

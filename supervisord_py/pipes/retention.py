@@ -20,36 +20,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from supervisord_py.pipes.clocks import Clocks
     from supervisord_py.pipes.executions import Executions
 
 _DAY = 86400.0
 FIRST_SECONDS = 30.0
 EVERY_SECONDS = 3600.0
+KEEP_EXECUTIONS = 10_000  # of each pipe
+KEEP_BYTES = 4096 * 1024 * 1024  # of all files
 _BATCH = 200
 _log = structlog.get_logger(__name__)
 
 
-async def prune_for_ever(room: Executions, clocks: Clocks) -> NoReturn:
+async def prune_for_ever(room: Executions) -> NoReturn:
     """Prune now and then. A ledger in trouble is left alone until the next time."""
     await asyncio.sleep(FIRST_SECONDS)
     while True:
         try:
-            await prune(room, clocks)
+            await prune(room)
         except PxError as error:
             _log.warning("pipes_not_pruned", detail=error.detail)
         await asyncio.sleep(EVERY_SECONDS)
 
 
-async def prune(room: Executions, clocks: Clocks) -> int:
+async def prune(room: Executions) -> int:
     """Remove what is beyond the limits; return how many executions went."""
-    limits, total = room.config.output, 0
-    before = clocks.wall() - limits.keep_days * _DAY
+    before, total = room.clocks.wall() - room.config.keep_days * _DAY, 0
     while gone := await pipe_history.prune(
         room.ledger,
         before=before,
-        rows_of_each=limits.keep_executions,
-        bytes_of_all=limits.keep_bytes,
+        rows_of_each=KEEP_EXECUTIONS,
+        bytes_of_all=KEEP_BYTES,
         batch=_BATCH,
     ):
         await asyncio.to_thread(_remove, [room.folder(number) for number in gone], ())

@@ -8,23 +8,21 @@ slot, whatever became of the execution. A control plane that leaves takes nothin
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from supervisord_py.errors import ConflictError
+from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError
 from supervisord_py.ledger import pipe_history
+from supervisord_py.ledger.pipe_executions import Trigger
 from supervisord_py.pipes import retention, status
-from supervisord_py.pipes.clocks import Clocks
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.events import EventSources, check_published
 from supervisord_py.pipes.executions import Executions
-from supervisord_py.pipes.intake import again, build, check_by_hand, choose, enqueue, take_in
+from supervisord_py.pipes.intake import again, build, choose
 from supervisord_py.pipes.models import BY_HAND, PipesHealth, usable
 from supervisord_py.pipes.outcome import REASONS, Cause
 from supervisord_py.pipes.pipe_files import PipeFiles
-from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.triggers import Triggers
 from supervisord_py.pipes.upkeep import Upkeep
 
@@ -32,42 +30,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.models import EventClaims, GroupView, NextReport, Order, PipeView, PublishedEvent
-    from supervisord_py.process.events import EventStream
-    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.pipes.run import Run
 
-_MOST_NEXT = 50
+WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
 _log = structlog.get_logger(__name__)
 
 
 class Pipes(Executions):
     """Pipes and their executions. `open` it where the loop runs; end it with `close` or `detach`.
 
-    Args:
-        environ: The daemon's environment, to pick from.
-        own: Harmless variables of ours that every agent gets.
-        clocks: Tests turn them.
-
     Attributes:
         files: Adds, changes, checks and removes pipes.
     """
 
-    def __init__(
-        self,
-        placement: KeeperClient,
-        ledger: Ledger,
-        events: EventStream,
-        config: PipesConfig,
-        *,
-        environ: Mapping[str, str] | None = None,
-        own: Mapping[str, str] | None = None,
-        clocks: Clocks | None = None,
-    ) -> None:
-        environ = os.environ if environ is None else environ
-        super().__init__(placement, ledger, events, config, environ, own or {}, clocks or Clocks())
-        self.driver = self._driver = RunDriver(self)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.triggers = Triggers(self)
         self.sources = EventSources(self, self.triggers.publish)
         self.upkeep = Upkeep(self, self.look_again)
@@ -81,13 +60,14 @@ class Pipes(Executions):
         await self.shelf.open()
         await self.states.open()
         changed = await self.upkeep.begin()
-        await self._driver.adopt_all()
+        self.driver = driver = RunDriver(self)
+        await driver.adopt_all()
         await self.upkeep.settle_all(changed)
         self.task(self.upkeep.look_for_ever())
         self.task(self.look_at_runs())
         self.events.listeners.add(self.sources.hear)
         self.task(self.sources.hear_files())
-        self.task(retention.prune_for_ever(self, self.clocks))
+        self.task(retention.prune_for_ever(self))
 
     def start_scheduler(self) -> None:
         """Begin to run what is due and what waits: the API listens now."""
@@ -99,7 +79,7 @@ class Pipes(Executions):
     async def close(self) -> None:
         """Stop what runs, all at once; what waits goes on waiting, for the next start. Does nothing after an end."""
         if not self._is_over:
-            self._begin_to_end()
+            self.close_gate()
             at_work = [run for run in self.runs.values() if self.line.position(run.id) is None]
             for run in at_work:
                 run.want_end(Cause.SHUTDOWN)
@@ -108,27 +88,23 @@ class Pipes(Executions):
 
     async def detach(self) -> None:
         """End without stopping anything: another control plane takes over what runs."""
-        self._begin_to_end()
+        self.close_gate()
         self._is_over = True
         for run in self.runs.values():
             run.leave()
         self.sources.close()
         await self.supervisor.close()
 
-    def _begin_to_end(self) -> None:
-        self.is_ending = True
-        self.close_gate()
-
     def reconfigure(self, config: PipesConfig) -> None:
         self.config = self.shelf.config = config
-        self.catalog.reconfigure(config.file_bytes_max, config.default_agent)
-        self.line.resize(config.slots)
+        self.catalog.reconfigure(config.default_agent)
+        self.line.resize(config)
         self.admit()
         self.timetable.reconfigure()
 
     def look_again(self) -> None:
         """Have everything that depends on files and wishes look at them again."""
-        self.faults.keep_only(self.catalog.all())
+        self.faults.keep_only(self.catalog.pipes)
         self.timetable.wake()
         self.sources.look()
 
@@ -150,7 +126,7 @@ class Pipes(Executions):
         try:
             if run.following is not None and run.definition is not None:
                 row, order, chosen = run.following
-                follower = take_in(self, run.definition, row, order._replace(cause=run.event), chosen)
+                follower = self.take_in(run.definition, row, order._replace(cause=run.event), chosen)
                 self.supervisor.say("execution_retried", follower, retry_of=run.id)
             await self.triggers.ended(run)
         except Exception:  # that it fails must not keep the slot
@@ -168,7 +144,7 @@ class Pipes(Executions):
             scheduler_restarts=scheduler.restarts,
             scheduler_error=scheduler.last_error,
             catalog=self.catalog.trouble,
-            pipes=len(self.catalog.all()),
+            pipes=len(self.catalog.pipes),
             broken=status.count_broken(self),
             queued=len(self.line.waiting()),
             running=len(self.line.running),
@@ -189,7 +165,7 @@ class Pipes(Executions):
 
     def snapshot(self) -> tuple[PipeView, ...]:
         """Return every pipe, by name; broken ones with their `config_error`."""
-        return tuple(status.view(self, declared) for declared in self.catalog.all().values())
+        return tuple(status.view(self, declared) for declared in self.catalog.pipes.values())
 
     def queue(self) -> tuple[GroupView, ...]:
         """Return all lines."""
@@ -197,11 +173,7 @@ class Pipes(Executions):
 
     def next(self, name: str, count: int = 5) -> NextReport:
         """Return when a pipe is due, and why; UnknownUnitError where there is none of that name."""
-        return status.next_report(self, self.definition(name), max(1, min(count, _MOST_NEXT)))
-
-    def preview(self, text: str, timezone: str | None = None, count: int = 5) -> dict[str, Any]:
-        """Return what a schedule means: JSON values `{valid, summary, error, hint, warnings, next}`; never raises."""
-        return status.preview(self, text, timezone, max(1, min(count, _MOST_NEXT)))
+        return status.next_report(self, self.definition(name), count)
 
     async def rendered(self, name: str) -> str:
         """Return the prompt that a pipe would be run with now."""
@@ -267,10 +239,35 @@ class Pipes(Executions):
         definition = usable(await self.files.afresh(name))
         chosen = await choose(self, definition, orders[0])
         # From here to the last of them nobody else has a turn: of two that ask at once, the second sees the first.
-        check_by_hand(self, name, orders, queue=queue)
-        rows = tuple(map(self.view, enqueue(self, definition, orders, chosen)))
+        self._check_by_hand(name, orders, queue=queue)
+        rows = tuple(map(self.view, self.enqueue(definition, orders, chosen)))
         await self.ledger.flush()
         return rows
+
+    def _check_by_hand(self, name: str, orders: Sequence[Order], *, queue: bool) -> None:
+        """Refuse what nobody can mean: a timeout that is none, too many in line, a run beside another (not `queue`).
+
+        The other one is at work already, or was asked for by hand, too.
+        """
+        unit, seconds, others = f"pipe:{name}", orders[0].timeout_seconds, self.of_pipe(name)
+        if seconds is not None and not seconds > 0:
+            message = f"a timeout of {seconds:g} s is no time"
+            errors = [{"pointer": "/timeout", "message": message}]
+            raise InvalidInputError(message, hint="give seconds greater than 0", unit=unit, errors=errors)
+        for run in () if queue else others:
+            waits = self.line.position(run.id) is not None
+            if not waits or run.execution.trigger is Trigger.MANUAL:
+                raise ConflictError(
+                    f"pipe {name} {'is in line already' if waits else 'runs already'}: execution {run.id}",
+                    hint=f"follow it: `pxctl pipe tail {run.id}`; or wait in line with --queue",
+                    unit=unit,
+                    execution=run.id,
+                    pid=run.execution.pid,
+                )
+        if len(others) + len(orders) > WAITING_MAX:
+            message = f"{len(others)} executions of pipe {name} wait already, of {WAITING_MAX} at most"
+            hint = f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all"
+            raise OverloadedError(message, hint=hint, unit=unit, retry_after_seconds=60)
 
     async def cancel(self, number: int) -> Execution:
         """End an execution in whatever state it is; return it as it became. ConflictError where it is over."""

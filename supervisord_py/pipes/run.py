@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from supervisord_py.process.model import Child
     from supervisord_py.process.supervisor import Driver
 
+WAKE_SILENCE_SECONDS = 60.0  # an agent that is silent for so long after a resume is ended
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, GROWTH = 0.01, 0.25, 1.5  # between two looks for more output
 _log = structlog.get_logger(__name__)
 
@@ -333,7 +334,7 @@ class Run(Instance):
 
     def look(self, stamp: tuple[tuple[int, int], ...], resumed_at: float | None) -> None:
         """Take in how much it has written (`measured`), and end it where that is too much, or its time is over."""
-        now, limits = self.room.clocks.boot(), self.room.config.output
+        now, most = self.room.clocks.boot(), self.room.config.output_file_bytes
         if now >= self.deadline:
             self.want_end(Cause.TIMEOUT, _too_late(self.execution))
         if stamp != self._stamp:
@@ -343,12 +344,11 @@ class Run(Instance):
             self.tell()
             if self.terms.copied and not self._grown.done():
                 self._grown.set_result(None)
-        if any(written > limits.file_bytes for written, _ in stamp):
-            words = f"wrote more than {limits.file_bytes} bytes of output (pipes.output_file_bytes)"
+        if any(written > most for written, _ in stamp):
+            words = f"wrote more than {most} bytes of output (pipes.output_file_bytes)"
             self.want_end(Cause.OUTPUT, words)
-        patience = self.room.config.scheduler.wake_silence_seconds
-        if resumed_at is not None and self.heard_at <= resumed_at and now - resumed_at >= patience:
-            self.want_end(Cause.SILENT, f"said nothing for {patience:g} s after the machine woke up")
+        if resumed_at is not None and self.heard_at <= resumed_at and now - resumed_at >= WAKE_SILENCE_SECONDS:
+            self.want_end(Cause.SILENT, f"said nothing for {WAKE_SILENCE_SECONDS:g} s after the machine woke up")
 
     def break_off(self, defect: Exception) -> None:
         self.is_at_work = False

@@ -3,7 +3,7 @@
 Laws. Started only when the API listens (G1). It sleeps until something is due; a pipe is asked again only when what is
 known of it changed or its time has come. One that cannot be started or decided is told, tried again with backoff, and
 holds nobody up. A crash of the loop's body is logged, counted, shown in `health()`, and the body starts again (E4). A
-step of the wall clock is noticed within `sleep_seconds`, a change of the room's at once (`wake`).
+step of the wall clock is noticed within `SLEEP_SECONDS`, a change of the room's at once (`wake`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.means import Means
     from supervisord_py.pipes.models import PipeDefinition
 
+SLEEP_SECONDS = 60.0  # longest sleep: a step of the wall clock is noticed within it
 _SLACK_SECONDS = 0.001  # the wall clock and the one that counts suspend are read one after the other
 _RESTARTS = BackoffPolicy(initial_seconds=1.0, max_seconds=60.0, reset_seconds=300.0)
 _RETRIES = BackoffPolicy(initial_seconds=5.0, max_seconds=300.0, reset_seconds=3600.0)
@@ -111,7 +112,7 @@ class Timetable:
             await asyncio.sleep(backoff.wait_seconds(self.now().boottime))  # no bell: a crash may be its echo
 
     async def turn(self) -> float:
-        """Look once, start what is due; return the seconds to sleep, at most `sleep_seconds`."""
+        """Look once, start what is due; return the seconds to sleep, at most `SLEEP_SECONDS`."""
         changes, now = self._room.watch.look(), self.now()
         if changes:
             _log.info("clocks_changed", **changes)
@@ -128,7 +129,7 @@ class Timetable:
                     await asyncio.sleep(0)
         self._entries = {name: entry for name, entry in self._entries.items() if name in names}
         deadline = min((entry.deadline for entry in self._entries.values()), default=math.inf) + _SLACK_SECONDS
-        return min(max(deadline - self.now().boottime, 0.0), self._room.config.scheduler.sleep_seconds)
+        return min(max(deadline - self.now().boottime, 0.0), SLEEP_SECONDS)
 
     def _candidates(self) -> Iterator[PipeDefinition]:
         """Yield the pipes that may be started by time now."""
@@ -159,10 +160,10 @@ class Timetable:
             entry.ask_again(now)
 
     async def _attend(self, entry: _Entry, now: Now) -> None:
-        pipe, limits, before = entry.definition, self._room.config.scheduler, entry.decision
-        delay = stagger(pipe.name, self._seed, limits)
+        pipe, before = entry.definition, entry.decision
+        delay = stagger(pipe.name, self._seed, self._room.config.stagger_seconds)
         try:
-            found = decide(pipe.schedule, entry.progress, now, limits, run_on_enable=pipe.run_on_enable, delay=delay)
+            found = decide(pipe.schedule, entry.progress, now, run_on_enable=pipe.run_on_enable, delay=delay)
             entry.decision = found
             if isinstance(found, Due):
                 why = await self._begin(pipe.name, found)
@@ -170,7 +171,7 @@ class Timetable:
                 self._remember(pipe.name, found.why if why is None else why)
                 # At once about its next one; what nobody took in (the pipe is just going) would be due again and again.
                 is_served = self._room.states.get(pipe.name).last_due == found.at
-                entry.deadline = -math.inf if is_served else now.boottime + limits.sleep_seconds
+                entry.deadline = -math.inf if is_served else now.boottime + SLEEP_SECONDS
                 return
             entry.deadline = now.boottime_of(found.until) if isinstance(found, Wait) else math.inf
             # That it merely waits would hide what was decided before: that is shown live.

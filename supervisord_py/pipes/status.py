@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.ledger.pipe_executions import Group, cut_timeout
-from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due, events
-from supervisord_py.pipes.due import Never, Progress, Wait, decide
-from supervisord_py.pipes.grammar import parse_schedule
+from supervisord_py.pipes.due import Never, Wait, decide
 from supervisord_py.pipes.models import (
     BrokenPipe,
     GroupView,
@@ -18,7 +16,7 @@ from supervisord_py.pipes.models import (
     PipeView,
     problem_text,
 )
-from supervisord_py.pipes.schedule import At, Calendar, ScheduleError, describe, time_text, zone_of
+from supervisord_py.pipes.schedule import At, describe, time_text, zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +81,7 @@ def _of_definition(room: Executions, definition: PipeDefinition) -> dict[str, An
 
 def count_broken(room: Executions) -> int:
     """Return how many pipes cannot run: their file is broken, or something that it names is not there."""
-    declared = room.catalog.all().values()
+    declared = room.catalog.pipes.values()
     return sum(isinstance(each, BrokenPipe) or _fault(room, each) is not None for each in declared)
 
 
@@ -106,7 +104,7 @@ def doubts(room: Executions, definition: PipeDefinition) -> Iterator[tuple[str, 
     folder = str(definition.folder)
     own = "pipe.md, output and .env of its own folder do not start a pipe"
     for each in definition.events:
-        if (is_own := events.is_own(each, folder)) or events.misses(each, room.catalog.all()):
+        if (is_own := events.is_own(each, folder)) or events.misses(each, room.catalog.pipes):
             why = own if is_own else f"there is no pipe {each.subject!r} here"
             yield "schedule", f"trigger: {each.text} cannot come: {why}"
 
@@ -128,14 +126,13 @@ def end_of_times(room: Executions, definition: PipeDefinition) -> Problem | str 
         return f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule"
     if not room.states.is_enabled(definition):
         return f"no run of it comes by itself: {standing.why}"
-    key = "schedule_config" if isinstance(schedule, Calendar) else "schedule"
-    return definition.problem(key, f"{key}: {standing.why}", "write a time that will come, or `manual`")
+    return definition.problem("schedule", f"schedule: {standing.why}", "write a time that will come, or `manual`")
 
 
 def _slower(room: Executions, definition: PipeDefinition) -> str | None:
     """Return a warning when its runs take longer than its schedule leaves them."""
     average = room.states.average_seconds.get(definition.name)
-    return due.slower(definition.schedule, room.states.progress(definition.name), room.now(), average)
+    return due.slower(definition.schedule, room.now(), average)
 
 
 def _silence(room: Executions, name: str) -> str | None:
@@ -153,13 +150,12 @@ def _standing(room: Executions, definition: PipeDefinition) -> Decision:
     live = room.timetable.decision_on(definition)
     if isinstance(live, Wait):
         return live
-    progress, limits = room.states.progress(definition.name), room.config.scheduler
-    return decide(definition.schedule, progress, room.now(), limits, run_on_enable=definition.run_on_enable)
+    progress = room.states.progress(definition.name)
+    return decide(definition.schedule, progress, room.now(), run_on_enable=definition.run_on_enable)
 
 
 def _upcoming(room: Executions, definition: PipeDefinition, count: int) -> tuple[float, ...]:
-    standing, progress = _standing(room, definition), room.states.progress(definition.name)
-    return due.upcoming(definition.schedule, progress, room.now(), standing, count)
+    return due.upcoming(definition.schedule, room.now(), _standing(room, definition), count)
 
 
 def _last_decision(row: PipeStateRow) -> LastDecision | None:
@@ -181,7 +177,6 @@ def next_report(room: Executions, declared: Declared, count: int) -> NextReport:
     sentences = list(
         due.explain(
             declared.schedule,
-            room.states.progress(declared.name),
             room.now(),
             standing,
             count=count,
@@ -203,36 +198,14 @@ def next_report(room: Executions, declared: Declared, count: int) -> NextReport:
         name=declared.name,
         enabled=shown.enabled,
         schedule=declared.schedule_text,
-        summary=describe(declared.schedule, config.default_timezone),
+        summary=describe(declared.schedule, config.timezone),
         upcoming=_upcoming(room, declared, count) if is_on else (),
         sentences=tuple(sentences),
-        timezone=declared.timezone or config.default_timezone or room.shelf.zone,
+        timezone=room.zone_name(declared),
         last_decision=shown.last_decision,
         now=standing.why if is_on else None,
         events=shown.events,
     )
-
-
-def preview(room: Executions, text: str, timezone: str | None, count: int) -> dict[str, Any]:
-    """Return what a schedule means, and when it would be due: JSON values; a bad one says why."""
-    limits, now = room.config.scheduler, room.now()
-    zone = timezone or room.config.default_timezone
-    try:
-        parsed = parse_schedule(text, timezone=zone, floor_seconds=limits.shortest_seconds)
-    except ScheduleError as error:
-        nothing: dict[str, Any] = {"valid": False, "summary": None, "warnings": [], "next": []}
-        return {**nothing, "error": error.detail, "hint": error.hint}
-    progress = Progress(anchor_at=now.wall)
-    standing = decide(parsed.schedule, progress, now, limits)
-    is_over = isinstance(standing, Never) and standing.over
-    return {
-        "valid": not is_over,
-        "summary": describe(parsed.schedule),
-        "error": standing.why if is_over else None,
-        "hint": "write a time that will come" if is_over else None,
-        "warnings": list(parsed.warnings),
-        "next": [to_text(at) for at in due.upcoming(parsed.schedule, progress, now, standing, count)],
-    }
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
@@ -248,5 +221,5 @@ def lines(room: Executions) -> tuple[GroupView, ...]:
     for group in Group:
         holders = views([number for number, it in room.line.running.items() if it.group is group])
         waiting = views([it.id for it in room.line.waiting(group)])
-        found.append(GroupView(group, getattr(room.config.slots, group.value), holders, waiting))
+        found.append(GroupView(group, getattr(room.config, f"slots_{group}"), holders, waiting))
     return tuple(found)

@@ -17,9 +17,9 @@ from supervisord_py.ledger.pipe_executions import ErrorType, Group, Status, Trig
 from supervisord_py.ledger.pipe_state import Claim
 from supervisord_py.pipes import events
 from supervisord_py.pipes.definition import FILE_CHANGED
-from supervisord_py.pipes.intake import choose, enqueue, enqueue_once
+from supervisord_py.pipes.intake import choose
 from supervisord_py.pipes.models import Claimed, EventClaims, Order, PublishedEvent, Suppressed
-from supervisord_py.pipes.schedule import At, Calendar
+from supervisord_py.pipes.schedule import At
 
 if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.run import Run
 
+WAITING_MAX = 64  # events that wait for a busy pipe; more are refused
 _log = structlog.get_logger(__name__)
 
 
@@ -53,7 +54,7 @@ class Triggers:
         change: dict[str, Any] = {"last_due": due.at, "occurrences": room.states.get(pipe).occurrences + 1}
         if isinstance(definition.schedule, At):
             change |= {"enabled": False, "enabled_file": definition.enabled}
-        enqueue(room, definition, [order], chosen, **change)
+        room.enqueue(definition, [order], chosen, **change)
         return None
 
     async def publish(
@@ -109,7 +110,7 @@ class Triggers:
         if not room.states.is_enabled(definition):
             return "it is disabled"
         waiting = room.queued(definition.name)
-        if len(waiting) >= room.config.scheduler.deferred_events:
+        if len(waiting) >= WAITING_MAX:
             return f"{len(waiting)} of its executions wait already"
         if event.name == FILE_CHANGED and any(it.execution.trigger_event == event.text for it in waiting):
             return f"execution {waiting[0].id} waits already, and will see the change"
@@ -124,7 +125,7 @@ class Triggers:
         order = Order(Trigger.EVENT, Group.EVENT, context=context, event=event.text, key=key, cause=cause)
         chosen = await choose(self._room, definition, order)
         claim = Claim(name, event.text, key, self._room.clocks.moment())
-        run = await enqueue_once(self._room, definition, order, chosen, claim)
+        run = await self._room.enqueue_once(definition, order, chosen, claim)
         if run is not None:
             self._room.states.decided(name, f"started by the event {event.text}: execution {run.id}")
         return run
@@ -146,6 +147,3 @@ class Triggers:
             # Else it would read as if what was decided (its first run, say) had come to pass.
             words = f"execution {run.id} did not run: {it.error_message or 'cancelled'}"
             self._room.states.decided(it.pipe_name, words)
-            if run.definition is not None and isinstance(run.definition.schedule, Calendar):
-                used = self._room.states.get(it.pipe_name).occurrences
-                self._room.states.change(it.pipe_name, occurrences=max(0, used - 1))  # none of `max_occurrences`

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.catalog import Change
     from supervisord_py.pipes.executions import Executions
 
+LOOK_SECONDS = 1.0  # between two looks at the folders
 FEW = 32  # so many pipes are looked at without a thread
 _MEANS = " | "  # between a schedule's text and what it was read as, in what is remembered of a pipe
 _log = structlog.get_logger(__name__)
@@ -49,21 +50,20 @@ class Upkeep:
             await self._dequeue(definition, "its schedule has changed" if definition.name in changed else None)
         if room.catalog.trouble is None:
             waiting = {run.name for run in room.runs.values()}
-            for name in {*room.states.names, *waiting} - set(room.catalog.all()):
+            for name in {*room.states.names, *waiting} - set(room.catalog.pipes):
                 await self.gone(name, "its folder is gone")
 
     async def look_for_ever(self) -> None:
         """Look at the files until cancelled: each second, and soon again where one was being written."""
         while True:
             await self.refresh()
-            seconds = self._room.config.scheduler.look_seconds
-            await asyncio.sleep(min(seconds, SETTLE_SECONDS) if self._room.catalog.unsettled else seconds)
+            await asyncio.sleep(SETTLE_SECONDS if self._room.catalog.unsettled else LOOK_SECONDS)
 
     async def refresh(self) -> None:
         """Look now, and take in what has changed; what another look finds meanwhile is taken in before this one."""
         async with self._looking:
             catalog = self._room.catalog
-            is_few = len(catalog.all()) <= FEW  # one stat each: a thread would cost more, and wake the loop once more
+            is_few = len(catalog.pipes) <= FEW  # one stat each: a thread would cost more, and wake the loop once more
             changes = catalog.refresh() if is_few else await asyncio.to_thread(catalog.refresh)
             for change in changes:
                 await self._take(change)
@@ -71,7 +71,7 @@ class Upkeep:
                 self._look_again()
 
     async def _take(self, change: Change) -> None:
-        declared = self._room.catalog.get(change.name)
+        declared = self._room.catalog.pipes.get(change.name)
         problem = problem_text(declared.problem) if isinstance(declared, BrokenPipe) else None
         self._room.say_of_pipe(f"pipe_{change.kind}", change.name, config_error=problem)
         if isinstance(declared, PipeDefinition):
@@ -85,7 +85,7 @@ class Upkeep:
         """End everything of a pipe that is not there any more, and forget it; its executions stay."""
         self._was_enabled.pop(pipe, None)
         await self._room.cancel_all(pipe, why)
-        if self._room.catalog.get(pipe) is None:  # it may have come back meanwhile
+        if pipe not in self._room.catalog.pipes:  # it may have come back meanwhile
             await self._room.states.forget(pipe)
 
     async def settle(self, definition: PipeDefinition) -> None:

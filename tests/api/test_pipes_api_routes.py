@@ -39,10 +39,6 @@ async def test_a_glob_names_the_one_pipe_that_it_fits(rig: Rig) -> None:
         ("/api/pipes/new", {"name": " "}, "/name"),
         ("/api/pipes/new", {}, "/name"),
         ("/api/pipes/digest/config", {}, ""),
-        ("/api/pipes/schedule/preview", {}, "/schedule"),
-        ("/api/pipes/schedule/preview", {"schedule": "every 1m", "count": 0}, "/count"),
-        ("/api/pipes/schedule/preview", {"schedule": "every 1m", "count": 51}, "/count"),
-        ("/api/pipes/schedule/preview", {"schedule": "every 1m", "count": True}, "/count"),
     ],
 )
 async def test_a_body_that_does_not_fit_is_told_with_its_place(

@@ -129,7 +129,7 @@ def latency(held: Daemon) -> list[Row]:
     acts = {
         "ours": until_there,
         "plain": plainly,
-        "asked": lambda: timed(lambda: ask(connection, "POST", "/api/pipes/schedule/preview", {"schedule": "hourly"})),
+        "asked": lambda: timed(lambda: ask(connection, "GET", "/api/pipes/queue")),
         "whole": lambda: timed(lambda: ask(connection, "POST", "/api/pipes/clock/run?wait=1")),
         "process": lambda: timed(lambda: subprocess.run(CLOCK, capture_output=True, check=True)),
     }
@@ -139,7 +139,7 @@ def latency(held: Daemon) -> list[Row]:
     added = 1000 * (statistics.median(it["ours"]) - statistics.median(least))
     return [
         Row("POST run until the process is there", milliseconds(it["ours"]), milliseconds(it["plain"]), _x(it, "ours")),
-        Row("against a Popen and a POST that asks little", "", milliseconds(least), ratio(it["ours"], least)),
+        Row("against a Popen and a request that asks little", "", milliseconds(least), ratio(it["ours"], least)),
         Row("added by queue, ledger and keeper", f"{added:.1f} ms"),
         Row("the whole execution", milliseconds(it["whole"]), milliseconds(it["process"]), _x(it, "whole", "process")),
     ]

@@ -48,9 +48,6 @@ def test_the_constants_of_the_rooms_are_the_defaults_of_the_settings() -> None:
     kernels = rooms.kernels_config(Loaded(), PATHS)
     for part in (kernels.env, kernels.sessions, kernels.ladder, kernels.output, kernels.limits):
         assert part == type(part)()
-    pipes = rooms.pipes_config(DEFAULTS, PATHS, socket="/s", listener=None)
-    for each in (pipes.slots, pipes.retries, pipes.output, pipes.scheduler):
-        assert each == type(each)()
 
 
 async def test_who_waits_for_an_end_hears_the_first_request_and_then_only_stronger_ones() -> None:

@@ -20,7 +20,6 @@ async def rig(short_tmp_of_module: Path) -> AsyncIterator[PipeRig]:
     """Return a room that runs, with many slots and the agent `tell`; whoever uses it has `@in_one_room`."""
     (short_tmp_of_module / "agents.toml").write_text(TELL)
     async with pipe_house(short_tmp_of_module) as house:
-        slots = replace(house.config.slots, manual=32, event=8)
-        house.config = replace(house.config, slots=slots, stop_seconds=0.1)
+        house.config = replace(house.config, slots_manual=32, slots_event=8, stop_seconds=0.1)
         house.room.reconfigure(house.config)
         yield house

@@ -73,7 +73,7 @@ json = [1]
     assert (spec.prompt, spec.env["B"]) == (PromptBy.ARG, Variable("{model}", ("url",)))
     assert spec.errors == (ErrorPattern(ErrorType.RATE_LIMITED, "slow down"),)
     assert spec.success == SuccessRule((3,), Requirement.TEXT, scan_output=True)
-    assert (spec.stop.grace_seconds, spec.supports_history) == (1.5, False)
+    assert (spec.stop.grace_seconds, spec.session_argv) == (1.5, ())
     assert [spec.keys_of(each) for each in ("acme", "nobody", None)] == [("ACME_KEY",), (), ("ACME_KEY", "A", "B")]
     assert (mine.extra_argv, mine.env["PI_TELEMETRY"], len(mine.env)) == (("--tools", "read"), "1", len(ours.env))
     assert (mine.argv, mine.files, mine.version) == (ours.argv, ours.files, ours.version)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipe_texts import LIMIT, pipe_text, write_folder
+from pipe_texts import pipe_text, write_folder
 from supervisord_py.errors import ConfigError, UnknownUnitError
 from supervisord_py.pipes import catalog as catalog_module
 from supervisord_py.pipes.catalog import (
@@ -30,7 +30,7 @@ class World:
 
     def __init__(self, pipes_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pipes_dir = pipes_dir
-        self.catalog = PipeCatalog(pipes_dir, LIMIT)
+        self.catalog = PipeCatalog(pipes_dir)
         self._monkeypatch = monkeypatch
         self.patience(0.0)
 
@@ -54,7 +54,7 @@ def test_the_life_of_a_pipe(world: World) -> None:
     (world.pipes_dir / "empty").mkdir()
     write_folder(world.pipes_dir, ".hidden")
     assert world.refresh() == [(ADDED, "a"), (BROKEN, "b")]
-    assert list(world.catalog.all()) == ["a", "b"]
+    assert list(world.catalog.pipes) == ["a", "b"]
     assert world.refresh() == []
     write_folder(world.pipes_dir, "a", "timeout: 5m")
     write_folder(world.pipes_dir, "b", "timeout: 6m")
@@ -64,8 +64,8 @@ def test_the_life_of_a_pipe(world: World) -> None:
     (folder / "pipe.md").unlink()
     folder.rmdir()
     assert world.refresh() == [(REMOVED, "a"), (BROKEN, "b")]
-    assert world.catalog.get("a") is None
-    assert isinstance(world.catalog.get("b"), BrokenPipe)
+    assert world.catalog.pipes.get("a") is None
+    assert isinstance(world.catalog.pipes.get("b"), BrokenPipe)
     write_folder(world.pipes_dir, "b", "timeout: later")
     assert world.refresh() == [(BROKEN, "b")]
 
@@ -80,12 +80,12 @@ def test_one_pipe_is_looked_at_alone_and_read_only_where_it_changed(
     with monkeypatch.context() as patch:
         patch.setattr(catalog_module, "read_pipe", pytest.fail)
         patch.setattr(catalog_module.os, "scandir", pytest.fail)
-        assert world.catalog.fresh("a") is world.catalog.get("a")
+        assert world.catalog.fresh("a") is world.catalog.pipes.get("a")
         assert world.catalog.fresh("b") is None
     (folder / "pipe.md").write_text("---\ntime")
     assert isinstance(world.catalog.fresh("a"), BrokenPipe)
     (folder / "pipe.md").unlink()
-    assert world.catalog.fresh("a") is world.catalog.get("a"), "an editor may be about to put it back"
+    assert world.catalog.fresh("a") is world.catalog.pipes.get("a"), "an editor may be about to put it back"
 
 
 def test_links_to_folders_and_files_are_followed(world: World, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_links_to_folders_and_files_are_followed(world: World, tmp_path: Path) -
     (world.pipes_dir / "c").mkdir()
     (world.pipes_dir / "c" / "pipe.md").symlink_to(tmp_path / "absent.md")
     assert world.refresh() == [(ADDED, "a"), (ADDED, "b"), (BROKEN, "c")]
-    found = world.catalog.get("c")
+    found = world.catalog.pipes.get("c")
     assert isinstance(found, BrokenPipe)
     assert "link that leads nowhere" in found.problem.hint
     (kept / "pipe.md").write_text(pipe_text("timeout: 7"))
@@ -149,7 +149,7 @@ def test_a_look_without_descriptors_changes_nothing(world: World, monkeypatch: p
         os.utime(write_folder_by_hand)
         assert world.refresh() == []
         assert "cannot read" in (world.catalog.trouble or "")
-        assert world.catalog.fresh("a") is world.catalog.get("a")
+        assert world.catalog.fresh("a") is world.catalog.pipes.get("a")
     with monkeypatch.context() as patch:
         patch.setattr(catalog_module.os, "scandir", blind)
         assert world.refresh() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pipe_texts import LIMIT, write_folder
+from pipe_texts import write_folder
 from supervisord_py.config.documents import Problem
 from supervisord_py.pipes.catalog import read_pipe
 from supervisord_py.pipes.checks import NAMES, Check, CheckStatus, validate
@@ -17,7 +17,7 @@ PASS, WARN, FAIL = CheckStatus
 
 def checks_of(folder: Path, **known: Any) -> dict[str, Check]:
     """Return the first check of each name."""
-    found = validate(read_pipe(folder, limit_bytes=LIMIT), **known)
+    found = validate(read_pipe(folder), **known)
     return {each.name: each for each in reversed(found)}
 
 
@@ -67,7 +67,7 @@ def test_secrets_that_others_may_read_are_a_warning(tmp_path: Path) -> None:
 
 def test_a_prompt_that_says_nothing_fails_and_keys_without_effect_warn(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, "a", "scedule: daily\nlookback: 1h\ntrigger: pipe_completed:b", body="")
-    found = validate(read_pipe(folder, limit_bytes=LIMIT))
+    found = validate(read_pipe(folder))
     assert [each.status for each in found if each.name == "keys"] == [WARN, WARN]
     assert next(each for each in found if each.name == "prompt").status is FAIL
     assert next(each for each in found if each.name == "schedule").message == "on pipe_completed:b"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipe_texts import LIMIT, usable
+from pipe_texts import usable
 from supervisord_py.pipes.catalog import read_pipe
 from supervisord_py.pipes.definition import USED
 from supervisord_py.pipes.models import PipeDefinition
@@ -42,7 +42,7 @@ SCHEDULES = (
 
 
 def example(name: str) -> PipeDefinition:
-    found = read_pipe(EXAMPLES / name, limit_bytes=LIMIT)
+    found = read_pipe(EXAMPLES / name)
     assert isinstance(found, PipeDefinition)
     return found
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipe_texts import LIMIT, pipe_text, write_folder
+from pipe_texts import pipe_text, write_folder
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, UnknownUnitError
 from supervisord_py.pipes.catalog import DiskError, read_pipe
 from supervisord_py.pipes.install import install, remove, scaffold
@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "supervisord_py" / "examples" / "pipes"
 
 
 async def add(pipes_dir: Path, source: str, name: str | None = None) -> PipeDefinition:
-    return await install(source, pipes_dir, EXAMPLES, name=name, limit_bytes=LIMIT)
+    return await install(source, pipes_dir, EXAMPLES, name=name)
 
 
 def left_in(folder: Path) -> list[str]:
@@ -128,13 +128,13 @@ async def test_the_examples_are_added_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnknownUnitError, match="did you mean 'disk-digest'"):
         await add(tmp_path, "example:disk-digets")
     with pytest.raises(UnknownUnitError) as caught:
-        await install("example:x", tmp_path, tmp_path / "absent", limit_bytes=LIMIT)
+        await install("example:x", tmp_path, tmp_path / "absent")
     assert caught.value.hint == "examples: none"
 
 
 def test_a_new_pipe_is_usable_and_runs_by_hand_only(tmp_path: Path) -> None:
     folder = scaffold("mine", tmp_path / "pipes")
-    found = read_pipe(folder, limit_bytes=LIMIT)
+    found = read_pipe(folder)
     assert isinstance(found, PipeDefinition)
     assert found.schedule == Manual()
     assert found.warnings == ()

@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from pipe_texts import LIMIT, pipe_text
+from pipe_texts import pipe_text
+from supervisord_py.config.documents import MAX_FILE_BYTES
 from supervisord_py.errors import ConfigError, TooLargeError
 from supervisord_py.pipes.install import FetchError, fetch, install
 from tls_site import Authority
@@ -54,7 +55,7 @@ async def site(context: ssl.SSLContext | None) -> AsyncIterator[str]:
         if name == "moved":
             return web.Response(status=301, headers={"Location": request.query["to"]})
         if name == "big":
-            return web.Response(text="x" * (LIMIT + 1))
+            return web.Response(text="x" * (MAX_FILE_BYTES + 1))
         if name not in texts:
             raise web.HTTPNotFound
         return web.Response(text=texts[name], content_type="text/markdown")
@@ -70,7 +71,7 @@ async def site(context: ssl.SSLContext | None) -> AsyncIterator[str]:
 
 
 async def add(address: str, pipes: Path) -> str:
-    installed = await install(address, pipes, pipes, limit_bytes=LIMIT)
+    installed = await install(address, pipes, pipes)
     assert not installed.enabled
     return installed.name
 
@@ -80,14 +81,14 @@ async def test_a_pipe_is_added_from_whom_the_machine_trusts(tmp_path: Path, good
         assert await add(f"{here}/digest/pipe.md", tmp_path) == "digest"
         assert "enabled: false" in (tmp_path / "digest" / "pipe.md").read_text()
         other = f"{here}/digest/pipe.md".replace("localhost", "127.0.0.1")
-        assert await fetch(f"{here}/moved/pipe.md?to={other}", LIMIT) == pipe_text("schedule: every 5m").encode()
+        assert await fetch(f"{here}/moved/pipe.md?to={other}") == pipe_text("schedule: every 5m").encode()
 
 
 @pytest.mark.parametrize(
     ("path", "error", "words"),
     [
         ("absent/pipe.md", FetchError, "answered 404 Not Found"),
-        ("big/pipe.md", TooLargeError, f"larger than {LIMIT} bytes"),
+        ("big/pipe.md", TooLargeError, f"larger than {MAX_FILE_BYTES} bytes"),
         ("odd/pipe.md", ConfigError, "odd/pipe.md"),
         ("broken/pipe.md", ConfigError, "is no schedule"),
         ("moved/pipe.md?to={plain}/digest/pipe.md", FetchError, "is not taken: .* over https only"),
@@ -108,5 +109,5 @@ async def test_what_is_no_pipe_adds_nothing(
 async def test_a_certificate_with_a_fault_is_refused(authority: Authority, names: str, days: int, words: str) -> None:
     async with site(authority.context(f"days{days}", names=names, days=days)) as here:
         with pytest.raises(FetchError, match=f"cannot read .*{words}") as caught:
-            await fetch(f"{here}/digest/pipe.md", LIMIT)
+            await fetch(f"{here}/digest/pipe.md")
     assert caught.value.status == 502

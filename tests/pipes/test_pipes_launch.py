@@ -15,8 +15,9 @@ import pytest
 from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Plan, Preset
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, PromptBy, load_adapters
+from supervisord_py.pipes.clocks import Clocks
 from supervisord_py.pipes.config import PipesConfig
-from supervisord_py.pipes.driver import prepare
+from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.launch import (
     ARGUMENT_BYTES,
     HAS_KEY,
@@ -39,8 +40,11 @@ MINE = '[agents.mine]\nargv = ["mine"]\n'
 
 def settings(root: Path) -> PipesConfig:
     """Return what launches read of the settings."""
-    files = (root / "pipes", root / "examples", root / "presets.toml", root / "agents.toml", root / "runs")
-    return PipesConfig(*files, "/run/pxd.sock", preflight=False, env_allow=("PATH", "HOME"))
+    files = {f"{name}_dir": root / name for name in ("pipes", "examples")}
+    files |= {f"{name}_file": root / f"{name}.toml" for name in ("presets", "agents")} | {
+        "executions_dir": root / "runs"
+    }
+    return PipesConfig(**files, socket="/run/pxd.sock", preflight_seconds=0.0, env_allow=("PATH", "HOME"))
 
 
 class House:
@@ -51,7 +55,7 @@ class House:
         self.folder = root / "pipe"
         self.run_dir = root / "runs" / "7"
         self.answers: dict[str, Completed | Exception] = {}
-        self.room: Any = SimpleNamespace(config=settings(root), placement=None)
+        self.room: Any = SimpleNamespace(config=settings(root), placement=None, clocks=Clocks(), own={})
         environ = {"PATH": str(root / "bin"), "HOME": str(root), "K": "sk-very-secret"}
         self.shelf = self.room.shelf = AgentShelf(self.room.config, self.room.placement, environ)
         self.shelf.run = self.run
@@ -78,12 +82,12 @@ class House:
 
     async def prepare(self, *order: Any, agents: str = MINE, **plan: Any) -> LaunchSpec:
         (self.root / "agents.toml").write_text(agents)
-        return await prepare(self.run_of(self.execution(*order, **plan)))
-
-    def run_of(self, it: Execution) -> Any:
-        """Return what a launch reads of a run."""
-        known = {"room": self.room, "definition": None, "open_files": lambda _: None}
-        return SimpleNamespace(execution=it, home=self.folder, folder=self.run_dir, **known)
+        places = {"home": self.folder, "folder": self.run_dir, "fds": (0, 1, 2), "open_files": lambda _: None}
+        it = self.execution(*order, **plan)
+        run: Any = SimpleNamespace(execution=it, unit=it.unit, definition=None, **places)
+        await RunDriver(self.room).prepare(run)
+        found: LaunchSpec = run.launch
+        return found
 
     async def refused(self, *order: Any, **plan: Any) -> Any:
         with pytest.raises((CannotRunError, OSError)) as caught:

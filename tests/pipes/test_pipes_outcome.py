@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Plan, Preset, Status, Usage
-from supervisord_py.pipes.config import RetryLimits
 from supervisord_py.pipes.models import RetryRules
 from supervisord_py.pipes.outcome import (
+    LONGEST_SECONDS,
     TABLE,
     Cause,
     ErrorPattern,
@@ -211,7 +211,6 @@ def test_a_crash_is_told_by_the_end_of_stderr_and_by_what_is_no_record_on_stdout
 
 # -- what follows ------------------------------------------------------------------------------------------------------
 
-LIMITS = RetryLimits()
 OWN = Preset("own")
 PLAN = Plan("pi", retries=2, fallbacks=(Preset("b"), Preset("c")))
 ALONE = Plan("pi", retries=1)
@@ -222,7 +221,7 @@ def follows(
     rules: RetryRules = RetryRules(),  # noqa: B008 - frozen
 ) -> NextTry | None:  # fmt: skip
     outcome = Outcome(Status.COMPLETED if error is None else Status.FAILED, error, "x", wait)
-    return next_try(outcome, plan, OWN, count, limits=LIMITS, rules=rules, chance=luck)
+    return next_try(outcome, plan, OWN, count, first=10.0, rules=rules, chance=luck)
 
 
 def test_the_next_preset_is_tried_at_once_where_another_model_may_help() -> None:
@@ -244,9 +243,9 @@ def test_only_what_passes_by_itself_is_tried_again_and_a_providers_word_wins() -
     assert follows(None) is None
     assert follows(E.RATE_LIMITED, wait=42.0) == NextTry(Plan("pi", retries=0), OWN, 42.0)
     endless, own = follows(E.RATE_LIMITED, wait=86400.0), follows(E.NETWORK, rules=RetryRules(delay_seconds=1.0))
-    assert [it and it.delay_seconds for it in (endless, own)] == [LIMITS.max_seconds, 1.0]
+    assert [it and it.delay_seconds for it in (endless, own)] == [LONGEST_SECONDS, 1.0]
     delays = [it.delay_seconds or 0 for count in range(9) if (it := follows(E.NETWORK, count=count))]
-    assert (delays, delays[-1]) == (sorted(delays), LIMITS.max_seconds)
+    assert (delays, delays[-1]) == (sorted(delays), LONGEST_SECONDS)
 
 
 def test_a_ceiling_is_named() -> None:

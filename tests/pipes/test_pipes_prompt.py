@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,20 +12,22 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from supervisord_py.ledger.pipe_executions import Execution, Plan, Preset
-from supervisord_py.pipes.intake import api_address, render_prompt
+from supervisord_py.pipes.config import PipesConfig
+from supervisord_py.pipes.intake import render_prompt
 from supervisord_py.pipes.shelf import machine_zone
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 NOVEMBER = datetime.fromisoformat("2026-11-21T20:41:03.123Z").timestamp()
-API = api_address("/run/pxd.sock", 7860)
+PLACES = dict.fromkeys(("pipes_dir", "examples_dir", "presets_file", "agents_file", "executions_dir"), Path("/"))
+
+
+def api(port: int | None = 7860, **more: Any) -> str:
+    return PipesConfig(**PLACES, socket="/run/pxd.sock", api_port=port, **more).api
 
 
 def rendered(body: str, words: str | None = None, context: object = None, end: float = NOVEMBER, **more: str) -> str:
     plan, preset = Plan("pi", context=context), Preset(prompt=words)  # type: ignore[arg-type]
     it = Execution(id=7, pipe_name="p", context_start=end - 3600, context_end=end, plan=plan, preset=preset)
-    return render_prompt(it, body, **{"zone": "Europe/Berlin", "api": API, **more})
+    return render_prompt(it, body, **{"zone": "Europe/Berlin", "api": api(), **more})
 
 
 def test_the_five_facts_stand_first_then_the_presets_words() -> None:
@@ -40,8 +43,8 @@ def test_the_five_facts_stand_first_then_the_presets_words() -> None:
     assert rendered("body", "\n \n") == f"{head}\nbody"
     told = rendered("x", context={"event": "ü", "data": {"b": "1\n2"}})
     assert told == f'{head}Trigger: {{"data": {{"b": "1\\n2"}}, "event": "ü"}}\n\nx'
-    assert api_address("/s", None) == "unix socket /s"
-    assert api_address("/s", 7860, "::1").startswith("http://[::1]:7860 (")
+    assert api(None) == "unix socket /run/pxd.sock"
+    assert api(api_host="::1").startswith("http://[::1]:7860 (")
 
 
 @given(st.text())

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from supervisord_py.config.settings import PipesSettings
 from supervisord_py.ledger.pipe_executions import Execution, Group
-from supervisord_py.pipes.config import SlotLimits
 from supervisord_py.pipes.queue import Queue
 
 
@@ -26,7 +26,7 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.slots = {Group.SCHEDULED: 1, Group.EVENT: 1, Group.MANUAL: 2}
-        self.queue = Queue(SlotLimits(1, 1, 2))
+        self.queue = Queue(PipesSettings(slots_scheduled=1, slots_event=1, slots_manual=2))
         self.known: dict[int, Known] = {}
         self.now = 0.0
         self.next_id = 1
@@ -101,10 +101,10 @@ class QueueMachine(RuleBasedStateMachine):
         if waits:
             del self.known[number]
 
-    @rule(scheduled=st.integers(0, 2), event=st.integers(0, 3), manual_slots=st.integers(1, 3))
-    def resize(self, scheduled: int, event: int, manual_slots: int) -> None:
-        self.queue.resize(SlotLimits(scheduled, event, manual_slots))
-        self.slots = {Group.SCHEDULED: max(1, scheduled), Group.EVENT: max(1, event), Group.MANUAL: manual_slots}
+    @rule(slots=st.fixed_dictionaries({group: st.integers(1, 3) for group in Group}))
+    def resize(self, slots: dict[Group, int]) -> None:
+        self.queue.resize(PipesSettings(**{f"slots_{group}": count for group, count in slots.items()}))
+        self.slots = slots
 
     @rule()
     def sleep_until_the_deadline(self) -> None:

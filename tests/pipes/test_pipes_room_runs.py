@@ -20,7 +20,6 @@ from supervisord_py.errors import InterruptedRunError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Plan, Status, Trigger
 from supervisord_py.ledger.store import LedgerUnavailableError
-from supervisord_py.pipes.config import RetryLimits
 from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.pipes.output import FollowNews
 from supervisord_py.pipes.room import Pipes
@@ -37,8 +36,7 @@ FOR_LONG = "timeout: 80000"
 
 async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_its_file(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
-        at_once = replace(rig.config.scheduler, stagger_seconds=0.0)
-        rig.room.reconfigure(replace(rig.config, scheduler=at_once))
+        rig.room.reconfigure(replace(rig.config, stagger_seconds=0.0))
         rig.shell("first", "exec sleep 1000", f"schedule: every 1h\n{FOR_LONG}")
         await rig.room.upkeep.refresh()
         await eventually(lambda: rig.room.get("first").running, "the only slot is taken")
@@ -58,11 +56,8 @@ async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_
         assert [each.status for each in await rig.rows("once")] == [Status.COMPLETED]
 
 
-FAST = RetryLimits(initial_seconds=0.01, jitter=0.0)
-
-
 async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp, retries=FAST) as rig:
+    async with pipe_house(short_tmp, retry_initial_seconds=0.01) as rig:
         rig.config.presets_file.write_text(
             '[presets.one]\nprovider = "openai"\nmodel = "bad"\n[presets.two]\nprovider = "openai"\nmodel = "good"\n'
         )
@@ -94,7 +89,7 @@ async def test_files_that_are_there_are_no_word_of_an_agent(short_tmp: Path, mon
 
 async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
     noon_here = f"Etc/GMT{datetime.now(UTC).hour - 12:+d}"  # where no day ends meanwhile
-    async with pipe_house(short_tmp, default_timezone=noon_here) as rig:
+    async with pipe_house(short_tmp, timezone=noon_here) as rig:
         rig.fake("paid", "usage:100/50/0.25", "answer:fine", front="budget: {daily_tokens: 200}\nretries: 0")
         assert (await rig.run("paid")).usage.total_tokens == 150
         assert (await rig.run("paid")).status is Status.COMPLETED
@@ -363,22 +358,6 @@ async def test_what_was_due_and_is_taken_out_of_the_line_says_why_and_is_due_whe
         await rig.room.cancel_pipe("hold")
         rows = await ended(rig, "off", 2)
         assert [it.started_at is not None for it in rows] == [False, True]
-
-
-async def test_a_run_that_is_taken_out_of_the_line_uses_up_no_occurrence(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("hold", "exec sleep 1000", f"schedule: every 1h\n{FOR_LONG}")
-        await rig.room.upkeep.refresh()
-        await eventually(lambda: rig.room.get("hold").pid, "the start")
-        rig.shell("few", "echo", "schedule_config: {frequency: days, at_hour: 9, max_occurrences: 1}")
-        await rig.room.upkeep.refresh()
-        rig.time.pass_by((rig.room.get("few").next_run or 0) - rig.time.clocks.wall() + 0.5)
-        rig.room.timetable.wake()
-        await eventually(lambda: rig.room.queued("few"), "its time")
-        assert (rig.room.get("few").config_error, rig.room.get("few").next_run) == (None, None)
-        await rig.room.enable("few", enabled=False)
-        view = await rig.room.enable("few")
-        assert 0 < (view.next_run or 0) - rig.time.clocks.wall() < 86400
 
 
 async def test_an_event_is_claimed_once_and_given_back_when_the_run_failed(short_tmp: Path) -> None:

@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from supervisord_py.pipes.clocks import Clocks, ClockWatch
-from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.due import Decision, Due, Wait
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.schedule import Cron, Every, Manual, Schedule
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 HOUR, DAY = 3600.0, 86400.0
-LIMITS = SchedulerLimits(stagger_seconds=0.0)
 BERLIN = ZoneInfo("Europe/Berlin")
 HERE = Path("/pipes/p")
 
@@ -31,10 +29,10 @@ HERE = Path("/pipes/p")
 class Room:
     """Pipes, clocks, and what happened; what is remembered of pipes is remembered as in the real room."""
 
-    def __init__(self, limits: SchedulerLimits = LIMITS) -> None:
+    def __init__(self) -> None:
         self.wall, self.boottime, self.awake = NOON, 5000.0, 100.0
         self.shelf = SimpleNamespace(zone="UTC")
-        self.config = SimpleNamespace(scheduler=limits, enabled=True, default_timezone=None)
+        self.config = SimpleNamespace(stagger_seconds=0.0, enabled=True)
         self.clocks = Clocks(lambda: self.wall, lambda: self.boottime, lambda: self.awake)
         unwritten: Any = SimpleNamespace(post=lambda _work: None)
         self.states = PipeStates(unwritten, self.clocks)

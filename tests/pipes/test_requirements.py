@@ -21,10 +21,11 @@ from supervisord_py.api.pipes import execution_document
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.pipes import executions, output, retention
 from supervisord_py.pipes.adapters import load_adapters
-from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
+from supervisord_py.pipes.intake import WINDOW_DEFAULT_SECONDS
 from supervisord_py.pipes.launch import provider_doubt
 from supervisord_py.pipes.output import OutputStream
+from supervisord_py.pipes.run import WAKE_SILENCE_SECONDS
 from supervisord_py.pipes.schedule import Every
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ async def test_a7_ollama_is_asked_before_the_spawn(rig: PipeRig, monkeypatch: py
     monkeypatch.setattr("supervisord_py.pipes.preflight.FIRST_WAIT_SECONDS", 0.0)
     monkeypatch.setattr("supervisord_py.pipes.preflight.READ_SECONDS", 60.0)
     rig.write("a7", "agent: tell\npreset: a7\nretries: 0")
-    with settings(rig, preflight=True, preflight_seconds=60.0), socket.socket() as nobody:
+    with settings(rig, preflight_seconds=60.0), socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         presets(rig, _ollama(f"http://127.0.0.1:{nobody.getsockname()[1]}/v1", "ok"))
         down = await rig.run("a7")
@@ -225,7 +226,7 @@ async def test_b2_a_run_that_is_silent_after_a_resume_ends(short_tmp: Path, monk
         await eventually(lambda: all(it.resumed_at for it in looked), "that both have seen the resume")
         await eventually(lambda: live.heard_at > max(it.resumed_at or 0 for it in looked), "words after the resume")
         assert house.room.health().running == 2
-        house.time.pass_by(SchedulerLimits().wake_silence_seconds + 1)
+        house.time.pass_by(WAKE_SILENCE_SECONDS + 1)
         done = await house.room.wait(mute)
         assert (done.status, done.error_type) == (Status.TIMED_OUT, ErrorType.TIMEOUT)
         assert "said nothing for 60 s after the machine woke up" in (done.error_message or "")
@@ -234,10 +235,10 @@ async def test_b2_a_run_that_is_silent_after_a_resume_ends(short_tmp: Path, monk
 
 def test_b3_what_came_due_without_ticks_is_due_at_the_next() -> None:
     """App Nap is a matter of graphical programs; its effect, a scheduler that gets no turn for a while, is this."""
-    schedule, limits, begun_at = Every(1800.0), SchedulerLimits(), Progress(1000.0, last_run_at=1000.0)
-    before = decide(schedule, begun_at, Now(1000.0 + 1799, 50_000.0 + 1799), limits)
+    schedule, begun_at = Every(1800.0), Progress(1000.0, last_run_at=1000.0)
+    before = decide(schedule, begun_at, Now(1000.0 + 1799, 50_000.0 + 1799))
     assert isinstance(before, Wait)
-    after = decide(schedule, begun_at, Now(1000.0 + 1800 * 3.5, 50_000.0 + 1800 * 3.5), limits)
+    after = decide(schedule, begun_at, Now(1000.0 + 1800 * 3.5, 50_000.0 + 1800 * 3.5))
     assert isinstance(after, Due)
     assert after.at == 1000.0 + 1800 * 3
     assert "one run makes it good" in after.why
@@ -338,7 +339,7 @@ async def test_c3_what_is_old_is_forgotten(short_tmp: Path, monkeypatch: pytest.
         house.time.pass_by(31 * DAY)
         second = await house.run("c3")
         (orphan := house.config.executions_dir / "777").mkdir()
-        assert (await retention.prune(house.room, house.room.clocks), orphan.exists()) == (1, False)
+        assert (await retention.prune(house.room), orphan.exists()) == (1, False)
         assert [it.id for it in await house.rows("c3")] == [second.id]
         assert not house.room.folder(first.id).exists()
         assert house.room.folder(second.id).exists()
@@ -404,12 +405,12 @@ async def test_c7_runs_at_the_same_time_do_not_mix(rig: PipeRig) -> None:
 async def test_c8_the_row_knows_its_window_and_its_context(rig: PipeRig) -> None:
     """The same values as the prompt names; the next window begins where this one ended."""
     rig.shell("c8", "cat")
-    with settings(rig, default_timezone="Europe/Berlin"):
+    with settings(rig, timezone="Europe/Berlin"):
         queued = await rig.room.run("c8", context={"query": "invoices"})
         first = await rig.room.wait(queued.id)
     second = await rig.run("c8")
     assert (first.context_end, second.context_start) == (first.queued_at, first.context_end)
-    assert (first.context_end or 0) - (first.context_start or 0) == SchedulerLimits().window_default_seconds
+    assert (first.context_end or 0) - (first.context_start or 0) == WINDOW_DEFAULT_SECONDS
     assert first.plan.context == {"query": "invoices"}
     said = (first.stdout or "").splitlines()
     assert said[0].startswith("Time range: 20")

@@ -19,7 +19,6 @@ from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Status, 
 from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import together
-from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
 from supervisord_py.pipes.grammar import parse_schedule
 from supervisord_py.pipes.scheduler import Timetable
@@ -260,8 +259,8 @@ def test_e6_a_clock_set_back_serves_no_due_time_twice() -> None:
     schedule = parse_schedule("0 9 * * *", timezone="UTC").schedule
     nine = 1_795_251_600.0  # 2026-11-21 09:00 UTC
     served = Progress(nine - 86400, last_run_at=nine, last_due=nine)
-    back = decide(schedule, served, Now(nine - 1800, 1000.0), SchedulerLimits())
+    back = decide(schedule, served, Now(nine - 1800, 1000.0))
     assert isinstance(back, Wait)
     assert back.until == nine + 86400
-    late = decide(schedule, served, Now(nine + 86400, 1000.0 + 86400 + 1800), SchedulerLimits())
+    late = decide(schedule, served, Now(nine + 86400, 1000.0 + 86400 + 1800))
     assert isinstance(late, Due)

@@ -18,7 +18,6 @@ from supervisord_py.errors import BadRequestError, ConfigError, PxError, Shuttin
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.pipes import executions
 from supervisord_py.pipes import presets as preset_file
-from supervisord_py.pipes.config import OutputLimits
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.process.model import ChildSpec
 
@@ -159,7 +158,7 @@ async def test_g3_a_rate_limit_is_retried_when_the_provider_says(rig: PipeRig) -
 async def test_g4_huge_and_garbled_output_is_capped_and_flagged(rig: PipeRig) -> None:
     """The row has its head and its tail; bytes that are no text are kept, and told; who writes without end is ended."""
     rig.shell("g4", "printf '\\377head'; head -c 3000000 /dev/zero | tr '\\0' x; printf tail")
-    with settings(rig, output=OutputLimits(row_bytes=1000)):
+    with settings(rig, row_bytes=1000):
         done = await rig.run("g4")
     text = done.stdout or ""
     assert (text[:5], text[-4:], "bytes left out" in text, len(text) < 1200) == ("\ufffdhead", "tail", True, True)
@@ -167,7 +166,7 @@ async def test_g4_huge_and_garbled_output_is_capped_and_flagged(rig: PipeRig) ->
     page = await rig.room.output(done.id, OutputStream.STDOUT, 0, 5)
     assert (page.data, page.total_bytes, page.complete) == (b"\xffhead", 3_000_009, False)
     rig.shell("g4-flood", "yes", "retries: 0")
-    with settings(rig, output=OutputLimits(file_bytes=1_000_000)):
+    with settings(rig, output_file_bytes=1_000_000):
         done = await rig.run("g4-flood")
         assert (done.status, done.error_type, done.incomplete) == (Status.FAILED, ErrorType.RESOURCE_LIMIT, True)
         assert "wrote more than 1000000 bytes" in (done.error_message or "")
