@@ -14,7 +14,6 @@ import math
 import os
 import re
 import secrets
-import select
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
@@ -32,7 +31,7 @@ from supervisord_py.api.auth import LocalPeer, admit_bearer, admit_local, peer_c
 from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext
 from supervisord_py.api.live import Counts, Live
 from supervisord_py.api.routes import ROUTES, Access, Route, handler_of
-from supervisord_py.api.schemas import Body, Query, read_body, read_query
+from supervisord_py.api.schemas import read_body, read_query
 from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_bytes
 from supervisord_py.errors import (
     EXIT_USAGE,
@@ -55,7 +54,6 @@ _REQUEST_ID: web.RequestKey[str] = web.RequestKey("px.request_id", str)
 _ANSWER: web.RequestKey[web.StreamResponse] = web.RequestKey("px.answer", web.StreamResponse)
 _ACCEPTABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _CLIENT_GONE = 499
-_HANGUP_SECONDS = 0.5
 
 
 class UnknownRouteError(PxError, kind="unknown_route", title="No such route", status=404):
@@ -108,7 +106,7 @@ class _Runner(web.AppRunner):
         made = await super()._make_server()
 
         def through(message: RawRequestMessage, payload: Any, protocol: _Connection, *rest: Any) -> BaseRequest:
-            protocol.has_asked(payload)
+            protocol.has_asked = True
             path = message.path
             if protocol.peer is None or path.startswith("/px/"):
                 path = routed_path(path, is_tcp=protocol.peer is None)
@@ -136,10 +134,9 @@ def routed_path(path: str, *, is_tcp: bool) -> str:
 
 
 class _Server(web.Server):
-    """Makes the connections, and knows how many there are by TCP."""
+    """Makes the connections."""
 
     config: ApiConfig
-    tcp_count = 0
 
     def __call__(self) -> RequestHandler:
         return _Connection(self, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type] # None: we log ourselves
@@ -150,8 +147,7 @@ class _Connection(RequestHandler):
 
     peer: LocalPeer | None = None  # who is at the other end of a Unix socket; None on the loopback listener
     refusal: ForbiddenError | None = None  # what every request of that peer is answered with
-    _deadline: asyncio.TimerHandle | None = None
-    _body: Any = None
+    has_asked = False  # there was a request: it may stay
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Identify the peer; let in so many by TCP, for so long without a request."""
@@ -166,49 +162,14 @@ class _Connection(RequestHandler):
                 self.refusal = error if isinstance(error, ForbiddenError) else ForbiddenError("The peer is gone.")
                 self.peer = self.peer or LocalPeer(-1, None)
             return
-        server.tcp_count += 1
-        if server.tcp_count > server.config.tcp_connections:
+        if sum(one.peer is None for one in server.connections) > server.config.tcp_connections:
             self.force_close()
         else:
-            self._deadline = self._loop.call_later(server.config.first_request_seconds, self.force_close)
+            self._loop.call_later(server.config.first_request_seconds, self._end_unless_asked)
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Count."""
-        server: Any = self._manager
-        if server is not None and self.peer is None:
-            server.tcp_count -= 1
-        self.has_asked(None)
-        super().connection_lost(exc)
-
-    def has_asked(self, body: Any) -> None:
-        """There is a request, of which `body` is the payload: the connection may stay."""
-        self._body = body
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def eof_received(self) -> bool:  # type: ignore[override] # as asyncio has it: True keeps the transport open
-        """Answer who only ended its own side (`nc -N`) behind a whole request."""
-        idle = self._waiter is not None and not self._waiter.done()
-        if self.peer is None or idle or self._payload_parser is not None:
-            return False
-        bodies = (self._body, *(body for _, body in self._messages))
-        if not all(body is None or body.is_eof() for body in bodies):
-            return False
-        self.close()  # once what was asked is answered
-        return self._stays()
-
-    def _stays(self) -> bool:
-        """Ask poll(2) now and then: on a Unix socket it tells who closed one half from who is gone."""
-        if self.transport is None:
-            return False
-        poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
-        if poll.poll(0):
-            self.transport.abort()
-            return False
-        self._loop.call_later(_HANGUP_SECONDS, self._stays)
-        return True
+    def _end_unless_asked(self) -> None:
+        if not self.has_asked:
+            self.force_close()
 
     def handle_error(
         self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -256,16 +217,11 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
         _admit(request, context.config)
         if context.control.stopping and route.access is Access.CHANGE:
             raise ShuttingDownError("The daemon is stopping and takes no new work.", hint="pxctl daemon start")
-        call, more, headers = ApiCall(request, context, live), [], request.headers
-        if route.query is not Query:
-            more.append(read_query(route.query, request.query))
-        elif request.query_string and not route.lenient:
-            read_query(Query, request.query)  # whatever it is, it is too much
-        if route.body is not None:
-            body: Any = read_body(route.body, await request.read())
-            if route.body is not Body:
-                more.append(body)
-        answer = partial(handler_of(route.handler), call, *more)
+        call, headers, handler = ApiCall(request, context, live), request.headers, handler_of(route.handler)
+        given = {} if route.lenient or not request.query_string else read_query(handler.query, request.query)
+        if handler.body is not None:
+            given["body"] = read_body(handler.body, await request.read())
+        answer = partial(handler.answer, call, **given)
         key = headers.get("Idempotency-Key") if route.method == "POST" else None
         if key is None or (route.resumes and headers.get("Last-Event-ID")):
             work = answer()

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.tools.catalog import Catalog
-    from supervisord_py.tools.driver import ToolsConfig
     from supervisord_py.tools.service import Tools
 
 
@@ -97,8 +95,6 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     launcher: Tools
     kernels: Kernels
     pipes: Pipes
-    catalog: Catalog
-    tools: ToolsConfig
     ledger: Ledger
     events: EventStream
     placement: KeeperClient

@@ -6,7 +6,6 @@ from typing import Any
 
 from aiohttp import web
 
-from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.streams import json_answer, pick, rfc3339
 from supervisord_py.api.units import resident_bytes
@@ -70,10 +69,10 @@ async def reload(call: ApiCall) -> web.StreamResponse:
     return json_answer({"schema": "px.reload/1", **report, "warnings": [*report["warnings"], *of_files]})
 
 
-async def restart(call: ApiCall, query: s.AllQuery) -> web.StreamResponse:
+async def restart(call: ApiCall, *, all: bool = False) -> web.StreamResponse:
     """Replace the control plane, or with `all` stop everything and begin anew."""
-    await call.context.control.restart(everything=query.all)
-    scope = "all" if query.all else "control"
+    await call.context.control.restart(everything=all)
+    scope = "all" if all else "control"
     return json_answer({"schema": "px.daemon-wish/1", "wish": "restart", "scope": scope}, status=_ACCEPTED)
 
 

@@ -12,7 +12,7 @@ import resource
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -37,7 +37,6 @@ _OPEN_TO_OTHERS = 0o077
 _SYSTEMD_UNIT = "pxd.service"
 _LINGER = Path("/var/lib/systemd/linger")
 _RUNS = Path("/run/systemd/system")
-_SLOW_SECONDS = 0.5  # of a tool's imports
 _STALLED = 3  # failures in a row of a pipe that runs by itself
 
 
@@ -55,7 +54,6 @@ async def doctor(call: ApiCall) -> web.StreamResponse:
     context = call.context
     found = [
         *check_daemon(context),
-        *check_imports(context.launcher.import_seconds()),
         *await check_kernels(context.kernels),
         *await check_pipes(context.pipes),
         *await asyncio.to_thread(lambda: list(check_machine(context))),
@@ -83,17 +81,17 @@ def check_daemon(context: ApiContext) -> Iterator[Finding]:
         yield Finding("interrupted", WARN, detail, "pxctl events")
     else:
         yield Finding("interrupted", OK, "nothing was cut off when this daemon started")
-    broken = [(one.name, one.error) for one in context.catalog.entries() if one.error is not None]
+    broken = [(one.name, one.error) for one in context.launcher.catalog.entries() if one.error is not None]
     yield from (Finding(f"tool:{name}", FAIL, it.detail, f"pxctl tools validate {name}") for name, it in broken)
     if not broken:
-        yield Finding("tools", OK, f"{len(context.catalog.entries())} tools, none broken")
+        yield Finding("tools", OK, f"{len(context.launcher.catalog.entries())} tools, none broken")
 
 
 def check_machine(context: ApiContext) -> Iterator[Finding]:
     """Are there descriptors, disk and programs enough, and is what is ours closed to others? Blocks."""
     from platformdirs import user_config_path  # 30 ms, and only asked for here
 
-    config, entries = context.config, context.catalog.entries()
+    config, entries = context.config, context.launcher.catalog.entries()
     yield check_open_files(len(entries), sum(view.pid is not None for view in context.kernels.snapshot()))
     yield check_disk(config.state_dir)
     socket = Path(context.control.facts.socket)
@@ -178,15 +176,6 @@ def check_folder(tool: str, folder: Path) -> Iterator[Finding]:
     if mode & _OPEN_TO_OTHERS:
         detail = f"the {DOTENV} of {tool} has mode {mode:o}: others may read or change its secrets"
         yield Finding(f"dotenv:{tool}", WARN, detail, f"chmod 600 {path}")
-
-
-def check_imports(found: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[Finding]:
-    """For what do the first starts of tools wait? `found`: seconds by package, by tool; later starts are forked."""
-    for tool, seconds in found:
-        if (total := sum(seconds.values())) >= _SLOW_SECONDS:
-            slowest = sorted(seconds, key=lambda package: -seconds[package])[:3]
-            named = ", ".join(f"{package} {seconds[package]:.2f} s" for package in slowest)
-            yield Finding(f"imports:{tool}", OK, f"a first start imports for {total:.2f} s, most of it {named}")
 
 
 async def check_kernels(kernels: Kernels) -> list[Finding]:

@@ -34,15 +34,9 @@ _SOURCES = ("code", "cells", "notebook", "script")
 _USUAL_SPEC = "python3"
 
 
-def session_of(call: ApiCall, query: s.SessionQuery | s.SessionWorkQuery) -> SessionView:
+def session_of(call: ApiCall, cwd: str | None) -> SessionView:
     """Return the session that `{k}` and `cwd` mean."""
-    return call.context.kernels.find(call.path("k").removeprefix("kernel:"), _cwd(query))
-
-
-def _cwd(query: s.SessionQuery | s.SessionWorkQuery) -> str | None:
-    if query.cwd is not None and not query.cwd.startswith("/"):
-        raise s.refuse_value("cwd", query.cwd, "must be an absolute path")
-    return query.cwd
+    return call.context.kernels.find(call.path("k").removeprefix("kernel:"), cwd)
 
 
 def session_document(call: ApiCall, view: SessionView) -> dict[str, Any]:
@@ -72,14 +66,14 @@ async def list_kernels(call: ApiCall) -> web.StreamResponse:
     return json_answer({"schema": "px.kernels/1", "kernels": documents, "zygotes": zygotes})
 
 
-async def show_kernel(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
+async def show_kernel(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer with one session."""
-    return json_answer((await _measured(call, (session_of(call, query),)))[0])
+    return json_answer((await _measured(call, (session_of(call, cwd),)))[0])
 
 
-async def use(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
+async def use(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer with one session, and count the question as a use: its front end lives and holds it."""
-    view = session_of(call, query)
+    view = session_of(call, cwd)
     call.context.kernels.touch(view.id)
     return json_answer(session_document(call, call.context.kernels.find(view.id)))
 
@@ -130,26 +124,28 @@ def _place(body: s.Place) -> dict[str, Any]:
     return {**place, "language": body.language or "python", "environ": body.environ or {}}
 
 
-async def change(call: ApiCall, query: s.SessionWorkQuery) -> web.StreamResponse:
+async def change(
+    call: ApiCall, *, cwd: s.Folder | None = None, timeout: s.Seconds | None = None, wait: bool = True
+) -> web.StreamResponse:
     """Start or end the kernel of a session that is known; answer once it is ready, or gone, or with `wait=0` at once.
 
     What is left of one that is ended is named.
     """
     verb = "start" if call.request.path.endswith("/start") else "stop"
-    document = await change_unit(call, verb, session_of(call, query).unit, query)
-    return json_answer(document, status=200 if query.wait else 202)
+    document = await change_unit(call, verb, session_of(call, cwd).unit, timeout, wait)
+    return json_answer(document, status=200 if wait else 202)
 
 
-async def restart(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
+async def restart(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Replace the kernel of a session; its variables are lost, and a hard failure is forgotten."""
-    view = await call.context.kernels.restart(session_of(call, query).id)
+    view = await call.context.kernels.restart(session_of(call, cwd).id)
     return json_answer(session_document(call, view))
 
 
-async def interrupt(call: ApiCall, query: s.InterruptQuery) -> web.StreamResponse:
+async def interrupt(call: ApiCall, *, cwd: s.Folder | None = None, cell: str | None = None) -> web.StreamResponse:
     """Interrupt the running cell; asked again, go on to the next rung. `state` is what the session was found in."""
-    view = session_of(call, query)
-    report = await call.context.kernels.interrupt(view.id, cell=query.cell)
+    view = session_of(call, cwd)
+    report = await call.context.kernels.interrupt(view.id, cell=cell)
     known = {"running": report.running, "steps": report.steps, "state": view.state}
     return json_answer({"schema": "px.interrupt/1", "kernel": report.session_id, **known})
 
@@ -264,34 +260,41 @@ async def _finished(call: ApiCall, content: _Content, result: CallResult) -> dic
     return {**document, "notebook": text}
 
 
-async def list_cells(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
+async def list_cells(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer with the session's cells, oldest first."""
-    view = session_of(call, query)
+    view = session_of(call, cwd)
     cells = [pick(row) for row in await call.context.kernels.cells(view.id)]
     return json_answer({"schema": "px.cells/1", "kernel": view.id, "cells": cells})
 
 
-async def cell_output(call: ApiCall, query: s.CellPageQuery) -> web.StreamResponse:
+async def cell_output(
+    call: ApiCall,
+    *,
+    cwd: s.Folder | None = None,
+    offset: s.Position = 0,
+    limit: s.PageBytes = 1024 * 1024,
+    stream: s.Stream | None = None,
+) -> web.StreamResponse:
     """Answer with a page of a cell's complete output, as it came; an empty one is the end for now."""
-    log = CellLog(call.context.config.cells_dir / session_of(call, query).id, call.path("id"))
-    return raw_answer(await asyncio.to_thread(log.page, query.offset, query.limit, query.stream))
+    log = CellLog(call.context.config.cells_dir / session_of(call, cwd).id, call.path("id"))
+    return raw_answer(await asyncio.to_thread(log.page, offset, limit, stream))
 
 
-async def artifact(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
+async def artifact(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer with a rich output that was too large for its result, or with the complete output of a cell."""
-    folder = call.context.config.cells_dir / session_of(call, query).id
+    folder = call.context.config.cells_dir / session_of(call, cwd).id
     found = await asyncio.to_thread(find_artifact, folder, call.path("id"))
     return web.FileResponse(found.path, headers={"Content-Type": found.mime, "X-Content-Type-Options": "nosniff"})
 
 
-async def notebook(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
+async def notebook(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer with the session's history as a notebook."""
-    document = await call.context.kernels.export(session_of(call, query).id)
+    document = await call.context.kernels.export(session_of(call, cwd).id)
     body = msgspec.json.format(json_bytes(document), indent=1)
     return web.Response(body=body, content_type="application/x-ipynb+json", charset="utf-8")
 
 
-async def capabilities(call: ApiCall, query: s.SessionQuery) -> web.StreamResponse:
+async def capabilities(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
     """Answer which kinds of cells this daemon offers, and why not where it does not."""
-    report = await call.context.kernels.capabilities(_cwd(query))
+    report = await call.context.kernels.capabilities(cwd)
     return json_answer({"schema": "px.capabilities/1", **report})

@@ -10,9 +10,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, closing, suppress
-from typing import Any
+from typing import Annotated, Any
 
 from aiohttp import web
+from msgspec import Meta
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
@@ -32,15 +33,22 @@ _NEXT_SECONDS = 1.0  # who follows a pipe hears of its next execution within thi
 _DEFAULT_EVENTS = 1000
 
 
-async def unit_logs(call: ApiCall, query: s.LogsQuery) -> web.StreamResponse:
+async def unit_logs(
+    call: ApiCall,
+    *,
+    follow: bool = False,
+    since: s.Moment | None = None,
+    stream: s.Stream | None = None,
+    lines: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None,
+    cursor: s.Position | None = None,
+) -> web.StreamResponse:
     """Answer with the unit's output; with `follow` go on for as long as the client stays."""
-    since = s.moment_of("since", query.since, time.time())
-    cursor = s.last_id(call.request.headers) if query.cursor is None else query.cursor
-    unit = _unit_of(call)
+    moment, unit = s.moment_of("since", since, time.time()), _unit_of(call)
+    place = lines, moment, s.last_id(call.request.headers) if cursor is None else cursor
     if unit.startswith("pipe:"):
-        source = _of_pipe(call.context.pipes, unit.removeprefix("pipe:"), query, since, cursor)
+        source = _of_pipe(call.context.pipes, unit.removeprefix("pipe:"), stream, follow, *place)
     else:
-        source = _of_unit(LogReader.of(call.context.placement.log_dir, unit), query, since, cursor)
+        source = _of_unit(LogReader.of(call.context.placement.log_dir, unit), stream, follow, *place)
     media = choose(call, RAW, NDJSON, SSE)
     return await feed(call, media, _frames(media, source))
 
@@ -58,20 +66,20 @@ def _unit_of(call: ApiCall) -> str:
 
 
 async def _of_unit(
-    reader: LogReader, query: s.LogsQuery, since: float | None, cursor: int | None
+    reader: LogReader, stream: str | None, follow: bool, lines: int | None, since: float | None, cursor: int | None
 ) -> AsyncGenerator[Output, None]:
     """Yield what is stored at the moment of the request, a bounded piece at a time, and then what comes."""
-    only = _STREAMS.get(query.stream or "")
+    only = _STREAMS.get(stream or "")
     end = await asyncio.to_thread(reader.end)
     if cursor is None:
         cursor = await asyncio.to_thread(reader.start if since is None else lambda: reader.since(since))
-    if query.lines is not None:
-        items = await asyncio.to_thread(reader.tail_lines, query.lines, only) if query.lines else []
+    if lines is not None:
+        items = await asyncio.to_thread(reader.tail_lines, lines, only) if lines else []
         for item in items:
             if item.end > cursor:
                 yield item
         cursor = max([end, *(item.end for item in items[-1:])])
-    if query.follow:
+    if follow:
         async for item in reader.follow(cursor, only):
             yield item
     at, at_end = Cursor(cursor), False
@@ -83,30 +91,36 @@ async def _of_unit(
 
 
 async def _of_pipe(
-    pipes: Pipes, pipe: str, query: s.LogsQuery, since: float | None, cursor: int | None
+    pipes: Pipes,
+    pipe: str,
+    stream: str | None,
+    follow: bool,
+    lines: int | None,
+    since: float | None,
+    cursor: int | None,
 ) -> AsyncGenerator[Output, None]:
     """Yield the output of a pipe's newest execution; with `follow` go on with it, and with those that come.
 
     It lies in files of the execution: positions are offsets in those.
     """
-    known, streams = 0, [OutputStream(name) for name in _STREAMS if query.stream in {None, name}]
+    known, streams = 0, [OutputStream(name) for name in _STREAMS if stream in {None, name}]
     while True:
         found = (await pipes.executions(ExecutionFilter(pipe=pipe, since=since, limit=1))).executions
         for newest in found if found and found[0].id != known else ():
-            begins = [0 if known else await _begin(pipes, newest.id, each, query.lines, cursor) for each in streams]
+            begins = [0 if known else await _begin(pipes, newest.id, each, lines, cursor) for each in streams]
             known = newest.id
-            if query.follow and not newest.status.is_final:
+            if follow and not newest.status.is_final:
                 async with aclosing(pipes.follow(known, streams, *begins)) as items:
                     async for item in items:
                         if isinstance(item, FollowOutput):
                             yield Chunk(time.time(), _STREAMS[item.stream], item.offset, item.data, known)
                 continue
-            for stream, begin in zip(streams, begins, strict=True):
+            for each, begin in zip(streams, begins, strict=True):
                 at = begin
-                while (page := await pipes.output(known, stream, at)).data:
-                    yield Chunk(newest.finished_at or time.time(), _STREAMS[stream], at, page.data, known)
+                while (page := await pipes.output(known, each, at)).data:
+                    yield Chunk(newest.finished_at or time.time(), _STREAMS[each], at, page.data, known)
                     at += len(page.data)
-        if not query.follow:
+        if not follow:
             return
         await asyncio.sleep(_NEXT_SECONDS)
 
@@ -143,16 +157,23 @@ async def _frames(media: str, source: AsyncGenerator[Output, None]) -> AsyncGene
     yield framed(decoder.rest())
 
 
-async def events(call: ApiCall, query: s.EventsQuery) -> web.StreamResponse:
+async def events(
+    call: ApiCall,
+    *,
+    follow: bool = False,
+    unit: str | None = None,
+    after: s.Position | None = None,
+    limit: Annotated[int, Meta(ge=1, le=100_000)] | None = None,
+) -> web.StreamResponse:
     """Answer with past events, and with `follow` go on with those to come."""
-    unit, stream = query.unit, call.context.events
+    stream = call.context.events
     if unit is not None:
         try:
             unit = unit_named(call, unit).unit
         except UnknownUnitError:
             if ":" not in unit:  # one that is gone from the catalog still has a past under its full name
                 raise
-    after = s.last_id(call.request.headers) if query.after is None else query.after
+    after = s.last_id(call.request.headers) if after is None else after
     media = choose(call, NDJSON, SSE)
 
     def framed(item: Event | EventGap) -> bytes:
@@ -162,14 +183,14 @@ async def events(call: ApiCall, query: s.EventsQuery) -> web.StreamResponse:
 
     past: Sequence[Event] = ()
     known = stream.last_id
-    if after is None and (query.limit or not query.follow):
-        past = await stream.latest(unit=unit, limit=query.limit or _DEFAULT_EVENTS)
-    elif after is not None and not query.follow:
-        past = await stream.history(after, unit=unit, limit=query.limit or _DEFAULT_EVENTS)
-    if not query.follow:
+    if after is None and (limit or not follow):
+        past = await stream.latest(unit=unit, limit=limit or _DEFAULT_EVENTS)
+    elif after is not None and not follow:
+        past = await stream.history(after, unit=unit, limit=limit or _DEFAULT_EVENTS)
+    if not follow:
         body = b"".join(map(framed, past))
         return web.Response(body=body, content_type=media, headers={"Cache-Control": "no-store"})
-    if after is None and query.limit:
+    if after is None and limit:
         after = past[-1].id if past else known
 
     async def told(subscription: Subscription) -> AsyncGenerator[bytes, None]:

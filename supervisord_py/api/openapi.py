@@ -39,7 +39,8 @@ class ProblemDocument(msgspec.Struct, kw_only=True):
 
 def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """Describe the routes."""
-    bodies = [ProblemDocument, *dict.fromkeys(route.body for route in routes if route.body is not None)]
+    taken = (handler_of(route.handler).body for route in routes)
+    bodies = [ProblemDocument, *dict.fromkeys(body for body in taken if body is not None)]
     described, schemas = msgspec.json.schema_components(bodies, ref_template=_REF)
     body_schemas = dict(zip(bodies, described, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -61,7 +62,8 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
 def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
     words = [word.strip("{}").replace(".", "_") for word in route.path.split("/") if word and word != "api"]
     parameters = [_parameter("path", part, {"type": "string"}) for part in re.findall("{(.+?)}", route.path)]
-    for field in msgspec.structs.fields(route.query):
+    handler = handler_of(route.handler)
+    for field in msgspec.structs.fields(handler.query):
         schema = msgspec.json.schema(field.type)
         schema = next((it for it in schema.get("anyOf", ()) if it != {"type": "null"}), schema)
         parameters.append(_parameter("query", field.encode_name, schema))
@@ -71,14 +73,14 @@ def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
     parameters += [_parameter("header", name, {"type": "string"}) for name in headers]
     operation: dict[str, Any] = {
         "operationId": "_".join([route.method.lower(), *words]),
-        "summary": (handler_of(route.handler).__doc__ or "").partition("\n")[0],
+        "summary": (handler.answer.__doc__ or "").partition("\n")[0],
         "tags": [words[0].partition("_")[0] if words else "jupyter"],
         "parameters": parameters,
         "responses": {**_answers(route.returns), "default": {"$ref": "#/components/responses/Problem"}},
         "x-access": route.access.value,
     }
-    if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": bodies[route.body]}}}
+    if handler.body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": bodies[handler.body]}}}
     return operation
 
 

@@ -13,9 +13,10 @@ import re
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Annotated, Any
 
 from aiohttp import WSCloseCode, web
+from msgspec import Meta
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
@@ -36,8 +37,8 @@ from supervisord_py.api.streams import (
     until_closing,
 )
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.ledger.pipe_executions import Execution, Usage
-from supervisord_py.ledger.pipe_history import ExecutionFilter
+from supervisord_py.ledger.pipe_executions import Execution, Status, Usage
+from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE, ExecutionFilter
 from supervisord_py.pipes.models import LastDecision, PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 
@@ -70,12 +71,12 @@ async def list_pipes(call: ApiCall) -> web.StreamResponse:
     return json_answer({"schema": "px.pipes/1", "pipes": pipes})
 
 
-async def show_pipe(call: ApiCall, query: s.PipeQuery) -> web.StreamResponse:
+async def show_pipe(call: ApiCall, *, rendered: bool = False) -> web.StreamResponse:
     """Answer with one pipe, and with `rendered` the prompt that it would be run with now."""
     pipes, name = call.context.pipes, pipe_name(call)
     document: dict[str, Any] = {"schema": "px.pipe/1", **pipe_document(pipes.get(name))}
     document["body"] = getattr(pipes.definition(name), "body", None)
-    if query.rendered:
+    if rendered:
         document["rendered"] = await pipes.rendered(name)
     return json_answer(document)
 
@@ -97,16 +98,16 @@ async def remove_pipe(call: ApiCall) -> web.StreamResponse:
     return json_answer({"schema": "px.removed/1", "unit": f"pipe:{name}", "removed": True})
 
 
-async def run_pipe(call: ApiCall, query: s.FinalQuery, body: s.RunPipe) -> web.StreamResponse:
+async def run_pipe(call: ApiCall, body: s.RunPipe, *, wait: bool = False) -> web.StreamResponse:
     """Queue an execution: 202 with its row, or with `wait` 200 once it is final. One for each of several contexts."""
-    name, status = pipe_name(call), 200 if query.wait else _ACCEPTED
+    name, status = pipe_name(call), 200 if wait else _ACCEPTED
     if isinstance(body.context, list):
         pipes = call.context.pipes
         queued = await pipes.run_each(name, body.context, timeout_seconds=body.timeout)
-        rows = [await pipes.wait(each.id) for each in queued] if query.wait else queued
+        rows = [await pipes.wait(each.id) for each in queued] if wait else queued
         return json_answer(_list_document(rows), status=status)
     asked = {"context": body.context, "queue": bool(body.queue), "timeout_seconds": body.timeout}
-    return json_answer(await run_document(call, name, wait=query.wait, **asked), status=status)
+    return json_answer(await run_document(call, name, wait=wait, **asked), status=status)
 
 
 async def run_document(call: ApiCall, name: str, *, wait: bool = False, **asked: Any) -> dict[str, Any]:
@@ -117,13 +118,14 @@ async def run_document(call: ApiCall, name: str, *, wait: bool = False, **asked:
     return {"schema": "px.execution/1", **execution_document(execution)}
 
 
-async def switch(call: ApiCall, body: s.EnablePipe | None = None) -> web.StreamResponse:
-    """Let schedule and events start it, on this machine, or keep them from it: what waits in line is cancelled then.
+async def enable(call: ApiCall, body: s.EnablePipe) -> web.StreamResponse:
+    """Let schedule and events start it, on this machine; with `{"enabled": false}` as `/disable`."""
+    return _pipe_answer(await call.context.pipes.enable(pipe_name(call), enabled=body.enabled))
 
-    `/enable` with `{"enabled": false}` is `/disable`.
-    """
-    enabled = body is not None and body.enabled
-    return _pipe_answer(await call.context.pipes.enable(pipe_name(call), enabled=enabled))
+
+async def disable(call: ApiCall, body: s.Body) -> web.StreamResponse:
+    """Keep schedule and events from starting it, on this machine: what waits in line is cancelled."""
+    return _pipe_answer(await call.context.pipes.enable(pipe_name(call), enabled=False))
 
 
 async def configure(call: ApiCall, body: dict[str, Any]) -> web.StreamResponse:
@@ -146,9 +148,9 @@ async def validate(call: ApiCall) -> web.StreamResponse:
     return json_answer({"schema": "px.pipe-validation/1", "pipe": name, "ok": ok, "checks": checks})
 
 
-async def next_runs(call: ApiCall, query: s.NextQuery) -> web.StreamResponse:
+async def next_runs(call: ApiCall, *, count: s.Count = 5) -> web.StreamResponse:
     """Answer when it is due next, and why."""
-    report = call.context.pipes.next(pipe_name(call), query.count)
+    report = call.context.pipes.next(pipe_name(call), count)
     upcoming = [rfc3339(each) for each in report.upcoming]
     known = {**pick(report), "upcoming": upcoming, "last_decision": _decision(report.last_decision)}
     return json_answer({"schema": "px.next/1", **known, "next_run": upcoming[0] if upcoming else None})
@@ -164,7 +166,7 @@ async def queue(call: ApiCall) -> web.StreamResponse:
     return json_answer({"schema": "px.queue/1", "groups": groups})
 
 
-async def cancel_pipe(call: ApiCall) -> web.StreamResponse:
+async def cancel_pipe(call: ApiCall, body: s.Body) -> web.StreamResponse:
     """Cancel what runs and waits of a pipe; answer once nothing of it is left."""
     return json_answer(await cancel_document(call, pipe_name(call)))
 
@@ -216,32 +218,30 @@ def pipe_name(call: ApiCall) -> str:
     return resolve_one(f"pipe:{name}", known).removeprefix("pipe:")
 
 
-async def list_executions(call: ApiCall, query: s.ExecutionsQuery) -> web.StreamResponse:
-    """Answer with executions of one pipe, newest first; also of one that is gone, whose rows stay."""
-    name = pipe_name(call)
-    document = await _page(call, name, query)
-    if not document["executions"]:
-        call.context.pipes.get(name)
-    return json_answer(document)
-
-
-async def list_all(call: ApiCall, query: s.AllExecutionsQuery) -> web.StreamResponse:
-    """Answer with executions of all pipes, newest first."""
-    return json_answer(await _page(call, query.pipe and query.pipe.removeprefix("pipe:"), query))
-
-
-async def _page(call: ApiCall, pipe: str | None, query: s.ExecutionsQuery) -> Document:
-    now = time.time()
+async def list_executions(
+    call: ApiCall,
+    *,
+    pipe: str | None = None,
+    status: tuple[Status, ...] = (),
+    since: s.Moment | None = None,
+    until: s.Moment | None = None,
+    limit: Annotated[int, Meta(ge=1, le=MOST_PAGE)] = DEFAULT_PAGE,
+    cursor: s.Position | None = None,
+) -> web.StreamResponse:
+    """Answer with executions of all pipes or of one, newest first; also of one that is gone, whose rows stay."""
+    now, named = time.time(), pipe_name(call) if "p" in call.request.match_info else None
     wanted = ExecutionFilter(
-        pipe=pipe,
-        statuses=tuple(query.status),
-        since=s.moment_of("since", query.since, now),
-        until=s.moment_of("until", query.until, now),
-        before_id=query.cursor,
-        limit=query.limit,
+        pipe=named or (pipe and pipe.removeprefix("pipe:")),
+        statuses=status,
+        since=s.moment_of("since", since, now),
+        until=s.moment_of("until", until, now),
+        before_id=cursor,
+        limit=limit,
     )
     page = await call.context.pipes.executions(wanted)
-    return _list_document(page.executions, page.next_cursor)
+    if named is not None and not page.executions:
+        call.context.pipes.get(named)
+    return json_answer(_list_document(page.executions, page.next_cursor))
 
 
 async def _execution_of(call: ApiCall) -> Execution:
@@ -253,10 +253,10 @@ async def _execution_of(call: ApiCall) -> Execution:
     return await call.context.pipes.execution(int(text), pipe=pipe)
 
 
-async def show_execution(call: ApiCall, query: s.FinalQuery) -> web.StreamResponse:
+async def show_execution(call: ApiCall, *, wait: bool = False) -> web.StreamResponse:
     """Answer with one execution and all that its row holds; with `wait`, once it is final."""
     number, room = (await _execution_of(call)).id, call.context.pipes
-    return json_answer(whole_document(await (room.wait(number) if query.wait else room.execution(number, blobs=True))))
+    return json_answer(whole_document(await (room.wait(number) if wait else room.execution(number, blobs=True))))
 
 
 async def cancel(call: ApiCall) -> web.StreamResponse:
@@ -271,21 +271,26 @@ async def retry(call: ApiCall) -> web.StreamResponse:
     return json_answer({"schema": "px.execution/1", **execution_document(again)}, status=_ACCEPTED)
 
 
-async def output(call: ApiCall, query: s.OutputQuery) -> web.StreamResponse:
+async def output(
+    call: ApiCall,
+    *,
+    stream: OutputStream = OutputStream.STDOUT,
+    offset: s.Position = 0,
+    limit: s.PageBytes | None = None,
+) -> web.StreamResponse:
     """Answer with a page of one stream, as raw bytes; an empty page is the end for now."""
-    execution, stream = await _execution_of(call), query.stream or OutputStream.STDOUT
-    page = await call.context.pipes.output(execution.id, stream, query.offset, query.limit)
+    page = await call.context.pipes.output((await _execution_of(call)).id, stream, offset, limit)
     return raw_answer(page, **{"X-Truncated": page.truncated})
 
 
-async def tail(call: ApiCall, query: s.TailQuery) -> web.StreamResponse:
+async def tail(call: ApiCall, *, stream: OutputStream | None = None, offset: s.Position = 0) -> web.StreamResponse:
     """Follow an execution; who asks for an upgrade gets a WebSocket."""
     execution = await _execution_of(call)
     seen = call.request.headers.get("Last-Event-ID")
     if seen is not None and not _SEEN.fullmatch(seen):
         raise s.refuse_value("Last-Event-ID", seen, "must be the id of the last event")
-    begin = [query.offset] if seen is None else [int(each) for each in seen.split("-")]
-    source = _documents(call, execution.id, query.stream, begin)
+    begin = [offset] if seen is None else [int(each) for each in seen.split("-")]
+    source = _documents(call, execution.id, stream, begin)
     if call.request.headers.get("Upgrade", "").lower() == "websocket":
         return await _by_websocket(call, source)
     media = choose(call, SSE, NDJSON)

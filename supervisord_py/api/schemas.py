@@ -1,7 +1,7 @@
-"""Queries and bodies of requests: what each route takes, as Structs, and how a mistake in them is told.
+"""Queries and bodies of requests: their types, how they are read, and how a mistake in them is told.
 
-A name that no route knows is refused with the nearest match, as an unknown setting would be: a misspelt `folow=1` must
-not silently mean something else. In bodies null is the same as absent.
+A name that a route does not know is refused with the nearest match, as an unknown setting would be: a misspelt
+`folow=1` must not silently mean something else. In bodies null is the same as absent.
 """
 
 from __future__ import annotations
@@ -16,17 +16,12 @@ import msgspec
 from msgspec import Meta
 
 from supervisord_py.config import documents
-from supervisord_py.config.documents import DocumentError
 from supervisord_py.errors import BadRequestError, InvalidInputError
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.ledger.pipe_executions import Status
-from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE
-from supervisord_py.pipes.output import OutputStream
 
 if TYPE_CHECKING:
     from multidict import MultiMapping
 
-Q = TypeVar("Q", bound=msgspec.Struct)
 B = TypeVar("B")
 LONGEST = 2**63 - 1
 _AGE_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -40,117 +35,10 @@ Seconds = Annotated[float, Meta(ge=0, le=7 * 86400)]
 Position = Annotated[int, Meta(ge=0, le=LONGEST)]
 PageBytes = Annotated[int, Meta(ge=1, le=16 * 1024 * 1024)]
 Moment = Annotated[str, Meta(description="RFC 3339, or an age like 10m")]
-
-
-class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """No parameters."""
-
-
-class UnitsQuery(Query):
-    unit: list[str] = []
-
-
-class NamesQuery(Query):
-    name: list[str] = []
-
-
-class EventsQuery(Query):
-    follow: bool = False
-    unit: str | None = None
-    after: Position | None = None
-    limit: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-
-
-class LogsQuery(Query):
-    follow: bool = False
-    since: Moment | None = None
-    stream: Literal["stdout", "stderr"] | None = None
-    lines: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
-    cursor: Position | None = None
-
-
-class TimeoutQuery(Query):
-    timeout: Seconds | None = None
-
-
-class RunQuery(TimeoutQuery):
-    keep_alive: Annotated[float, Meta(ge=-1, le=1e9)] | None = None
-
-
-class WorkQuery(TimeoutQuery):
-    wait: bool = True
-
-
-class BatchQuery(TimeoutQuery):
-    unit: list[str] = []
-    wait: bool | None = None
-
-
-class UntilQuery(TimeoutQuery):
-    goal: Literal["ready", "stopped", "done"] = msgspec.field(name="for", default="ready")
-
-
-class AllQuery(Query):
-    all: bool = False
-
-
-class ForceQuery(Query):
-    force: bool = False
-
-
-class PinQuery(Query):
-    forever: bool = False
-
-
-class SessionQuery(Query):
-    cwd: str | None = None
-
-
-class SessionWorkQuery(WorkQuery):
-    cwd: str | None = None
-
-
-class InterruptQuery(SessionQuery):
-    cell: str | None = None
-
-
-class CellPageQuery(SessionQuery):
-    offset: Position = 0
-    limit: PageBytes = 1024 * 1024
-    stream: Literal["stdout", "stderr"] | None = None
-
-
-class PipeQuery(Query):
-    rendered: bool = False
-
-
-class FinalQuery(Query):
-    wait: bool = False
-
-
-class NextQuery(Query):
-    count: Annotated[int, Meta(ge=0, le=50)] = 5
-
-
-class ExecutionsQuery(Query):
-    status: list[Status] = []
-    since: Moment | None = None
-    until: Moment | None = None
-    limit: Annotated[int, Meta(ge=1, le=MOST_PAGE)] = DEFAULT_PAGE
-    cursor: Position | None = None
-
-
-class AllExecutionsQuery(ExecutionsQuery):
-    pipe: str | None = None
-
-
-class TailQuery(Query):
-    stream: OutputStream | None = None
-    offset: Position = 0
-
-
-class OutputQuery(TailQuery):
-    limit: PageBytes | None = None
+Count = Annotated[int, Meta(ge=0, le=50)]
+KeepAlive = Annotated[float, Meta(ge=-1, le=1e9)]
+Stream = Literal["stdout", "stderr"]
+Folder = Annotated[str, Meta(pattern="^/", description="an absolute path")]
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -240,27 +128,24 @@ class JupyterKernel(msgspec.Struct, frozen=True):
     env: dict[str, str] | None = None
 
 
-def read_query(kind: type[Q], given: MultiMapping[str]) -> Q:
-    """Read the query of a request. Raises BadRequestError: a parameter is unknown, given twice, or impossible."""
-    lists = _lists(kind)
+def read_query(kind: type[msgspec.Struct], given: MultiMapping[str]) -> dict[str, Any]:
+    """Read the query of a request, of the fields of `kind`, those that are tuples repeated.
+
+    Raises BadRequestError: a parameter is unknown, given twice, or impossible.
+    """
+    lists = {it.encode_name for it in msgspec.structs.fields(kind) if it.default == ()}
     values: dict[str, Any] = {}
     for name in given:
         every = given.getall(name)
         values[name] = every if name in lists or len(every) > 1 else every[0]
     try:
-        return msgspec.convert(values, kind, strict=False)
+        return msgspec.structs.asdict(msgspec.convert(values, kind, strict=False))
     except msgspec.ValidationError:
         _, problems = documents.convert(documents.Document(values, "", "", "json"), kind, strict=False)
     [mistake, *_], hint = _told(problems)
     name = mistake["pointer"].split("/")[1][:_SHOWN]
     message = f"Query parameter {name!r}: {mistake['message']}."
     raise BadRequestError(message, hint=hint or "see: GET /api/openapi.json", parameter=name)
-
-
-@cache
-def _lists(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the names of the fields that are lists: those parameters may be repeated."""
-    return frozenset(it.encode_name for it in msgspec.structs.fields(kind) if it.default_factory is list)
 
 
 def _told(problems: Sequence[documents.Problem]) -> tuple[list[dict[str, str]], str | None]:
@@ -316,7 +201,7 @@ def read_body(kind: type[B], raw: bytes) -> B:
         read: B = _decoder(cast("Any", kind)).decode(raw or b"{}")
         return read
     except (ValueError, RecursionError):  # of which there is more to say
-        document = _document(raw or b"{}")
+        document = documents.parse_sent(raw or b"{}", "The body")
     if not isinstance(document.value, dict):
         raise BadRequestError("The body must be a JSON object.", hint='for example {"name": "my-tool"}')
     mistakes, hint = _told(documents.convert(document, kind)[1])
@@ -327,20 +212,6 @@ def read_body(kind: type[B], raw: bytes) -> B:
 @cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
-
-
-def _document(raw: bytes) -> documents.Document:
-    try:
-        return documents.parse_json(documents.decode(raw, ""), "")
-    except DocumentError as error:
-        found = error.problem
-    where = "" if found.line is None else f" at line {found.line}, column {found.column}"
-    raise BadRequestError(
-        f"The body is no JSON: {found.message}{where}.",
-        hint="check the quotes and commas there" if where else "send UTF-8 JSON (RFC 8259)",
-        line=found.line,
-        column=found.column,
-    )
 
 
 def refuse(pointer: str, message: str, hint: str) -> InvalidInputError:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, closing
-from typing import Any
+from typing import Any, Literal
 
-import msgspec
 from aiohttp import web
 
 from supervisord_py.api import kernels, pipes
@@ -33,74 +32,78 @@ _UNDER_WAY = frozenset({"starting", "stopping"}) | _READY
 _OFF = frozenset({"cold", "stopped"})
 
 
-async def status(call: ApiCall, query: s.UnitsQuery) -> web.StreamResponse:
+async def status(call: ApiCall, *, unit: tuple[str, ...] = ()) -> web.StreamResponse:
     """Answer with the daemon and the units asked for; when none was named, all but kernels that are only remembered."""
-    units = await measured(call, units_named(call, query.unit))
+    units = await measured(call, units_named(call, unit))
     return json_answer({"schema": "px.status/1", "daemon": daemon_document(call), "units": units})
 
 
-async def list_units(call: ApiCall, query: s.NamesQuery) -> web.StreamResponse:
+async def list_units(call: ApiCall, *, name: tuple[str, ...] = ()) -> web.StreamResponse:
     """Answer with the units that names and globs mean."""
-    units = [pick(view, "unit", "kind", "name", "state") for view in units_named(call, query.name)]
+    units = [pick(view, "unit", "kind", "name", "state") for view in units_named(call, name)]
     return json_answer({"schema": "px.units/1", "units": units})
 
 
-async def change(call: ApiCall, query: s.BatchQuery) -> web.StreamResponse:
+async def change(
+    call: ApiCall, *, unit: tuple[str, ...] = (), timeout: s.Seconds | None = None, wait: bool | None = None
+) -> web.StreamResponse:
     """Start, stop or restart every unit that the names mean; `results` has one member a unit.
 
     It is done to all of them at the same time; one that fails has its problem where the others have their answer.
     """
     verb = call.request.path.rpartition("/")[2]
-    if not query.unit:
+    if not unit:
         raise BadRequestError("No unit is named.", hint="give ?unit=NAME, again for each unit")
-    units = units_named(call, query.unit)
-    answers = await asyncio.gather(*(_act(call, query, verb, unit) for unit in units), return_exceptions=True)
+    views = units_named(call, unit)
+    answers = await asyncio.gather(*(_act(call, verb, view, timeout, wait) for view in views), return_exceptions=True)
     results: list[dict[str, Any]] = []
-    for unit, answer in zip(units, answers, strict=True):
+    for view, answer in zip(views, answers, strict=True):
         if isinstance(answer, BaseException) and not isinstance(answer, PxError):
             raise answer
         problem = answer.problem() if isinstance(answer, PxError) else None
-        results.append({"unit": unit.unit, "answer": None if problem else answer, "problem": problem})
+        results.append({"unit": view.unit, "answer": None if problem else answer, "problem": problem})
     return json_answer({"schema": f"px.{verb}-units/1", "results": results})
 
 
-async def _act(call: ApiCall, query: s.BatchQuery, verb: str, view: UnitView) -> dict[str, Any]:
+async def _act(call: ApiCall, verb: str, view: UnitView, timeout: float | None, wait: bool | None) -> dict[str, Any]:
     """Start, stop or restart one unit. A stop within a restart is always waited for."""
     if view.kind == "pipe":
         if verb == "start":
-            return await pipes.run_document(call, view.name, wait=query.wait is True)
+            return await pipes.run_document(call, view.name, wait=wait is True)
         if verb == "stop":
             work = pipes.cancel_document(call, view.name)
-            return await within(call, query.timeout, f"The stop of {view.unit}", work, view.unit)
+            return await within(call, timeout, f"The stop of {view.unit}", work, view.unit)
         raise BadRequestError(
             "a pipe is not restarted: each execution is a run of its own, from its beginning to its end",
             hint=f"pxctl stop {view.unit} && pxctl start {view.unit}; the last one again: pxctl pipe retry ID",
             unit=view.unit,
         )
     if verb != "restart":
-        return await change_unit(call, verb, view.unit, query)
-    if view.kind == "kernel" and query.wait is not False:  # calls in line are kept
+        return await change_unit(call, verb, view.unit, timeout, wait is not False)
+    if view.kind == "kernel" and wait is not False:  # calls in line are kept
         again = call.context.kernels.restart(view.name)
-        restarted = await within(call, query.timeout, f"The restart of {view.unit}", again, view.unit)
+        restarted = await within(call, timeout, f"The restart of {view.unit}", again, view.unit)
         return kernels.session_document(call, restarted)
-    await change_unit(call, "stop", view.unit, msgspec.structs.replace(query, wait=True))
-    return await change_unit(call, "start", view.unit, query)
+    await change_unit(call, "stop", view.unit, timeout)
+    return await change_unit(call, "start", view.unit, timeout, wait is not False)
 
 
-async def wait(call: ApiCall, query: s.UntilQuery) -> web.StreamResponse:
+async def wait(
+    call: ApiCall, *, for_: Literal["ready", "stopped", "done"] = "ready", timeout: s.Seconds | None = None
+) -> web.StreamResponse:
     """Answer once the unit is as wanted, or once it cannot become so any more.
 
     `ok` is false when the wait ended otherwise: a start that failed while `ready` was waited for. A lost bet, not an
     error of the request. 504 when the time is over.
     """
-    unit, timeout = unit_named(call).unit, query.timeout
+    unit = unit_named(call).unit
     try:
         async with asyncio.timeout(_DEFAULT_WAIT_SECONDS if timeout is None else timeout):
-            view, ok = await _until(call, unit, query.goal)
+            view, ok = await _until(call, unit, for_)
     except TimeoutError as error:
         state = (all_units(call.context).get(unit) or cold(unit)).state
         raise TimedOutError(
-            f"{unit} is {state}, not {query.goal}, when the time was over.", hint=f"pxctl why {unit}", unit=unit
+            f"{unit} is {state}, not {for_}, when the time was over.", hint=f"pxctl why {unit}", unit=unit
         ) from error
     return json_answer({"schema": "px.wait/1", **pick(view, "unit", "state", "reason"), "ok": ok})
 

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from supervisord_py.api import schemas as s
-from supervisord_py.api.context import ApiCall, ApiContext
+from supervisord_py.api.context import ApiCall
 from supervisord_py.api.names import resolve_one
 from supervisord_py.api.streams import NDJSON, feed, frame, json_answer, pick
 from supervisord_py.api.units import all_units, change_unit
@@ -33,7 +33,7 @@ def tool_name(call: ApiCall) -> str:
     """Return the one tool that `{t}` means; a plain name costs one look, not one at every tool."""
     plain = call.path("t").removeprefix("tool:")
     with suppress(UnknownUnitError):
-        return call.context.catalog.entry(plain).name
+        return call.context.launcher.catalog.entry(plain).name
     try:
         return resolve_one(call.path("t"), _tools(call)).removeprefix("tool:")
     except UnknownUnitError as error:
@@ -46,14 +46,11 @@ def _tools(call: ApiCall) -> list[str]:
     return [unit for unit in all_units(call.context) if unit.startswith("tool:")]
 
 
-def _state(context: ApiContext, name: str) -> ToolState | None:
-    return next(iter(context.launcher.snapshot(name)), None)
-
-
 async def list_tools(call: ApiCall) -> web.StreamResponse:
     """Answer with the catalog, broken tools included."""
-    states = {state.name: state for state in call.context.launcher.snapshot(None)}
-    tools = [_tool_document(entry, states.get(entry.name)) for entry in call.context.catalog.entries()]
+    entries, states = call.context.launcher.catalog.entries(), call.context.launcher.snapshot()
+    known = {state.name: state for state in states}
+    tools = [_tool_document(entry, known[entry.name]) for entry in entries if entry.name in known]
     return json_answer({"schema": "px.tools/1", "tools": tools})
 
 
@@ -64,12 +61,8 @@ async def show_tool(call: ApiCall) -> web.StreamResponse:
 
 def _whole_document(call: ApiCall, name: str) -> dict[str, Any]:
     """Return one tool with manifest, input schema and limits."""
-    state, document = _state(call.context, name), {"schema": "px.tool/1"}
-    entry = next((entry for entry in call.context.catalog.entries() if entry.name == name), None)
-    if entry is None:
-        return {**document, "name": name, "state": "cold" if state is None else state.state}
-    document |= _tool_document(entry, state)
-    spec = entry.spec
+    (state,), entry = call.context.launcher.snapshot(name), call.context.launcher.catalog.entry(name)
+    document, spec = {"schema": "px.tool/1", **_tool_document(entry, state)}, entry.spec
     if spec is None:
         return {**document, "manifest": None, "input_schema": None, "output_schema": None, "limits": None}
     return {
@@ -84,25 +77,24 @@ def _whole_document(call: ApiCall, name: str) -> dict[str, Any]:
     }
 
 
-def _tool_document(entry: Entry, state: ToolState | None) -> dict[str, Any]:
+def _tool_document(entry: Entry, state: ToolState) -> dict[str, Any]:
     """Return one row of the catalog."""
     spec, error = entry.spec, entry.error
-    said = {"title": entry.name, "version": None, "description": None, "dialect": None, "pinned": False}
-    shown = {"state": "cold", "warnings": entry.warnings}
+    said = {"title": entry.name, "version": None, "description": None, "dialect": None}
     return {
-        "name": entry.name,
-        "unit": f"tool:{entry.name}",
+        **pick(state, "name", "unit", "state", "warnings", "pinned"),
         **(said if spec is None else pick(spec, *said)),
-        **(shown if state is None else pick(state, *shown, "pinned")),
         "folder": str(entry.folder),
         "config_error": None if error is None else error.detail,
         "config_problem": None if error is None else error.problem(),
     }
 
 
-async def run(call: ApiCall, query: s.RunQuery) -> web.StreamResponse:
+async def run(
+    call: ApiCall, *, timeout: s.Seconds | None = None, keep_alive: s.KeepAlive | None = None
+) -> web.StreamResponse:
     """Run a tool once; the answer is the tool's own, of `/stream` its items as they come."""
-    catalog, name = call.context.catalog, call.request.match_info["t"].removeprefix("tool:")
+    catalog, name = call.context.launcher.catalog, call.request.match_info["t"].removeprefix("tool:")
     try:
         spec = catalog.get(name)
     except UnknownUnitError:
@@ -112,51 +104,54 @@ async def run(call: ApiCall, query: s.RunQuery) -> web.StreamResponse:
         call.request,
         spec,
         streaming=call.request.path.endswith("/stream"),
-        timeout_seconds=query.timeout,
-        keep_alive=query.keep_alive,
+        timeout_seconds=timeout,
+        keep_alive=keep_alive,
     )
 
 
-async def lease(call: ApiCall, query: s.TimeoutQuery) -> web.StreamResponse:
+async def lease(call: ApiCall, *, timeout: s.Seconds | None = None) -> web.StreamResponse:
     """Hold a warm instance for as long as the connection stays open; the first line says where it is.
 
     The answer ends when the instance does.
     """
-    name = tool_name(call)
-    async with call.context.launcher.lease(name, query.timeout) as held:
-        instance = held.instance
+    launcher, name = call.context.launcher, tool_name(call)
+    held = await launcher.acquire(call.context.launcher.catalog.get(name), timeout, None)
+    instance = held.instance
 
-        async def told() -> AsyncGenerator[bytes, None]:
-            known = {"address": "127.0.0.1", "instance": instance.key, "cold_start_ms": held.cold_start_ms}
-            known |= pick(instance, "port", "pid")
-            yield frame(NDJSON, {"schema": "px.lease/1", "unit": f"tool:{name}", **known})
-            await instance.over.wait()
+    async def told() -> AsyncGenerator[bytes, None]:
+        known = {"address": "127.0.0.1", "instance": instance.key, "cold_start_ms": held.cold_start_ms}
+        known |= pick(instance, "port", "pid")
+        yield frame(NDJSON, {"schema": "px.lease/1", "unit": f"tool:{name}", **known})
+        await instance.over.wait()
 
+    try:
         return await feed(call, NDJSON, told())
+    finally:
+        launcher.release(held)
 
 
-async def change(call: ApiCall, query: s.WorkQuery) -> web.StreamResponse:
+async def change(call: ApiCall, *, timeout: s.Seconds | None = None, wait: bool = True) -> web.StreamResponse:
     """Warm a tool up or stop it; answer once it is ready, or nothing of it is left, or with `wait=0` at once.
 
     What is left of one that is stopped is named.
     """
     verb = call.request.path.rpartition("/")[2]
-    document = await change_unit(call, verb, f"tool:{tool_name(call)}", query)
-    return json_answer(document, status=200 if query.wait else 202)
+    document = await change_unit(call, verb, f"tool:{tool_name(call)}", timeout, wait)
+    return json_answer(document, status=200 if wait else 202)
 
 
-async def pin(call: ApiCall, query: s.PinQuery | None = None) -> web.StreamResponse:
-    """Exempt a tool from LRU eviction, and with `forever` from age as well, or take the pin away.
+async def pin(call: ApiCall, *, forever: bool = False) -> web.StreamResponse:
+    """Exempt a tool from LRU eviction, and with `forever` from age as well."""
+    name = tool_name(call)
+    await call.context.launcher.pin(name, forever=forever)
+    return json_answer({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": True, "forever": forever})
 
-    That of a tool that is not there any more is taken away, too.
-    """
-    name, is_pinned, forever = tool_name(call), query is not None, query is not None and query.forever
-    if is_pinned:
-        call.context.catalog.get(name)
-        await call.context.launcher.pin(name, forever=forever)
-    else:
-        await call.context.launcher.unpin(name)
-    return json_answer({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": is_pinned, "forever": forever})
+
+async def unpin(call: ApiCall) -> web.StreamResponse:
+    """Take a pin away, also one that the tool declares for itself."""
+    name = tool_name(call)
+    await call.context.launcher.unpin(name)
+    return json_answer({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": False, "forever": False})
 
 
 async def launcher_state(call: ApiCall) -> web.StreamResponse:
@@ -165,7 +160,7 @@ async def launcher_state(call: ApiCall) -> web.StreamResponse:
         "pid", "port", "last_used", "pinned", "in_flight", "state", "started_at", "waiting", "start_method",
         "restarts", "instance", "cold_start_ms",
     )  # fmt: skip
-    warm = [state for state in call.context.launcher.snapshot(None) if state.pid is not None]
+    warm = [state for state in call.context.launcher.snapshot() if state.pid is not None]
     return json_answer({state.name: pick(state, *members) for state in warm})
 
 
@@ -173,7 +168,7 @@ async def new(call: ApiCall, body: s.NewTool) -> web.StreamResponse:
     """Write a working tool to start from."""
     template = Template(body.template or Template.STDLIB)
     folder = await asyncio.to_thread(new_tool, call.context.config.tools_dir, body.name, template)
-    call.context.catalog.refresh()
+    call.context.launcher.catalog.refresh()
     return json_answer(_whole_document(call, folder.name), status=_CREATED)
 
 
@@ -184,24 +179,24 @@ async def add(call: ApiCall, body: s.Add) -> web.StreamResponse:
             f"The source {body.source[:200]!r} is neither an absolute path nor {EXAMPLE}NAME.",
             hint="the daemon has another working directory: send the absolute path",
         )
-    config, settings = call.context.config, call.context.tools.settings
+    config, settings = call.context.config, call.context.launcher.config.settings
     added = await asyncio.to_thread(
         add_tool, body.source, config.tools_dir, examples_dir=config.examples_dir, name=body.name, settings=settings
     )
     if added.needs_compile:
         await _builder(call).compile_bytecode(added.spec)
-    call.context.catalog.refresh()
+    call.context.launcher.catalog.refresh()
     document = {**_whole_document(call, added.spec.name), "needs_sync": added.needs_sync}
     return json_answer(document, status=_CREATED)
 
 
-async def remove(call: ApiCall, query: s.ForceQuery) -> web.StreamResponse:
+async def remove(call: ApiCall, *, force: bool = False) -> web.StreamResponse:
     """Delete a tool's folder. One that runs is refused unless `force` stops it first."""
     name, context = tool_name(call), call.context
-    context.catalog.entry(name)
-    state = _state(context, name)
-    if state is not None and state.pid is not None:
-        if not query.force:
+    context.launcher.catalog.entry(name)
+    (state,) = context.launcher.snapshot(name)
+    if state.pid is not None:
+        if not force:
             raise ConflictError(
                 f"tool:{name} is {state.state}; a tool that runs is not removed.",
                 hint=f"pxctl stop {name} first, or pxctl tools remove --force {name}",
@@ -209,7 +204,7 @@ async def remove(call: ApiCall, query: s.ForceQuery) -> web.StreamResponse:
             )
         await context.launcher.stop(name, Reason.STOPPED)
     tools_dir = context.config.tools_dir
-    folder = await asyncio.to_thread(remove_tool, context.catalog, name, tools_dir, anywhere=query.force)
+    folder = await asyncio.to_thread(remove_tool, context.launcher.catalog, name, tools_dir, anywhere=force)
     await context.launcher.refresh()
     return json_answer({"schema": "px.removed/1", "unit": f"tool:{name}", "name": name, "folder": str(folder)})
 
@@ -220,7 +215,7 @@ async def sync(call: ApiCall) -> web.StreamResponse:
     What fails before the first line is an error with its own status. A client that goes away ends the build.
     """
     name = tool_name(call)
-    progress = _builder(call).sync(call.context.catalog.get(name))
+    progress = _builder(call).sync(call.context.launcher.catalog.get(name))
     first = await anext(progress, None)
 
     async def told() -> AsyncGenerator[bytes, None]:
@@ -243,14 +238,14 @@ def _builder(call: ApiCall) -> Any:
     from supervisord_py.tools.sync import Builder
 
     run_program = partial(program.run, call.context.placement)
-    return Builder(run_program, os.environ, call.context.tools.settings, shutil.which("uv"))
+    return Builder(run_program, os.environ, call.context.launcher.config.settings, shutil.which("uv"))
 
 
 async def validate(call: ApiCall) -> web.StreamResponse:
     """Run the twelve checks on a tool, on an instance of its own beside the warm one."""
     from supervisord_py.tools.validate import validate_tool
 
-    folder = call.context.catalog.entry(tool_name(call)).folder
+    folder = call.context.launcher.catalog.entry(tool_name(call)).folder
     return json_answer(await validate_tool(call.context.launcher, folder, datetime.now(UTC)))
 
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.live import CpuSample
 from supervisord_py.api.names import resolve, resolve_one
@@ -21,7 +20,6 @@ from supervisord_py.kernels.session import StartRequest
 from supervisord_py.ledger.pipe_executions import Status
 from supervisord_py.pipes.models import PipeView
 from supervisord_py.process.model import Reason, TreeStat
-from supervisord_py.tools.catalog import Entry
 from supervisord_py.tools.status import ToolState
 
 T = TypeVar("T")
@@ -84,11 +82,7 @@ class PipeUnit(UnitView, kw_only=True):
 
 def all_units(context: ApiContext) -> dict[str, UnitView]:
     """Return every unit that can be named: tools, those held though their folder is gone, kernels, pipes; sorted."""
-    entries: dict[str, Entry] = {}
-    for entry in context.catalog.entries():
-        entries.setdefault(entry.name, entry)  # of two folders with one name the first counts, as in a start
-    states = {state.name: state for state in context.launcher.snapshot(None)}
-    found = [_tool_unit(name, states.get(name), entries.get(name)) for name in {**entries, **states}]
+    found: list[UnitView] = [_tool_unit(state) for state in context.launcher.snapshot()]
     found += [_kernel_unit(view) for view in context.kernels.snapshot()]
     found += [pipe_unit(view) for view in context.pipes.snapshot()]
     return {view.unit: view for view in sorted(found, key=lambda view: view.unit)}
@@ -102,13 +96,10 @@ def _unit(kind: type[U], seen: Any, /, **known: Any) -> U:
     return kind(**pick(seen, *same) if same else {}, **known)
 
 
-def _tool_unit(name: str, state: ToolState | None, entry: Entry | None) -> UnitView:
-    error = None if entry is None else entry.error
-    known: dict[str, Any] = {"config_error": None if error is None else error.detail}
-    known["config_problem"] = None if error is None else error.problem()
-    if state is None and entry is not None:
-        known["warnings"] = entry.warnings
-    return _unit(UnitView, state, unit=f"tool:{name}", kind="tool", name=name, **known)
+def _tool_unit(state: ToolState) -> UnitView:
+    error = state.config_error
+    known = {"config_error": error and error.detail, "config_problem": error and error.problem()}
+    return _unit(UnitView, state, kind="tool", **known)
 
 
 def _kernel_unit(view: SessionView) -> KernelUnit:
@@ -201,7 +192,7 @@ def cpu_percent(samples: dict[str, CpuSample], instance: str, spent: float, now:
     return percent
 
 
-async def change_unit(call: ApiCall, verb: str, unit: str, query: s.WorkQuery | s.BatchQuery) -> dict[str, Any]:
+async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None, wait: bool = True) -> dict[str, Any]:
     """Start or stop a tool or kernel: `survivors` of a stop is [], `killed` names it if its grace was not enough.
 
     The work goes on by itself when the client does not want to wait. Raises SurvivorsError: something is
@@ -212,12 +203,12 @@ async def change_unit(call: ApiCall, verb: str, unit: str, query: s.WorkQuery | 
 
     async def work() -> None:
         if kind == "tool" and verb == "start":
-            await context.launcher.warm(name, timeout_seconds=query.timeout)
+            await context.launcher.warm(name, timeout_seconds=timeout)
         elif kind == "tool":
             if (await context.launcher.stop(name, Reason.STOPPED)).killed:
                 killed.append(unit)
         elif verb == "start":
-            await context.kernels.start(StartRequest(name=name, timeout_seconds=query.timeout))
+            await context.kernels.start(StartRequest(name=name, timeout_seconds=timeout))
         elif survivors := await context.kernels.stop(name):
             raise SurvivorsError(
                 f"{unit} is not gone: pid {', '.join(map(str, survivors))} outlived the stop.",
@@ -227,13 +218,13 @@ async def change_unit(call: ApiCall, verb: str, unit: str, query: s.WorkQuery | 
             )
 
     if kind == "tool" and verb == "start":
-        context.catalog.get(name)  # a broken one is told, also to who does not wait
-    if query.wait is False:
+        context.launcher.catalog.get(name)  # a broken one is told, also to who does not wait
+    if not wait:
         call.live.detach(work())
     elif verb == "start":
         await work()
     else:
-        await within(call, query.timeout, f"The stop of {unit}", work(), unit)
+        await within(call, timeout, f"The stop of {unit}", work(), unit)
     views = await measured(call, [all_units(context).get(unit) or cold(unit)])
     document = {"schema": f"px.{verb}/1", "units": views}
     return document if verb == "start" else {**document, "survivors": [], "killed": killed}

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from supervisord_py.errors import ConfigError
+from supervisord_py.errors import BadRequestError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -228,6 +228,22 @@ def parse_json(text: str, file: str = "") -> Document:
         message, token = error.args if len(error.args) == 2 else (str(error), "")
         raise DocumentError(_at(text, max(text.rfind(token), 0) if token else 0, message, file)) from None
     return Document(value, text, file, "json")
+
+
+def parse_sent(raw: bytes, what: str, unit: str | None = None) -> Document:
+    """Parse JSON that a client has sent. Raises BadRequestError: it is none; `line` and `column` say where."""
+    try:
+        return parse_json(decode(raw, ""), "")
+    except DocumentError as error:
+        found = error.problem
+    where = "" if found.line is None else f" at line {found.line}, column {found.column}"
+    raise BadRequestError(
+        f"{what} is no JSON: {found.message}{where}.",
+        hint="check the quotes and commas there" if where else "send UTF-8 JSON (RFC 8259)",
+        unit=unit,
+        line=found.line,
+        column=found.column,
+    )
 
 
 def parse_toml(text: str, file: str = "") -> Document:

@@ -207,8 +207,6 @@ class ControlPlane:
             launcher=self.launcher,
             kernels=self.kernels,
             pipes=self.pipes,
-            catalog=self.catalog,
-            tools=rooms.tools_config(settings, paths),
             ledger=self.ledger,
             events=self.events,
             placement=self.placement,

@@ -147,7 +147,7 @@ class PipeFiles:
         troubles = {"presets" if each.pointer == "/preset" else each.pointer[1:]: each for each in faults}
         agent, agent_doubts = await self._of_agent(declared, chosen, adapters)
         if agent is not None and not troubles.keys() & {"agent", "command"}:
-            troubles["agent"] = Problem(message=agent, file=str(declared.file), hint="mend that")
+            troubles["agent"] = Problem(message=agent, file=str(declared.file))
         if isinstance(never := status.end_of_times(self._room, declared), Problem):
             troubles["schedule"] = never
         doubts: dict[str, list[str]] = {"agent": list(agent_doubts)}

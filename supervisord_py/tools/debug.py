@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import instances
 from supervisord_py.tools.failures import MEMORY_SIGNS, hint_for
-from supervisord_py.tools.proxy import RunRequest, start_run
+from supervisord_py.tools.proxy import ToolRun
 from supervisord_py.tools.sample import sample_input
 from supervisord_py.tools.upstream import schema_drift
 
@@ -141,11 +141,11 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
         evidence, step = found.get(case, (None, None))
         if evidence is not None and (not step or "tools debug" in step):  # who asks debug is not sent to debug
             step = f"See `pxctl logs {spec.unit}`."
-        cases.append({"case": case, "found": evidence is not None, "evidence": evidence, "next_step": step})
-    steps = {each["case"]: each["next_step"] for each in cases if each["found"]}
+        shown = evidence and f"{evidence.rstrip('.')}."
+        cases.append({"case": case, "found": evidence is not None, "evidence": shown, "next_step": step})
     verdict = f"no fault found by {'a fresh start and sample run' if is_cold else 'what was recorded'}"
-    if steps:
-        verdict = f"{', '.join(steps)}: {next(iter(steps.values()))}"
+    if named := [each["case"] for each in cases if each["found"]]:
+        verdict = f"found: {', '.join(named)}"
     elif error is not None:
         verdict = f"none of the known cases, but it failed: {error.detail}"
     return {"schema": "px.debug/1", "unit": spec.unit, "cases": cases, "verdict": verdict}
@@ -158,7 +158,7 @@ async def _try_it(tools: Tools, spec: ToolSpec) -> PxError | None:
         if sample.trouble:
             await tools.warm(spec.name)
         else:
-            async with start_run(tools, spec, RunRequest(json.dumps(sample.value).encode(), sample.value)):
+            async with ToolRun(tools, spec, json.dumps(sample.value).encode(), sample.value).going():
                 pass
     except PxError as error:
         return error

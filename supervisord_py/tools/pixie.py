@@ -12,7 +12,7 @@ import json
 import mimetypes
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import FormData, Payload
@@ -390,14 +390,6 @@ def incoherences(traits: PixieTraits) -> list[str]:
 # -- a run -------------------------------------------------------------------------------------------------------
 
 
-class PixieCall(NamedTuple):
-    """One request to a Pixie tool: what to POST to `/run`, its headers, and where its artefacts may go (not made)."""
-
-    body: bytes | Payload
-    headers: Mapping[str, str]
-    artefacts_dir: Path
-
-
 def fill_defaults(traits: PixieTraits, value: Any) -> Any:
     """Return an input with its defaults filled in. Pixie's own body, `{run_id, inputs}`, is taken as well."""
     if not isinstance(value, dict):
@@ -411,8 +403,8 @@ def fill_defaults(traits: PixieTraits, value: Any) -> Any:
 
 def pixie_call(
     traits: PixieTraits, tool: str, inputs: Mapping[str, Any], run_id: str, artefacts_root: Path
-) -> PixieCall:
-    """Build the request of one run: `{run_id, inputs, <each input again>, _pixie}`, or a form.
+) -> tuple[bytes | Payload, dict[str, str]]:
+    """Build body and headers of one run: `{run_id, inputs, <each input again>, _pixie}`, or a form.
 
     The flat copy of the inputs serves older tools. With `input_transport: multipart` every input becomes a form field;
     files, images and audio, which come as data URLs, become file parts.
@@ -420,7 +412,7 @@ def pixie_call(
     Args:
         inputs: The inputs as the caller gave them, already checked; defaults are filled in here.
         run_id: Ours.
-        artefacts_root: `artefacts_root/<tool>/<run_id>` becomes the run's directory.
+        artefacts_root: `artefacts_root/<tool>/<run_id>` becomes the run's directory; it is not made here.
 
     Raises BadRequestError: the inputs cannot be told as JSON.
     """
@@ -432,12 +424,12 @@ def pixie_call(
         if traits.input_transport is InputTransport.MULTIPART:
             files = {each.key for each in traits.inputs if each.type in FILE_TYPES}
             form = _form({**filled, **own}, files)
-            return PixieCall(form, {**headers, "Content-Type": form.headers["Content-Type"]}, directory)
+            return form, {**headers, "Content-Type": form.headers["Content-Type"]}
         body = _json({**filled, "inputs": filled, **own})
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise BadRequestError(f"The input for tool:{tool} cannot be passed on: {why}.", unit=f"tool:{tool}") from error
-    return PixieCall(body, {**headers, "Content-Type": "application/json"}, directory)
+    return body, {**headers, "Content-Type": "application/json"}
 
 
 def _json(value: Any) -> bytes:

@@ -17,19 +17,18 @@ import contextlib
 import json
 import shutil
 import uuid
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import msgspec
 from aiohttp import web
 
+from supervisord_py.config.documents import parse_sent
 from supervisord_py.errors import (
     EXIT_USAGE,
-    BadRequestError,
     OverloadedError,
     PxError,
     TimedOutError,
-    TooLargeError,
     ToolFailedError,
 )
 from supervisord_py.process.host import SHORT, is_dead
@@ -41,15 +40,13 @@ from supervisord_py.tools.pixie import pixie_call
 from supervisord_py.tools.upstream import read_up_to
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from supervisord_py.tools.driver import ToolInstance
     from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.service import Tools
 
-_Call: TypeAlias = "tuple[str, str, bytes | AsyncIterable[bytes] | aiohttp.Payload | None, Mapping[str, str]]"
-"""A request as `Upstream.send` takes it."""
 LARGE_BYTES = 256 * 1024
 ANSWER_BUFFER_BYTES = 256 * 1024  # of an answer that is held back until it is known to be sound
 EXIT_RECORD_SECONDS = 1.0
@@ -61,35 +58,14 @@ _FORWARDED = (
     "Accept", "Accept-Language", "Idempotency-Key", "Last-Event-ID", "Traceparent", "Tracestate", "X-Request-Id",
 )  # fmt: skip
 """An allow-list: credentials for the daemon are none of the tool's business."""
-_UNSAID = frozenset({"application/x-www-form-urlencoded", "application/octet-stream"})
-"""What curl and aiohttp say when they were told nothing: JSON if it looks like JSON."""
-_STREAMED = ("text/event-stream", "application/x-ndjson", "application/ndjson", "application/jsonl")
+_EVENTS, _LINES = "text/event-stream", "application/x-ndjson"
+_STREAMED = (_EVENTS, _LINES, "application/ndjson", "application/jsonl")
 _JSON = ("application/json", "+json")
 _OWN_HEADERS = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
     "upgrade", "content-length", "date", "server",
 })  # fmt: skip
 """What belongs to one connection, or is said by the server that says it."""
-
-
-class RunRequest(msgspec.Struct, frozen=True):
-    """What is asked of a tool.
-
-    Attributes:
-        body: Bytes, or chunks that can be sent once; then `size` is their sum, because many small servers understand
-            no other framing than Content-Length.
-        headers: What goes on to the tool.
-    """
-
-    body: bytes | AsyncIterable[bytes]
-    value: Any = None  # the parsed input where it is JSON; `content_type` is then None
-    content_type: str | None = None
-    size: int | None = None
-    streaming: bool = False  # asked of `/stream` instead of `/run`
-    timeout_seconds: float | None = None  # from now to the end of the answer; None for no such limit
-    keep_alive: float | None = None  # seconds to keep the instance afterwards; 0 not at all, -1 for ever, None as usual
-    headers: Mapping[str, str] = {}  # never changed
-    request_id: str | None = None  # for the ledger
 
 
 class NotJsonError(ValueError):
@@ -108,21 +84,27 @@ async def forward(
     timeout_seconds: float | None = None,
     keep_alive: float | None = None,
 ) -> web.StreamResponse:
-    """Run a tool for an HTTP request and answer it; the bounds are those of `RunRequest`.
+    """Run a tool for an HTTP request and answer it; the bounds are those of `ToolRun`.
 
     Raises:
         PxError: Before the answer has begun; afterwards where a stream broke off.
     """
-    body = await _read_body(tools, spec, request)
-    asked = RunRequest(
-        **body,
+    body = (await request.read()).strip() or b"{}"
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):  # what the quick one does not take, or takes for none
+        value = parse_sent(body, f"The input for {spec.unit}", spec.unit).value
+    run = ToolRun(
+        tools,
+        spec,
+        body,
+        value,
         streaming=streaming,
         timeout_seconds=timeout_seconds,
         keep_alive=keep_alive,
         headers={key: request.headers[key] for key in _FORWARDED if key in request.headers},
-        request_id=request.headers.get("X-Request-Id"),
     )
-    async with start_run(tools, spec, asked) as run:
+    async with run.going():
         headers = {**run.headers, "X-Px-Run-Id": run.id}
         if run.cold_start_ms is not None:
             headers["X-Px-Cold-Start"] = str(run.cold_start_ms)
@@ -136,104 +118,7 @@ async def forward(
         return response
 
 
-async def _read_body(tools: Tools, spec: ToolSpec, request: web.Request) -> dict[str, Any]:
-    """Read the body as far as it must be looked at: JSON is parsed, anything else goes on as it comes.
-
-    Returns the members of a `RunRequest` about it.
-    """
-    limit, size = tools.config.settings.max_body_bytes, request.content_length
-    given = request.headers.get("Content-Type", "")
-    kind = media_type(given)
-    plain = not kind or kind.endswith(_JSON) or kind in _UNSAID
-    if not plain and 0 < (size or 0) <= limit and not request.content.at_eof():
-        return {"body": request.content.iter_any(), "content_type": given, "size": size}
-    try:
-        raw = await request.read() if (size or 0) <= limit else None
-    except web.HTTPRequestEntityTooLarge:
-        raw = None
-    if raw is None or len(raw) > limit:
-        raise TooLargeError(
-            f"The body for {spec.unit} is larger than {limit} bytes.",
-            hint="Raise the setting tools.max_body_bytes, or give the tool a path instead.",
-            unit=spec.unit,
-            limit_bytes=limit,
-            setting="tools.max_body_bytes",
-        )
-    if not plain or (kind in _UNSAID and raw.lstrip()[:1] not in {b"{", b"["}):
-        return {"body": raw, "content_type": given}
-    try:
-        return {"body": raw, "value": msgspec.json.decode(raw)}
-    except (msgspec.DecodeError, RecursionError):
-        return _read_odd_json(spec, raw)
-
-
-def _read_odd_json(spec: ToolSpec, raw: bytes) -> dict[str, Any]:
-    """Read what the quick decoder does not take with the one that tells lines and columns."""
-    if not raw.strip():
-        return {"body": b"{}", "value": {}}
-    try:
-        return {"body": raw, "value": json.loads(raw, parse_constant=_refuse_constant)}
-    except (ValueError, RecursionError) as error:
-        why = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
-        place = {"line": error.lineno, "column": error.colno} if isinstance(error, json.JSONDecodeError) else {}
-        detail, hint = f"The input for {spec.unit} is not JSON: {why}.", "Send one JSON document, encoded in UTF-8."
-        raise BadRequestError(detail, hint=hint, unit=spec.unit, **place) from error
-
-
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} is no number in JSON")
-
-
 # -- the run -----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.asynccontextmanager
-async def start_run(tools: Tools, spec: ToolSpec, request: RunRequest) -> AsyncIterator[ToolRun]:
-    """Run a tool; the context is open for as long as its answer is read.
-
-    Raises:
-        PxError: Of any kind, before the context opens. Afterwards out of the chunks of a streamed answer.
-    """
-    run, granted = ToolRun(tools, spec, request), None
-    error: BaseException | None = None
-    try:
-        if request.content_type is None:
-            if isinstance(request.body, bytes) and len(request.body) > LARGE_BYTES:
-                await asyncio.to_thread(check_input, spec, request.value)  # large inputs beside the loop, not in it
-            else:
-                check_input(spec, request.value)
-        granted = await tools.acquire(spec, request.timeout_seconds, request.keep_alive)
-        run.instance, run.cold_start_ms = granted.instance, granted.cold_start_ms
-        run.instance.breaks.add(run.break_off)
-        if run.instance.spec.max_runtime_seconds > 0:
-            run.timers.append(run.loop.call_later(run.instance.spec.max_runtime_seconds, run.exceed_runtime))
-        if request.timeout_seconds is not None:
-            run.timers.append(run.loop.call_at(run.begun + request.timeout_seconds, run.time_out))
-        async with run.scope:
-            await run.ask()
-            yield run
-    except BaseException as failure:
-        error = run.why_it_ends(failure)
-        if error is failure:
-            raise
-        raise error from None
-    finally:
-        run.over.set()
-        for timer in run.timers:
-            timer.cancel()
-        if run.response is not None:
-            run.response.close()  # unless it was read to its end: then its connection is back in the pool
-        if granted is not None:
-            granted.instance.breaks.discard(run.break_off)
-            tools.release(granted)
-        tools.runs.end(
-            run.row,
-            error,
-            status=run.status or None,
-            seconds=run.loop.time() - run.begun,
-            cold_start_ms=run.cold_start_ms,
-            instance=run.instance,
-        )
 
 
 class ToolRun:
@@ -245,47 +130,117 @@ class ToolRun:
         status, headers: Of the tool's answer, once it has begun; 0 before.
         body: The answer where it is complete and sound; else `chunks`, which raise where it breaks off.
         cold_start_ms: None unless it waited for a start.
-        scope: Within it the instance is used; it is broken off by its deadline.
     """
 
-    def __init__(self, tools: Tools, spec: ToolSpec, request: RunRequest) -> None:
+    def __init__(
+        self,
+        tools: Tools,
+        spec: ToolSpec,
+        asked: bytes,
+        value: Any,
+        *,
+        streaming: bool = False,
+        timeout_seconds: float | None = None,
+        keep_alive: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Begin its row.
+
+        Args:
+            tools, spec: Which tool.
+            asked, value: Its input, as JSON and parsed.
+            streaming: `/stream` is asked instead of `/run`.
+            timeout_seconds: From now to the end of the answer; None for no such limit.
+            keep_alive: Seconds to keep the instance afterwards; 0 not at all, -1 for ever, None as usual.
+            headers: What goes on to the tool.
+        """
         self.id = str(uuid.uuid4())
         self.spec = spec
-        self.request = request
-        self.loop = asyncio.get_running_loop()
-        self.begun = self.loop.time()
-        self.row = tools.runs.begin(spec.unit, request.request_id)
         self.instance: ToolInstance | None = None
         self.cold_start_ms: int | None = None
         self.status = 0
-        self.headers: Mapping[str, str] = {}
+        self.headers: dict[str, str] = {}
         self.body: bytes | None = None
         self.chunks: AsyncIterator[bytes] | None = None
-        self.response: aiohttp.ClientResponse | None = None
-        self.scope = asyncio.timeout(None)
-        self.over = asyncio.Event()
-        self.timers: list[asyncio.TimerHandle] = []
         self._tools = tools
+        self._asked = asked
+        self._value = value
+        self._streaming = streaming
+        self._timeout_seconds = timeout_seconds
+        self._keep_alive = keep_alive
+        self._given = headers or {}
+        self._loop = asyncio.get_running_loop()
+        self._begun = self._loop.time()
+        self.row = tools.runs.begin(spec.unit, self._given.get("X-Request-Id"))
+        self._response: aiohttp.ClientResponse | None = None
+        self._scope = asyncio.timeout(None)  # within it the instance is used; its deadline breaks that off
+        self._over = asyncio.Event()
         self._error: PxError | None = None
+
+    @contextlib.asynccontextmanager
+    async def going(self) -> AsyncIterator[None]:
+        """Run; the context is open for as long as the answer is read.
+
+        Raises:
+            PxError: Of any kind, before the context opens. Afterwards out of the chunks of a streamed answer.
+        """
+        granted, timers, error = None, list[asyncio.TimerHandle](), None
+        try:
+            if len(self._asked) > LARGE_BYTES:
+                await asyncio.to_thread(check_input, self.spec, self._value)  # beside the loop, not in it
+            else:
+                check_input(self.spec, self._value)
+            granted = await self._tools.acquire(self.spec, self._timeout_seconds, self._keep_alive)
+            self.instance, self.cold_start_ms = granted.instance, granted.cold_start_ms
+            self.instance.breaks.add(self.break_off)
+            if self.instance.spec.max_runtime_seconds > 0:
+                timers.append(self._loop.call_later(self.instance.spec.max_runtime_seconds, self._exceed_runtime))
+            if self._timeout_seconds is not None:
+                timers.append(self._loop.call_at(self._begun + self._timeout_seconds, self._time_out))
+            async with self._scope:
+                await self._ask()
+                yield
+        except BaseException as failure:
+            error = self._why_it_ends(failure)
+            if error is failure:
+                raise
+            raise error from None
+        finally:
+            self._over.set()
+            for timer in timers:
+                timer.cancel()
+            if self._response is not None:
+                self._response.close()  # unless it was read to its end: then its connection is back in the pool
+            if granted is not None:
+                granted.instance.breaks.discard(self.break_off)
+                self._tools.release(granted)
+            self._tools.runs.end(
+                self.row,
+                error,
+                status=self.status or None,
+                seconds=self._loop.time() - self._begun,
+                cold_start_ms=self.cold_start_ms,
+                instance=self.instance,
+            )
 
     # -- ended from outside ------------------------------------------------------------------------------------
 
     def break_off(self, error: PxError) -> None:
         """End the run with this error; the first one stands."""
-        if self._error is None and not self.over.is_set():
+        if self._error is None and not self._over.is_set():
             self._error = error
             self._break_off()
 
     def _break_off(self) -> None:
-        if not self.over.is_set() and self.scope.when() is None:
-            self.scope.reschedule(self.loop.time())
+        if not self._over.is_set() and self._scope.when() is None:
+            self._scope.reschedule(self._loop.time())
 
-    def time_out(self) -> None:
-        seconds = self.request.timeout_seconds
+    def _time_out(self) -> None:
+        seconds = self._timeout_seconds
         detail = f"{self.spec.unit} did not answer within the {seconds:g} s that the request allowed."
         self.break_off(TimedOutError(detail, hint="Ask with a longer --timeout.", unit=self.spec.unit))
 
-    def why_it_ends(self, failure: BaseException) -> BaseException:
+    def _why_it_ends(self, failure: BaseException) -> BaseException:
         """Return what ended the run, and ask the tool to cancel one that is given up."""
         if isinstance(failure, TimeoutError) and self._error is not None:
             failure = self._error
@@ -295,14 +250,13 @@ class ToolRun:
             self._tools.supervisor.task(instance.upstream.cancel(self.id))
         return failure
 
-    def exceed_runtime(self) -> None:
-        """The time that its tool has for a run is over."""
+    def _exceed_runtime(self) -> None:
         self._tools.supervisor.task(self._enforce_runtime())
 
     async def _enforce_runtime(self) -> None:
         """Take the instance out of use, let the tool give the run up, and stop it if it does not."""
         instance = self.instance
-        if instance is None or self.over.is_set() or self._error is not None:
+        if instance is None or self._over.is_set() or self._error is not None:
             return
         tail = await self._stderr()
         # From now on whatever the run brings counts for nothing; it may still end in order.
@@ -311,7 +265,7 @@ class ToolRun:
         if instance.upstream is not None and await instance.upstream.cancel(self.id):
             with contextlib.suppress(TimeoutError):  # it was asked, and did not end: its tree is stopped
                 async with asyncio.timeout(CANCEL_SECONDS):
-                    await self.over.wait()
+                    await self._over.wait()
         for break_off in instance.breaks - {self.break_off}:
             break_off(failures.collateral(instance.spec))
         self._break_off()
@@ -319,47 +273,30 @@ class ToolRun:
 
     # -- the conversation with the tool ------------------------------------------------------------------------
 
-    async def ask(self) -> None:
+    async def _ask(self) -> None:
         """Ask the tool; returns when the answer is there, or has begun."""
-        instance, request = self.instance, self.request
+        instance, root = self.instance, self._tools.config.data_dir
         assert instance is not None
-        headers = {**request.headers, "Accept-Encoding": "identity", "X-Px-Run-Id": self.id}
-        headers["Content-Type"] = request.content_type or "application/json"
-        if request.size is not None:
-            headers["Content-Length"] = str(request.size)
-        calls: list[_Call] = [("POST", "/stream" if request.streaming else "/run", request.body, headers)]
+        headers = {**self._given, "Accept-Encoding": "identity", "X-Px-Run-Id": self.id}
+        calls = run_calls(self.spec, self._asked, self._value, self.id, root, headers, streaming=self._streaming)
         if self.spec.pixie is not None:
-            calls = await self._pixie_calls(headers)
+            await asyncio.to_thread(make_room, root / self.spec.name, self.id, self.spec.pixie.retain_runs)
         try:
-            for call in calls:
-                if self.response is not None:
-                    self.response.close()
+            for one in calls:
+                if self._response is not None:
+                    self._response.close()
                 if instance.upstream is None:
                     raise ConnectionResetError("the instance is gone")
-                self.response = await instance.upstream.send(*call)
-                if self.response.status >= 400:
-                    raise await self._tool_error(self.response)
-            await self._take(self.response)
+                self._response = await instance.upstream.send(*one)
+                if self._response.status >= 400:
+                    raise await self._tool_error(self._response)
+            assert self._response is not None
+            await self._take(self._response)
         except (aiohttp.ClientError, OSError, NotJsonError, EOFError) as error:
             raise self._error or await self._broken(error) from error
 
-    async def _pixie_calls(self, headers: dict[str, str]) -> list[_Call]:
-        """Return the requests for a Pixie tool: its run, and where one streams, for the stream of it."""
-        assert self.spec.pixie is not None
-        root, asked = self._tools.config.data_dir, {**headers}
-        body: bytes | AsyncIterable[bytes] | aiohttp.Payload = self.request.body
-        if self.request.content_type is None:
-            pixie = pixie_call(self.spec.pixie, self.spec.name, self.request.value, self.id, root)
-            body, headers = pixie.body, {**headers, **pixie.headers}
-        await asyncio.to_thread(make_room, root / self.spec.name, self.id, self.spec.pixie.retain_runs)
-        for of_the_body in ("Content-Type", "Content-Length"):
-            asked.pop(of_the_body, None)
-        streamed: _Call = ("GET", f"/stream?run_id={self.id}", None, {**asked, "X-Pixie-Run-Id": self.id})
-        return [("POST", "/run", body, headers), *([streamed] if self.request.streaming else [])]
-
-    async def _take(self, response: aiohttp.ClientResponse | None) -> None:
+    async def _take(self, response: aiohttp.ClientResponse) -> None:
         """Hold a small answer until it is known to be sound; let large and streamed ones pass."""
-        assert response is not None
         theirs = response.headers
         hidden = _OWN_HEADERS
         if "Connection" in theirs:
@@ -368,6 +305,11 @@ class ToolRun:
         self.status, kind = response.status, media_type(theirs.get("Content-Type", ""))
         if kind in _STREAMED:
             self.chunks = self._chunks(response, b"")
+            named = map(media_type, self._given.get("Accept", "").split(","))
+            wanted = next((each for each in named if each in {_EVENTS, _LINES}), kind)
+            if (wanted == _EVENTS) != (kind == _EVENTS):
+                self.headers["Content-Type"] = wanted
+                self.chunks = _as_events(self.chunks) if wanted == _EVENTS else _as_lines(self.chunks)
             return
         complete, length = True, response.content_length
         if length is not None and length <= ANSWER_BUFFER_BYTES:
@@ -383,7 +325,10 @@ class ToolRun:
             try:
                 msgspec.json.decode(body)
             except (msgspec.DecodeError, RecursionError):
-                _check_odd_json(body)
+                try:
+                    json.loads(body)  # which takes NaN, as many clients do
+                except ValueError as error:
+                    raise NotJsonError(str(error)) from error
         self.body = body
 
     async def _chunks(self, response: aiohttp.ClientResponse, head: bytes) -> AsyncIterator[bytes]:
@@ -447,6 +392,18 @@ class ToolRun:
         return await self._tools.supervisor.tail(self.instance, since=self.row.started_at)
 
 
+def run_calls(
+    spec: ToolSpec, body: bytes, value: Any, run_id: str, root: Path, headers: Mapping[str, str], *, streaming: bool
+) -> list[Any]:
+    """Return the requests of a run, as `Upstream.send` takes them; a Pixie tool's is streamed by a second one."""
+    with_type = {**headers, "Content-Type": "application/json"}
+    if spec.pixie is None:
+        return [("POST", "/stream" if streaming else "/run", body, with_type)]
+    sent, own = pixie_call(spec.pixie, spec.name, value, run_id, root)
+    streamed = ("GET", f"/stream?run_id={run_id}", None, {**headers, "X-Pixie-Run-Id": run_id})
+    return [("POST", "/run", sent, {**with_type, **own}), *([streamed] if streaming else [])]
+
+
 def _what_broke(error: Exception) -> str:
     if isinstance(error, NotJsonError):
         return f"answered with a JSON content type, but not with JSON ({error})"
@@ -459,18 +416,41 @@ def _what_broke(error: Exception) -> str:
     return f"gave no answer ({type(error).__name__}: {str(error)[:200]})"
 
 
-def _check_odd_json(body: bytes) -> None:
-    try:
-        json.loads(body)
-    except ValueError as error:
-        raise NotJsonError(str(error)) from error
+async def _lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.rstrip(b"\r")
+    if rest:
+        yield rest
+
+
+async def _as_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Make server-sent events of lines of JSON."""
+    async for line in _lines_of(chunks):
+        if line.strip():
+            yield b"data: " + line + b"\n\n"
+
+
+async def _as_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Make a line of the payload of each server-sent event; a line break within it is a space to JSON."""
+    payload: list[bytes] = []
+    async for line in _lines_of(chunks):
+        if line.startswith(b"data:"):
+            payload.append(line[5:].removeprefix(b" "))
+        elif not line and payload:
+            yield b" ".join(payload) + b"\n"
+            payload = []
+    if payload:
+        yield b" ".join(payload) + b"\n"
 
 
 def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def make_room(folder: Path, run_id: str, retain: int) -> Path:
+def make_room(folder: Path, run_id: str, retain: int) -> None:
     """Make the directory of a run below its tool's folder, and remove the oldest beyond `retain`."""
     directory = folder / run_id
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -481,4 +461,3 @@ def make_room(folder: Path, run_id: str, retain: int) -> Path:
                 ages[each] = each.stat().st_mtime
     for old in sorted(ages, key=ages.__getitem__, reverse=True)[max(0, retain - 1) :]:
         shutil.rmtree(old, ignore_errors=True)
-    return directory

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,11 +34,11 @@ from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolDriver, ToolInstance
 from supervisord_py.tools.manifest import MEBIBYTE
 from supervisord_py.tools.run_log import RunLog
-from supervisord_py.tools.status import LastStates, ToolState, tool_state
+from supervisord_py.tools.status import LastStates, ToolState
 from supervisord_py.tools.upstream import schema_drift
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from supervisord_py.config.settings import ToolsSettings
     from supervisord_py.ledger.store import Ledger
@@ -389,19 +389,6 @@ class Tools:
         if actions or timer is None or timer.when() > loop.time() + granted.keep_seconds:
             self._perform(actions)  # at least this tool is the next one to become too old
 
-    @asynccontextmanager
-    async def lease(self, name: str, timeout_seconds: float | None = None) -> AsyncIterator[Granted]:
-        """Hold a warm instance of a tool for as long as the context is open, for a client that talks to it directly.
-
-        Raises:
-            PxError: As `acquire`; UnknownUnitError, ConfigError for the name.
-        """
-        granted = await self.acquire(self.catalog.get(name), timeout_seconds, None)
-        try:
-            yield granted
-        finally:
-            self.release(granted)
-
     # -- control ---------------------------------------------------------------------------------------------
 
     async def warm(self, name: str, *, timeout_seconds: float | None = None) -> None:
@@ -500,7 +487,8 @@ class Tools:
 
         Raises UnknownUnitError: there is no tool of that name.
         """
-        entries = {entry.name: entry for entry in self.catalog.entries()}
+        # Of two folders with one name the first counts, as in a start.
+        entries = {entry.name: entry for entry in reversed(self.catalog.entries())}
         live = {instance.name for instance in self._instances.values()}
         if name is not None and name not in entries and name not in live:
             self.catalog.entry(name)
@@ -508,19 +496,36 @@ class Tools:
         return tuple(self._state(each, entries.get(each)) for each in names)
 
     def _state(self, name: str, entry: Entry | None) -> ToolState:
-        last, pin, zygote = (
-            self.states.of(name),
-            self.pool.pin_of(name),
-            self.zygotes.get(self.driver.recipes.get(name)),
+        """Put together what is known of a tool; `entry` is None when it is gone, but something of it lives."""
+        last, slot, listening = self.states.of(name), self.pool.slot(name), self.driver.listeners.port_of(name)
+        live = self.instance_of(name) if slot is not None and slot.phase is not Phase.COLD else None
+        word = ("failed" if last.failure else "cold") if slot is None or live is None else slot.phase.value
+        if slot is not None and slot.phase is Phase.READY and slot.in_flight:
+            word = "busy"
+        zygote = self.zygotes.get(self.driver.recipes.get(name))
+        warnings = [*(entry.warnings if entry else ())]
+        warnings += [f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift]
+        warnings += [f"its starts are not forked: {zygote.refused}"] if zygote and zygote.refused else []
+        declared = entry is not None and entry.spec is not None and entry.spec.pinned and not last.unpinned
+        return ToolState(
+            unit=f"tool:{name}",
+            name=name,
+            state=word,
+            reason=last.reason if live is None else live.wanted.value if live.wanted else None,
+            pid=live.pid if live else None,
+            port=live.port or listening if live else listening,
+            started_at=live.started_at if live else None,
+            last_used=last.last_used,
+            in_flight=len(slot.in_flight) if slot else 0,
+            waiting=len(slot.line) if slot else 0,
+            pinned=declared or self.pool.pin_of(name) is not Pin.NONE,
+            start_method=live.start_method if live else None,
+            restarts=last.restarts,
+            instance=live.key if live else None,
+            cold_start_ms=live.cold_start_ms if live and live.ready_at else None,
+            config_error=entry.error if entry else None,
+            failure=last.failure,
+            warnings=tuple(warnings),
+            survivors=tuple(each.pid for each in live.report.survivors) if live and live.report else (),
+            rss_bytes=slot.rss_bytes or None if slot else None,
         )
-        if pin is Pin.NONE and entry and entry.spec and entry.spec.pinned and not last.unpinned:
-            pin = Pin.LRU
-        slot, instance, port = self.pool.slot(name), self.instance_of(name), self.driver.listeners.port_of(name)
-        spawned = zygote.refused if zygote else None
-        return tool_state(name, entry, last, slot, instance, pin=pin, port=port, spawned=spawned)
-
-    def import_seconds(self) -> Iterator[tuple[str, Mapping[str, float]]]:
-        """Yield what each package takes that a tool imports, of tools that have a zygote, which measured it."""
-        for tool, recipe in sorted(self.driver.recipes.items()):
-            if (zygote := self.zygotes.get(recipe)) is not None and zygote.import_seconds:
-                yield tool, zygote.import_seconds

@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from supervisord_py.ledger.instances import UNIT_STATES, UnitStateRow
-from supervisord_py.process.instance import Phase
-from supervisord_py.process.pool import Pin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.errors import ConfigError
     from supervisord_py.ledger.store import Ledger
-    from supervisord_py.process.pool import Slot
-    from supervisord_py.tools.catalog import Entry
-    from supervisord_py.tools.driver import ToolInstance
 
 _FACTS = ("reason", "failure", "drift", "drift_digest", "unpinned", "imports")
 
@@ -103,51 +98,3 @@ class ToolState(NamedTuple):
     warnings: tuple[str, ...]
     survivors: tuple[int, ...]
     rss_bytes: int | None
-
-
-def tool_state(
-    name: str,
-    entry: Entry | None,
-    last: LastState,
-    slot: Slot | None,
-    instance: ToolInstance | None,
-    *,
-    pin: Pin,
-    port: int | None,
-    spawned: str | None,
-) -> ToolState:
-    """Put together what is known of a tool.
-
-    `entry`: None when it is gone, but something of it lives; `instance`: the present one; `port`: of its listening
-    socket; `spawned`: why its starts are not forked.
-    """
-    is_cold = slot is None or slot.phase is Phase.COLD
-    live = None if is_cold else instance
-    word = ("failed" if last.failure else "cold") if slot is None or is_cold else slot.phase.value
-    if slot is not None and slot.phase is Phase.READY and slot.in_flight:
-        word = "busy"
-    warnings = [*(entry.warnings if entry else ())]
-    warnings += [f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift]
-    warnings += [f"its starts are not forked: {spawned}"] if spawned else []
-    return ToolState(
-        unit=f"tool:{name}",
-        name=name,
-        state=word,
-        reason=last.reason if live is None else live.wanted.value if live.wanted else None,
-        pid=live.pid if live else None,
-        port=live.port or port if live else port,
-        started_at=live.started_at if live else None,
-        last_used=last.last_used,
-        in_flight=len(slot.in_flight) if slot else 0,
-        waiting=len(slot.line) if slot else 0,
-        pinned=pin is not Pin.NONE,
-        start_method=live.start_method if live else None,
-        restarts=last.restarts,
-        instance=live.key if live else None,
-        cold_start_ms=live.cold_start_ms if live and live.ready_at else None,
-        config_error=entry.error if entry else None,
-        failure=last.failure,
-        warnings=tuple(warnings),
-        survivors=tuple(each.pid for each in live.report.survivors) if live and live.report else (),
-        rss_bytes=slot.rss_bytes or None if slot else None,
-    )

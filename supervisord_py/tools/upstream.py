@@ -18,7 +18,7 @@ import aiohttp
 from supervisord_py.tools.schema import differences
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Mapping
+    from collections.abc import Mapping
 
 
 IDLE_SECONDS = 1.0
@@ -44,12 +44,10 @@ class Upstream:
         self,
         method: str,
         path: str,
-        body: bytes | AsyncIterable[bytes] | aiohttp.Payload | None = None,
+        body: bytes | aiohttp.Payload | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> aiohttp.ClientResponse:
         """Send a request and return the answer with its head read; close it, or read it to its end.
-
-        `body` is bytes, or chunks that can be sent only once.
 
         Raises aiohttp.ClientError, OSError: no answer, or one that is not HTTP.
         """

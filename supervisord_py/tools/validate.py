@@ -28,8 +28,8 @@ from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolInstance
 from supervisord_py.tools.environment import find_interpreter
 from supervisord_py.tools.manifest import MANIFEST, load_tool
-from supervisord_py.tools.pixie import incoherences, pixie_call
-from supervisord_py.tools.proxy import media_type
+from supervisord_py.tools.pixie import incoherences
+from supervisord_py.tools.proxy import make_room, media_type, run_calls
 from supervisord_py.tools.sample import Sample, sample_input
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
 from supervisord_py.tools.sync import read_project
@@ -289,19 +289,14 @@ class _Trial:
         return ToolCheck(PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
 
     async def _post(self, value: Any) -> _Answer:
-        body, headers, _ = self._request(value)
-        return await self._ask(
-            (self.spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, "POST", "/run", body, headers
-        )
+        (call,) = await self._calls(value, streaming=False)
+        return await self._ask((self.spec.max_runtime_seconds or self._seconds) + RUN_MARGIN_SECONDS, *call)
 
-    def _request(self, value: Any) -> tuple[bytes | aiohttp.Payload, Mapping[str, str], str]:
-        """Return body, headers and run id of a run."""
-        run_id = str(uuid.uuid4())
-        if self.spec.pixie is None:
-            return json.dumps(value).encode(), {"Content-Type": "application/json"}, run_id
-        call = pixie_call(self.spec.pixie, self.spec.name, value, run_id, self.config.data_dir)
-        call.artefacts_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return call.body, call.headers, run_id
+    async def _calls(self, value: Any, *, streaming: bool) -> list[Any]:
+        root, run_id = self.config.data_dir, str(uuid.uuid4())
+        if self.spec.pixie is not None:
+            await asyncio.to_thread(make_room, root / self.spec.name, run_id, self.spec.pixie.retain_runs)
+        return run_calls(self.spec, json.dumps(value).encode(), value, run_id, root, {}, streaming=streaming)
 
     async def _conforms(self) -> ToolCheck:
         schema = self.spec.output_schema
@@ -319,12 +314,10 @@ class _Trial:
     async def _streams(self) -> ToolCheck:
         if self.spec.pixie is not None and not self.spec.pixie.streams:
             return ToolCheck(SKIP, "no output streams")
-        body, headers, run_id = self._request(self.sample.value)
-        call: tuple[Any, ...] = ("POST", "/stream", body, headers)
-        if self.spec.pixie is not None:
-            await self._ask(STREAM_SECONDS, "POST", "/run", body, headers)
-            call = ("GET", f"/stream?run_id={run_id}")
-        first = await self._ask(STREAM_SECONDS, *call, limit=0)
+        *before, streamed = await self._calls(self.sample.value, streaming=True)
+        for call in before:
+            await self._ask(STREAM_SECONDS, *call)
+        first = await self._ask(STREAM_SECONDS, *streamed, limit=0)
         if self.spec.pixie is None and first.status in NOT_OFFERED:
             return ToolCheck(SKIP, "the tool has no /stream")
         if first.status != 200 or not first.body.strip():

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -32,7 +32,6 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Caps, Reason, StopReport, TreeStat
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.driver import ToolsConfig
-from supervisord_py.tools.service import Granted
 
 DEADLINE = 60.0
 STDOUT, STDERR, GAP = 1, 2, 3
@@ -56,17 +55,16 @@ class FakeLauncher:
     calls: list[tuple[str, ...]] = field(default_factory=list)
     failure: PxError | None = None
     gate: asyncio.Event | None = None
-    leases: int = 0
     cancelled: int = 0
-
-    def import_seconds(self) -> tuple[()]:
-        return ()
 
     def put(self, name: str, **facts: Any) -> None:
         known = vars(self.states[name]) if name in self.states else {**STATE, "unit": f"tool:{name}", "name": name}
         self.states[name] = SimpleNamespace(**{**known, **facts})
 
-    def snapshot(self, name: str | None) -> tuple[SimpleNamespace, ...]:
+    def snapshot(self, name: str | None = None) -> tuple[SimpleNamespace, ...]:
+        for entry in self.catalog.entries():
+            if entry.name not in self.states:
+                self.put(entry.name, state="cold", port=None, started_at=None, start_method=None)
         return tuple(state for state in self.states.values() if name in {None, state.name})
 
     async def _did(self, *call: str) -> None:
@@ -97,16 +95,6 @@ class FakeLauncher:
 
     async def unpin(self, name: str) -> None:
         await self._did("unpin", name)
-
-    @contextlib.asynccontextmanager
-    async def lease(self, name: str, timeout_seconds: float | None = None) -> AsyncIterator[Granted]:
-        await self._did("lease", name, str(timeout_seconds))
-        self.leases += 1
-        try:
-            instance = SimpleNamespace(key="00000000.AAAAAAAAAAAA", port=4711, pid=4242, over=asyncio.Event())
-            yield Granted(1, cast("Any", instance), None)
-        finally:
-            self.leases -= 1
 
 
 @dataclass
@@ -222,8 +210,6 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
         launcher=launcher,  # type: ignore[arg-type] # the fake has what the API uses
         kernels=kernels,  # type: ignore[arg-type] # same
         pipes=pipes,  # type: ignore[arg-type] # same
-        catalog=launcher.catalog,
-        tools=tools,
         ledger=ledger,
         events=events,
         placement=placement,  # type: ignore[arg-type] # same

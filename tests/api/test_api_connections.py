@@ -1,4 +1,4 @@
-"""Connections and hostile clients: who closed half is answered, who is gone is not, nobody blocks another."""
+"""Connections and hostile clients: what is garbage is answered, and nobody blocks another."""
 
 from __future__ import annotations
 
@@ -12,41 +12,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from api.api_rig import DEADLINE, Rig, api_rig, until
+from api.api_rig import DEADLINE, Rig, api_rig
 from supervisord_py.api.app import routed_path
 from supervisord_py.api.context import TcpAccess
 
 HEALTH = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t0ken\r\n\r\n"
-START = b"POST /api/tools/x/start?wait=1 HTTP/1.1\r\nHost: px\r\nContent-Length: 0\r\n\r\n"
-LEASE = b"GET /api/tools/x/lease HTTP/1.1\r\nHost: px\r\n\r\n"
-
-
-async def test_who_closed_the_sending_side_gets_the_whole_answer(rig: Rig) -> None:
-    """As `nc -N` and `socat` do: the answer may take its time."""
-    rig.add_tool("x")
-    rig.launcher.gate = asyncio.Event()
-    reader, writer = await rig.connect()
-    writer.write(START)
-    writer.write_eof()
-    await until(lambda: rig.launcher.calls)
-    rig.launcher.gate.set()
-    async with asyncio.timeout(DEADLINE):
-        answer = await reader.read()
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert b'"px.start/1"' in answer
-    writer.close()
-
-
-async def test_who_closed_half_and_then_goes_has_gone(rig: Rig) -> None:
-    rig.add_tool("x")
-    reader, writer = await rig.connect()
-    writer.write(LEASE)
-    writer.write_eof()
-    async with asyncio.timeout(DEADLINE):
-        await reader.readuntil(b"\n\r\n")
-    assert rig.launcher.leases == 1
-    writer.close()
-    await until(lambda: rig.launcher.leases == 0)
 
 
 @asynccontextmanager

@@ -16,14 +16,11 @@ from multidict import MultiDict
 
 from supervisord_py.api.live import CpuSample
 from supervisord_py.api.names import resolve, resolve_one
+from supervisord_py.api.routes import handler_of
 from supervisord_py.api.schemas import (
     Body,
     Execute,
-    ExecutionsQuery,
-    LogsQuery,
     NewTool,
-    Query,
-    RunQuery,
     StartKernel,
     moment_of,
     read_body,
@@ -77,35 +74,43 @@ def test_json_is_never_in_the_way_of_what_it_tells(document: Any, written: bytes
     assert json_bytes(document) == written
 
 
-def test_queries_are_read_by_their_shape() -> None:
-    given = MultiDict([("follow", "1"), ("lines", "10"), ("stream", "stdout")])
-    assert read_query(LogsQuery, given) == LogsQuery(follow=True, lines=10, stream="stdout")
-    given = MultiDict([("status", "queued"), ("status", "failed")])
-    assert [each.value for each in read_query(ExecutionsQuery, given).status] == ["queued", "failed"]
-    assert read_query(RunQuery, MultiDict(keep_alive="-1", timeout="1.5")) == RunQuery(keep_alive=-1, timeout=1.5)
+LOGS, RUNS, RUN, WAIT = "logs.unit_logs", "pipes.list_executions", "tools.run", "status.wait"
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "values", "said"),
+    ("handler", "given", "read"),
     [
-        (LogsQuery, "follow", ["perhaps"], "true or false"),
-        (RunQuery, "timeout", ["nan"], "a number"),
-        (RunQuery, "timeout", ["inf"], "a number <= 604800"),
-        (RunQuery, "keep_alive", ["-2"], "a number >= -1"),
-        (LogsQuery, "lines", ["9" * 5000], "out of range"),
-        (LogsQuery, "lines", ["²"], "a whole number"),
-        (LogsQuery, "stream", ["stdin"], "one of stdout, stderr"),
-        (ExecutionsQuery, "status", ["lost"], "one of queued, running"),
-        (LogsQuery, "folow", ["1"], "did you mean 'follow'?"),
-        (Query, "zzzz", ["1"], "unknown"),
-        (LogsQuery, "follow", ["1", "0"], "not an array"),
+        (LOGS, "follow=1 lines=10 stream=stdout", {"follow": True, "lines": 10, "stream": "stdout"}),
+        (RUNS, "status=queued status=failed", {"status": ("queued", "failed")}),
+        (RUN, "keep_alive=-1 timeout=1.5", {"keep_alive": -1.0, "timeout": 1.5}),
+        (WAIT, "for=done", {"for_": "done"}),
     ],
 )
-def test_an_impossible_parameter_is_refused_by_its_name(
-    kind: type[Query], name: str, values: list[str], said: str
-) -> None:
+def test_queries_are_read_by_the_parameters_of_their_handler(handler: str, given: str, read: dict[str, Any]) -> None:
+    pairs = MultiDict([(name, value) for name, _, value in (each.partition("=") for each in given.split())])
+    found = read_query(handler_of(handler).query, pairs)
+    assert {name: found[name] for name in read} == read
+
+
+@pytest.mark.parametrize(
+    ("handler", "name", "values", "said"),
+    [
+        (LOGS, "follow", ["perhaps"], "true or false"),
+        (RUN, "timeout", ["nan"], "a number"),
+        (RUN, "timeout", ["inf"], "a number <= 604800"),
+        (RUN, "keep_alive", ["-2"], "a number >= -1"),
+        (LOGS, "lines", ["9" * 5000], "out of range"),
+        (LOGS, "lines", ["²"], "a whole number"),
+        (LOGS, "stream", ["stdin"], "one of stdout, stderr"),
+        (RUNS, "status", ["lost"], "one of queued, running"),
+        (LOGS, "folow", ["1"], "did you mean 'follow'?"),
+        ("tools.show_tool", "zzzz", ["1"], "unknown"),
+        (LOGS, "follow", ["1", "0"], "not an array"),
+    ],
+)
+def test_an_impossible_parameter_is_refused_by_its_name(handler: str, name: str, values: list[str], said: str) -> None:
     with pytest.raises(BadRequestError) as caught:
-        read_query(kind, MultiDict([(name, value) for value in values]))
+        read_query(handler_of(handler).query, MultiDict([(name, value) for value in values]))
     assert caught.value.extra["parameter"] == name
     assert said in f"{caught.value.detail} {caught.value.hint}"
 

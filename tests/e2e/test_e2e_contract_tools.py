@@ -36,9 +36,6 @@ STREAMER = SHOW.replace(
                 self.wfile.flush()
         elif self.path == "/run":""",
 )
-PICTURE = SHOW.replace('"application/json"', '"image/png" if isinstance(value, bytes) else "application/json"').replace(
-    "return {'pid'", "return b'\\x89PNG picture'\n    return {'pid'"
-)
 FASTAPI = """
 import argparse, json
 import numpy, uvicorn
@@ -103,6 +100,21 @@ def test_three_ways_to_listen(home: House, child: str, listen: str) -> None:
         said = answer.json()
         assert said["listen"]["LISTEN_FDS"] == "1"
         assert said["listen"]["LISTEN_PID"] == str(said["pid"])
+
+
+def test_a_stream_comes_as_it_is_asked_for_whatever_the_tool_speaks(home: House) -> None:
+    home.tool("streamer", STREAMER)
+    items = [json.dumps({"item": n}) for n in range(3)]
+    kinds = {
+        "text/event-stream": [f"data: {each}\n\n" for each in items],
+        "application/x-ndjson": [f"{each}\n" for each in items],
+    }
+    for speaks_sse in (True, False):
+        for kind, wanted in kinds.items():
+            headers = {"Accept": kind}
+            answer = home.request("POST", "/api/tools/streamer/stream", {"sse": speaks_sse}, headers=headers)
+            assert (answer.headers["content-type"], answer.body.decode()) == (kind, "".join(wanted))
+    assert home.pxctl("run", "streamer", "--stream", "sse:=true").stdout.splitlines() == items
 
 
 def test_another_language_by_command(home: House, require_node: None) -> None:

@@ -123,13 +123,13 @@ def test_every_option_of_the_daemon_is_documented() -> None:
 def test_every_route_is_documented_with_its_parameters() -> None:
     from msgspec.structs import fields
 
-    from supervisord_py.api.routes import ROUTES
+    from supervisord_py.api.routes import ROUTES, handler_of
 
     text = plain_text("man7/pxd-api.7")
     for route in ROUTES:
         line = re.search(rf"^{route.method} {re.escape(route.path)}(\?.*)?$", text, re.MULTILINE)
         assert line, f"{route.method} {route.path} is not in pxd-api.7"
-        for parameter in fields(route.query):
+        for parameter in fields(handler_of(route.handler).query):
             assert f"{parameter.encode_name}=" in line[0], f"{route.path}: {parameter.encode_name}"
 
 

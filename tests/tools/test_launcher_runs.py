@@ -35,8 +35,8 @@ async def test_too_long_a_run_is_cancelled_then_stopped_and_others_are_collatera
     house: ToolHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over: list[ToolRun] = []
-    exceed = ToolRun.exceed_runtime
-    monkeypatch.setattr(ToolRun, "exceed_runtime", lambda run: over.append(run) or None)
+    exceed = ToolRun._exceed_runtime
+    monkeypatch.setattr(ToolRun, "_exceed_runtime", lambda run: over.append(run) or None)
     house.add("shapes", max_runtime_seconds=1, env={"FAULT": "no_cancel"})
     pid = (await house.ask("shapes"))["pid"]
     late = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))

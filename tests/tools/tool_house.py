@@ -20,7 +20,7 @@ from supervisord_py.process.instance import read_note
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.driver import ToolsConfig
-from supervisord_py.tools.proxy import RunRequest, start_run
+from supervisord_py.tools.proxy import ToolRun
 from supervisord_py.tools.service import Tools
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ class ToolHouse:
     async def answer(self, name: str, value: Any = None, **options: Any) -> tuple[Any, Any]:
         """Run a tool; return what is known of the run, and its answer: parsed JSON, or bytes."""
         value = {} if value is None else value
-        request = RunRequest(json.dumps(value).encode(), value, **options)
-        async with start_run(self.launcher, self.launcher.catalog.get(name), request) as run:
+        run = ToolRun(self.launcher, self.launcher.catalog.get(name), json.dumps(value).encode(), value, **options)
+        async with run.going():
             if run.body is not None:
                 return run, json.loads(run.body)
             return run, b"".join([chunk async for chunk in run.chunks])

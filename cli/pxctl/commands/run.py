@@ -10,7 +10,7 @@ import binascii
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,14 @@ from pxctl.client import Client, bare_name, query, route
 from pxctl.coerce import CannotRead, build_input, read_argument, read_json
 from pxctl.completion import assignments, tool_names
 from pxctl.failures import PROBLEM_PREFIX, Failure, raise_problem, usage
-from pxctl.follow import SLACK_SECONDS
+from pxctl.follow import NDJSON, SLACK_SECONDS
 from pxctl.http1 import Exchange, split_lines
 from pxctl.invocation import Invocation
 
 _HELD_BYTES = 8 * 1024 * 1024
 """A JSON answer up to this size is printed only once it is complete; a longer one goes out as it comes."""
 _COLD = {"cold", "starting", "failed"}
-_SSE = "text/event-stream"
-_JSON_LINES = {"application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-lines"}
-_STREAMS = f"{_SSE}, application/x-ndjson;q=0.9, */*;q=0.1"
+_JSON_LINES = {NDJSON, "application/ndjson", "application/jsonl"}
 _OTHER_KINDS = {"pipe": "pxctl pipe run {}", "kernel": "pxctl exec --kernel {}"}
 
 
@@ -77,7 +75,7 @@ def run_tool(
         detail, hint = f"cannot write {file}: no such folder, or no access", f"ls -ld {file.parent}"
         raise Failure(detail, kind="os_error", hint=hint)
     client = waking_client(invocation, no_autostart)
-    verb, accept = ("stream", _STREAMS) if stream else ("run", "*/*")
+    verb, accept = ("stream", NDJSON) if stream else ("run", "*/*")
     place = query(route("tool", name, verb), [("timeout", timeout), ("keep_alive", keep_alive)])
     fields = {"Content-Type": "application/json", "Accept": accept}
     limit = None if timeout is None else timeout + SLACK_SECONDS
@@ -165,40 +163,16 @@ def _pretty(raw: bytes) -> bytes:
 
 def _print_items(invocation: Invocation, exchange: Exchange, spinner: output.Spinner) -> None:
     """Print the items of a stream, one a line, each as it comes. An item that is a problem ends the run with it."""
-    content_type = exchange.head.content_type
-    if content_type == _SSE:
-        items = split_events(exchange.chunks())
-    elif content_type in _JSON_LINES:
-        items = (("", line) for line in split_lines(exchange.chunks()) if line.strip())
-    else:
+    if exchange.head.content_type not in _JSON_LINES:
         _print_answer(invocation, exchange, spinner)
         return
-    for name, payload in items:
-        if name in {"error", "problem"} or PROBLEM_PREFIX.encode() in payload[:200]:
-            # Whatever else such an item holds is the tool's own business.
+    for line in filter(bytes.strip, split_lines(exchange.chunks())):
+        if PROBLEM_PREFIX.encode() in line[:200]:
             with contextlib.suppress(ValueError):
-                members = json.loads(payload)
+                members = json.loads(line)
                 raise_problem(members if isinstance(members, dict) else {})
         spinner.stop()
-        output.write(payload + b"\n")
-
-
-def split_events(chunks: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and payload of the events of a `text/event-stream`; events without payload are dropped."""
-    name, payload = "message", list[bytes]()
-    for line in split_lines(chunks):
-        field, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if not line:
-            if payload:
-                yield name, b"\n".join(payload)
-            name, payload = "message", []
-        elif field == b"data":
-            payload.append(value)
-        elif field == b"event":
-            name = value.decode("utf-8", "replace")
-    if payload:
-        yield name, b"\n".join(payload)
+        output.write(line + b"\n")
 
 
 # -- saved ------------------------------------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
 def sync_tool(invocation: Invocation, tool: str) -> None:
     """Build a tool's virtual environment.
 
-    It becomes .venv of its folder, out of requirements.txt, pyproject.toml or the metadata in main.py.
+    It becomes .venv of its folder, out of requirements.txt or pyproject.toml.
     Progress goes to stderr; with --json every step is a line of NDJSON. Ctrl-C ends the build and clears it away.
 
     Effect: modifying: builds or renews the tool's .venv
