@@ -6,15 +6,14 @@ import contextlib
 import http.client
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench_stage import (
     DEADLINE,
@@ -22,17 +21,15 @@ from bench_stage import (
     Daemon,
     Row,
     ask,
+    compared,
     daemon,
+    free_port,
     interleaved,
-    milliseconds,
     print_table,
-    ratio,
     timed,
+    together,
     write_tool,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 POLL_SECONDS = 0.1
 TEN = 10
@@ -72,9 +69,7 @@ def made(place: Path) -> dict[str, Path]:
 
 def started(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     """Start a tool the usual way: pick a port, start the program."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     usual = [sys.executable, "main.py", "--port", "{port}"]
     command = json.loads((folder / "tool.json").read_text()).get("command", usual)
     return subprocess.Popen([part.replace("{port}", str(port)) for part in command], cwd=folder), port
@@ -109,15 +104,6 @@ def by_polling(*folders: Path) -> Callable[[], float]:
                 process.wait()
 
     return once
-
-
-def together(acts: list[Callable[[], object]]) -> None:
-    """Do all at once, each in a thread."""
-    threads = [threading.Thread(target=act) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def through(held: Daemon, method: str, *folders: Path) -> Callable[[], float]:
@@ -176,8 +162,7 @@ def measure(rounds: int = 15) -> list[Row]:
                     acts["zygote"]()
                 found = interleaved(acts, rounds if len(group) == 1 else rounds // 3)
                 theirs = found.pop("polling")
-                for method, ours in found.items():
-                    rows.append(Row(f"{name}, {method}", milliseconds(ours), milliseconds(theirs), ratio(ours, theirs)))
+                rows += [compared(f"{name}, {method}", ours, theirs) for method, ours in found.items()]
                 if name != "text-stats":
                     mine, theirs = (share(each, group) for each in both.values())
                     figures = f"{mine:.0f} MiB", f"{theirs:.0f} MiB spawned"

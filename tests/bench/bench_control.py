@@ -36,29 +36,6 @@ def libraries() -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-class Replaced:
-    """Kills the control plane, waits for the answer of the next one, and notes both figures."""
-
-    def __init__(self, held: Daemon) -> None:
-        self.held = held
-        self.back: list[float] = []
-
-    def __call__(self) -> float:
-        """Return the processor seconds that the new control plane used up to its first answer."""
-        _, old = self.held.pids()
-        os.kill(old, signal.SIGKILL)
-        self.back.append(timed(lambda: until(self._serves, "the next control plane answers")))
-        new = self.held.pids()[1]
-        fields = Path(f"/proc/{new}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def _serves(self) -> bool:
-        try:
-            return bool(self.held.ask("GET", "/api/health")["ok"])
-        except (OSError, RuntimeError):
-            return False
-
-
 def measure() -> list[Row]:
     """Return the rows."""
     ours = subprocess.run([sys.executable, "-P", "-c", MODULES], check=True, capture_output=True, text=True).stdout
@@ -66,23 +43,27 @@ def measure() -> list[Row]:
     plain: list[float] = []
     back: list[float] = []
     for _ in range(DAEMONS):
+        came: list[float] = []
         with daemon([]) as held:
             time.sleep(2)
             idle = resident_mib(held.pids()[1])
-            replaced = Replaced(held)
+
+            def replaced(held: Daemon = held, came: list[float] = came) -> float:
+                """Kill the control plane; return the processor seconds of the next one up to its first answer."""
+                os.kill(held.pids()[1], signal.SIGKILL)
+                came.append(timed(lambda: until(held.answers, "the next control plane answers")))
+                fields = Path(f"/proc/{held.pids()[1]}/stat").read_text().rpartition(")")[2].split()
+                return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
             figures = interleaved({"control": replaced, "libraries": libraries}, ROUNDS)
         control += figures["control"]
         plain += figures["libraries"]
-        back += replaced.back[1:]
+        back += came[1:]
+    cpu, other = f"{statistics.median(control):.2f} s", f"{statistics.median(plain):.2f} s for '{LIBRARIES}'"
     return [
         Row("own modules imported", ours.strip()),
         Row("resident, idle", f"{idle:.1f} MiB"),
-        Row(
-            "CPU up to the first answer",
-            f"{statistics.median(control):.2f} s",
-            f"{statistics.median(plain):.2f} s for '{LIBRARIES}'",
-            ratio(control, plain),
-        ),
+        Row("CPU up to the first answer", cpu, other, ratio(control, plain)),
         Row("kill -9 to the next answer", f"{statistics.median(back):.2f} s"),
     ]
 

@@ -1,7 +1,7 @@
-"""What it costs to hold idle children, for keeper and control plane, and for Supervisor.
+"""What it costs to hold 200 and 1,000 processes that sleep, for keeper and control plane, and for Supervisor.
 
-200 tools, then 200 and 1,000 processes that sleep: ours are executions, each in the ledger; and how long it takes from
-the death of one of them until its event is there: ours on a followed stream, Supervisor's through an event listener.
+Ours are executions, each in the ledger; and how long it takes from the death of one of them until its event is there:
+ours on a followed stream, Supervisor's through an event listener.
 """
 
 from __future__ import annotations
@@ -16,36 +16,19 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_peers import PEERS, install
 from bench_pipes import write
-from bench_stage import (
-    Daemon,
-    Row,
-    ask,
-    daemon,
-    interleaved,
-    milliseconds,
-    print_table,
-    ratio,
-    resident_mib,
-    until,
-    write_tool,
-)
+from bench_stage import Row, ask, compared, daemon, interleaved, print_table, resident_mib, until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-CHILDREN = 200
 SLEEPERS = (200, 1000)
 SLEEP = ("sleep", "100000")
 DEATHS = 60
 WATCH_SECONDS = 20.0
-STARTERS = 8
 SUPERVISORD = """[supervisord]
 nodaemon=true
 minfds=10000
@@ -72,19 +55,6 @@ with open(sys.argv[1], "w", buffering=1) as told:
         sys.stdout.write("RESULT 2\\nOK")
         sys.stdout.flush()
 '''
-SERVER = '''"""The smallest tool there is: it answers everything with {"ok": true}."""
-import socket, sys
-listener = socket.socket()
-listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-listener.bind(("127.0.0.1", int(sys.argv[2])))
-listener.listen()
-while True:
-    connection, _ = listener.accept()
-    with connection:
-        if connection.recv(65536):
-            connection.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\n'
-                               b'Content-Length: 12\\r\\nConnection: close\\r\\n\\r\\n{"ok": true}')
-'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +75,6 @@ def use_of(pid: int) -> Use:
     return Use(ticks / os.sysconf("SC_CLK_TCK"), switches)
 
 
-def start_all(held: Daemon, names: list[str]) -> float:
-    """Start all tools, some at a time; return the seconds."""
-    left = list(names)
-
-    def starter() -> None:
-        while left:
-            held.ask("POST", f"/api/tools/{left.pop()}/start")
-
-    threads = [threading.Thread(target=starter) for _ in range(STARTERS)]
-    begin = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return time.perf_counter() - begin
-
-
 def watch(pid: int) -> str:
     """Return what the process used while nothing happened."""
     before = use_of(pid)
@@ -133,14 +86,14 @@ def watch(pid: int) -> str:
 
 
 @contextmanager
-def supervised(place: Path, command: str, children: int) -> Iterator[tuple[int, Path]]:
-    """Run Supervisor with so many of one command; give its pid, and the FIFO of its listener."""
+def supervised(place: Path, children: int) -> Iterator[tuple[int, Path]]:
+    """Run Supervisor with so many sleepers; give its pid, and the FIFO of its listener."""
     install()
     (place / "listener.py").write_text(LISTENER)
     os.mkfifo(place / "told")
     held_open = os.open(place / "told", os.O_RDWR)
     (place / "supervisord.conf").write_text(
-        SUPERVISORD.format(children=children, python=sys.executable, command=command, place=place)
+        SUPERVISORD.format(children=children, python=sys.executable, command=" ".join(SLEEP), place=place)
     )
     with (place / "supervisord.log").open("wb") as log:
         words = [PEERS / "bin" / "supervisord", "-c", place / "supervisord.conf"]
@@ -157,43 +110,6 @@ def supervised(place: Path, command: str, children: int) -> Iterator[tuple[int, 
 def children_of(pid: int) -> list[int]:
     """Return the pids of a process's children."""
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def measure() -> list[Row]:
-    """Return rows for both processes, before and with the children."""
-    with tempfile.TemporaryDirectory() as folder:
-        tools = [write_tool(Path(folder) / f"idle-{number:03}", SERVER) for number in range(CHILDREN)]
-        settings = {"PX_TOOLS__WARM_KEEP_MAX": "1000", "PX_TOOLS__WARM_KEEP_SECONDS": "100000"}
-        with (
-            daemon(tools, **settings) as held,
-            supervised(Path(folder), f"{sys.executable} {tools[0] / 'main.py'} --port %(process_num)d", CHILDREN) as (
-                supervisor,
-                _,
-            ),
-        ):
-            keeper, control = held.pids()
-            empty = (resident_mib(keeper), resident_mib(control))
-            taken = start_all(held, [tool.name for tool in tools])
-            time.sleep(2)  # let what follows the starts (schema checks) end
-            rows = [
-                Row(
-                    f"{CHILDREN} starts, {STARTERS} at a time",
-                    f"{taken:.1f} s",
-                    f"{1000 * taken / CHILDREN:.1f} ms each",
-                )
-            ]
-            for name, pid, before in (("keeper", keeper, empty[0]), ("control plane", control, empty[1])):
-                rows.append(
-                    Row(f"{name}, resident", f"{resident_mib(pid):.1f} MiB", f"{before:.1f} MiB without children")
-                )
-                rows.append(Row(f"{name}, idle", watch(pid)))
-            ours, theirs = resident_mib(keeper) + resident_mib(control), resident_mib(supervisor)
-            figures = f"{ours:.1f} MiB", f"Supervisor {theirs:.1f} MiB", f"{ours / theirs:.2f}x"
-            rows += [Row("both, resident", *figures), Row("Supervisor, idle", watch(supervisor))]
-    return rows
-
-
-# -- sleepers ----------------------------------------------------------------------------------------------------------
 
 
 def heard(lines: Iterable[bytes]) -> queue.Queue[tuple[bytes, float]]:
@@ -220,7 +136,7 @@ def sleepers(count: int) -> list[Row]:
         for number in range(count):
             write(held, f"sleeper-{number}", *SLEEP)
         keeper, control = held.pids()
-        empty = resident_mib(keeper) + resident_mib(control)
+        empty = resident_mib(keeper, control)
         with contextlib.closing(held.connect()) as connection:
             until(lambda: len(ask(connection, "GET", "/api/pipes")["pipes"]) == count, "all pipes are known")
             for number in range(count):
@@ -229,11 +145,11 @@ def sleepers(count: int) -> list[Row]:
         events = held.connect()
         events.request("GET", "/api/events?follow=1", headers={"Accept": "application/x-ndjson"})
         ours = heard(events.getresponse())
-        with supervised(Path(folder), " ".join(SLEEP), count) as (supervisor, fifo):
+        with supervised(Path(folder), count) as (supervisor, fifo):
             theirs = heard(fifo.open("rb"))
             rows = [Row(f"keeper with {count}", watch(keeper)), Row(f"control plane with {count}", watch(control))]
             rows.append(Row(f"Supervisor with {count}", watch(supervisor)))
-            mine, other = resident_mib(keeper) + resident_mib(control), resident_mib(supervisor)
+            mine, other = resident_mib(keeper, control), resident_mib(supervisor)
             figures = f"{mine:.1f} MiB (empty {empty:.1f})", f"{other:.1f} MiB", f"{mine / other:.2f}x"
             rows.append(Row(f"resident with {count}", *figures))
             left = {side: victims(pid) for side, pid in (("ours", keeper), ("theirs", supervisor))}
@@ -246,8 +162,7 @@ def sleepers(count: int) -> list[Row]:
                 return until_told(pid, str(pid).encode(), theirs)
 
             found = interleaved({"ours": of_ours, "theirs": of_theirs}, DEATHS)
-    one, two = found["ours"], found["theirs"]
-    return [*rows, Row(f"kill -9 to its event with {count}", milliseconds(one), milliseconds(two), ratio(one, two))]
+    return [*rows, compared(f"kill -9 to its event with {count}", found["ours"], found["theirs"])]
 
 
 def victims(pid: int) -> list[int]:
@@ -257,7 +172,6 @@ def victims(pid: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    print_table(f"{CHILDREN} idle tools", measure())
     print_table(
         "processes that sleep: ours, Supervisor's, times as much", [row for n in SLEEPERS for row in sleepers(n)]
     )

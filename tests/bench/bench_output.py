@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import os
 import socket
 import statistics
@@ -17,35 +16,17 @@ import tempfile
 import threading
 from pathlib import Path
 
-from bench_stage import DEADLINE, Row, ask, daemon, interleaved, print_table, resident_mib, until
+from bench_stage import DEADLINE, Row, ask, daemon, free_port, interleaved, print_table, resident_mib, until, write_tool
+
+from e2e.house import server
 
 MIB = 128
-LINE = 100
-MANIFEST = {"name": "writer", "version": "1", "input": {"type": "object"}, "max_runtime_seconds": 120}
-WRITER = '''"""Writes as many MiB of lines to its stdout as it is asked to, and answers how long that took."""
-import json, os, sys, time
-from http.server import BaseHTTPRequestHandler, HTTPServer
-BLOCK = (b"x" * 99 + b"\\n") * 656
-class Requests(BaseHTTPRequestHandler):
-    def reply(self, body):
-        content = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-    def do_GET(self):
-        self.reply({"ok": True})
-    def do_POST(self):
-        left = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["mib"] << 20
-        begin = time.perf_counter()
-        while left > 0:
-            left -= os.write(1, BLOCK)
-        self.reply({"seconds": time.perf_counter() - begin})
-    def log_message(self, *args):
-        pass
-HTTPServer(("127.0.0.1", int(sys.argv[2])), Requests).serve_forever()
-'''
+WRITER = server("""
+    block, left, begin = (b"x" * 99 + b"\\n") * 656, body["mib"] << 20, time.perf_counter()
+    while left > 0:
+        left -= os.write(1, block)
+    return {"seconds": time.perf_counter() - begin}
+""")
 
 
 def copy(source: int, target: int) -> None:
@@ -56,14 +37,9 @@ def copy(source: int, target: int) -> None:
 
 def measure(rounds: int = 5) -> list[Row]:
     """Return the speeds of both, and what the keeper's memory became."""
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        tool = Path(folder) / "writer"
-        tool.mkdir()
-        (tool / "main.py").write_text(WRITER)
-        (tool / "tool.json").write_text(json.dumps(MANIFEST))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+        tool = write_tool(Path(folder) / "writer", WRITER)
         plain = subprocess.Popen([sys.executable, tool / "main.py", "--port", str(port)], stdout=subprocess.PIPE)
         assert plain.stdout is not None
         with daemon([tool]) as held, (Path(folder) / "out").open("wb") as out:

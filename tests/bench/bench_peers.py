@@ -1,22 +1,24 @@
 """Other supervisors doing the same: asked how things are, and a program that dies until it answers again.
 
+What asking costs is compared as well with the least that a program with click, and an interpreter, can be.
+
 Supervisor and Circus are installed into `.bench`, an environment of the benchmarks' own.
 """
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_cold_start import APP
 from bench_stage import (
@@ -24,18 +26,15 @@ from bench_stage import (
     ROOT,
     Daemon,
     Row,
+    compared,
     daemon,
+    free_port,
     interleaved,
-    milliseconds,
     print_table,
-    ratio,
     timed,
     until,
     write_tool,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PEERS = ROOT / ".bench"
 SUPERVISORD = """[supervisord]
@@ -63,13 +62,6 @@ def install() -> None:
     if not (PEERS / "bin" / "supervisord").exists() or not (PEERS / "bin" / "circusd").exists():
         subprocess.run([sys.executable, "-m", "venv", PEERS], check=True)
         subprocess.run([PEERS / "bin" / "pip", "install", "--quiet", "supervisor", "circus"], check=True)
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:
@@ -107,11 +99,15 @@ def peer(place: Path, program: str, config: str) -> Iterator[int]:
 
 def statuses(held: Daemon, place: Path, rounds: int) -> list[Row]:
     """Compare the commands that tell how things are, as whole processes."""
+    # As pip leaves an installed package: under PYTHONDONTWRITEBYTECODE each call would compile what was edited.
+    compileall.compile_dir(ROOT / "cli", quiet=1)
     env = os.environ | {"PX_HOME": str(held.home)}
     commands = {
         "pxctl": [BIN / "pxctl", "status"],
         "supervisorctl": [PEERS / "bin" / "supervisorctl", "-c", place / "supervisord.conf", "status"],
         "circusctl": [PEERS / "bin" / "circusctl", "--endpoint", f"ipc://{place}/endpoint", "status"],
+        "import click (target: 1.4x)": [sys.executable, "-c", "import click"],
+        "python -c ''": [sys.executable, "-c", ""],
     }
 
     def whole(command: list[object]) -> Callable[[], float]:
@@ -120,7 +116,7 @@ def statuses(held: Daemon, place: Path, rounds: int) -> list[Row]:
 
     found = interleaved({name: whole(command) for name, command in commands.items()}, rounds)
     ours = found.pop("pxctl")
-    return [Row(f"status, {name}", milliseconds(ours), milliseconds(it), ratio(ours, it)) for name, it in found.items()]
+    return [compared(f"status, {name}", ours, theirs) for name, theirs in found.items()]
 
 
 def deaths(held: Daemon, port: int, rounds: int) -> list[Row]:
@@ -144,15 +140,7 @@ def deaths(held: Daemon, port: int, rounds: int) -> list[Row]:
         return timed(lambda: until(lambda: is_back(held), "the tool answers again"))
 
     found = interleaved({"ours": ours, "theirs": restarted}, rounds)
-    mine, theirs = found["ours"], found["theirs"]
-    return [
-        Row(
-            "kill -9 of a FastAPI program to its next answer",
-            milliseconds(mine),
-            milliseconds(theirs),
-            ratio(mine, theirs),
-        )
-    ]
+    return [compared("kill -9 of a FastAPI program to its next answer", found["ours"], found["theirs"])]
 
 
 def is_back(held: Daemon) -> bool:

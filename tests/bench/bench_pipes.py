@@ -16,16 +16,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_stage import Daemon, Row, ask, daemon, interleaved, milliseconds, print_table, ratio, timed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RUNS = 80
 SLOTS = 4

@@ -13,21 +13,21 @@ import os
 import shutil
 import socket
 import statistics
-import subprocess
 import sys
-import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests"))  # a benchmark is run by itself
+from e2e.house import BIN, House, UnixConnection, house, until  # noqa: E402
+
+__all__ = ["BIN", "UnixConnection", "until"]
 EXAMPLES = ROOT / "supervisord_py" / "examples" / "tools"
-BIN = Path(sys.executable).parent
 DEADLINE = 120.0
 
 
@@ -41,20 +41,6 @@ class Row:
     ratio: str = ""
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("px", timeout=DEADLINE)
-        self._path = str(path)
-
-    def connect(self) -> None:
-        """Connect to the path instead of a host."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(DEADLINE)
-        self.sock.connect(self._path)
-
-
 def ask(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> Any:
     """Send a request on a kept connection and return the JSON of its answer; anything but success raises."""
     content = None if body is None else json.dumps(body).encode()
@@ -66,37 +52,23 @@ def ask(connection: http.client.HTTPConnection, method: str, path: str, body: An
     return json.loads(answer) if answer else None
 
 
-@dataclass(frozen=True, slots=True)
-class Daemon:
+class Daemon(House):
     """A daemon of ours."""
 
-    home: Path
-    process: subprocess.Popen[bytes]
-
-    @property
-    def socket(self) -> Path:
-        return self.home / "run" / "pxd.sock"
-
     def connect(self) -> UnixConnection:
-        return UnixConnection(self.socket)
+        return UnixConnection(self.socket, DEADLINE)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         with contextlib.closing(self.connect()) as connection:
             return ask(connection, method, path, body)
-
-    def pids(self) -> tuple[int, int]:
-        """Return the pids of keeper and control plane."""
-        facts = self.ask("GET", "/api/daemon")
-        return facts["keeper"]["pid"], facts["control"]["pid"]
 
 
 def write_tool(folder: Path, program: str) -> Path:
     """Write a tool that takes and answers anything; return its folder."""
     folder.mkdir()
     (folder / "main.py").write_text(program)
-    (folder / "tool.json").write_text(
-        json.dumps({"name": folder.name, "version": "1", "description": "Answers.", "input": {"type": "object"}})
-    )
+    manifest = {"name": folder.name, "version": "1", "description": "Answers.", "input": {"type": "object"}}
+    (folder / "tool.json").write_text(json.dumps({**manifest, "max_runtime_seconds": 120}))
     (folder / "test-request.json").write_text("{}")
     return folder
 
@@ -104,45 +76,30 @@ def write_tool(folder: Path, program: str) -> Path:
 @contextmanager
 def daemon(tools: Sequence[Path], **settings: str) -> Iterator[Daemon]:
     """Start a daemon that knows copies of `tools`; stop it and remove everything afterwards."""
-    home = Path(tempfile.mkdtemp(prefix="pxb", dir="/tmp"))
-    try:
+    with house(settings) as made:
+        held = Daemon(made.home, made.settings)
         for tool in tools:
-            shutil.copytree(tool, home / "tools" / tool.name, ignore=shutil.ignore_patterns("__pycache__"))
-        env = {name: value for name, value in os.environ.items() if not name.startswith("PX_")}
-        env |= {"PX_HOME": str(home)} | settings
-        with (home / "pxd.err").open("wb") as err:
-            process = subprocess.Popen([BIN / "pxd"], env=env, stdin=subprocess.DEVNULL, stdout=err, stderr=err)
-        try:
-            held = Daemon(home, process)
-            until(lambda: answers(held), f"pxd answers; see {home}/pxd.err")
-            yield held
-        finally:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-            process.kill()
-            process.wait()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+            shutil.copytree(tool, held.home / "tools" / tool.name, ignore=shutil.ignore_patterns("__pycache__"))
+        held.start()
+        made.process = held.process
+        yield held
+        held.stop()
 
 
-def answers(held: Daemon) -> bool:
-    """Say whether the API serves."""
-    if held.process.poll() is not None:
-        raise RuntimeError((held.home / "pxd.err").read_text(errors="replace"))
-    try:
-        return bool(held.ask("GET", "/api/health")["ok"])
-    except (OSError, RuntimeError):
-        return False
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Poll every 10 ms until it is so."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"not within {DEADLINE} s: {what}")
-        time.sleep(0.01)
+def together(acts: Sequence[Callable[[], object]]) -> None:
+    """Do all at once, each in a thread."""
+    threads = [threading.Thread(target=act) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -174,10 +131,15 @@ def ratio(one: Sequence[float], other: Sequence[float]) -> str:
     return f"{statistics.median(one) / statistics.median(other):.2f}x"
 
 
-def resident_mib(pid: int) -> float:
-    """Return the resident memory of a process in MiB."""
-    fields = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in fields if line.startswith("VmRSS")).split()[1]) / 1024
+def compared(what: str, ours: Sequence[float], theirs: Sequence[float], whose: str = "") -> Row:
+    """Return the row of two sides' seconds."""
+    return Row(what, milliseconds(ours), f"{whose} {milliseconds(theirs)}".strip(), ratio(ours, theirs))
+
+
+def resident_mib(*pids: int) -> float:
+    """Return the resident memory of processes in MiB."""
+    fields = [Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0] for pid in pids]
+    return sum(map(int, fields)) / 1024
 
 
 def print_table(title: str, rows: Sequence[Row]) -> None:

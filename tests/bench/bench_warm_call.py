@@ -12,28 +12,23 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_stage import (
     DEADLINE,
     EXAMPLES,
-    Daemon,
     Row,
     UnixConnection,
     ask,
+    compared,
     daemon,
     interleaved,
-    milliseconds,
     print_table,
-    ratio,
+    together,
     until,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NAME = "compound-interest"
 BODY = json.loads((EXAMPLES / NAME / "test-request.json").read_text())
@@ -54,19 +49,9 @@ def calls(connect: Callable[[], http.client.HTTPConnection], path: str, count: i
 
 def crowd(connect: Callable[[], http.client.HTTPConnection], path: str) -> float:
     """Return the seconds per call when CLIENTS connections call at the same time."""
-    threads = [threading.Thread(target=calls, args=(connect, path, FEWER)) for _ in range(CLIENTS)]
     begin = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together([lambda: calls(connect, path, FEWER)] * CLIENTS)
     return (time.perf_counter() - begin) / (CLIENTS * (FEWER + 1))
-
-
-def port_of(held: Daemon) -> int:
-    """Warm the tool up and return its port."""
-    held.ask("POST", f"/api/tools/{NAME}/run", BODY)
-    return int(held.ask("GET", "/api/launcher/state")[NAME]["port"])
 
 
 @contextlib.contextmanager
@@ -77,7 +62,7 @@ def relayed(port: int) -> Iterator[Callable[[], http.client.HTTPConnection]]:
         process = subprocess.Popen([sys.executable, Path(__file__).with_name("relay.py"), path, str(port)])
         try:
             until(path.exists, "the relay")
-            yield lambda: UnixConnection(path)
+            yield lambda: UnixConnection(str(path))
         finally:
             process.kill()
             process.wait()
@@ -86,7 +71,8 @@ def relayed(port: int) -> Iterator[Callable[[], http.client.HTTPConnection]]:
 def measure(rounds: int = 20) -> list[Row]:
     """Return the rows for one client, and for many."""
     with daemon([EXAMPLES / NAME]) as held:
-        port = port_of(held)
+        held.ask("POST", f"/api/tools/{NAME}/run", BODY)
+        port = int(held.ask("GET", "/api/launcher/state")[NAME]["port"])
 
         def direct() -> http.client.HTTPConnection:
             return http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
@@ -106,22 +92,10 @@ def measure(rounds: int = 20) -> list[Row]:
         )
     added = 1000 * (statistics.median(one["daemon"]) - statistics.median(one["direct"]))
     return [
-        Row(
-            "one client", milliseconds(one["daemon"]), milliseconds(one["direct"]), ratio(one["daemon"], one["direct"])
-        ),
+        compared("one client", one["daemon"], one["direct"]),
         Row("added by the daemon", f"{added:.2f} ms"),
-        Row(
-            "one client, a bare aiohttp relay",
-            milliseconds(one["relay"]),
-            milliseconds(one["direct"]),
-            ratio(one["relay"], one["direct"]),
-        ),
-        Row(
-            f"per call, {CLIENTS} clients",
-            milliseconds(many["daemon"]),
-            milliseconds(many["direct"]),
-            ratio(many["daemon"], many["direct"]),
-        ),
+        compared("one client, a bare aiohttp relay", one["relay"], one["direct"]),
+        compared(f"per call, {CLIENTS} clients", many["daemon"], many["direct"]),
     ]
 
 

@@ -20,7 +20,6 @@ from typing import Any
 HERE = Path(__file__).parent
 ALL = (
     "bench_spawn",
-    "bench_client",
     "bench_peers",
     "bench_control",
     "bench_cold_start",
