@@ -4,12 +4,12 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Where pytest-xdist is installed, the tests run in three processes on two processors: some of their time is waiting for
-# other processes, and with more of them they only wait for each other. worksteal keeps a file in one process, so that
-# what its tests share is made once (tests/dealing.py). PYTEST_ARGS="-n 0" for one process.
+# other processes, and with more of them they only wait for each other. A file stays in one process, so that what its
+# tests share is made once; long ones come first (tests/conftest.py). PYTEST_ARGS="-n 0" for one process.
 # A part of them, after `make environment`:  .venv/bin/python -m pytest -m "not deep" tests/cli -k kernel
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 WORKERS := $(shell expr \( $(PROCESSORS) \* 3 + 1 \) / 2)
-PYTEST_ARGS ?= $(shell $(BIN)/python -c 'import xdist' 2>/dev/null && printf -- '-n %s --dist worksteal' $(WORKERS))
+PYTEST_ARGS ?= $(shell $(BIN)/python -c 'import xdist' 2>/dev/null && printf -- '-n %s --dist loadfile --no-loadscope-reorder' $(WORKERS))
 export VENV PYTHON
 
 # Tests of memory, which coverage's own tracer would falsify.

@@ -15,18 +15,18 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import warm_client
-from dealing import dealt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+from beside import end_all
+from rounds import DEEP
+from waiting import remove_group
 
 SESSION_MARK = "TEST_SESSION_OF_PX"
 """Not `PX_…`: the daemon reads those as settings."""
@@ -34,25 +34,25 @@ ELSEWHERE = ("only on macOS", "measured")
 """Beginnings of reasons for which a skip is right even in CI: the test is about another system, or coverage would
 falsify what it measures (the Makefile's target `unmeasured` runs those)."""
 LINGER_SECONDS = 60.0
-DEEP = os.environ.get("PX_TEST_DEEP") == "1"
-"""Set by `make deep`: many examples and seeds. `make test` plays each promise once."""
 # No test is timed: how long an example takes, or hypothesis to make one, tells of the machine only.
 settings.register_profile(
-    "quick",
+    "ours",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    max_examples=25,
-    stateful_step_count=40,
+    max_examples=200 if DEEP else 25,
+    stateful_step_count=60 if DEEP else 40,
 )
-settings.register_profile(
-    "deep",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    max_examples=200,
-    stateful_step_count=60,
-)
-settings.load_profile("deep" if DEEP else "quick")
+settings.load_profile("ours")
 STATE_DEPTH = 4
+LONG = (
+    "tests/e2e/",
+    "tests/kernels/",
+    "tests/jupyter/",
+    "tests/daemon/test_daemon_life.py",
+    "tests/tools/test_sync.py",
+    "tests/repo/",
+)
+"""Beginnings of the ids of files that take long."""
 # Assertions are rewritten once, not in every process of every run: a sixth of the time of `make test`.
 sys.dont_write_bytecode = False
 # structlog and jsonschema load these wherever they are installed: 1.2 s in every process, for what no test looks at.
@@ -87,12 +87,9 @@ class Session:
                 self.daemons.add(hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:8])
 
     def remove_groups(self) -> None:
-        """Remove the empty control groups of daemons that a test killed: only their own end would have done it."""
-        for root in _cgroup_roots():
-            for daemon in self.daemons:
-                for folder, _, _ in os.walk(root / f"pxd-{daemon}", topdown=False):
-                    with contextlib.suppress(OSError):
-                        os.rmdir(folder)
+        """Remove what daemons that a test killed have left of theirs."""
+        for daemon in self.daemons:
+            remove_group(daemon)
 
     def owns(self, environ: bytes) -> bool:
         """Say whether a process with this environment block was started by a test of this session."""
@@ -100,15 +97,6 @@ class Session:
         for daemon in self.daemons:
             marks += [f"PX_INSTANCE={daemon}.".encode(), f"PX_CONTROL={daemon}".encode()]
         return any(mark in environ for mark in marks)
-
-
-def _cgroup_roots() -> list[Path]:
-    """Return where cgroup2 is mounted: a daemon that root starts outside of a service has its group at the top."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return []
-    return [Path(line.split()[4]) for line in lines if " - cgroup2 " in line]
 
 
 def _mounts() -> frozenset[str]:
@@ -232,8 +220,8 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long files first, and give each process of pytest-xdist as many; within that, random order stays."""
-    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), lambda item: item.nodeid)
+    """Put long files first, so that at the end nobody plays a minute's file alone; random order stays within that."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.fixture(scope="session")
@@ -248,6 +236,13 @@ def require() -> Callable[[object, str], None]:
         pytest.skip(why)
 
     return check
+
+
+@pytest.fixture(autouse=True)
+def _nothing_beside() -> Iterator[None]:
+    """A test that fails leaves no process of its own behind."""
+    yield
+    end_all()
 
 
 @pytest.fixture

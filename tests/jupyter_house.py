@@ -11,25 +11,20 @@ import socket
 import subprocess
 import sys
 import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import pytest
+from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
 from e2e.house import House, alive, house, until
 from lean_module import lean_module
-from supervisord_py.kernels.wire import execute_content, make, pack, unpack
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-
-    from jupyter_client.asynchronous import AsyncKernelClient
-
-    from supervisord_py.kernels.wire import Message
+from supervisord_py.kernels.wire import Message, execute_content, make, pack, unpack
 
 ROOT = Path(__file__).parents[1]
 SPEC = ROOT / "supervisord_py" / "jupyter" / "kernelspec" / "kernel.json"

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 from aiohttp import web
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 INPUT_TOKENS, OUTPUT_TOKENS = 1000, 50
 ANSWER = "Hello from the mock provider."

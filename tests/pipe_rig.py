@@ -7,14 +7,17 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from process.real_keeper import RealKeeper
 from supervisord_py.ledger.events import EventJournal
+from supervisord_py.ledger.pipe_executions import Execution
 from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes import executions, output
@@ -23,25 +26,10 @@ from supervisord_py.pipes.config import PipesConfig
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
+from waiting import PATIENCE, eventually
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    import pytest
-
-    from supervisord_py.ledger.pipe_executions import Execution
-
-PATIENCE = 60.0
+__all__ = ["PATIENCE", "eventually"]
 FAKE_AGENT = Path(__file__).parent / "pipes" / "fake_agent.py"
-
-
-async def eventually(condition: Callable[[], Any], what: str = "the condition") -> Any:
-    """Return the first true value of `condition`; fail in the end."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
-        await asyncio.sleep(0.005)
-    return value
 
 
 def quick_watchers(monkeypatch: pytest.MonkeyPatch) -> list[Resumes]:

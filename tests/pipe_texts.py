@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from supervisord_py.config.documents import Problem
 from supervisord_py.pipes.definition import declare
-from supervisord_py.pipes.models import BrokenPipe, PipeDefinition
-
-if TYPE_CHECKING:
-    from supervisord_py.config.documents import Problem
-    from supervisord_py.pipes.models import Declared
+from supervisord_py.pipes.models import BrokenPipe, Declared, PipeDefinition
 
 
 def pipe_text(header: str = "", body: str = "Do it.") -> str:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from supervisord_py.pipes.adapters import load_adapters
+from supervisord_py.ledger.pipe_executions import Outcome
+from supervisord_py.pipes.adapters import AgentSpec, load_adapters
 from supervisord_py.pipes.outcome import Cause, ExitInfo, judge
-from supervisord_py.pipes.streams import parser_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from supervisord_py.ledger.pipe_executions import Outcome
-    from supervisord_py.pipes.adapters import AgentSpec
-    from supervisord_py.pipes.streams import Summary
+from supervisord_py.pipes.streams import Summary, parser_for
 
 RECORDED = Path(__file__).parent / "pipes" / "recorded"
 VERSION = "version"

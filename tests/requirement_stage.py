@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from pipe_rig import PATIENCE, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pipe_rig import PipeRig
-    from supervisord_py.ledger.pipe_executions import Execution
+from pipe_rig import PipeRig, eventually
+from supervisord_py.ledger.pipe_executions import Execution
+from waiting import PATIENCE
 
 in_one_room = pytest.mark.asyncio(loop_scope="module")
 """Of a test that shares its room with the others of its file: its pipes bear its id, and it ends what it started."""

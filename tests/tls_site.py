@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 _EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 HERE = "DNS:localhost,IP:127.0.0.1"

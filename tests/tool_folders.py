@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from supervisord_py.tools.manifest import load_tool
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from supervisord_py.tools.manifest import ToolSpec
+from supervisord_py.tools.manifest import ToolSpec, load_tool
 
 OLD = 1_700_000_000
 OPTIONS = [{"value": "a", "label": "A"}, {"value": "b", "label": "B"}]

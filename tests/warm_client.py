@@ -17,11 +17,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any
 
 CLI = Path(__file__).parents[1] / "cli"
 IN_EARNEST = os.environ.get("PX_TEST_DEEP") == "1"

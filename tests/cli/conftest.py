@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from beside import end_all
 from cli.bin_house import House
 from cli.fake_daemon import FakeDaemon, socket_in
 from cli.px import Px
@@ -15,13 +14,6 @@ from cli.px import Px
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture(autouse=True)
-def _nothing_beside() -> Iterator[None]:
-    """A test that fails leaves no client of its own behind."""
-    yield
-    end_all()
 
 
 @pytest.fixture

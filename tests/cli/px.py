@@ -19,9 +19,11 @@ from typing import Any, Self
 
 import warm_client
 from beside import beside
+from waiting import PATIENCE, until
 
 REPOSITORY = Path(__file__).parents[2]
-DEADLINE = 60.0
+__all__ = ["until"]
+DEADLINE = PATIENCE
 ARGV = [sys.executable, "-m", "pxctl"]
 
 
@@ -162,11 +164,3 @@ class Terminal:
 def without_spinner(text: str) -> str:
     """Return what stays on a screen: without what a spinner drew and erased."""
     return re.sub(r"(?:\r\x1b\[K[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏|/\\-] (?:kernel|pipe):[^\r\n]*)+\r\x1b\[K", "", text).replace("\r\n", "\n")
-
-
-def until(condition: Any, what: str) -> None:
-    """Wait for a condition, bounded."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        select.select([], [], [], 0.02)

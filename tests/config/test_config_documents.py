@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -20,10 +22,6 @@ from supervisord_py.config.documents import (
     parse_yaml,
     read_document,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class Listen(enum.StrEnum):

@@ -1,23 +1,18 @@
-"""What the keeper and the rooms are told, how ends are asked for, and the loopback port with its token."""
+"""What the keeper and the rooms are told, and how ends are asked for."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import stat
 import sys
 from pathlib import Path
-
-import pytest
 
 from supervisord_py.config.settings import DEFAULTS
 from supervisord_py.daemon import boot, rooms
 from supervisord_py.daemon.control_plane import Shutdown, ShutdownRequests
 from supervisord_py.daemon.paths import resolve_paths
 from supervisord_py.daemon.settings import Loaded
-from supervisord_py.daemon.sockets import read_or_make_token
-from supervisord_py.errors import ConfigError
 
 PATHS = resolve_paths({"PX_HOME": "/h"})
 MIB = 1024 * 1024
@@ -64,20 +59,3 @@ async def test_who_waits_for_an_end_hears_the_first_request_and_then_only_strong
     requests.make(Shutdown.KEEPER_LOST)
     assert await second is Shutdown.KEEPER_LOST
     assert await requests.stronger_than(Shutdown.REPLACE) is Shutdown.KEEPER_LOST
-
-
-def test_a_missing_token_is_made_once_and_is_private(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    before = os.umask(0)
-    try:
-        token = read_or_make_token(path)
-    finally:
-        os.umask(before)
-    assert len(token) >= 32
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert read_or_make_token(path) == token
-    assert read_or_make_token(tmp_path / "other") != token
-    path.chmod(0o640)
-    with pytest.raises(ConfigError, match=r"may be read by others \(mode 0640") as caught:
-        read_or_make_token(path)
-    assert "rm " in str(caught.value.hint)

@@ -7,12 +7,9 @@ import os
 import plistlib
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -124,17 +121,6 @@ def test_a_socket_path_over_the_limit_is_told_before_anything_starts(home: Path)
     assert f"has {len(str(home)) + 121} bytes; this platform takes at most 107" in done.stderr
     assert "hint: set PX_SOCKET to a shorter path" in done.stderr
     assert list(home.iterdir()) == []
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("which", ["run", "state"])
-def test_a_link_in_the_place_of_a_directory_is_refused(home: Path, which: str) -> None:
-    (home / "elsewhere").mkdir()
-    (home / which).symlink_to(home / "elsewhere")
-    done = pxd(home)
-    assert done.returncode == 6
-    assert f"pxd: {home}/{which} is a symbolic link" in done.stderr
-    assert list((home / "elsewhere").iterdir()) == []
 
 
 @pytest.mark.deep

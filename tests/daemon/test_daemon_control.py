@@ -8,13 +8,10 @@ import socket
 import struct
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from supervisord_py.daemon.paths import make_places, resolve_paths
 from supervisord_py.daemon.sockets import bind_socket
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_keeper_that_speaks_otherwise_is_not_swept_after(short_tmp: Path) -> None:

@@ -9,9 +9,10 @@ import os
 import socket
 import struct
 import warnings
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import pytest
 import structlog
@@ -25,9 +26,6 @@ from supervisord_py.daemon.logging import (
     presentable,
 )
 from supervisord_py.errors import ConflictError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)

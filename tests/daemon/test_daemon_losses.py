@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from e2e.house import alive, server, until
-
-if TYPE_CHECKING:
-    from e2e.house import House
+from e2e.house import House, alive, server, until
 
 ECHO = server("return {'pid': os.getpid()}")
 DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ECHO
@@ -35,6 +33,8 @@ def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(runn
         running.tool(name, ECHO)
         running.run(name)
     assert running.pxctl("stop", "ended").returncode == 0
+    running.tool("fails", "raise SystemExit('no')")
+    running.run("fails")
     pid = running.status("one")["pid"]
     keeper, control = running.pids()
     if both:
@@ -58,11 +58,10 @@ def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(runn
     assert "tool:one, tool:two" in doctor["interrupted"]["detail"]
     said = log.read_text()[before:]
     assert '"tool:one", "tool:two"' in said or "'tool:one', 'tool:two'" in said
-    assert [reason_of(running, name) for name in ("one", "two", "ended")] == [
-        ("cold", "interrupted"),
-        ("cold", "interrupted"),
-        ("cold", "stopped"),
-    ]
+    assert [reason_of(running, name) for name in ("one", "two", "ended", "fails")] == [
+        *[("cold", "interrupted")] * 2, ("cold", "stopped"), ("failed", "early_exit"),
+    ]  # fmt: skip
+    assert json.loads(running.pxctl("why", "one", "--json").stdout)["reason"] == "interrupted"
     running.run("one")
     assert reason_of(running, "one") == ("ready", None)
     os.kill(running.pids()[1], signal.SIGKILL)
@@ -77,15 +76,17 @@ def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(runn
     assert reason_of(running, "two") == ("cold", "interrupted"), "it was not started since"
 
 
-@pytest.mark.deep
-def test_what_a_second_signal_cut_short_was_a_shutdown(running: House) -> None:
-    running.tool("deaf", DEAF, stop_timeout_seconds=50)
+def test_a_second_signal_stops_at_once_and_that_was_a_shutdown(running: House) -> None:
+    running.tool("deaf", DEAF, stop_timeout_seconds=500)
     running.run("deaf")
+    pid = running.status("deaf")["pid"]
     assert running.process is not None
     running.process.send_signal(signal.SIGTERM)
     until(lambda: running.status("deaf")["state"] == "stopping", "the tool is asked to stop")
     running.process.send_signal(signal.SIGTERM)
     assert running.process.wait(60) == 0
+    assert "killing_everything" in running.said()
+    until(lambda: not alive(pid), "the tool is gone")
     running.process = None
     running.start()
     assert reason_of(running, "deaf") in {("cold", "shutdown"), ("cold", "interrupted")}

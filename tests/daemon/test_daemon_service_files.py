@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.daemon.service_files import LABEL, launchd_plist, systemd_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 UNITS = Path(__file__).parent.parent.parent / "units"
 COMMAND = ["/usr/bin/pxd", "--foreground"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,9 +23,6 @@ from supervisord_py.daemon.settings import (
     restart_needed,
 )
 from supervisord_py.daemon.settings_reader import read_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -130,24 +128,13 @@ def test_mistakes_of_environment_and_flags_name_variable_and_flag(load: Callable
 def test_problems_are_a_document_for_machines(load: Callable[..., Loaded], tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         load("[tools]\nwarm_keep_mxa = 3\n", PX_LOGS__SEGMENT_BYTES="x")
+    file, key, unknown = f"{tmp_path}/pxd.toml", "tools.warm_keep_mxa", "unknown setting tools.warm_keep_mxa"
+    nearest, variable, about = "tools.warm_keep_max", "env PX_LOGS__SEGMENT_BYTES", "logs.segment_bytes"
     assert json.loads(json.dumps(caught.value.problem()["problems"])) == [
-        {
-            "origin": f"{tmp_path}/pxd.toml:2",
-            "file": f"{tmp_path}/pxd.toml",
-            "line": 2,
-            "key": "tools.warm_keep_mxa",
-            "message": "unknown setting tools.warm_keep_mxa",
-            "nearest": "tools.warm_keep_max",
-        },
-        {
-            "origin": "env PX_LOGS__SEGMENT_BYTES",
-            "file": None,
-            "line": None,
-            "key": "logs.segment_bytes",
-            "message": "logs.segment_bytes: expected a valid integer, got 'x'",
-            "nearest": None,
-        },
-    ]
+        {"origin": f"{file}:2", "file": file, "line": 2, "key": key, "message": unknown, "nearest": nearest},
+        {"origin": variable, "file": None, "line": None, "key": about, "nearest": None,
+         "message": f"{about}: expected a valid integer, got 'x'"},
+    ]  # fmt: skip
 
 
 @given(st.sampled_from(KEYS), st.text(st.characters(exclude_characters="\0")))
@@ -207,16 +194,11 @@ def test_settings_that_are_gone_are_told_and_harm_nothing(load: Callable[..., Lo
     text = f"{kernels}[pipes]\nretry_growth = 'x'\n[ledger]\nkeep_days = 9\n"
     loaded = load(text, flags=("tools.listen_backlog=3",), PX_LOGS__SPILL_BYTES="1")
     assert loaded.settings == DEFAULTS
-    assert [
-        warning.split(" no longer exists and is ignored: ")[0].split("the setting ")[1] for warning in loaded.warnings
-    ] == [
-        "kernels.spares",
-        "kernels.ladder_nudge_seconds",
-        "pipes.retry_growth",
-        "ledger.keep_days",
-        "logs.spill_bytes",
-        "tools.listen_backlog",
-    ]
+    told = [warning.partition(" no longer exists and is ignored: ")[0].split()[-1] for warning in loaded.warnings]
+    assert told == [
+        "kernels.spares", "kernels.ladder_nudge_seconds", "pipes.retry_growth", "ledger.keep_days",
+        "logs.spill_bytes", "tools.listen_backlog",
+    ]  # fmt: skip
 
 
 def test_settings_in_force_are_recalled_with_their_secrets(load: Callable[..., Loaded], tmp_path: Path) -> None:

@@ -1,33 +1,18 @@
-"""The control socket: bound privately, never stolen, inherited correctly."""
+"""The control socket: never stolen, inherited correctly, with a token on loopback."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
-import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from supervisord_py.daemon.lock import AlreadyRunningError
 from supervisord_py.daemon.paths import PlaceError
-from supervisord_py.daemon.sockets import adopt_socket, bind_socket
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-@pytest.mark.parametrize("umask", [0o000, 0o077, 0o777], ids=oct)
-def test_the_socket_is_private_under_any_umask_and_leaves_it_alone(umask: int, short_tmp: Path) -> None:
-    before = os.umask(umask)
-    try:
-        with bind_socket(short_tmp / "s") as bound:
-            assert stat.S_IMODE((short_tmp / "s").stat().st_mode) == 0o600
-            assert bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        assert os.umask(umask) == umask
-    finally:
-        os.umask(before)
+from supervisord_py.daemon.sockets import adopt_socket, bind_socket, read_or_make_token
+from supervisord_py.errors import ConfigError
 
 
 def test_a_stale_socket_is_replaced(short_tmp: Path) -> None:
@@ -71,3 +56,12 @@ def test_what_is_no_listening_unix_stream_socket_is_refused() -> None:
         adopt_socket(file.fileno())
     with pytest.raises(PlaceError, match="is no socket"):
         adopt_socket(9999)
+
+
+def test_a_token_is_made_once_and_one_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    assert len(token := read_or_make_token(path)) >= 32
+    assert read_or_make_token(path) == token != read_or_make_token(tmp_path / "other")
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"may be read by others \(mode 0640"):
+        read_or_make_token(path)

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from beside import end_all
 from e2e.house import House, house
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-@pytest.fixture(autouse=True)
-def _nothing_beside() -> Iterator[None]:
-    """A test that fails leaves no client of its own behind."""
-    yield
-    end_all()
 
 
 @pytest.fixture

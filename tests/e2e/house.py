@@ -14,53 +14,17 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import warm_client
+from waiting import PATIENCE, alive, marked, remove_group, until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-T = TypeVar("T")
+__all__ = ["alive", "marked", "until"]
 BIN = Path(sys.executable).parent
-DEADLINE = 60.0
-
-
-def until(probe: Callable[[], T], what: str, seconds: float = DEADLINE) -> T:
-    """Return the first truthy value of `probe`; fail, naming `what`, when none came in time."""
-    end = time.monotonic() + seconds
-    while True:
-        value = probe()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds} s: {what}")
-        time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    """Say whether a process runs; a zombie does not."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in {"Z", "X"}
-    except OSError:
-        return False
-
-
-def marked(daemon_id: str) -> list[int]:
-    """Return the living processes that bear a mark of that daemon."""
-    wanted = (f"PX_INSTANCE={daemon_id}.".encode(), f"PX_CONTROL={daemon_id}".encode())
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as environ:
-            if any(item.startswith(wanted) for item in environ.read().split(b"\0")) and alive(int(entry)):
-                found.append(int(entry))
-    return found
+DEADLINE = PATIENCE
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -215,7 +179,7 @@ class House:
             self.process.kill()
             self.process.wait(10)
         until(self._kill_marked, f"nothing is left of {self.home}")
-        self.remove_group()
+        remove_group(self.daemon_id)
 
     def _kill_marked(self) -> bool:
         """Kill what is left; true once there is nothing. One that was forked meanwhile is only seen the next time."""
@@ -224,14 +188,6 @@ class House:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         return not left
-
-    def remove_group(self) -> None:
-        """Remove the empty control group of a daemon that was killed: only its own end would have done it."""
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-        for root in (Path(line.split()[4]) for line in lines if " - cgroup2 " in line):
-            for folder, _, _ in os.walk(root / f"pxd-{self.daemon_id}", topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(folder)
 
 
 SERVER = """

@@ -12,15 +12,13 @@ import select
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from e2e.house import BIN, DEADLINE, House, alive, house, server, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 TYPED = {
     "type": "object",

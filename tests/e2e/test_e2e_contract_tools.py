@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from e2e.house import House, alive, house, server, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CHILDREN = Path(__file__).parent.parent / "tools" / "children"
 SHOW = server("return {'pid': os.getpid(), 'env': dict(os.environ), 'exe': sys.executable, 'cwd': os.getcwd(), **body}")
@@ -261,31 +257,3 @@ def test_why_of_a_ready_tool_tells_of_the_life_it_has_now(home: House) -> None:
     why = json.loads(home.pxctl("why", "reborn", "--json").stdout)
     assert why["state"] == "ready"
     assert why["chain"][-1]["instance"] == home.status("reborn")["instance"]
-
-
-@pytest.mark.deep
-def test_the_start_after_a_stop_or_a_lost_keeper_tells_the_last_state_and_what_was_interrupted() -> None:
-    with house() as other:
-        other.tool("cut", SHOW)
-        other.tool("lives", SHOW)
-        other.tool("fails", "raise SystemExit('no')")
-        other.start()
-        other.run("lives")
-        other.run("fails")
-        assert other.stop() == 0
-        other.start()
-        assert (other.status("lives")["state"], other.status("lives")["reason"]) == ("cold", "shutdown")
-        assert (other.status("fails")["state"], other.status("fails")["reason"]) == ("failed", "early_exit")
-
-        other.run("cut")
-        os.kill(other.pids()[0], signal.SIGKILL)
-        assert other.process is not None
-        other.process.wait(60)
-        other.process = None
-        other.wait_gone()
-        other.start()
-        assert json.loads(other.pxctl("why", "cut", "--json").stdout)["reason"] == "interrupted"
-        assert other.status("cut")["reason"] == "interrupted"
-        assert [each["unit"] for each in other.get("/api/daemon")["interrupted"]] == ["tool:cut"]
-        doctor = {check["name"]: check for check in other.get("/api/doctor")["checks"]}
-        assert "tool:cut" in doctor["interrupted"]["detail"]

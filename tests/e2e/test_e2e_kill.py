@@ -13,16 +13,13 @@ import os
 import random
 import signal
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from beside import beside
 from e2e.house import BIN, House, alive, house, marked, server, until, written_pid
 from rounds import rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COUNTER = server("""
     global N

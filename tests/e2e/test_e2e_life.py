@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sqlite3
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from beside import beside
 from e2e.house import BIN, DEADLINE, House, alive, marked, server, until
 from rounds import mostly_deep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ECHO = server("return {'echo': body}")
 
@@ -33,20 +29,6 @@ def daemons_of(home: House) -> set[int]:
             if not is_client and f"PX_HOME={home.home}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 found.add(int(folder.name))
     return found
-
-
-def test_run_answers_through_the_daemon_and_stop_leaves_nothing(running: House) -> None:
-    running.tool("echo", ECHO)
-    done = running.pxctl("run", "echo", "a=1")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"echo": {"a": 1}} or json.loads(done.stdout) == {"echo": {"a": "1"}}
-    pid = running.status("echo")["pid"]
-    assert alive(pid)
-    assert running.pxctl("stop", "echo").returncode == 0
-    assert not alive(pid)
-    assert running.stop() == 0
-    assert marked(running.daemon_id) == []
-    assert not os.path.exists(running.socket)
 
 
 @pytest.mark.deep
@@ -68,7 +50,7 @@ def test_ten_parallel_starts_give_one_daemon(home: House) -> None:
         assert home.pxctl("daemon", "stop").returncode == 0
 
 
-def test_restart_replaces_the_brain_and_keeps_the_tools_and_all_replaces_everything(running: House) -> None:
+def test_restart_keeps_the_tools_with_all_it_replaces_everything_and_a_stop_leaves_nothing(running: House) -> None:
     running.tool("echo", ECHO)
     running.run("echo")
     tool = running.status("echo")["pid"]
@@ -87,22 +69,10 @@ def test_restart_replaces_the_brain_and_keeps_the_tools_and_all_replaces_everyth
     assert running.pids()[1] != control
     assert not alive(tool)
     assert running.status("echo")["state"] == "cold"
-
-
-@pytest.mark.deep
-def test_a_second_sigterm_stops_at_once(running: House) -> None:
-    running.tool(
-        "deaf", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ECHO, stop_timeout_seconds=500
-    )
-    assert running.run("deaf").status == 200
-    pid = running.status("deaf")["pid"]
-    assert running.process is not None
-    running.process.send_signal(signal.SIGTERM)
-    until(lambda: "stopping" in running.said(), "it stops: only now a second signal is a second one")
-    running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(DEADLINE) == 0
-    assert "killing_everything" in running.said()
-    until(lambda: not alive(pid), "the tool is gone")
+    assert running.run("echo", {"a": 1}).json() == {"echo": {"a": 1}}
+    assert running.stop() == 0
+    assert marked(running.daemon_id) == []
+    assert not os.path.exists(running.socket)
 
 
 def no_database(_: bytes) -> bytes:

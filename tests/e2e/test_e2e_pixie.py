@@ -6,15 +6,13 @@ import base64
 import concurrent.futures
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from e2e.house import House, house, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SOURCE = """
 import argparse, json, os, signal, threading, time

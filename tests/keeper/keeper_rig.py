@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -12,16 +13,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
 
 from rounds import mostly_deep
+from supervisord_py.keeper.protocol import FrameSocket
+from waiting import PATIENCE, alive, marked, until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
+__all__ = ["PATIENCE", "alive", "marked", "until"]
 RUNGS: dict[str, dict[str, Any]] = {
     "cgroup": {},
     "subreaper": {"cgroup": "off"},
@@ -32,9 +34,6 @@ one_linux_rung = pytest.mark.parametrize("linux_rung", mostly_deep(list(RUNGS)[:
 """Of tests about what is the same on every rung: one of them in every run."""
 PROBES = Path(__file__).parent / "probes"
 MAIN = Path(__file__).parents[2] / "supervisord_py" / "keeper" / "__main__.py"
-PATIENCE = 60.0
-"""Seconds; a bound, never a measure: the machine may be ten times slower than it should."""
-
 _MEASURED = any(name.startswith("COVERAGE_PROCESS") for name in os.environ)
 PYTHON = [sys.executable, "-I", "-S"]
 PLAIN_ARGV = [*PYTHON, str(MAIN)]
@@ -47,46 +46,10 @@ def probe(name: str, *words: object) -> list[str]:
     return [*PYTHON, str(PROBES / f"{name}.py"), *(str(word) for word in words)]
 
 
-def until(condition: Callable[[], Any], what: str = "the condition", patience: float = PATIENCE) -> Any:
-    """Return the first true value of `condition`, asked again and again; fail in the end."""
-    deadline = time.monotonic() + patience
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not come within {patience} s")
-        with contextlib.suppress(InterruptedError):
-            signal.sigtimedwait([], 0.01)
-
-
-def alive(pid: int) -> bool:
-    """Say whether a process exists and is no zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return text.rpartition(")")[2].split()[0] not in "ZX"
-
-
 def written(pid: int) -> int:
     """Return how many bytes a process has written so far (proc(5))."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
-
-
-def marked(daemon_id: str) -> list[int]:
-    """Return every live process that bears a mark of the daemon in its environment: what a leak looks like."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-            marks = (f"PX_INSTANCE={daemon_id}.".encode(), f"PX_CONTROL={daemon_id}".encode())
-            if any(word.startswith(marks) for word in words) and alive(int(entry)):
-                found.append(int(entry))
-    return found
 
 
 def deafen(zygote: int, key: str) -> list[int]:
@@ -120,49 +83,29 @@ class Link:
         self.events: list[dict[str, Any]] = []
         self.closed = False
         self.hello: dict[str, Any] = {}
-        self._buffer = b""
-        self._fds: list[int] = []
+        self._frames = FrameSocket(channel)
         self._next_id = 0
 
     def send(self, verb: str, fds: tuple[int, ...] = (), **members: Any) -> int:
         self._next_id += 1
-        message = {"id": self._next_id, "verb": verb, **members}
-        if fds:
-            message["fds"] = len(fds)
-        body = json.dumps(message).encode()
-        self.raw(len(body).to_bytes(4, "big") + body, fds)
+        self._frames.push({"id": self._next_id, "verb": verb, **members}, fds)
+        while not self._frames.flush():
+            select.select([], [self.channel], [])
         return self._next_id
-
-    def raw(self, frame: bytes, fds: tuple[int, ...] = ()) -> None:
-        if fds:
-            sent = socket.send_fds(self.channel, [frame], list(fds))
-            frame = frame[sent:]
-        self.channel.sendall(frame)
 
     def receive(self, seconds: float) -> bool:
         """Take in what comes within `seconds`; False when nothing did."""
-        self.channel.settimeout(max(seconds, 0.001))
-        try:
-            piece, fds, _, _ = socket.recv_fds(self.channel, 1 << 16, 16)
-        except (TimeoutError, BlockingIOError):
+        if not select.select([self.channel], [], [], max(seconds, 0.001))[0]:
             return False
-        except ConnectionResetError:
-            piece, fds = b"", []
-        self._fds += fds
-        if not piece:
+        if not self._frames.receive():
             self.closed = True
             return False
-        self._buffer += piece
-        while len(self._buffer) >= 4 and len(self._buffer) >= 4 + (size := int.from_bytes(self._buffer[:4], "big")):
-            assert size <= 1 << 22, "a frame over the limit"
-            message = json.loads(self._buffer[4 : 4 + size])
-            self._buffer = self._buffer[4 + size :]
-            count = message.get("fds", 0) if isinstance(message.get("fds"), int) else 0  # hello lists names under it
-            taken, self._fds = self._fds[:count], self._fds[count:]
+        while (frame := self._frames.next_frame()) is not None:
+            message, fds = frame
             if "event" in message:
                 self.events.append(message)
             else:
-                self.replies[message["id"]] = (message, taken)
+                self.replies[message["id"]] = (message, fds)
         return True
 
     def reply(self, number: int, patience: float = PATIENCE) -> dict[str, Any]:
@@ -213,9 +156,7 @@ class Link:
 
     def close(self) -> None:
         self.bridge.close()
-        self.channel.close()
-        for fd in self._fds:
-            os.close(fd)
+        self._frames.close()
 
 
 class Rig:

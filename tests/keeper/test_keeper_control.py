@@ -8,18 +8,14 @@ import signal
 import socket
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import PATIENCE, PYTHON, alive, one_rung, probe, until
+from keeper.keeper_rig import PATIENCE, PYTHON, Link, Rig, alive, one_rung, probe, until
 from supervisord_py.keeper.control import pause_after
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from keeper.keeper_rig import Link, Rig
 
 HANG = 0.5
 """Seconds after which the keeper gives a silent control plane up, where that is to happen."""
@@ -172,7 +168,7 @@ def test_a_keeper_that_was_stopped_itself_gives_nobody_up(rigs: Callable[..., Ri
 )
 def test_one_that_speaks_nonsense_is_replaced_and_never_sees_the_channel_close_alive(rig: Rig, nonsense: bytes) -> None:
     link = rig.up()
-    link.raw(nonsense)
+    link.channel.sendall(nonsense)
     again = rig.greet()
     assert not alive(link.pid)
     assert rig.said("control_protocol_broken")

@@ -8,8 +8,9 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from keeper.keeper_rig import (
     KEEPER_ARGV,
     PATIENCE,
     PYTHON,
+    Link,
     Rig,
     alive,
     family,
@@ -26,11 +28,6 @@ from keeper.keeper_rig import (
     probe,
     until,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from keeper.keeper_rig import Link
 
 
 def deaf_family(rig: Rig) -> list[int]:
@@ -79,7 +76,10 @@ def test_a_second_signal_kills_at_once(rigs: Callable[..., Rig]) -> None:
     assert not any(alive(pid) for pid in [*pids, link.pid])
 
 
-def test_kill_9_of_the_keeper_then_a_sweep_leaves_nothing(rigs: Callable[..., Rig]) -> None:
+@pytest.mark.parametrize("by", ["a sweep", "the next keeper"])
+def test_after_a_kill_9_of_the_keeper_nothing_is_left_and_what_was_interrupted_is_told(
+    rigs: Callable[..., Rig], by: str
+) -> None:
     """Leaders die with it; what hid in sessions of its own is found by its mark, or by its cgroup."""
     rig = rigs()
     link = rig.up()
@@ -88,28 +88,17 @@ def test_kill_9_of_the_keeper_then_a_sweep_leaves_nothing(rigs: Callable[..., Ri
     rig.wait()
     while not link.closed:
         link.receive(1)  # what the control plane sees
-    done = sweep(rig)
-    assert done.returncode == 0
-    assert not any(alive(pid) for pid in pids)
-    assert not alive(link.pid)  # it bore the mark too
-    found = json.loads(done.stderr.splitlines()[-1])
-    assert [(entry["key"], entry["unit"]) for entry in found["interrupted"]] == [
-        (f"{rig.daemon_id}.key0001", "tool:probe")
-    ]
-
-
-def test_the_next_keeper_sweeps_and_says_what_was_interrupted(rigs: Callable[..., Rig]) -> None:
-    rig = rigs()
-    rig.up()
-    pids = deaf_family(rig)
-    os.kill(rig.pid, signal.SIGKILL)
-    rig.wait()
-    hello = rig.up().hello
-    assert [(entry["key"], entry["unit"]) for entry in hello["interrupted"]] == [
-        (f"{rig.daemon_id}.key0001", "tool:probe")
-    ]
-    assert hello["interrupted"][0]["pid"] in pids
-    assert hello["children"] == []
+    if by == "a sweep":
+        done = sweep(rig)
+        assert done.returncode == 0
+        found = json.loads(done.stderr.splitlines()[-1])["interrupted"]
+        assert not alive(link.pid)  # it bore the mark too
+    else:
+        hello = rig.up().hello
+        found = hello["interrupted"]
+        assert hello["children"] == []
+    told = [(entry["key"], entry["unit"], entry["pid"] in pids) for entry in found]
+    assert told == [(f"{rig.daemon_id}.key0001", "tool:probe", True)]
     assert not any(alive(pid) for pid in pids)
 
 

@@ -8,18 +8,13 @@ import re
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from keeper.keeper_rig import KEEPER_ARGV, MAIN, PYTHON, RUNGS, alive, family, index, probe
+from keeper.keeper_rig import KEEPER_ARGV, MAIN, PYTHON, RUNGS, Rig, alive, family, index, probe
 from rounds import mostly_deep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from keeper.keeper_rig import Rig
 
 COUNTS = """
 import os

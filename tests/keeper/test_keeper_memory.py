@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import signal
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeper.keeper_rig import alive, probe, until
+from keeper.keeper_rig import Rig, alive, probe, until
 from supervisord_py.keeper import memory, procfs
-
-if TYPE_CHECKING:
-    from keeper.keeper_rig import Rig
 
 MB = 1 << 20
 TRIES = 6
@@ -49,30 +46,25 @@ def overrun(rig: Rig, limit: int, name: str, *words: object) -> int:
     return found
 
 
-@pytest.mark.parametrize(("mode", "code", "signum"), [("polite", 7, None), ("deaf", None, signal.SIGKILL)])
-def test_a_child_with_a_grace_is_asked_to_end_first(linux_rung: Rig, mode: str, code: int, signum: int) -> None:
+GRACES = [  # total and mode of the eater, its grace, its code and signal, the signal of the verdict
+    (215 * MB, "polite", 600, 7, None, signal.SIGTERM),
+    (215 * MB, "deaf", 0.2, None, signal.SIGKILL, signal.SIGKILL),
+    (4e9, "deaf", 600, None, signal.SIGKILL, signal.SIGKILL),  # it grows on
+]
+
+
+@pytest.mark.parametrize(("total", "mode", "grace", "code", "signum", "verdict"), GRACES)
+def test_a_child_with_a_grace_is_asked_to_end_first_unless_it_grows_on(
+    linux_rung: Rig, total: float, mode: str, grace: float, code: int, signum: int, verdict: int
+) -> None:
     if not resident_rung(linux_rung):
         pytest.skip("the kernel enforces memory here")
     link = linux_rung.links[0]
-    grace = 600 if mode == "polite" else 0.2
-    eater = probe("eater", 1e9, 215 * MB, mode)
-    spec = linux_rung.spec(eater, max_rss_bytes=200 * MB, memory_grace_seconds=grace)
+    spec = linux_rung.spec(probe("eater", 5e8, total, mode), max_rss_bytes=200 * MB, memory_grace_seconds=grace)
     link.call("spawn", **spec)
     record = link.exit(spec["key"])
     assert (record["code"], record["signal"]) == (code, signum)
-    assert (record["verdict"]["reason"], record["verdict"]["signal"]) == ("memory_limit", signum or signal.SIGTERM)
-    link.event("gone", key=spec["key"])
-
-
-def test_who_grows_on_in_its_grace_is_killed_at_once(linux_rung: Rig) -> None:
-    if not resident_rung(linux_rung):
-        pytest.skip("the kernel enforces memory here")
-    link = linux_rung.links[0]
-    spec = linux_rung.spec(probe("eater", 5e8, 4e9, "deaf"), max_rss_bytes=200 * MB, memory_grace_seconds=600)
-    link.call("spawn", **spec)
-    record = link.exit(spec["key"])
-    assert record["signal"] == signal.SIGKILL
-    assert (record["verdict"]["reason"], record["verdict"]["signal"]) == ("memory_limit", signal.SIGKILL)
+    assert (record["verdict"]["reason"], record["verdict"]["signal"]) == ("memory_limit", verdict)
     link.event("gone", key=spec["key"])
 
 

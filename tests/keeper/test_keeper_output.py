@@ -8,19 +8,15 @@ import os
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import index, one_rung, probe, until, written
+from keeper.keeper_rig import Rig, index, one_rung, probe, until, written
 from supervisord_py.keeper.logs import Segments
 from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from keeper.keeper_rig import Rig
 
 
 def run(rig: Rig, argv: list[str], **members: Any) -> dict[str, Any]:

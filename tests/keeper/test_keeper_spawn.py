@@ -10,14 +10,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import one_linux_rung, one_rung, probe
-
-if TYPE_CHECKING:
-    from keeper.keeper_rig import Rig
+from keeper.keeper_rig import Rig, one_linux_rung, one_rung, probe
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, alive, family, one_rung, probe, until
-
-if TYPE_CHECKING:
-    from keeper.keeper_rig import Link, Rig
+from keeper.keeper_rig import PYTHON, Link, Rig, alive, family, one_rung, probe, until
 
 
 def stop(link: Link, key: str, grace: float, kill: float = 30, reason: str = "stopped") -> dict[str, Any]:

@@ -8,17 +8,13 @@ import os
 import re
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, alive, deafen, marked, one_linux_rung, probe, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from keeper.keeper_rig import Rig
+from keeper.keeper_rig import PYTHON, Rig, alive, deafen, marked, one_linux_rung, probe, until
 
 SLEEP = "import time; time.sleep(600)"
 

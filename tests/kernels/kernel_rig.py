@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-import time
 import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -25,25 +24,17 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor
+from waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from supervisord_py.kernels.backend import KernelBackend, KernelHandle
 
-PATIENCE = 60.0
+__all__ = ["PATIENCE", "eventually"]
 STOCK = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")
 """argv of a kernel that knows nothing of us, as a kernelspec gives it."""
-
-
-async def eventually(condition: Callable[[], Any], what: str = "the condition") -> Any:
-    """Return the first true value of `condition`; fail in the end."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
-        await asyncio.sleep(0.005)
-    return value
 
 
 def no_news() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.writer import StoreLimits
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
-
-    OpenLedger = Callable[..., Awaitable[Ledger]]
+OpenLedger = Callable[..., Awaitable[Ledger]]
 
 QUICK = StoreLimits(retry_seconds=0.02, stall_seconds=60.0, close_seconds=30.0)
 

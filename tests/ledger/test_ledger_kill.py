@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.events import EventJournal
+from supervisord_py.ledger.store import Ledger
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
-    from supervisord_py.ledger.store import Ledger
-
-    OpenLedger = Callable[..., Awaitable[Ledger]]
+OpenLedger = Callable[..., Awaitable[Ledger]]
 
 WRITER = """
 import asyncio, pathlib, sys

@@ -3,83 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import structs
 
 from supervisord_py.ledger import events, idempotency, instances, retention
 from supervisord_py.ledger.events import EVENTS, Event, EventJournal
 from supervisord_py.ledger.idempotency import Known, claim
-from supervisord_py.ledger.instances import (
-    INSTANCES,
-    RUNS,
-    InstanceRow,
-    RunRow,
-)
+from supervisord_py.ledger.instances import INSTANCES, RUNS, InstanceRow, RunRow
 from supervisord_py.ledger.retention import TableLimit
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Reason
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from supervisord_py.ledger.store import Ledger
-
-    OpenLedger = Callable[..., Awaitable[Ledger]]
-
-SPAWNED: dict[str, Any] = {
-    "pid": 5,
-    "start_time": 77,
-    "boot_id": "boot",
-    "started_at": 101.0,
-    "log_position": 1000,
-}
+OpenLedger = Callable[..., Awaitable[Ledger]]
 
 
-async def test_the_story_of_an_instance(ledger: Ledger) -> None:
+async def test_the_first_end_of_an_instance_stands_and_so_does_its_first_readiness(ledger: Ledger) -> None:
     starting = InstanceRow("k", "tool:x", 100.0, start_method="spawn", port=8000, spec_digest="d")
     assert await ledger.write(INSTANCES.insert(starting))
     assert await ledger.write(INSTANCES.insert(InstanceRow("k", "tool:other", 1.0)))
-    before = await INSTANCES.get(ledger, "k")
-    assert before == InstanceRow("k", "tool:x", 100.0, start_method="spawn", port=8000, spec_digest="d")
-    await ledger.write(INSTANCES.update("k", **SPAWNED))
-    await ledger.write(instances.became_ready("k", 102.0))
-    await ledger.write(instances.became_ready("k", 999.0))
+    for moment in (102.0, 999.0):
+        await ledger.write(instances.became_ready("k", moment))
     assert [it.key for it in await instances.open_rows(ledger)] == ["k"]
-    verdict = {"by": "keeper", "rss_bytes": 9}
-    await ledger.write(
-        instances.ended(
-            "k",
-            110.0,
-            "memory_limit",
-            code=None,
-            signal=9,
-            verdict=verdict,
-            max_rss_bytes=1 << 20,
-            cpu_seconds=0.5,
-            log_end=2000,
-        )
-    )
+    facts: dict[str, Any] = {"signal": 9, "verdict": {"by": "keeper", "rss_bytes": 9}, "max_rss_bytes": 1 << 20}
+    await ledger.write(instances.ended("k", 110.0, "memory_limit", **facts))
     await ledger.write(instances.ended("k", 120.0, "exit", code=0))
-    assert await INSTANCES.get(ledger, "k") == InstanceRow(
-        key="k",
-        unit="tool:x",
-        started_at=101.0,
-        pid=5,
-        start_time=77,
-        boot_id="boot",
-        ready_at=102.0,
-        ended_at=110.0,
-        reason="memory_limit",
-        code=None,
-        signal=9,
-        verdict=verdict,
-        max_rss_bytes=1 << 20,
-        cpu_seconds=0.5,
-        start_method="spawn",
-        port=8000,
-        log_position=1000,
-        log_end=2000,
-        spec_digest="d",
-    )
+    whole = structs.replace(starting, ready_at=102.0, ended_at=110.0, reason="memory_limit", **facts)
+    assert await INSTANCES.get(ledger, "k") == whole
     assert await INSTANCES.get(ledger, "none") is None
     assert await instances.open_rows(ledger) == []
 
@@ -110,27 +62,19 @@ def finish(ledger: Ledger, number: int, at: float, outcome: str, **facts: Any) -
     ledger.post(RUNS.update(number, "ended_at IS NULL", ended_at=at, outcome=outcome, **facts))
 
 
-async def test_the_story_of_a_run(open_ledger: OpenLedger) -> None:
+async def test_a_run_has_one_end_and_one_that_a_restart_cut_off_is_interrupted(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
-    first = begin(ledger, "tool:x", 10.0, request_id="req")
-    second = begin(ledger, "tool:y", 11.0, instance="k9")
-    assert second > first
+    first, second = begin(ledger, "tool:x", 10.0, request_id="req"), begin(ledger, "tool:y", 11.0, instance="k9")
     finish(ledger, first, 12.0, "completed", duration_seconds=2.0, status=200, cold_start_ms=150.5, instance="k")
     finish(ledger, first, 99.0, "exit")
-    await ledger.flush()
-    assert await RUNS.get(ledger, first) == RunRow(
-        first, "tool:x", 10.0, "k", 12.0, "completed", 200, None, 150.5, 2.0, "req"
-    )
-    assert [it.id for it in await RUNS.find(ledger, "ORDER BY id DESC")] == [second, first]
-    assert [it.id for it in await instances.latest_runs(ledger, "tool:x")] == [first]
-    assert await RUNS.get(ledger, 999) is None
     await ledger.close()
     ledger = await open_ledger()
     await instances.close_interrupted(ledger, (), 15.0)
-    cut = await RUNS.get(ledger, second)
-    assert cut == RunRow(second, "tool:y", 11.0, "k9", 15.0, "interrupted", None, "interrupted", None, 4.0)
-    assert (await RUNS.get(ledger, first)).outcome == "completed"  # type: ignore[union-attr]  # seen above
-    assert begin(ledger, "tool:x", 16.0) > second
+    ended = RunRow(first, "tool:x", 10.0, "k", 12.0, "completed", 200, None, 150.5, 2.0, "req")
+    assert await instances.latest_runs(ledger, "tool:x") == [ended]
+    cut = RunRow(second, "tool:y", 11.0, "k9", 15.0, "interrupted", None, "interrupted", None, 4.0)
+    assert await RUNS.get(ledger, second) == cut
+    assert begin(ledger, "tool:x", 16.0) > second > first
 
 
 async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledger: OpenLedger) -> None:

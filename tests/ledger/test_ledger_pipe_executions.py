@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -27,13 +27,10 @@ from supervisord_py.ledger.pipe_executions import (
     mark_running,
 )
 from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow, claimed
-from supervisord_py.ledger.store import Ledger, LedgerDegradedError
+from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import together
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    OpenLedger = Callable[..., Awaitable[Ledger]]
+OpenLedger = Callable[..., Awaitable[Ledger]]
 
 NOW = 1_763_700_000.125
 BLOBS = {"plan", "preset", "rendered_prompt", "progress", "stdout", "stderr"}
@@ -142,46 +139,6 @@ async def test_one_execution_of_a_pipe_runs_and_the_holder_is_named(ledger: Ledg
     await ledger.write(finish(first, status=Status.COMPLETED, finished_at=NOW))
     await ledger.write(mark_running(second, started_at=NOW))
     await ledger.write(mark_running(await add(ledger, "other"), started_at=NOW))
-
-
-async def fill_the_disk(ledger: Ledger) -> None:
-    def limit(connection: sqlite3.Connection) -> None:
-        (count,) = connection.execute("PRAGMA page_count").fetchone()
-        connection.execute(f"PRAGMA max_page_count = {count}")
-
-    await ledger.write(limit)
-    filler = "INSERT INTO idempotency VALUES ('filler', 'r', 'd', 200, 't', zeroblob(50000), 0)"
-    assert not await ledger.write(lambda connection: connection.execute(filler))
-
-
-async def make_room(ledger: Ledger) -> None:
-    back = asyncio.Event()
-    ledger.on_change(lambda why: None if why else back.set())
-    ledger._writer._connection.execute("PRAGMA max_page_count = 1000000")
-    async with asyncio.timeout(60):
-        await back.wait()
-        while not await ledger.flush():
-            await asyncio.sleep(0.005)
-
-
-async def test_a_full_disk_stops_no_execution_and_forgets_none(open_ledger: OpenLedger) -> None:
-    """C2: an execution is queued, run and ended while the disk takes nothing; all of it is there afterwards."""
-    ledger = await open_ledger()
-    before = await add(ledger, "mail")
-    await ledger.write(mark_running(before, started_at=NOW))
-    await fill_the_disk(ledger)
-    added = await add(ledger)
-    assert not await ledger.write(mark_running(added, started_at=NOW))
-    await ledger.write(finish(added, status=Status.COMPLETED, finished_at=NOW + 5, stdout="all"))
-    await ledger.write(finish(before, status=Status.FAILED, finished_at=NOW + 6))
-    with pytest.raises(LedgerDegradedError):
-        await ledger.call(claimed(Claim("report", "e", "k", NOW), PIPE_STATES.merge("report")))
-    assert await EXECUTIONS.get(ledger, added) is None, "it is in memory only"
-    await make_room(ledger)
-    row = await whole(ledger, added)
-    assert (row.status, row.stdout, row.started_at) == (Status.COMPLETED, "all", NOW)
-    assert (await whole(ledger, before)).status is Status.FAILED
-    assert ledger.lost_writes == 0
 
 
 async def test_numbering_goes_on_after_a_restart(open_ledger: OpenLedger) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
 
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, Execution, Status
 from supervisord_py.ledger.pipe_history import ExecutionFilter
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable
-
-    from supervisord_py.ledger.store import Ledger
+from supervisord_py.ledger.store import Ledger
 
 STATUSES = ("completed", "failed", "timed_out", "cancelled")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +11,7 @@ from msgspec import structs
 
 from supervisord_py.ledger import retention, table
 from supervisord_py.ledger.pipe_state import PIPE_STATES, Claim, PipeStateRow, claimed, forget, release_claim
-
-if TYPE_CHECKING:
-    from supervisord_py.ledger.store import Ledger
+from supervisord_py.ledger.store import Ledger
 
 NOW = 1_763_700_000.5
 

@@ -1,27 +1,20 @@
-"""The store: one writer in order, commits in groups, private files, a clean end; nobody waits for a full disk."""
+"""The store: one writer in order, commits in groups, a clean end; nobody waits for a full disk."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
-import subprocess
-import sys
 import threading
-import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from supervisord_py.ledger.instances import PINS
 from supervisord_py.ledger.store import Ledger, LedgerDegradedError, LedgerUnavailableError, StoreLimits
+from waiting import eventually
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
-    OpenLedger = Callable[..., Awaitable[Ledger]]
-
+OpenLedger = Callable[..., Awaitable[Ledger]]
 
 BLOB = b"x" * 50_000
 
@@ -32,13 +25,6 @@ def insert(unit: str) -> Callable[[sqlite3.Connection], object]:
 
 async def units(ledger: Ledger) -> list[str]:
     return [it.unit for it in await PINS.find(ledger, "ORDER BY unit")]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        await asyncio.sleep(0.005)
 
 
 async def hold(ledger: Ledger) -> tuple[threading.Event, asyncio.Future[bool]]:
@@ -98,26 +84,6 @@ async def test_an_operation_at_fault_fails_alone(ledger: Ledger) -> None:
     assert isinstance(found[3], KeyError)
     assert await units(ledger) == ["a", "b", "c"]
     assert ledger.degraded is None
-
-
-@pytest.mark.parametrize("mask", [0o000, 0o777])
-def test_the_files_are_private_under_any_umask(path: Path, mask: int) -> None:
-    """In a process of its own: the umask belongs to the whole process."""
-    program = f"""
-import asyncio, os, pathlib
-os.umask({mask})
-from supervisord_py.ledger.store import Ledger
-from supervisord_py.ledger.instances import PINS, PinRow
-async def main():
-    ledger = await Ledger.open(pathlib.Path({str(path)!r}))
-    await ledger.write(PINS.put(PinRow("tool:x", True, 1.0)))
-    for name in sorted(os.listdir({str(path.parent)!r})):
-        print(name, oct(os.stat(os.path.join({str(path.parent)!r}, name)).st_mode & 0o7777))
-    await ledger.close()
-asyncio.run(main())
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
-    assert done.stdout.split() == ["pxd.db", "0o600", "pxd.db-shm", "0o600", "pxd.db-wal", "0o600"]
 
 
 async def test_a_folder_that_is_not_there_is_said_clearly(tmp_path: Path) -> None:
@@ -180,7 +146,7 @@ async def test_a_full_disk_holds_up_nobody_and_loses_nothing(ledger: Ledger) -> 
         await ledger.call(insert("never"))
     assert await units(ledger) == []  # what is there can still be read, what waits is not there yet
     await make_room(ledger)
-    await until(lambda: ledger.degraded is None)
+    await eventually(lambda: ledger.degraded is None)
     assert await ledger.flush()
     keys = await ledger.read(lambda it: [row[0] for row in it.execute("SELECT key FROM idempotency ORDER BY rowid")])
     assert keys == ["filler", "b", "c"]
@@ -196,7 +162,7 @@ async def test_what_is_kept_in_memory_is_bounded_and_the_loss_is_counted(open_le
         ledger.post(insert(f"{number}"))
     assert ledger.lost_writes == 7
     await make_room(ledger)
-    await until(lambda: ledger.degraded is None)
+    await eventually(lambda: ledger.degraded is None)
     await ledger.flush()
     assert await units(ledger) == ["0", "1"]  # the oldest stay: later ones build on them
     assert ledger.lost_writes == 7
@@ -209,38 +175,5 @@ async def test_a_disk_that_stalls_does_not_stall_those_who_write(open_ledger: Op
     with pytest.raises(LedgerDegradedError, match="does not answer"):
         await ledger.call(insert("given up"))
     gate.set()
-
-    def settled() -> bool:
-        return not ledger._writer._queue
-
-    await until(settled)
+    await eventually(lambda: not ledger._writer._queue)
     assert await units(ledger) == ["kept"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only on macOS there is no tmpfs")
-async def test_a_disk_that_is_really_full(short_tmp: Path, require: Callable[[object, str], None]) -> None:
-    """S10 on a small tmpfs: degraded, alive, and everything is there when space returns."""
-    require(os.geteuid() == 0, "root, to mount a small file system")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(short_tmp)], capture_output=True, check=False
-    )
-    require(mounted.returncode == 0, "the right to mount a small file system")
-    try:
-        ledger = await Ledger.open(short_tmp / "pxd.db", StoreLimits(retry_seconds=0.02, close_seconds=30))
-        await ledger.write(insert("before"))
-        filler = short_tmp / "filler"
-        with filler.open("wb") as file:
-            while os.statvfs(short_tmp).f_bavail:
-                file.write(b"\0" * 4096)
-                file.flush()
-        outcomes = [await ledger.write(insert_large(f"{number}")) for number in range(12)]
-        assert outcomes[-1] is False
-        assert ledger.degraded is not None
-        assert await units(ledger) == ["before"]
-        filler.unlink()
-        await until(lambda: ledger.degraded is None)
-        assert await ledger.flush()
-        assert await ledger.read(lambda it: it.execute("SELECT count(*) FROM idempotency").fetchone()[0]) == 12
-        await ledger.close()
-    finally:
-        subprocess.run(["umount", str(short_tmp)], check=True)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 
 from process.fake_keeper import DAEMON, FakeKeeper
 from supervisord_py.process.keeper_client import KeeperClient
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-
-    Until = Callable[[Callable[[], object]], Awaitable[None]]
-    Connect = Callable[..., Awaitable[KeeperClient]]
+Connect = Callable[..., Awaitable[KeeperClient]]
 
 
 @pytest.fixture
@@ -27,19 +21,6 @@ def keeper() -> Iterator[FakeKeeper]:
     with suppress(OSError):
         fake.hang_up()
     fake.control.close()
-
-
-@pytest.fixture
-def until() -> Until:
-    """Return a coroutine function that lets the loop run until a condition holds, at most 60 s."""
-
-    async def wait(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline, "the condition did not come true"
-            await asyncio.sleep(0.005)
-
-    return wait
 
 
 @pytest.fixture

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
+import socket
+import subprocess
+from pathlib import Path
 
 from keeper.keeper_rig import PATIENCE, PLAIN_ARGV, Rig, alive
-
-if TYPE_CHECKING:
-    import socket
-    import subprocess
-    from pathlib import Path
 
 
 class RealKeeper:

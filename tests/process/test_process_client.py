@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,22 +25,12 @@ from supervisord_py.keeper.protocol import MAX_FRAME
 from supervisord_py.process import keeper_client
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import ChildSpec, ControlEvent, LogTrouble, Reason, StopReport, Survivor, Verdict
+from waiting import eventually
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    Until = Callable[[Callable[[], object]], Awaitable[None]]
-    Connect = Callable[..., Awaitable[KeeperClient]]
-
+Connect = Callable[..., Awaitable[KeeperClient]]
 
 KEY = f"{DAEMON}.000000abcdef"
 SPEC = ChildSpec(unit="tool:x", argv=("/bin/x", "--port", "1"), cwd="/tmp", env={"A": "1"})
-
-
-async def asked(keeper: FakeKeeper, verb: str) -> None:
-    """Wait until the keeper was asked: its thread has no event of this loop."""
-    while verb not in keeper.verbs_asked():
-        await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +89,7 @@ async def test_what_cannot_be_sent_or_is_not_held_is_an_error(keeper: FakeKeeper
 
 
 async def test_events_that_come_before_a_listener_wait_for_it_and_a_defect_of_one_harms_nobody(
-    keeper: FakeKeeper, connect: Connect, until: Until
+    keeper: FakeKeeper, connect: Connect
 ) -> None:
     placement = await connect()
     keeper.emit("log_degraded", unit="tool:x", errno=28, lost_bytes=0)
@@ -107,7 +98,7 @@ async def test_events_that_come_before_a_listener_wait_for_it_and_a_defect_of_on
         keeper.emit(event)
     keeper.emit("gone", nothing="readable")
     keeper.emit("ping")
-    await until(lambda: "alive" in keeper.verbs_asked())
+    await eventually(lambda: "alive" in keeper.verbs_asked())
     trouble: list[LogTrouble] = []
     control: list[ControlEvent] = []
 
@@ -119,7 +110,7 @@ async def test_events_that_come_before_a_listener_wait_for_it_and_a_defect_of_on
     placement.on_control_event(broken)
     keeper.emit("stop", signum=15)
     keeper.emit("stop", signum=2)
-    await until(lambda: len(control) == 4)
+    await eventually(lambda: len(control) == 4)
     assert trouble == [LogTrouble("tool:x", 28, 0, recovered=False), LogTrouble("tool:x", None, 5, recovered=True)]
     assert control == [ControlEvent("reload"), ControlEvent("dump"), ControlEvent("stop", 15), ControlEvent("stop", 2)]
 
@@ -156,7 +147,7 @@ async def test_the_end_of_the_channel_ends_every_call_and_only_the_keepers_is_a_
     told: list[str] = []
     placement.on_lost(lambda: told.append("lost"))
     pending = [asyncio.ensure_future(it) for it in (placement.wait(KEY), placement.stat([KEY]))]
-    await asked(keeper, "stat")
+    await eventually(lambda: "stat" in keeper.verbs_asked())
     placement.close() if ours else keeper.hang_up()
     for task in pending:
         with pytest.raises(KeeperLostError):
@@ -168,21 +159,21 @@ async def test_the_end_of_the_channel_ends_every_call_and_only_the_keepers_is_a_
 
 
 async def test_a_late_answer_is_dropped_with_its_descriptor(
-    keeper: FakeKeeper, connect: Connect, until: Until, monkeypatch: pytest.MonkeyPatch
+    keeper: FakeKeeper, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keeper.verbs["take_fd"] = lambda _m, _f: None
     placement = await connect()
     monkeypatch.setattr(keeper_client, "CALL_SECONDS", 0.05)  # only now: the greeting may take its time
     with pytest.raises(KeeperLostError, match="did not answer `take_fd`"):
         await placement.take_fd("n")
-    await asked(keeper, "take_fd")  # we may have given up before the keeper's thread heard it
+    await eventually(lambda: "take_fd" in keeper.verbs_asked())  # maybe after we gave up
     read, write = os.pipe()
     keeper.send({"id": keeper.asked[-1]["id"], "ok": True, "fds": 1}, [write])
     keeper.send({"event": "gone", "key": "k", "fds": 1}, [write])
     keeper.send({"id": 999_999, "ok": True})
     keeper.emit("ping")
     os.close(write)
-    await until(lambda: "alive" in keeper.verbs_asked())
+    await eventually(lambda: "alive" in keeper.verbs_asked())
     assert os.read(read, 1) == b""  # every duplicate of the writing end is closed
     os.close(read)
 
@@ -194,7 +185,7 @@ async def test_who_gives_up_in_the_moment_of_the_answer_leaks_no_descriptor(
     keeper.verbs["take_fd"] = lambda _m, _f: None
     placement = await connect()
     task = asyncio.ensure_future(placement.take_fd("n"))
-    await asked(keeper, "take_fd")
+    await eventually(lambda: "take_fd" in keeper.verbs_asked())
     keeper.send({"id": keeper.asked[-1]["id"], "ok": True, "fds": 1}, [write])
     os.close(write)
     placement._readable()  # the answer arrives, and before its asker runs again …

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -19,9 +19,6 @@ from supervisord_py.process.events import (
     Subscription,
 )
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class MemoryJournal:
@@ -73,28 +70,12 @@ async def test_an_event_as_json(stream: EventStream) -> None:
     cause = stream.publish("tool_started", "tool:x")
     stream.publish("tool_stopped", "tool:x", Reason.EVICTED_LRU, instance="k", cause=cause, pid=5, id="not this one")
     subscription = stream.subscribe(0)
-    documents = [item.document() for item in await read(subscription, 2)]
-    assert documents == [
-        {
-            "id": 1,
-            "time": "2023-11-14T22:13:20.125Z",
-            "unit": "tool:x",
-            "event": "tool_started",
-            "reason": None,
-            "instance": None,
-            "cause": None,
-        },
-        {
-            "id": 2,
-            "time": "2023-11-14T22:13:20.125Z",
-            "unit": "tool:x",
-            "event": "tool_stopped",
-            "reason": "evicted_lru",
-            "instance": "k",
-            "cause": 1,
-            "pid": 5,
-        },
-    ]
+    told, ended = [item.document() for item in await read(subscription, 2)]
+    plain = {"time": "2023-11-14T22:13:20.125Z", "unit": "tool:x"}
+    rest = {"event": "tool_started", "reason": None, "instance": None, "cause": None}
+    assert told == {"id": 1, **plain, **rest}
+    rest = {"event": "tool_stopped", "reason": "evicted_lru", "instance": "k", "cause": 1, "pid": 5}
+    assert ended == {"id": 2, **plain, **rest}
     assert EventGap(3).document() == {"event": "gap", "missed": 3}
 
 

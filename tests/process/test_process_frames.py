@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
-from process.fake_keeper import frame
 from supervisord_py.keeper.protocol import MAX_FRAME, FrameError, FrameSocket, close_fds
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-MESSAGES = st.dictionaries(st.text().filter(lambda name: name != "fds"), JSON, max_size=4)
+def frame(message: object) -> bytes:
+    """Return the bytes of one frame, by the protocol's text and not by its code."""
+    body = json.dumps(message).encode()
+    return struct.pack(">I", len(body)) + body
 
 
 @pytest.fixture

@@ -5,17 +5,49 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from typing import TYPE_CHECKING
+import struct
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 
-from process.segment_writer import STDERR, STDOUT, SegmentWriter
 from supervisord_py.keeper.logs import Segments
+from supervisord_py.keeper.protocol import GAP, INDEX_RECORD, STDERR, STDOUT
 from supervisord_py.process.logs import Batch, Chunk, Cursor, Gap, LogReader, Output, Stream
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
+
+class SegmentWriter:
+    """A second, simple writer of what the keeper writes; it rotates when told to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.position, self.clock = folder, 0, 1000.0
+        folder.mkdir(parents=True, exist_ok=True)
+        self.rotate()
+
+    def path(self, start: int, suffix: str) -> Path:
+        return self.folder / f"{start:020d}{suffix}"
+
+    def rotate(self) -> None:
+        self.start = self.position
+        for suffix in (".log", ".idx"):
+            self.path(self.start, suffix).touch()
+
+    def record(self, length: int, stream: int) -> bytes:
+        return struct.pack(INDEX_RECORD, self.position, self.clock, length, 1, stream, 0)
+
+    def append(self, suffix: str, data: bytes) -> None:
+        with self.path(self.start, suffix).open("ab") as file:
+            file.write(data)
+
+    def write(self, data: bytes, stream: int = STDOUT) -> None:
+        self.clock += 1
+        self.append(".log", data)
+        self.append(".idx", self.record(len(data), stream))
+        self.position += len(data)
+
+    def gap(self, lost: int) -> None:
+        self.clock += 1
+        self.append(".idx", self.record(lost, GAP))
 
 
 @pytest.fixture
@@ -104,7 +136,8 @@ def test_what_rotation_took_is_a_gap(folder: Path) -> None:
     read = reader.read(0, limit=4)
     writer.rotate()
     writer.write(b"new")
-    writer.drop_oldest()
+    for suffix in (".idx", ".log"):
+        writer.path(0, suffix).unlink()
     batch = reader.read(read.cursor)
     assert batch.items[0] == Gap(4, 6, 10)
     assert text(batch.items) == b"new"
@@ -142,14 +175,14 @@ def test_a_record_ahead_of_its_bytes_waits(folder: Path) -> None:
     writer.write(b"whole")
     reader = LogReader(folder)
     record = writer.record(5, STDERR)
-    writer.append(writer.path(0, ".idx"), record[:11])
+    writer.append(".idx", record[:11])
     batch = reader.read(0)
     assert (text(batch.items), batch.at_end) == (b"whole", True)
-    writer.append(writer.path(0, ".idx"), record[11:])
+    writer.append(".idx", record[11:])
     batch = reader.read(batch.cursor)
     assert (batch.items, batch.at_end) == ((), True)
     for piece in (b"12", b"345"):
-        writer.append(writer.path(0, ".log"), piece)
+        writer.append(".log", piece)
         batch = reader.read(batch.cursor)
         assert [(it.data, it.stream) for it in batch.items if isinstance(it, Chunk)] == [(piece, Stream.STDERR)]
     os.truncate(writer.path(0, ".log"), 7)

@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,18 +18,14 @@ from supervisord_py.errors import PxError, StartFailedError
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.store import Ledger
+from supervisord_py.process import program
 from supervisord_py.process import supervisor as module
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.instance import Instance, Note, Phase
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Child, ChildSpec, Reason, StopReport, Survivor
 from supervisord_py.process.supervisor import Supervisor
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
-
-    Until = Callable[[Callable[[], object]], Awaitable[None]]
+from waiting import eventually
 
 SERVES = "trap 'exit 0' TERM; : > up; while :; do sleep 0.01; done"
 DEAF = "trap '' TERM; : > up; while :; do sleep 0.01; done"
@@ -178,15 +177,13 @@ async def test_a_failed_start_says_why_and_leaves_nothing_but_its_row(
     assert [word for word in await house.told() if word in {"start_failed", "died"}] == ["start_failed"]
 
 
-async def test_the_next_control_plane_goes_on_with_what_its_driver_wants_and_stops_the_rest(
-    house: House, until: Until
-) -> None:
+async def test_the_next_control_plane_goes_on_with_what_its_driver_wants_and_stops_the_rest(house: House) -> None:
     wanted, unwanted, strange = [await house.started(digest) for digest in ("kept", "old", "kept")]
     await house.client.annotate(strange.key, "{no note of ours")
     (adopted,) = await house.replace()
     assert (adopted.key, adopted.pid, adopted.phase) == (wanted.key, wanted.pid, Phase.READY)
     assert alive(wanted.pid or 0)
-    await until(lambda: ("gone", unwanted.key) in house.driver.said and ("gone", strange.key) in house.driver.said)
+    await eventually(lambda: ("gone", unwanted.key) in house.driver.said and ("gone", strange.key) in house.driver.said)
     assert not alive(unwanted.pid or 0)
     assert not alive(strange.pid or 0)
     assert {(await house.row(each.key)).reason for each in (unwanted, strange)} == {"replaced"}
@@ -194,11 +191,11 @@ async def test_the_next_control_plane_goes_on_with_what_its_driver_wants_and_sto
     await house.supervisor.stop(house.driver, adopted, Reason.STOPPED)
 
 
-async def test_what_ended_while_there_was_no_control_plane_is_recorded_as_it_ended(house: House, until: Until) -> None:
+async def test_what_ended_while_there_was_no_control_plane_is_recorded_as_it_ended(house: House) -> None:
     instance = await house.started()
     await house.vanish()
     os.kill(instance.pid or 0, signal.SIGKILL)
-    await until(lambda: not os.path.exists(f"/proc/{instance.pid}"))  # the keeper has reaped it
+    await eventually(lambda: not os.path.exists(f"/proc/{instance.pid}"))  # the keeper has reaped it
     await asyncio.to_thread(house.keeper.end_control)
     await house.open()
     assert await house.supervisor.adopt(house.driver) == []
@@ -207,26 +204,29 @@ async def test_what_ended_while_there_was_no_control_plane_is_recorded_as_it_end
     assert (await house.told())[-1] == "died"
 
 
-async def test_a_stop_under_way_goes_on_for_its_own_reason(house: House, until: Until) -> None:
+async def test_a_stop_under_way_goes_on_for_its_own_reason(house: House) -> None:
     house.driver.script = DEAF
     instance = await house.started()
     instance.stop_seconds = 600
     stopping = asyncio.create_task(house.supervisor.stop(house.driver, instance, Reason.EVICTED_LRU))
-    async with asyncio.timeout(PATIENCE):
-        while (child := await house.client.attach(instance.key)) is not None and "evicted_lru" not in child.tag:
-            await asyncio.sleep(0.01)
+
+    async def noted() -> bool:
+        child = await house.client.attach(instance.key)
+        return child is not None and "evicted_lru" in child.tag
+
+    await eventually(noted, "the keeper knows why it stops")
     stopping.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await stopping
     house.driver.said.clear()
     assert await house.replace() == []
-    await until(lambda: ("gone", instance.key) in house.driver.said)
+    await eventually(lambda: ("gone", instance.key) in house.driver.said)
     assert not alive(instance.pid or 0)
     assert (await house.row(instance.key)).reason == "evicted_lru"
 
 
 async def test_what_survives_a_stop_is_named_and_the_stop_goes_on(
-    house: House, monkeypatch: pytest.MonkeyPatch, until: Until
+    house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = await house.started()
     real, spared = house.client.stop, [True]
@@ -249,7 +249,7 @@ async def test_what_survives_a_stop_is_named_and_the_stop_goes_on(
     assert (instance.phase, alive(instance.pid or 0)) == (Phase.COLD, False)
 
 
-async def test_a_lost_keeper_is_told_to_all_and_nobody_waits_for_ever(house: House, until: Until) -> None:
+async def test_a_lost_keeper_is_told_to_all_and_nobody_waits_for_ever(house: House) -> None:
     instance = await house.started()
     waiting = asyncio.create_task(house.supervisor.wait(instance))
     os.kill(house.keeper.process.pid, signal.SIGKILL)
@@ -261,7 +261,7 @@ async def test_a_lost_keeper_is_told_to_all_and_nobody_waits_for_ever(house: Hou
     assert list(dict.fromkeys(word for word, _ in house.driver.said)) == ["told", "released", "gone"]
     with pytest.raises(PxError):
         await house.supervisor.start(house.driver, house.made())
-    await until(lambda: not alive(instance.pid or 0))
+    await eventually(lambda: not alive(instance.pid or 0))
 
 
 @pytest.mark.filterwarnings("error")
@@ -282,3 +282,32 @@ async def test_what_is_asked_for_while_it_closes_is_cancelled_like_all_that_it_d
     await house.supervisor.close()
     with pytest.raises(asyncio.CancelledError):
         await late[0]
+
+
+# -- short programs --------------------------------------------------------------------------------------------------
+
+
+async def run(house: House, code: str, **options: Any) -> program.Completed:
+    given = {"name": "test", "cwd": "/", "env": {"PATH": os.environ["PATH"]}, "timeout": 60.0, **options}
+    return await program.run(house.client, [sys.executable, "-c", code], **given)
+
+
+async def test_a_programs_streams_are_told_apart_and_its_lines_come_as_they_are_printed(house: House) -> None:
+    lines: list[str] = []
+    code = "import sys; print('out', flush=True); print('50%\\r100%', file=sys.stderr); sys.exit(3)"
+    done = await run(house, code)
+    assert (done.code, done.signal, done.stdout, done.stderr) == (3, None, "out\n", "50%\r100%\n")
+    await run(house, code, on_line=lines.append)
+    assert lines == ["out", "50%", "100%"]
+    assert "out" not in repr(done)
+    assert await house.client.list("program:") == ()
+
+
+async def test_a_program_that_takes_too_long_is_stopped_with_its_tree_and_one_that_is_not_there_is_told(
+    house: House,
+) -> None:
+    with pytest.raises(TimeoutError):
+        await run(house, "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)", timeout=1.0)
+    assert await house.client.list("program:") == ()
+    with pytest.raises(StartFailedError, match="no-such-program"):
+        await program.run(house.client, ["/no-such-program"], name="test", cwd="/", env={}, timeout=9.0)

@@ -7,8 +7,9 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from supervisord_py.config.settings import DEFAULTS, KEYS, value_of
 from supervisord_py.daemon.main import main as pxd
 from supervisord_py.errors import PxError
 from supervisord_py.tools.manifest import COMMON_KEYS, OWN_KEYS, PIXIE_KEYS, PLAIN_KEYS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAN = Path(__file__).parents[2] / "man"
 PAGES = sorted(str(path.relative_to(MAN)) for path in MAN.rglob("*.[1-8]"))

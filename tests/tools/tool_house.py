@@ -22,23 +22,14 @@ from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.driver import ToolsConfig
 from supervisord_py.tools.proxy import ToolRun
 from supervisord_py.tools.service import Tools
+from waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 
 CHILDREN = Path(__file__).parent / "children"
-PATIENCE = 60.0
 ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-
-
-async def eventually(condition: Callable[[], Any], what: str = "the condition") -> Any:
-    """Return the first true value of `condition`; fail in the end."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
-        await asyncio.sleep(0.01)
-    return value
 
 
 class ToolHouse:
