@@ -225,7 +225,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         except BaseException:
             await asyncio.shield(self._stop(instance))
             raise
-        self.supervisor.became_ready(instance)
+        await self.supervisor.became_ready(instance)
         self._watch(instance)
 
     def _watch(self, instance: GatewayInstance) -> None:

@@ -163,7 +163,7 @@ class KernelDriver(Driver[KernelInstance]):
             return False
         if not instance.is_ours:
             instance.child = None
-        instance.ready_at, instance.phase = instance.started_at, Phase.READY
+        instance.ready_at, instance.phase = instance.ready_at or instance.started_at, Phase.READY
         session.kernel = instance
         self._register.add(session)
         return True

@@ -233,7 +233,7 @@ class KernelPool:
             short = error.extra.get("errno") in SHORT
             self.perform(self.set.start_failed(session, clock.now(), no_descriptors=short))
             return
-        self.supervisor.became_ready(kernel, cold_start_ms=kernel.cold_start_ms)
+        await self.supervisor.became_ready(kernel, cold_start_ms=kernel.cold_start_ms)
         session.reason = None
         session.notices = session.choice.notices if session.choice else ()
         self.perform(self.set.ready(session, clock.now()))

@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError, StartFailedError
-from supervisord_py.ledger.instances import INSTANCES, became_ready
+from supervisord_py.ledger.instances import became_ready
 from supervisord_py.process.host import SHORT, check_room, shortage
 from supervisord_py.process.instance import Instance, Phase, read_note, reason_of
 from supervisord_py.process.logs import LogReader, Stream
@@ -160,12 +160,16 @@ class Supervisor:
             raise self._failed(instance, error) from error
         instance.ready_at, instance.phase = time.time(), Phase.READY
 
-    def became_ready(self, instance: Instance, **facts: Any) -> None:
-        """Tell everybody that an instance takes work."""
+    async def became_ready(self, instance: Instance, **facts: Any) -> None:
+        """Tell everybody that an instance takes work; returns when the keeper knows it.
+
+        Give it to nobody before: the next control plane tells by that an end from one of a start.
+        """
         self.say("ready", instance, **_where(instance), **facts)
         if instance.ready_at is not None and instance.is_ours:
             self._ledger.post(became_ready(instance.key, instance.ready_at))
-        self.task(self.annotate(instance))
+        with contextlib.suppress(KeeperLostError):  # whoever waits for its end is told
+            await self.annotate(instance)
 
     async def annotate(self, instance: Instance) -> None:
         """Have the keeper remember what is known now."""
@@ -202,14 +206,15 @@ class Supervisor:
     async def _adopt(self, driver: Driver[Any], instance: Any, child: Child, note: Note | None) -> Any:
         instance.child, instance.started_at, instance.wanted = child, child.started_at, note and note.stopping
         instance.asked_at -= max(0.0, time.time() - child.started_at)
-        row = await INSTANCES.get(self._ledger, child.key) if not (note and note.ready) else None
-        if (note and note.ready) or (row and row.ready_at):
+        if was_ready := note is not None and note.ready:
             instance.ready_at, instance.phase = child.started_at, Phase.READY
         if child.exit is not None:
             instance.record = child.exit
             await self.stop(driver, instance, None)
         elif note is not None and note.stopping is None and await driver.adopt(instance, note):
             self.say("adopted", instance, **_where(instance))
+            if instance.phase is Phase.READY and not was_ready:  # it has come up since
+                await self.became_ready(instance)
             return instance
         else:
             self.task(self.stop(driver, instance, instance.wanted or Reason.REPLACED))

@@ -262,7 +262,7 @@ class Tools:
             self.states.remember(name, state="failed", reason=reason_of(error).value, failure=error.problem())
             self._tell(self.pool.start_failed, name, instance.serial)
             return
-        self.supervisor.became_ready(instance, cold_start_ms=instance.cold_start_ms)
+        await self.supervisor.became_ready(instance, cold_start_ms=instance.cold_start_ms)
         self.states.remember(name, state="ready", reason=None, failure=None)
         self._tell(self.pool.ready, name, instance.serial)
         if self.states.of(name).drift_digest != instance.digest:
