@@ -24,7 +24,7 @@ from jupyter_client.manager import AsyncKernelManager
 
 from e2e.house import House, alive, house, until
 from lean_module import lean_module
-from supervisord_py.kernels.wire import Message, execute_content, make, pack, unpack
+from supervisord_py.kernels.wire import EXECUTE, Message, make, pack, unpack
 
 ROOT = Path(__file__).parents[1]
 SPEC = ROOT / "supervisord_py" / "jupyter" / "kernelspec" / "kernel.json"
@@ -242,7 +242,7 @@ class Page:
         return message
 
     async def begin(self, code: str) -> Message:
-        return await self.say(make("execute_request", execute_content(code, allow_stdin=False), "page"))
+        return await self.say(make("execute_request", {**EXECUTE, "code": code}, "page"))
 
     async def hear(self, *stops: Callable[[Message], bool]) -> list[Message]:
         """Return what comes, until all that is waited for came: channels are not in step."""

@@ -83,7 +83,7 @@ def build_app(context: ApiContext) -> web.Application:
         await live.finish()
 
     async def end_streams(_: web.Application) -> None:
-        live.closing.set()
+        live.end_streams(context.config.drain_seconds)
 
     app.on_response_prepare.append(_stamp)
     app.cleanup_ctx.append(watching)

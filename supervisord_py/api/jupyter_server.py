@@ -130,7 +130,7 @@ async def begin(call: ApiCall) -> web.StreamResponse:
         owner=Owner.JUPYTER_API,
         env=env,
     )
-    view = await call.context.kernels.start(request)
+    _, view = await call.context.kernels.start(request)
     answer = json_answer(model(call, view), status=201)
     answer.headers["Location"] = f"{call.request.path.rstrip('/')}/{view.key.jupyter_id}"
     return answer

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 from aiohttp import web
 from msgspec.structs import asdict
 
 from supervisord_py.api.context import ApiCall
-from supervisord_py.api.live import Document, HeldCall, Work, cancel_and_wait
+from supervisord_py.api.live import Document, HeldCall
 from supervisord_py.api.schemas import refuse_value
-from supervisord_py.api.streams import JSON, SSE, Decoder, feed, frame, json_answer, until_closing
-from supervisord_py.errors import InterruptedRunError, UnknownUnitError
+from supervisord_py.api.streams import JSON, SSE, Decoder, feed, frame, json_answer
+from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.cell import (
     CallEvent,
     CellDone,
@@ -34,9 +33,9 @@ from supervisord_py.kernels.cell import (
     Queued,
     RungClimbed,
 )
-from supervisord_py.kernels.cell_files import CellLog, OutputGoneError, Record, as_event
-from supervisord_py.kernels.follow import Piece, Position, follow
+from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, Piece, Reading, as_event
 
+LOOK_SECONDS = 0.05  # how often a cell's files are looked at for those who follow it
 RESUME_SECONDS = 5.0  # how long a call told as server-sent events waits for a client that was cut off
 _SEEN = re.compile("(?P<call>[0-9a-f]{16}):(?:done|([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})-(-1|[0-9]{1,18}))")
 
@@ -48,26 +47,6 @@ class StreamPlace(NamedTuple):
     out: int = 0
     err: int = 0
     record: int = -1
-
-
-async def tell(
-    call: ApiCall, media: str, work: Work, interrupted: Callable[[], InterruptedRunError], *, ends_with_client: bool
-) -> web.StreamResponse:
-    """Run work; answer with what came of it, or with a stream of what happens. See HeldCall for the arguments.
-
-    `work` is given what takes its events, and returns the last document. Raises PxError: it failed.
-    """
-    hold_seconds = RESUME_SECONDS if media == SSE else 0.0
-    held = HeldCall(
-        call.live,
-        call.request.path,
-        work,
-        interrupted,
-        drain_seconds=call.context.config.drain_seconds,
-        ends_with_client=ends_with_client,
-        hold_seconds=hold_seconds,
-    )
-    return await _follow(call, media, held, StreamPlace())
 
 
 async def resume(call: ApiCall, seen: str) -> web.StreamResponse:
@@ -83,20 +62,26 @@ async def resume(call: ApiCall, seen: str) -> web.StreamResponse:
             "The stream to be resumed is not there any more; nothing was run again.",
             hint="what its cells gave is at GET /api/kernels/{k}/cells; run again without Last-Event-ID",
         )
-    return await _follow(call, SSE, held, StreamPlace(*map(int, found.groups()[1:])))
+    return await tell(call, SSE, held, StreamPlace(*map(int, found.groups()[1:])))
 
 
-async def _follow(call: ApiCall, media: str, held: HeldCall, place: StreamPlace) -> web.StreamResponse:
-    async with held.followed():
+async def tell(
+    call: ApiCall,
+    media: str,
+    held: HeldCall,
+    place: StreamPlace = StreamPlace(),  # noqa: B008
+) -> web.StreamResponse:
+    """Answer with what came of work, or with a stream of what happens, from a place on. Raises PxError: it failed."""
+    async with held.followed(RESUME_SECONDS if media == SSE else 0.0):
         if media == JSON:
-            await asyncio.wait({held.work, held.patience}, return_when=asyncio.FIRST_COMPLETED)
+            while not held.work.done() and not call.live.given_up.done():
+                await held.until_more(len(held.events))
             answer = json_answer(document := held.result())
             held.is_told = True
             if (cold := document.get("cold_start_ms")) is not None:
                 answer.headers["X-Px-Cold-Start"] = str(cold)
             return answer
-        while not held.events and not held.news.is_closed:
-            await held.news.after(held.news.rings)
+        await held.until_more(0)
         if place == StreamPlace() and held.work.done():
             held.work.result()  # where it failed, its problem is the answer
         response = await feed(call, media, _frames(call, media, held, place), closing=asyncio.Event())
@@ -105,77 +90,54 @@ async def _follow(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
 
 
 async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace) -> AsyncGenerator[bytes, None]:
-    async with aclosing(until_closing(_documents(call, held, place), held.given_up)) as items:
-        async for item in items:
-            if item is not None:
-                at = "-".join(map(str, item[0]))
-                yield frame(media, item[1], identifier=f"{held.id}:{at}", event=item[1]["event"])
-    done = {"event": "done", "result": held.result()}
-    yield frame(media, done, identifier=f"{held.id}:done", event="done")
-
-
-async def _documents(
-    call: ApiCall, held: HeldCall, place: StreamPlace
-) -> AsyncGenerator[tuple[StreamPlace, Document], None]:
-    """Yield what is to be told from a place on up to the end of the call, each with the place behind it.
+    """Yield what is to be told from a place on: what happens, and what came of it at last.
 
     A cell's end is told when its files were read to their end; what else happens meanwhile, as soon as it does.
     """
     events, told, record = place.events, [place.out, place.err], place.record
     edges = [event for event in held.events[:events] if isinstance(event, CellDone | CellStarted)]
     started = edges[-1] if edges and isinstance(edges[-1], CellStarted) else None
-    items: AsyncGenerator[Piece | Record, None] | None = None
-    upcoming: asyncio.Task[Piece | Record | None] | None = None
+    reading: Reading | None = None
     decoder = Decoder(in_order=True)
-    try:
-        while True:
-            rings, over = held.news.rings, held.news.is_closed
-            for event in held.events[events:]:
-                if started is not None and isinstance(event, CellDone | CellStarted):
-                    break
-                events += 1
-                if isinstance(event, CellStarted):
-                    started, told, record = event, [0, 0], -1
-                yield StreamPlace(events, told[0], told[1], record), event_document(event)
-            if started is None:
-                if over:
-                    return
-                await held.news.after(rings)
-                continue
-            if items is None:
-                log = CellLog(call.context.config.cells_dir / started.session_id, started.id)
-                items = follow(log, held.bell(started.id), Position(told[0], told[1], record))
-            upcoming = upcoming or asyncio.create_task(_next(items))
-            ring = asyncio.create_task(held.news.after(rings))
-            await asyncio.wait({upcoming} if over else {upcoming, ring}, return_when=asyncio.FIRST_COMPLETED)
-            await cancel_and_wait(ring)
-            if not upcoming.done():
-                continue
-            item, upcoming = upcoming.result(), None
-            found = decoder.rest() if item is None else []
+
+    def told_now(document: Document) -> bytes:
+        at = "-".join(map(str, (events, told[0], told[1], record)))
+        return frame(media, document, identifier=f"{held.id}:{at}", event=document["event"])
+
+    while not call.live.given_up.done() and (started or events < len(held.events) or not held.work.done()):
+        for event in held.events[events:]:
+            if started is not None and isinstance(event, CellDone | CellStarted):
+                break
+            events += 1
+            if isinstance(event, CellStarted):
+                started, told, record = event, [0, 0], -1
+            yield told_now(event_document(event))
+        if started is None:
+            await held.until_more(events)
+            continue
+        if reading is None:
+            log = CellLog(call.context.config.cells_dir / started.session_id, started.id)
+            reading = Reading(log, *told, span_bytes=READ_BYTES)
+        has_ended = events < len(held.events) or held.work.done()
+        found = await asyncio.to_thread(reading.pieces, record)
+        is_last = reading.ended or (has_ended and not found)
+        for item in [*found, None] if is_last else found:
             if isinstance(item, Piece):
-                found = decoder.take(item.stream, item.offset, item.data)
+                documents = decoder.take(item.stream, item.offset, item.data)
             elif item is not None:
                 record = max(record, item.offset)
-                found = [] if (document := as_event(item)) is None else [document]
-            for given in found:
-                if "event" not in given:
-                    told[given["stream"] == "stderr"] += given["end"] - given["offset"]
-                yield StreamPlace(events, told[0], told[1], record), {"event": "output", "id": started.id, **given}
-            if item is None:
-                items = started = None
-    finally:
-        if upcoming is not None:
-            await cancel_and_wait(upcoming)
-        if items is not None:
-            await items.aclose()
-
-
-async def _next(items: AsyncGenerator[Piece | Record, None]) -> Piece | Record | None:
-    """Return the next item; None at the end, also where the files of the cell are gone or never were."""
-    with suppress(OutputGoneError):
-        return await anext(items, None)
-    return None
+                documents = [] if (document := as_event(item)) is None else [document]
+            else:
+                documents = decoder.rest()
+            for document in documents:
+                if "event" not in document:
+                    told[document["stream"] == "stderr"] += document["end"] - document["offset"]
+                yield told_now({"event": "output", "id": started.id, **document})
+        if is_last:
+            reading = started = None
+        elif not found:
+            await held.until_more(events, LOOK_SECONDS)
+    yield frame(media, {"event": "done", "result": held.result()}, identifier=f"{held.id}:done", event="done")
 
 
 def event_document(event: CallEvent) -> Document:

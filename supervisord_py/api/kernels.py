@@ -21,6 +21,7 @@ from supervisord_py.api import schemas as s
 from supervisord_py.api.auth import caller_instance
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.kernel_streams import cell_document, resume, tell
+from supervisord_py.api.live import HeldCall
 from supervisord_py.api.streams import JSON, NDJSON, SSE, choose, json_answer, json_bytes, pick, raw_answer
 from supervisord_py.api.units import change_unit, measure
 from supervisord_py.errors import InterruptedRunError
@@ -99,18 +100,18 @@ async def begin(call: ApiCall, body: s.StartKernel) -> web.StreamResponse:
         return json_answer({"schema": "px.kernel-explanation/1", **explanation.document()})
     media = choose(call, JSON, NDJSON, SSE)
     if media == JSON:
-        started, view = await kernels.start_or_join(request)
+        started, view = await kernels.start(request)
         return json_answer(session_document(call, view), status=201 if started else 200)
 
     async def work(told: Callable[[CallEvent], None]) -> dict[str, Any]:
-        return session_document(call, (await kernels.start_or_join(request, told))[1])
+        return session_document(call, (await kernels.start(request, told))[1])
 
     interrupted = partial(
         InterruptedRunError,
         "The control plane is being replaced while the kernel starts; whether it still does is not known.",
         hint="pxctl kernel list, then start it again",
     )
-    return await tell(call, media, work, interrupted, ends_with_client=False)
+    return await tell(call, media, HeldCall(call.live, call.request.path, work, interrupted, ends_with_client=False))
 
 
 def _place(body: s.Place) -> dict[str, Any]:
@@ -193,7 +194,8 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
         "The control plane is being replaced; the running cell goes on in its kernel, later ones are not run.",
         hint="pxctl kernel list; its output stays at /api/kernels/ID/cells",
     )
-    return await tell(call, choose(call, JSON, NDJSON, SSE), work, interrupted, ends_with_client=True)
+    held = HeldCall(call.live, call.request.path, work, interrupted, ends_with_client=True)
+    return await tell(call, choose(call, JSON, NDJSON, SSE), held)
 
 
 async def _content(call: ApiCall, body: s.Execute) -> _Content:

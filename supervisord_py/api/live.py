@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from supervisord_py.errors import InterruptedRunError, PxError
-from supervisord_py.kernels.cell import CallEvent, CellDone, CellNews
-from supervisord_py.kernels.follow import Bell
+from supervisord_py.kernels.cell import CallEvent
 from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.pipe_executions import Status
 
@@ -81,6 +80,8 @@ class Live:
 
     def __init__(self, counts: Counts) -> None:
         self.closing = asyncio.Event()  # set when followed streams must end
+        self.given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once work whose course is followed is to be left, because we are replaced."""
         self.requests: Counter[tuple[str, int]] = Counter()  # answers by route and status
         self.counts = counts  # what the event stream told
         self.cpu: dict[str, CpuSample] = {}  # by instance
@@ -88,6 +89,11 @@ class Live:
         self.held: dict[str, HeldCall] = {}  # told as server-sent events, by the id under which clients come back
         self._tasks: set[asyncio.Task[Any]] = set()
         self._left: set[asyncio.Task[Any]] = set()
+
+    def end_streams(self, drain_seconds: float) -> None:
+        """Have followed streams end; work whose course is followed has a part of that time, then it is left."""
+        self.closing.set()
+        asyncio.get_running_loop().call_later(drain_seconds * _DRAIN_SHARE, self.given_up.set_result, None)
 
     def leave(self, work: asyncio.Task[Any]) -> None:
         """Let go of work whose owner ends it: we neither wait for it nor cancel it."""
@@ -141,9 +147,8 @@ async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
 class HeldCall:
     """One work, what happened in it, and who follows it.
 
-    `path`: of the request; `ends_with_client`: it is cancelled when nobody follows it any more, which it may be for
-    `hold_seconds`. `given_up` is set once it is to be left, because we are replaced; `interrupted` makes what is said
-    then.
+    `path`: of the request; `work` is given what takes its events, and returns the last document; `ends_with_client`: it
+    is cancelled when nobody follows it any more; `interrupted` makes what is said when it is left as we are replaced.
     """
 
     def __init__(
@@ -153,50 +158,30 @@ class HeldCall:
         work: Work,
         interrupted: Callable[[], InterruptedRunError],
         *,
-        drain_seconds: float,
         ends_with_client: bool,
-        hold_seconds: float,
     ) -> None:
         self.id = secrets.token_hex(8)
         self.path = path
         self.is_told = False
         self.events: list[CallEvent] = []
-        self.news = Bell()
-        self.bells: dict[str, Bell] = {}
-        self.given_up = asyncio.Event()
+        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._interrupted = interrupted
         self._live = live
         self._ends_with_client = ends_with_client
-        self._hold_seconds = hold_seconds
-        self._drain_seconds = drain_seconds * _DRAIN_SHARE
         self._followers = 0
         self._timer: asyncio.TimerHandle | None = None
         self.work = asyncio.create_task(work(self._tell))
-        self.patience = asyncio.create_task(self._lose_patience())
-        self.work.add_done_callback(self._close)
-
-    async def _lose_patience(self) -> None:
-        await self._live.closing.wait()
-        await asyncio.wait({self.work}, timeout=self._drain_seconds)
-        self.given_up.set()
 
     def _tell(self, event: CallEvent) -> None:
-        if isinstance(event, CellNews):
-            self.bell(event.id).ring()
-            return
-        if isinstance(event, CellDone):
-            self.bell(event.result.id).close()
         self.events.append(event)
-        self.news.ring()
+        news, self._news = self._news, asyncio.get_running_loop().create_future()
+        news.set_result(None)
 
-    def _close(self, _: asyncio.Task[Document]) -> None:
-        self.patience.cancel()
-        for bell in (*self.bells.values(), self.news):
-            bell.close()
-
-    def bell(self, cell_id: str) -> Bell:
-        """Return what rings when a cell has put something into its files."""
-        return self.bells.setdefault(cell_id, Bell(is_closed=self.news.is_closed))
+    async def until_more(self, known: int, seconds: float | None = None) -> None:
+        """Wait until more than so many events are there, or no more will come; at most so many seconds."""
+        if len(self.events) <= known:
+            signs: set[asyncio.Future[Any]] = {self._news, self.work, self._live.given_up}
+            await asyncio.wait(signs, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     def result(self) -> Document:
         """Return what came of it. Raises PxError: it failed, was cut off, or goes on without us."""
@@ -205,8 +190,8 @@ class HeldCall:
         return self.work.result()
 
     @asynccontextmanager
-    async def followed(self) -> AsyncIterator[None]:
-        """Follow it while the block lasts."""
+    async def followed(self, hold_seconds: float) -> AsyncIterator[None]:
+        """Follow it while the block lasts; for so long it is then kept for a client that may come back."""
         self._live.held[self.id] = self
         self._followers += 1
         if self._timer is not None:
@@ -220,7 +205,7 @@ class HeldCall:
             self._followers -= 1
             if not self._followers:
                 comes_back = not self.is_told and not self._live.closing.is_set()
-                seconds = self._hold_seconds if comes_back else 0.0
+                seconds = hold_seconds if comes_back else 0.0
                 self._timer = asyncio.get_running_loop().call_later(seconds, self.let_go)
 
     def let_go(self) -> None:

@@ -1,9 +1,9 @@
 """The one interface to whoever runs kernels. Sessions know no more than this; a backend knows no sessions.
 
 What a cell gives lies in its files (writer: `inside/cell_writer.py`, reader: `cell_files.py`): the backend
-promises that they are complete when `execute` returns, and calls `wake` whenever there is news in them. With
-our launcher the kernel itself writes them, so that not a byte depends on a reader; otherwise the backend
-does, and says so in `Reply.lossy` when it knows or must fear that something is missing.
+promises that they are complete when `execute` returns. With our launcher the kernel itself writes them, so that
+not a byte depends on a reader; otherwise the backend does, and says so in `Reply.lossy` when it knows or must fear
+that something is missing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from supervisord_py.errors import PxError
 from supervisord_py.kernels import connection_file
+from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
-    from supervisord_py.kernels.cell import CellError, CellStatus
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.process.model import Child, ChildSpec, ExitRecord, ResourceLimit
     from supervisord_py.process.supervisor import Supervisor
@@ -63,7 +63,6 @@ class ExecuteRequest(Struct, frozen=True):
     cells_dir: Path  # where its files are
     preview_bytes: int  # how much stream text the kernel publishes to other clients; the rest is only in the files
     cell_bytes: int  # cap of the complete output
-    store_history: bool = True  # False for what users did not write
 
 
 class Reply(Struct, frozen=True):
@@ -72,7 +71,7 @@ class Reply(Struct, frozen=True):
     status: CellStatus  # ok, error or aborted
     error: CellError | None = None
     execution_count: int | None = None
-    asked_exit: bool = False  # the code called exit() or quit(): the kernel ends by its own wish
+    ask_exit: bool = False  # the code called exit() or quit(): the kernel ends by its own wish
     lossy: bool = False  # some output is or may be missing; `notice` says why
     notice: str | None = None
 
@@ -119,14 +118,11 @@ class KernelHandle(Protocol):
     def foreign_used_at(self) -> float | None:
         """When (Unix seconds) a client that is not ours last used it."""
 
-    async def execute(self, request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
+    async def execute(self, request: ExecuteRequest, *, is_sent: bool = False) -> Reply:
         """Run a cell to its end: reply and end of output. Cancelling this abandons the wait, not the cell.
 
-        Raises KernelGoneError: It died.
+        `is_sent`: an earlier control plane has sent it; its end is waited for. Raises KernelGoneError: it died.
         """
-
-    async def follow(self, request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        """Wait for the end of a cell that an earlier control plane sent; as `execute` otherwise."""
 
     async def interrupt(self) -> str:
         """SIGINT to the process group; return what was done (`sigint`)."""

@@ -35,7 +35,6 @@ from supervisord_py.process.model import ChildSpec, Reason
 from supervisord_py.process.supervisor import Driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from supervisord_py.kernels.backend import ExecuteRequest, Launch
@@ -160,26 +159,19 @@ class BashHandle:
 
     # -- cells -------------------------------------------------------------------------------------------------------
 
-    async def execute(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Reply:
+    async def execute(self, cell: ExecuteRequest, *, is_sent: bool = False) -> Reply:
         """Run a cell; one that cannot be started failed with the error `StartFailed`."""
-        if self.shell is not None:
+        if is_sent and self.shell is None:
+            if (reply := await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).reply)) is not None:
+                return reply
+            raise KernelGoneError(f"the process of cell {cell.cell_id} is gone, how it ended is not known")
+        if self.shell is not None and not is_sent:
             raise ConflictError(f"a cell of {self.unit} is running", unit=self.unit)
-        self.shell = ShellInstance(self._supervisor.placement.new_key(), self)
-        return await self._begin(self._run(self.shell, cell), wake)
-
-    async def follow(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        if self.shell is not None:
-            return await self._begin(self._see_out(self.shell, cell), wake)
-        if (reply := await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).reply)) is not None:
-            return reply
-        raise KernelGoneError(f"the process of cell {cell.cell_id} is gone, how it ended is not known")
-
-    async def _begin(self, work: Coroutine[None, None, Reply], wake: Callable[[], None]) -> Reply:
-        self._cell = asyncio.create_task(work)
+        if self.shell is None:
+            self.shell = ShellInstance(self._supervisor.placement.new_key(), self)
+        self._cell = asyncio.create_task((self._see_out if is_sent else self._run)(self.shell, cell))
         self._cell.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it
-        reply = await asyncio.shield(self._cell)
-        wake()
-        return reply
+        return await asyncio.shield(self._cell)
 
     async def _run(self, shell: ShellInstance, cell: ExecuteRequest) -> Reply:
         try:
@@ -294,7 +286,7 @@ def _write_code(shell: ShellInstance, cell: ExecuteRequest) -> None:
         file.write(cell.code.encode("utf-8", "surrogatepass"))
     shell.out = os.open(cell.cells_dir / f"{cell.cell_id}.out", _NEW, 0o600)
     writer = CellWriter(str(cell.cells_dir), cell.cell_id, cell.cell_bytes)
-    writer.begin(cell.code, 0)  # the process is in the ledger once it is there
+    writer.begin(cell.code)
 
 
 def _write_end(cell: ExecuteRequest, status: CellStatus, error: CellError | None, duration: float) -> None:
@@ -304,7 +296,7 @@ def _write_end(cell: ExecuteRequest, status: CellStatus, error: CellError | None
         return
     writer = CellWriter(str(cell.cells_dir), cell.cell_id, cell.cell_bytes)
     if not log.exists():
-        writer.begin(cell.code, 0)
+        writer.begin(cell.code)
     said = None if error is None else {"name": error.name, "value": error.value, "traceback": []}
     writer.end(status.value, execution_count=None, duration=duration, error=said)
     with contextlib.suppress(OSError):

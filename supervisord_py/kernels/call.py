@@ -7,10 +7,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-import structlog
 from msgspec.structs import replace
 
-from supervisord_py.errors import CancelledRunError, PxError
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.call_rules import Stopped, sentence
 from supervisord_py.kernels.cell import (
@@ -36,11 +34,9 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.kernel_pool import KernelPool
     from supervisord_py.kernels.live_session import KernelInstance, LiveSession
 
-_log = structlog.get_logger(__name__)
-
 
 class KernelCall:
-    """One call. `work` runs it; `answer` is what the client waits for; `tell` hears of what happens, on the loop."""
+    """One call. `run` runs it, as `task`; `tell` hears of what happens, on the loop, and must not block or raise."""
 
     def __init__(
         self,
@@ -51,80 +47,33 @@ class KernelCall:
         timeout: Timeout,
         tell: Callable[[CallEvent], None],
     ) -> None:
-        loop = asyncio.get_running_loop()
         self.id = secrets.token_hex(8)
-        self.answer: asyncio.Future[CallResult] = loop.create_future()
-        self.task: asyncio.Task[None] | None = None
+        self.task = asyncio.create_task(self.run())
         self._pool, self._cell_store, self._session = pool, cell_store, session
-        self._request, self._timeout = request, timeout
+        self._request, self._timeout, self._tell = request, timeout, tell
         self._deadline = request.arrived_at + timeout.seconds
-        self._queued_at = time.time() - (loop.time() - request.arrived_at)
-        self._teller: Callable[[CallEvent], None] | None = tell
-        self._run: CellExecution | None = None
+        self._queued_at = time.time() - (asyncio.get_running_loop().time() - request.arrived_at)
+        self._execution: CellExecution | None = None
         self._has_kernel = False
         self._cancelled = False
         self._is_own = session.per_call and session.keeps_variables
         """The variables of the session end with this call."""
         self._results: list[CellResult] = []
-        self._variables = Variables.KEPT
+        self._variables = Variables.KEPT if session.keeps_variables and not self._is_own else Variables.LOST
+        """What the next call finds of the variables, as far as this one came."""
         self._message: str | None = None
         self._notices = [] if timeout.notice is None else [timeout.notice]
-
-    # -- from outside ------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
         """End it: a call that waits leaves the line, one that runs a cell has it ended."""
         self._cancelled = True
-        if self._run is not None:
-            self._run.cell.cut(CellStatus.CANCELLED)
-        elif not self._has_kernel and self.task is not None:
+        if self._execution is not None:
+            self._execution.cut(CellStatus.CANCELLED)
+        elif not self._has_kernel:
             self.task.cancel()
 
-    def leave(self) -> None:
-        """Nobody listens any more."""
-        self._teller = None
-        self.answer.add_done_callback(_retrieved)
-
-    def cut_off(self, error: PxError) -> None:
-        """The control plane is replaced: answer now; the cell goes on without us."""
-        self._teller = None
-        if not self.answer.done():
-            self.answer.set_exception(error)
-            self.answer.add_done_callback(_retrieved)
-
-    def _tell(self, event: CallEvent) -> None:
-        if self._teller is not None:
-            try:
-                self._teller(event)
-            except Exception:
-                _log.exception("call_listener_failed", call=self.id)
-                self._teller = None
-
-    # -- its course --------------------------------------------------------------------------------------------------
-
-    async def work(self) -> None:
-        """Run it to its end and answer."""
-        try:
-            result = await self._run_with_kernel()
-        except BaseException as error:
-            self._teller = None
-            if not self.answer.done():
-                self.answer.set_exception(self._as_answer(error))
-            if not isinstance(error, PxError):
-                raise
-        else:
-            self._teller = None
-            if not self.answer.done():
-                self.answer.set_result(result)
-
-    def _as_answer(self, error: BaseException) -> PxError:
-        if isinstance(error, PxError):
-            return error
-        if isinstance(error, asyncio.CancelledError):
-            return CancelledRunError("The call was cancelled before its first cell began.", unit=self._session.unit)
-        return PxError(f"pxd failed: {error!r}", unit=self._session.unit)
-
-    async def _run_with_kernel(self) -> CallResult:
+    async def run(self) -> CallResult:
+        """Run it to its end. Raises PxError: no cell was run."""
         session, request, pool = self._session, self._request, self._pool
         is_busy, present = session.running is not None, session.kernel
         if is_busy and present is not None and present.is_called_by(request.caller()):
@@ -149,7 +98,7 @@ class KernelCall:
             cwd=session.key.cwd,
             interpreter=session.key.interpreter,
             backend=session.key.backend,
-            variables=self._left(),
+            variables=self._variables,
             cells=tuple(self._results),
             timeout_seconds=self._timeout.seconds,
             clamped=self._timeout.notice is not None,
@@ -160,17 +109,51 @@ class KernelCall:
         )
 
     async def _run_cells(self, kernel: KernelInstance) -> bool:
-        """Run the cells in order, as far as they go; return whether the kernel is over its soft memory limit."""
-        cells, over_memory = self._request.cells, False
+        """Run the cells in order, as far as they go; return whether the kernel is over its soft memory limit.
+
+        There is a message afterwards where the last one that was run is not the last one that was sent, or not ok.
+        """
+        session, request, loop = self._session, self._request, asyncio.get_running_loop()
+        cells, over_memory = request.cells, False
         for index, cell in enumerate(cells):
-            where = Stopped(index, len(cells), cell.title, self._is_own, not self._session.keeps_variables)
-            if asyncio.get_running_loop().time() >= self._deadline:
+            where = Stopped(index, len(cells), cell.title, self._is_own, not session.keeps_variables)
+            if loop.time() >= self._deadline:
                 error = CellError("TimedOut", "The call's time was over before this cell began; it was not run.")
                 self._not_run(cell, CellStatus.TIMED_OUT, error)
                 self._message = f"The call's time was over before {str(where)[0].lower()}{str(where)[1:]} began."
                 break
-            run = await self._run_cell(where, cell, kernel)
+            sent = KernelCellRow(
+                id=secrets.token_hex(8),
+                session=session.id,
+                call=self.id,
+                ordinal=index,
+                code=cell.code,
+                status=RUNNING,
+                queued_at=self._queued_at,
+                started_at=time.time(),
+                instance=kernel.key,
+                title=cell.title,
+                timeout_seconds=self._timeout.seconds,
+            )
+            run = CellExecution(self._pool, self._cell_store, kernel, sent, self._deadline, self._tell)
+            self._execution = run
+            try:
+                result, end = await run.perform(
+                    CellStarted(index, sent.id, sent.title, session.id, cell.code, len(cells))
+                )
+            finally:
+                self._execution = None
             over_memory = run.over_memory
+            if end.variables is Variables.LOST:
+                self._variables = Variables.LOST
+            result = replace(result, variables=self._variables)
+            self._results.append(result)
+            if result.status is CellStatus.OK:
+                session.clear_failures()
+            self._message = sentence(where, end, kernel.end, loop.time() - request.arrived_at)
+            if self._message is None and (self._cancelled or end.cut is not None):
+                self._message = f"The call was cancelled.{where.left_out}"
+            self._tell(CellDone(result))
             if self._message is not None:
                 break
         for cell in cells[len(self._results) :]:
@@ -178,47 +161,8 @@ class KernelCall:
         return over_memory
 
     def _not_run(self, cell: Cell, status: CellStatus, error: CellError | None = None) -> None:
-        left = self._left()
-        self._results.append(CellResult(secrets.token_hex(8), cell.title, status, error=error, variables=left))
-
-    def _left(self) -> Variables:
-        """Return what the next call finds of the variables, as far as this one came."""
-        return self._variables if self._session.keeps_variables and not self._is_own else Variables.LOST
-
-    async def _run_cell(self, where: Stopped, cell: Cell, kernel: KernelInstance) -> CellExecution:
-        """Run one cell; there is a message afterwards where the next one is not to be run."""
-        session, arrived_at = self._session, self._request.arrived_at
-        sent = KernelCellRow(
-            id=secrets.token_hex(8),
-            session=session.id,
-            call=self.id,
-            ordinal=where.index,
-            code=cell.code,
-            status=RUNNING,
-            queued_at=self._queued_at,
-            started_at=time.time(),
-            instance=kernel.key,
-            title=cell.title,
-            timeout_seconds=self._timeout.seconds,
-        )
-        started = CellStarted(where.index, sent.id, sent.title, sent.session, code=sent.code, count=where.count)
-        run = self._run = CellExecution(self._pool, self._cell_store, kernel, sent, self._deadline, self._tell)
-        try:
-            result, end = await run.perform(started)
-        finally:
-            self._run = None
-        if end.variables is Variables.LOST:
-            self._variables = Variables.LOST
-        result = replace(result, variables=self._left())
+        result = CellResult(secrets.token_hex(8), cell.title, status, error=error, variables=self._variables)
         self._results.append(result)
-        if result.status is CellStatus.OK:
-            session.clear_failures()
-        after = asyncio.get_running_loop().time() - arrived_at
-        self._message = sentence(where, end, kernel.end, after)
-        if self._message is None and (self._cancelled or end.cut is not None):
-            self._message = f"The call was cancelled.{where.left_out}"
-        self._tell(CellDone(result))
-        return run
 
     def _recycle(self, kernel: KernelInstance) -> bool:
         """Have a kernel that is too large be replaced, unless it is on its way out; say so."""
@@ -228,9 +172,3 @@ class KernelCall:
         self._notices.append(messages.RECYCLED)
         self._variables = Variables.LOST
         return True
-
-
-def _retrieved(answer: asyncio.Future[CallResult]) -> None:
-    """Take note of an error that nobody waits for any more, so that the loop does not complain."""
-    if not answer.cancelled():
-        answer.exception()

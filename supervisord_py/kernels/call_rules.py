@@ -15,11 +15,9 @@ from supervisord_py.kernels.messages import death_in_cell, how_it_ended
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from supervisord_py.errors import PxError
     from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.cell import Cell, Step
+    from supervisord_py.kernels.cell import Step
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.process.instance import End
 
@@ -81,12 +79,6 @@ def nearest_name(asked: str) -> str:
     return words[:NAME_MAX].rstrip("-") or DEFAULT_NAME
 
 
-def check_cells(cells: Sequence[Cell]) -> None:
-    """Refuse a call with nothing in it. Raises InvalidInputError: there is no cell."""
-    if not cells:
-        raise _refused("/cells", "must have at least one cell", hint='Send `code`, or `cells: [{"code": …}]`.')
-
-
 def _refused(pointer: str, message: str, *, hint: str) -> InvalidInputError:
     field = pointer.removeprefix("/")
     return InvalidInputError(f"{field} {message}.", hint=hint, errors=[{"pointer": pointer, "message": message}])
@@ -135,7 +127,7 @@ def judge(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
     if end.gone is not None or reply is None:
         return _without_kernel(end, kernel_end)
     end = replace(end, status=reply.status, error=reply.error, notices=(reply.notice,) if reply.notice else ())
-    if kernel_end is not None and not reply.asked_exit and end.cut is None:
+    if kernel_end is not None and not reply.ask_exit and end.cut is None:
         # It came to its end because its kernel did: a child of it was stopped first, say.
         end = replace(end, variables=Variables.KEPT if end.is_stateless else Variables.LOST, notices=())
         if kernel_end.reason not in _OURS:
@@ -144,11 +136,11 @@ def judge(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
         return replace(end, status=CellStatus.CANCELLED, error=error)
     if end.cut is CellStatus.CANCELLED and reply.status is CellStatus.OK and end.variables is Variables.KEPT:
         told = ("The cell was interrupted and ended well all the same.",) if end.steps else ()
-        return replace(end, error=None, exited=reply.asked_exit, notices=(*end.notices, *told))
+        return replace(end, error=None, exited=reply.ask_exit, notices=(*end.notices, *told))
     if end.cut is not None and end.steps:
         return replace(end, status=end.cut, error=reply.error or _cut_error(end))
-    variables = Variables.LOST if reply.asked_exit else end.variables
-    return replace(end, variables=variables, exited=reply.asked_exit)
+    variables = Variables.LOST if reply.ask_exit else end.variables
+    return replace(end, variables=variables, exited=reply.ask_exit)
 
 
 def _without_kernel(end: CellOutcome, kernel_end: End | None) -> CellOutcome:

@@ -155,12 +155,6 @@ class CellStarted(Struct, frozen=True):
     count: int = 0
 
 
-class CellNews(Struct, frozen=True):
-    """There is something new in the files of a cell: followers read it there, each at its own speed."""
-
-    id: str
-
-
 class RungClimbed(Struct, frozen=True):
     """A step was taken to end a cell."""
 
@@ -180,4 +174,4 @@ class Notice(Struct, frozen=True):
     text: str
 
 
-CallEvent = Queued | KernelStarting | CellStarted | CellNews | RungClimbed | CellDone | Notice
+CallEvent = Queued | KernelStarting | CellStarted | RungClimbed | CellDone | Notice

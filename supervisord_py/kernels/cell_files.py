@@ -18,13 +18,14 @@ from msgspec import Meta, Struct, ValidationError, convert
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter, told_by
+from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 READ_BYTES = 64 * 1024
+MOST_PIECES = 256
 CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 Size = Annotated[int, Meta(ge=0)]
 _EVENTS = {
@@ -89,6 +90,14 @@ class StreamSpan(NamedTuple):
     stream: str
     start: int
     end: int
+
+
+class Piece(NamedTuple):
+    """Bytes of one stream as they came, at most 64 KiB, from `offset` of the complete output on."""
+
+    stream: str
+    offset: int
+    data: bytes
 
 
 class Page(NamedTuple):
@@ -210,12 +219,13 @@ class CellLog:
 class Reading:
     """How far somebody has read a cell: bytes of both streams that were told, and where the next line begins.
 
-    `span_bytes`: how long a span may be, for those who read what it names at once.
+    `span_bytes`: how long a span may be, for those who read what it names at once. `ended`: its end was given.
     """
 
     def __init__(self, log: CellLog, out: int = 0, err: int = 0, *, span_bytes: int | None = None) -> None:
         self.told = {"stdout": out, "stderr": err}
         self.line = 0
+        self.ended = False
         self._log = log
         self._span_bytes = span_bytes
 
@@ -239,6 +249,28 @@ class Reading:
     def spans(self) -> Iterator[StreamSpan]:
         return (item for item in self.news() if isinstance(item, StreamSpan))
 
+    def pieces(self, seen: int = -1) -> list[Piece | Record]:
+        """Return the next few things, about one piece of bytes; [] where there is nothing new.
+
+        Of records none up to the offset `seen`, but always the end, behind which nothing is told.
+        """
+        found: list[Piece | Record] = []
+        size = 0
+        with suppress(OutputGoneError):  # it has not begun; or it is gone, and only whoever runs it can tell its end
+            for item in self.news():
+                if isinstance(item, StreamSpan):
+                    data = self._log.read(item.stream, item.start, item.end - item.start)
+                    if data:  # else it was cut off since
+                        found.append(Piece(item.stream, sum(self.told.values()) - (item.end - item.start), data))
+                    size += len(data)
+                else:
+                    self.ended = item.kind == "end"
+                    if self.ended or item.offset > seen:
+                        found.append(item)
+                if self.ended or size >= READ_BYTES or len(found) >= MOST_PIECES:
+                    break
+        return found
+
     def _up_to(self, err: int, out: int) -> Iterator[StreamSpan]:
         for stream, wanted in (("stderr", err), ("stdout", out)):
             if wanted > self.told[stream]:
@@ -255,12 +287,6 @@ def _record(line: bytes, offset: int) -> Record | None:
         return convert(said, Record)
     except (ValueError, TypeError, RecursionError, ValidationError):
         return None
-
-
-def reply_of(content: Mapping[str, Any]) -> Reply:
-    """Return the word of an execute_reply."""
-    said = told_by(content)
-    return Reply(CellStatus(said["status"]), error_of(said["error"]), said["execution_count"], said["ask_exit"])
 
 
 def error_of(members: Mapping[str, Any] | None) -> CellError | None:

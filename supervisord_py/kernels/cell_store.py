@@ -56,13 +56,14 @@ class CellStore:
         """
         try:
             async with asyncio.timeout(ROW_SECONDS):
-                await kernel_rows.dispatch(self._ledger, cell)
+                await self._ledger.write(kernel_rows.CELLS.insert(cell))
         except TimeoutError:
             _log.warning("cell_row_late", session=cell.session, cell=cell.id)  # it is queued: it follows in order
         except Exception:
             _log.exception("cell_row_not_written", session=cell.session, cell=cell.id)
         try:
-            folder_of_cells(self._config().cells_dir, cell.session)
+            if not (self._config().cells_dir / cell.session).is_dir():
+                folder_of_cells(self._config().cells_dir, cell.session)
         except OSError as error:  # the cell runs all the same; that nothing is kept of it is told with its end
             _log.warning("cells_folder_not_made", session=cell.session, errno=error.errno)
 
@@ -90,39 +91,41 @@ class CellStore:
         if duration_seconds is None and end.status is not CellStatus.ABORTED:
             duration_seconds = ended_at - sent.started_at
         result = _result(sent, end, output, duration_seconds)
-        closing = kernel_rows.CellEnd(
+        if end.gone is not None and kernel_is_over:
+            await self.seal(sent, result, ended_at)
+        known = ("execution_count", "total_bytes", "truncated", "lossy", "error")
+        kernel_rows.finish(
+            self._ledger,
+            sent.id,
             status=result.status.value,
             ended_at=ended_at,
             duration_seconds=duration_seconds,
-            execution_count=result.execution_count,
-            total_bytes=result.total_bytes,
-            truncated=result.truncated,
-            lossy=result.lossy,
-            error=error_members(result.error),
             variables=(Variables.LOST if end.is_stateless else end.variables).value,
-            steps=tuple(asdict(step) for step in end.steps),
+            steps=end.steps,
+            **{name: getattr(result, name) for name in known},
         )
-        if end.gone is not None and kernel_is_over:
-            await asyncio.to_thread(self.log(sent.session, sent.id).seal, closing.error, ended_at)
-        kernel_rows.finish(self._ledger, sent.id, closing)
         return result
 
     async def _shown(self, sent: KernelCellRow) -> CellOutput:
         """Read a cell's files. Small ones come from memory: the way to a thread and back takes longer."""
         from supervisord_py.kernels.render import CellOutput, show
 
-        log, limits = self.log(sent.session, sent.id), self._config().output
+        config = self._config()
+        log, limits = CellLog(config.cells_dir / sent.session, sent.id), config.output
         try:
             paths = [path for path in (*log.paths.values(), log.records_path) if path.exists()]
+            if log.records_path not in paths:  # its kernel died before it began
+                return CellOutput()
             if sum(path.stat().st_size for path in paths) <= SMALL_BYTES:
                 return show(log, limits)
             return await asyncio.to_thread(show, log, limits)
         except OSError as error:
             return CellOutput(unkept=f"Its output cannot be read: {error}.")
 
-    async def seal(self, sent: KernelCellRow, result: CellResult) -> None:
+    async def seal(self, sent: KernelCellRow, result: CellResult, ended_at: float) -> None:
         """Close the files of a cell whose kernel is over by now and did not."""
-        await asyncio.to_thread(self.log(sent.session, sent.id).seal, error_members(result.error), time.time())
+        error = None if result.error is None else asdict(result.error)
+        await asyncio.to_thread(self.log(sent.session, sent.id).seal, error, ended_at)
 
     async def history(self, session_id: str) -> Sequence[KernelCellRow]:
         """Return all cells of a session, in order of dispatch."""
@@ -190,6 +193,8 @@ def _result(sent: KernelCellRow, end: CellOutcome, output: CellOutput, duration_
     reply, status, error = end.reply, end.status, end.error
     if output.unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
         status, error = CellStatus.ERROR, CellError("OutputNotKept", output.unkept)
+    elif status is not CellStatus.OK:
+        error = what_was_raised(error, output.end.error if output.end else None, output.error)
     count = reply.execution_count if reply else None
     if count is None and output.end is not None:
         count = output.end.execution_count
@@ -198,7 +203,7 @@ def _result(sent: KernelCellRow, end: CellOutcome, output: CellOutput, duration_
         sent.id,
         sent.title,
         status,
-        error=what_was_raised(error, output.error),
+        error=error,
         duration_seconds=duration_seconds,
         execution_count=count,
         steps=end.steps,
@@ -221,10 +226,3 @@ def _outcome(log: CellLog, kernel_end: End, *, is_shell: bool) -> CellOutcome:
         return judge(gone, kernel_end)
     text = f"The shell {how_it_ended(kernel_end)} while the cell ran. The cell is not run again."
     return replace(gone, status=CellStatus.ERROR, error=CellError("KernelDied", text))
-
-
-def error_members(error: CellError | None) -> dict[str, object] | None:
-    """Return an error as files and rows have it: `{name, value, traceback}`."""
-    if error is None:
-        return None
-    return {"name": error.name, "value": error.value, "traceback": list(error.traceback)}

@@ -174,7 +174,6 @@ class DirectKernel(MessagingKernel):
         self._key = launch.instance
         self._by_message = launch.interrupt_mode == "message"
         self._next_rung_seconds = config.ladder.again_seconds
-        self._welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sockets = KernelSockets(connection, name, ("iopub", "shell", "control"), self.hear)
         self._watch = asyncio.create_task(self._watch_process())
 
@@ -187,33 +186,29 @@ class DirectKernel(MessagingKernel):
         await self._sockets.close()  # else they would go on looking for the dead one
 
     async def send(self, message: Message) -> None:
-        self.note("sent", message)
+        if self._trace:
+            self.note("sent", message)
         self._sockets.send(message)
-
-    def hear(self, message: Message) -> None:
-        if message.type == "iopub_welcome" and not self._welcome.done():
-            self._welcome.set_result(None)
-        super().hear(message)
 
     async def until_ready(self) -> None:
         """Return when it answered on shell, and its iopub was heard.
 
-        A kernel_info_request is queued before the kernel binds and goes out the moment it does. iopub counts as heard
-        by a welcome (ipykernel 7) or by the `idle` of such a request; a subscription may arrive after that idle was
-        sent, so the request is sent again until one comes through.
+        A kernel_info_request is queued before the kernel binds and goes out the moment it does. iopub speaks by a
+        welcome (ipykernel 7) or by the `idle` of such a request; a subscription may arrive after that was sent, so the
+        request is sent again until one comes through.
         """
         asked: list[PendingRequest] = []
         while True:
-            answered = any(each.reply.done() for each in asked)
-            if answered and (self._welcome.done() or any(each.idle.done() for each in asked)):
+            has_answered = any(each.reply.done() for each in asked)
+            if has_answered and self.is_heard.done():
                 return
             asked.append(await self.ask("kernel_info_request"))
-            missing: list[asyncio.Future[Any]] = [each.reply for each in asked]
-            if answered:
+            signs: list[asyncio.Future[Any]] = [each.reply for each in asked]
+            if has_answered:
                 self.seen = "it answers, but its output channel was not heard"
-                missing = [self._welcome, *(each.idle for each in asked)]
-            patience = AGAIN_SECONDS if answered else UNANSWERED_SECONDS
-            await asyncio.wait(missing, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                signs = [self.is_heard]
+            patience = AGAIN_SECONDS if has_answered else UNANSWERED_SECONDS
+            await asyncio.wait(signs, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
 
     # -- asking and ending it --------------------------------------------------------------------------------------
 

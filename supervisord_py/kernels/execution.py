@@ -8,6 +8,8 @@ lives, and nothing worse than an interrupt was sent: after SIGTERM the kernel is
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,12 +18,13 @@ from msgspec.structs import replace
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
 from supervisord_py.kernels.call_rules import CellOutcome, judge
-from supervisord_py.kernels.cell import CellNews, CellStatus, RungClimbed, Step, Variables
-from supervisord_py.kernels.live_session import RunningCell
+from supervisord_py.kernels.cell import CellStatus, RungClimbed, Step, Variables
+from supervisord_py.kernels.inside.cell_writer import CellWriter
+from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from supervisord_py.kernels.backend import Reply
     from supervisord_py.kernels.cell import CallEvent, CellResult, CellStarted
@@ -38,7 +41,10 @@ _log = structlog.get_logger(__name__)
 
 
 class CellExecution:
-    """One run of one cell on a session's kernel; `sent` is its row, after `deadline` (loop time) it is made to end."""
+    """One run of one cell on a session's kernel; `sent` is its row, after `deadline` (loop time) it is made to end.
+
+    It is the kernel's `run` until it is known how the cell ended, for all who look at it or want it to end.
+    """
 
     def __init__(
         self,
@@ -50,14 +56,21 @@ class CellExecution:
         tell: Callable[[CallEvent], None] = lambda _: None,
     ) -> None:
         assert kernel.handle is not None
-        config = pool.config
-        self.cell = RunningCell(sent.id, config.cells_dir / sent.session, config.output.cell_bytes)
+        self.cell_id = sent.id
+        self.steps: tuple[Step, ...] = ()  # what was done so far to end it
+        self.judged = asyncio.Event()  # set when it is known how it ended
         self.over_memory = False  # the kernel is over its soft limit after the cell
         self._pool, self._cell_store, self._kernel, self._handle = pool, cell_store, kernel, kernel.handle
         self._sent, self._deadline, self._tell = sent, deadline, tell
+        self._folder, self._cap = pool.config.cells_dir / sent.session, pool.config.output.cell_bytes
+        self._writer: CellWriter | None = None
         self._is_stateless = not kernel.session.keeps_variables
         self._is_fatal = False  # something was sent that the kernel does not survive
-        kernel.run, kernel.has_run, kernel.session.has_cells = self.cell, True, True
+        self._cut_as: CellStatus | None = None  # set once it is to end
+        self._hurries = 0  # cancels that are to be obeyed still: each makes one step due at once
+        self._is_over = False
+        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # see _tell_news
+        kernel.run, kernel.has_run, kernel.session.has_cells = self, True, True
 
     async def perform(self, started: CellStarted | None = None) -> tuple[CellResult, CellOutcome]:
         """Send the cell, wait for its end or make it end; return what came of it, and how it ended.
@@ -67,24 +80,23 @@ class CellExecution:
                 sent: it is only followed, and how long it took, its own files tell.
         """
         kernel, pool, sent = self._kernel, self._pool, self._sent
-        loop, output = asyncio.get_running_loop(), pool.config.output
-        folder = pool.config.cells_dir / sent.session
-        request = ExecuteRequest(sent.id, sent.code, folder, output.preview_bytes, output.cell_bytes)
-        news = CellNews(sent.id)
+        request = ExecuteRequest(sent.id, sent.code, self._folder, pool.config.output.preview_bytes, self._cap)
+        loop, duration = asyncio.get_running_loop(), None
         try:
             if started is not None:
                 await self._cell_store.dispatch(sent)
                 self._tell(started)
             began = loop.time()
-            work = self._handle.follow if started is None else self._handle.execute
-            end = await self._run(work(request, lambda: self._tell(news)))
-            duration = None if started is None else loop.time() - began
-            await self._until_known(end)
+            end = await self._run(asyncio.ensure_future(self._handle.execute(request, is_sent=started is None)))
+            if started is not None:
+                duration = loop.time() - began
+            if end.gone is not None or end.variables is Variables.LOST or kernel.phase is not Phase.READY:
+                await self._until_known(end)
             end = judge(end, kernel.end)
             kernel.exiting = kernel.exiting or end.exited
         finally:
             kernel.run = None
-            self.cell.judged.set()
+            self.judged.set()
         is_over = kernel.over.is_set()
         self.over_memory, result = await asyncio.gather(  # the keeper measures while we read
             pool.is_over_memory(kernel),
@@ -96,16 +108,15 @@ class CellExecution:
             end = replace(end, status=result.status, error=result.error)
         return result, end
 
-    async def _run(self, work: Coroutine[None, None, Reply]) -> CellOutcome:
+    async def _run(self, executing: asyncio.Future[Reply]) -> CellOutcome:
         """Wait for the cell, end it when it must end, and say what was seen of it."""
-        executing = asyncio.ensure_future(work)
         is_lost = False
         try:
-            left = 0.0 if self.cell.cut_as else max(0.0, self._deadline - asyncio.get_running_loop().time())
-            signs: set[asyncio.Future[Any]] = {executing, self.cell.news}
+            left = 0.0 if self._cut_as else max(0.0, self._deadline - asyncio.get_running_loop().time())
+            signs: set[asyncio.Future[Any]] = {executing, self._news}
             await asyncio.wait(signs, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not executing.done():
-                self.cell.cut_as = self.cell.cut_as or CellStatus.TIMED_OUT
+                self._cut_as = self._cut_as or CellStatus.TIMED_OUT
                 is_lost = await self._escalate(executing)
                 if not executing.done() and self._handle.died.done():
                     await asyncio.wait({executing}, timeout=LOST_CELL_SECONDS)
@@ -113,8 +124,8 @@ class CellExecution:
             if not executing.done():
                 executing.cancel()  # abandons the wait, not the cell
                 await asyncio.wait({executing})
-            self.cell.is_over = True
-            self.cell.tell_news()
+            self._is_over = True
+            self._news.set_result(None)
         reply: Reply | None = None
         gone: PxError | None = None
         if executing.cancelled():
@@ -124,10 +135,38 @@ class CellExecution:
         else:
             reply = executing.result()
         variables = Variables.LOST if gone or is_lost else Variables.KEPT
-        if self.cell.steps:
+        if self.steps:
             self._say_ended_by_us(variables)
         kept = Variables.KEPT if self._is_stateless else variables
-        return CellOutcome(reply, gone, self.cell.cut_as, kept, self.cell.steps, self._is_stateless)
+        return CellOutcome(reply, gone, self._cut_as, kept, self.steps, self._is_stateless)
+
+    # -- for others ------------------------------------------------------------------------------------------------
+
+    def cut(self, status: CellStatus, *, rungs: int = 1) -> None:
+        """Have the cell end; asked again, the next step is taken at once. The first status stands."""
+        if self._cut_as is None:
+            self._cut_as = status
+            rungs -= 1
+        self._hurries += rungs
+        self._tell_news()
+
+    async def until_climbed(self, known: int, seconds: float) -> None:
+        """Wait until more than `known` steps are there, or that time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while len(self.steps) <= known and not self._is_over:
+                    await asyncio.wait({self._news})
+
+    def hold_to_cap(self) -> None:
+        """Cut the cell's files back to their cap: whoever writes there asks nobody. Blocking."""
+        self._writer = self._writer or CellWriter(str(self._folder), self.cell_id, self._cap)
+        self._writer.limit()
+
+    def _tell_news(self) -> None:
+        """Wake whoever waits for a cancel, or for a step."""
+        if not self._is_over:
+            news, self._news = self._news, asyncio.get_running_loop().create_future()
+            news.set_result(None)
 
     # -- ending a cell -----------------------------------------------------------------------------------------------
 
@@ -151,10 +190,10 @@ class CellExecution:
             await self._take(act, begun - first)
             is_last = act is steps[-1][0]
             while not self._has_ended(executing) and (left := begun + seconds - loop.time()) > 0:
-                if self.cell.hurries and not is_last:
-                    self.cell.hurries -= 1
+                if self._hurries and not is_last:
+                    self._hurries -= 1
                     break
-                signs: set[asyncio.Future[Any]] = {executing, handle.died, self.cell.news}
+                signs: set[asyncio.Future[Any]] = {executing, handle.died, self._news}
                 await asyncio.wait(
                     {it for it in signs if not it.done()}, timeout=left, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -171,7 +210,7 @@ class CellExecution:
         if act in {self._handle.terminate, self._handle.kill}:
             self._is_fatal = True
             if not self._is_stateless:
-                timed_out = self.cell.cut_as is CellStatus.TIMED_OUT
+                timed_out = self._cut_as is CellStatus.TIMED_OUT
                 self._kernel.wanted = self._kernel.wanted or (Reason.TIMEOUT if timed_out else Reason.CANCELLED)
         try:
             step = Step(await act(), round(after_seconds, 3))
@@ -180,14 +219,14 @@ class CellExecution:
         except PxError as error:  # a gateway that does not answer must not stop the escalation
             step = Step(act.__name__, round(after_seconds, 3), error.detail)
         _log.info("cell_rung", unit=self._kernel.unit, cell=self._sent.id, action=step.action, detail=step.detail)
-        self.cell.steps = (*self.cell.steps, step)
+        self.steps = (*self.steps, step)
         self._tell(RungClimbed(self._sent.id, step))
-        self.cell.tell_news()
+        self._tell_news()
 
     def _say_ended_by_us(self, variables: Variables) -> None:
-        steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in self.cell.steps]
+        steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in self.steps]
         left = Variables.LOST if self._is_stateless else variables
-        why = self.cell.cut_as.value if self.cell.cut_as else None
+        why = self._cut_as.value if self._cut_as else None
         self._pool.supervisor.say(
             "interrupted_cell", self._kernel, None, cell=self._sent.id, why=why, steps=steps, variables=left.value
         )
@@ -198,8 +237,6 @@ class CellExecution:
         """Of a kernel that is gone or doomed: tell the pool, and wait for the word on how it ended."""
         kernel = self._kernel
         if not kernel.ending:
-            if end.gone is None and end.variables is Variables.KEPT:
-                return
             if end.is_stateless and not self._handle.died.done():
                 return  # only the process of this cell ended
             self._pool.died(kernel)
@@ -212,4 +249,4 @@ class CellExecution:
     async def _seal_later(self, result: CellResult) -> None:
         """Close the files of a cell that was given up once its kernel is over, too."""
         await self._kernel.over.wait()
-        await self._cell_store.seal(self._sent, result)
+        await self._cell_store.seal(self._sent, result, time.time())

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import ExecuteRequest, Reply
     from supervisord_py.kernels.gateway_client import GatewayClient
-    from supervisord_py.kernels.messaging import PendingRequest
     from supervisord_py.kernels.wire import Message
 
 LEFT_ALONE_SECONDS = 5.0  # after so much silence the server is asked before a cell: it may have culled the kernel
@@ -119,7 +118,7 @@ class GatewayKernel(MessagingKernel):
 
     async def evaluate(self, code: str, expression: str, seconds: float) -> str:
         """Run Python silently, and return the repr of an expression afterwards; "" where that failed."""
-        content = wire.execute_content(code, silent=True, user_expressions={"it": expression})
+        content = {**wire.EXECUTE, "code": code, "silent": True, "user_expressions": {"it": expression}}
         answer = await self._answer("execute_request", content, seconds)
         if answer.get("status") != "ok":
             _log.warning("gateway_init_failed", kernel=self.held.kernel, error=str(answer.get("evalue")))
@@ -140,12 +139,13 @@ class GatewayKernel(MessagingKernel):
 
     # -- cells, and its websocket ------------------------------------------------------------------------------------
 
-    async def execute(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        if time.monotonic() - self._heard_at > LEFT_ALONE_SECONDS and await self._is_dead():
-            self.lose(UNKNOWN_THERE)
-        self.early = None
-        reply = await super().execute(cell, wake)
-        if reply.asked_exit:
+    async def execute(self, cell: ExecuteRequest, *, is_sent: bool = False) -> Reply:
+        if not is_sent:
+            if time.monotonic() - self._heard_at > LEFT_ALONE_SECONDS and await self._is_dead():
+                self.lose(UNKNOWN_THERE)
+            self.early = None
+        reply = await super().execute(cell, is_sent=is_sent)
+        if reply.ask_exit:
             self._delete("its code asked it to exit")
         return reply
 
@@ -161,7 +161,8 @@ class GatewayKernel(MessagingKernel):
         if self.died.done():
             raise self.gone()
         assert self._socket is not None
-        self.note("sent", message)
+        if self._trace:
+            self.note("sent", message)
         frame = wire.pack(message, self._socket.protocol)
         try:
             await (self._socket.send_bytes(frame) if isinstance(frame, bytes) else self._socket.send_str(frame))
@@ -218,7 +219,7 @@ class GatewayKernel(MessagingKernel):
         else:
             super().hear(message)
 
-    def take_output(self, message: Message, request: PendingRequest | None) -> None:
+    def take_output(self, message: Message) -> None:
         text = str(message.content.get("text")) if message.type == "stream" else ""
         if message.content.get("name") == "stderr" and (held_back := _HELD_BACK.match(text)):
             self._is_missing(
@@ -226,7 +227,7 @@ class GatewayKernel(MessagingKernel):
                 " iopub_data_rate_limit, iopub_msg_rate_limit or limit_rate would let it through."
             )
         else:
-            super().take_output(message, request)
+            super().take_output(message)
 
     def _is_missing(self, sentence: str) -> None:
         """Say with the cell under way what is missing of its output; a kernel that writes its files misses nothing."""

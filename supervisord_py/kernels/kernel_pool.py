@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Backends
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.live_session import RunningCell
+    from supervisord_py.kernels.execution import CellExecution
     from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session_register import SessionRegister
     from supervisord_py.ledger.store import Ledger
@@ -110,6 +110,7 @@ class KernelPool:
                 await self._has_kernels.wait()
             await asyncio.sleep(PERIOD_SECONDS)
             self.look_at_foreign_use()
+            self.register.write_used()
             self.perform(self.set.settle(clock.now()))
             if busy := [it for it in self.kernels if it.run is not None]:
                 await asyncio.to_thread(_hold_to_cap, [it.run for it in busy if it.run is not None])
@@ -156,7 +157,6 @@ class KernelPool:
         self.perform(self.set.end(waiter, clock.now(), over_memory=over_memory))
         if kernel.exiting:
             self.died(kernel)
-        self.register.used(kernel.session)
 
     def stop(self, session: LiveSession, reason: Reason) -> None:
         """Have a session's kernel stopped, busy or not."""
@@ -178,21 +178,17 @@ class KernelPool:
                     kernel.wanted = kernel.wanted or reason
                     kernel.event = cause if reason is Reason.EVICTED_LRU and cause is not None else kernel.event
                     self.supervisor.task(self.supervisor.stop(self.driver, kernel, reason))
-                case KernelWaiter() as waiter:
-                    self._tell(waiter)
-
-    def _tell(self, waiter: KernelWaiter) -> None:
-        session, granted = waiter.session, waiter.granted
-        if granted.done():
-            return  # it gave up in this very moment, and says so itself
-        if waiter.refused is not None:
-            granted.set_exception(self._refusal(session, waiter.refused))
-        elif waiter.is_served and session.kernel is not None:
-            granted.set_result(session.kernel)
-        elif waiter.waits_for is WaitsFor.START:
-            waiter.tell(KernelStarting(session.id, session.key.interpreter))
-        else:
-            waiter.tell(Queued(waiter.position))
+                case KernelWaiter(session=session, granted=granted) as waiter if not granted.done():
+                    if waiter.refused is not None:
+                        granted.set_exception(self._refusal(session, waiter.refused))
+                    elif waiter.is_served and session.kernel is not None:
+                        granted.set_result(session.kernel)
+                    elif waiter.waits_for is WaitsFor.START:
+                        waiter.tell(KernelStarting(session.id, session.key.interpreter))
+                    else:
+                        waiter.tell(Queued(waiter.position))
+                case _:  # it gave up in this very moment, and says so itself
+                    pass
 
     def _refusal(self, session: LiveSession, why: WhyRefused) -> PxError:
         if why is WhyRefused.START_FAILED:
@@ -313,6 +309,6 @@ class KernelPool:
         return max((stat.rss_bytes for stat in stats.values()), default=None)
 
 
-def _hold_to_cap(runs: Sequence[RunningCell]) -> None:
+def _hold_to_cap(runs: Sequence[CellExecution]) -> None:
     for run in runs:
         run.hold_to_cap()

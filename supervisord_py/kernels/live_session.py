@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from supervisord_py.kernels.backend import StartMethod
 from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest
-from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.messages import hard_failure, how_it_ended
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
 from supervisord_py.kernels.session_set import KernelSlot
@@ -20,11 +17,10 @@ from supervisord_py.process.model import Reason, StopReport, Survivor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from supervisord_py.kernels.backend import KernelHandle, Launch
-    from supervisord_py.kernels.cell import CellStatus, Step
     from supervisord_py.kernels.choice import Choice
+    from supervisord_py.kernels.execution import CellExecution
     from supervisord_py.ledger.kernels import Newest
     from supervisord_py.process.instance import End, Note
     from supervisord_py.process.keeper_client import KeeperClient
@@ -83,7 +79,7 @@ class LiveSession(KernelSlot):
         self.has_cells = False  # a cell of ours was run in it
         self.ended_by: int | None = None  # event of its kernel's end that nobody asked for: the cause of the next start
         self.rested_at = 0.0  # Unix seconds of the end of its last kernel; 0 before the first that we saw
-        self.written_at = 0.0  # when its row was written last, by the monotonic clock
+        self.written_use: float | None = None  # `last_used` as its row has it
 
     @property
     def unit(self) -> str:
@@ -175,7 +171,7 @@ class KernelInstance(Instance):
         self.give_up_at = 0.0  # loop time by which it must answer
         self.cold_start_ms = 0  # from the decision to readiness
         self.method = StartMethod.SPAWN
-        self.run: RunningCell | None = None  # the cell of ours that it is at, until it is known how that ended
+        self.run: CellExecution | None = None  # the cell of ours that it is at, until it is known how that ended
         self.has_run = False  # a cell of ours was sent to it: there are variables to be lost
         self.foreign_used_at: float | None = None  # when a client that is not ours used it, as far as we have seen
         self.exiting = False  # a cell said exit(): it ends by its own wish
@@ -240,46 +236,3 @@ class KernelInstance(Instance):
             return StopReport(self.key)
         grace = 0.0 if self.ready_at is None else self.stop_seconds
         return await placement.stop(self.key, grace_seconds=grace, reason=reason)
-
-
-class RunningCell:
-    """The cell that a kernel is at, for all who look at it or want it to end; `CellExecution` runs it.
-
-    `folder`: that of the session's cells; `cap`: of its files, in bytes.
-    """
-
-    def __init__(self, cell_id: str, folder: Path, cap: int) -> None:
-        self.cell_id = cell_id
-        self.steps: tuple[Step, ...] = ()  # what was done so far to end it
-        self.judged = asyncio.Event()  # set when it is known how it ended
-        self.cut_as: CellStatus | None = None  # set once it is to end
-        self.hurries = 0  # cancels that are to be obeyed still: each makes one step due at once
-        self.is_over = False
-        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # see tell_news
-        self._folder, self._cap = folder, cap
-        self._writer: CellWriter | None = None
-
-    def cut(self, status: CellStatus, *, rungs: int = 1) -> None:
-        """Have the cell end; asked again, the next step is taken at once. The first status stands."""
-        if self.cut_as is None:
-            self.cut_as = status
-            rungs -= 1
-        self.hurries += rungs
-        self.tell_news()
-
-    async def until_climbed(self, known: int, seconds: float) -> None:
-        """Wait until more than `known` steps are there, or that time is over."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while len(self.steps) <= known and not self.is_over:
-                    await asyncio.wait({self.news})
-
-    def tell_news(self) -> None:
-        """Wake whoever waits for a cancel, for a step, or for the end of all steps."""
-        news, self.news = self.news, asyncio.get_running_loop().create_future()
-        news.set_result(None)
-
-    def hold_to_cap(self) -> None:
-        """Cut the cell's files back to their cap: whoever writes there asks nobody. Blocking."""
-        self._writer = self._writer or CellWriter(str(self._folder), self.cell_id, self._cap)
-        self._writer.limit()

@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import contextmanager, suppress
+from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from msgspec import convert
 from msgspec.structs import replace
 
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.kernels import wire
 from supervisord_py.kernels.backend import KernelGoneError, Reply
-from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.cell_files import CellLog, reply_of
-from supervisord_py.kernels.recording import Recording
+from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.cell_files import CellLog
+from supervisord_py.kernels.inside.cell_writer import CellWriter, told_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from supervisord_py.kernels.backend import ExecuteRequest
@@ -39,17 +41,18 @@ REPLY_SECONDS = 2.0  # how long a reply may come after the end of output: it is 
 LAST_WORDS_SECONDS = 0.25
 """How long a reply may come after the news of the kernel's death: without it an exit() looks like a crash."""
 CONCLUDE_SECONDS = 5.0  # how long whoever waits for a cell may take, when the connections are closed
+QUEUE_BYTES = 256 * 1024 * 1024
+CELLS_KEPT = 16  # so many cells, the newest, still take output that comes after their end
 NO_ANSWER = "The kernel became idle without an answer: whether the cell ran to its end is not known."
 _log = structlog.get_logger(__name__)
 
 
 class PendingRequest:
-    """A request of ours under way; `cell` where it runs code of a user, `wake` to be called when there is output."""
+    """A request of ours under way; `cell` where it runs code of a user."""
 
-    def __init__(self, cell: ExecuteRequest | None = None, wake: Callable[[], None] | None = None) -> None:
+    def __init__(self, cell: ExecuteRequest | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.cell = cell
-        self.wake = wake
         self.reply: asyncio.Future[dict[str, Any]] = loop.create_future()  # its content
         self.idle: asyncio.Future[None] = loop.create_future()  # all output was sent
         self.passed: asyncio.Future[None] = loop.create_future()  # a later request was answered
@@ -73,7 +76,9 @@ class MessagingKernel:
         loop = asyncio.get_running_loop()
         self.unit = unit
         self.died: asyncio.Future[ExitRecord | None] = loop.create_future()
-        self.foreign = ForeignUse()
+        self.is_heard: asyncio.Future[None] = loop.create_future()  # something came on iopub: nothing is missed now
+        self.foreign_used_at: float | None = None  # when a client that is not ours used it, Unix seconds
+        self._foreign: set[str] = set()  # requests under way that are not ours
         self._session = session
         self._trace = trace
         self._recording = None if writes_files else Recording()
@@ -85,11 +90,7 @@ class MessagingKernel:
 
     @property
     def foreign_busy(self) -> bool:
-        return bool(self.foreign.under_way)
-
-    @property
-    def foreign_used_at(self) -> float | None:
-        return self.foreign.used_at
+        return bool(self._foreign)
 
     async def send(self, message: Message) -> None:
         """Send a message. Raises PxError: it cannot be sent, for sure."""
@@ -119,60 +120,80 @@ class MessagingKernel:
 
     def hear(self, message: Message) -> None:
         """Give a message to whom it concerns."""
-        self.note("got", message)
+        if self._trace:
+            self.note("got", message)
         request = self._requests.get(message.parent_id)
         if request is not None:
             request.heard_at = asyncio.get_running_loop().time()
         if message.channel != "iopub":
             if request is not None and message.type.endswith("_reply") and not request.reply.done():
                 request.reply.set_result(message.content)
-        elif message.parent_session != self._session:
-            self.foreign.hear(message)
-        elif message.state is None:
-            self.take_output(message, request)
-        elif message.state == "idle" and request is not None and not request.idle.done():
-            request.idle.set_result(None)
+        else:
+            if not self.is_heard.done():
+                self.is_heard.set_result(None)
+            state = message.state
+            if message.parent_session != self._session:
+                self._hear_of_others(message)
+            elif state is None:
+                if request is not None:
+                    request.has_output = True
+                if self._recording is not None:
+                    self.take_output(message)
+            elif state == "idle" and request is not None and not request.idle.done():
+                request.idle.set_result(None)
         if request is not None and request.cell is None and request.reply.done() and request.idle.done():
             del self._requests[message.parent_id]
 
-    def note(self, way: str, message: Message) -> None:
-        """Log a message that was `got` or `sent`, where that is wanted."""
-        if self._trace:
-            about = {"channel": message.channel, "type": message.type, "bytes": message.size}
-            _log.info("kernel_message", unit=self.unit, way=way, **about)
+    def _hear_of_others(self, message: Message) -> None:
+        """Note what iopub tells of a request that is not ours; a question what the kernel is counts as none."""
+        if message.state is None or not message.parent_id or message.parent_type == "kernel_info_request":
+            return
+        self.foreign_used_at = time.time()
+        if message.state == "busy":
+            self._foreign.add(message.parent_id)
+        elif message.state == "idle":
+            self._foreign.discard(message.parent_id)
 
-    def take_output(self, message: Message, request: PendingRequest | None) -> None:
-        """Record output of a cell, also of one that is over; where the kernel itself does, somebody may look."""
-        if request is not None:
-            request.has_output = True
-        if self._recording is not None:
-            self._recording.record(message.parent_id, message.type, lambda: message.content, message.size)
-        elif request is not None and request.wake is not None:
-            request.wake()
+    def note(self, way: str, message: Message) -> None:
+        """Log a message that was `got` or `sent`."""
+        about = {"channel": message.channel, "type": message.type, "bytes": message.size}
+        _log.info("kernel_message", unit=self.unit, way=way, **about)
+
+    def take_output(self, message: Message) -> None:
+        """Record output of a cell, also of one that is over: the kernel does not do that itself."""
+        assert self._recording is not None
+        self._recording.record(message.parent_id, message.type, lambda: message.content, message.size)
 
     # -- cells -------------------------------------------------------------------------------------------------------
 
-    async def execute(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        if self.died.done():
-            raise self.gone()
-        with self._under_way(cell, wake) as request:
-            if self._recording is not None:
-                pid = self.child.identity.pid if self.child is not None else None
-                await self._recording.open(cell, wake, begin=True, pid=pid)
-            await self.send(wire.execute_request(cell, self._session, writes_files=self._recording is None))
-            await self._until_end(request)
-            return await self._conclude(cell, request)
-
-    async def follow(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        if (ended := await self._reply_in_files(cell)) is not None:
+    async def execute(self, cell: ExecuteRequest, *, is_sent: bool = False) -> Reply:
+        if is_sent and (ended := await self._reply_in_files(cell)) is not None:
             return ended
-        with self._under_way(cell, wake) as request:
+        if self.died.done() and not is_sent:
+            raise self.gone()
+        request = self._requests[cell.cell_id] = self._cell = PendingRequest(cell)
+        self._concluded.clear()
+        try:
             if self._recording is not None:
-                await self._recording.open(cell, wake, begin=False, pid=None)
-                request.missing["The control plane was replaced while the cell ran: output may be missing."] = None
-            await self.look_for_lost_replies()
+                await self._recording.open(cell, begin=not is_sent)
+            if not is_sent:
+                place = {"cell": cell.cell_id, "dir": str(cell.cells_dir)}
+                ours = {"px": {**place, "preview": cell.preview_bytes, "cap": cell.cell_bytes}}
+                # By its metadata our launcher knows a cell of ours, and writes its files.
+                metadata = ours if self._recording is None else None
+                content = {**wire.EXECUTE, "code": cell.code, "store_history": True}
+                kind, session = "execute_request", self._session
+                await self.send(wire.make(kind, content, session, msg_id=cell.cell_id, metadata=metadata))
+            else:
+                if self._recording is not None:
+                    request.missing["The control plane was replaced while the cell ran: output may be missing."] = None
+                await self.look_for_lost_replies()
             await self._until_end(request)
             return await self._conclude(cell, request)
+        finally:
+            self._requests.pop(cell.cell_id, None)
+            self._cell = None
+            self._concluded.set()
 
     async def look_for_lost_replies(self) -> None:
         """Nobody listened for a while: a kernel works its requests off in turn, so the answer to one more tells."""
@@ -194,17 +215,6 @@ class MessagingKernel:
         cell = self._cell.cell if self._cell is not None and not self._cell.has_output else None
         return cell is None or (self._recording is None and CellLog(cell.cells_dir, cell.cell_id).exists())
 
-    @contextmanager
-    def _under_way(self, cell: ExecuteRequest, wake: Callable[[], None]) -> Iterator[PendingRequest]:
-        request = self._requests[cell.cell_id] = self._cell = PendingRequest(cell, wake)
-        self._concluded.clear()
-        try:
-            yield request
-        finally:
-            self._requests.pop(cell.cell_id, None)
-            self._cell = None
-            self._concluded.set()
-
     async def _until_end(self, request: PendingRequest) -> None:
         """Return when reply and end of output came, or what is missing of them is late, or the kernel died."""
         loop = asyncio.get_running_loop()
@@ -223,11 +233,11 @@ class MessagingKernel:
 
     async def _conclude(self, cell: ExecuteRequest, request: PendingRequest) -> Reply:
         """Return the word on a cell for which `_until_end` has returned, when all that was heard of it is written."""
-        self.foreign.under_way.clear()  # shell requests before it have ended: the `idle` of one may be lost
+        self._foreign.clear()  # shell requests before it have ended: the `idle` of one may be lost
         content = request.reply.result() if request.reply.done() else None
         if content is None and self._let_go.done():
             raise InterruptedRunError("The daemon has let go of the kernel.")
-        reply = reply_of(content) if content is not None else await self._without_reply(cell)
+        reply = await self._without_reply(cell) if content is None else convert(told_by(content), Reply)
         if self._recording is not None:
             said = {"status": "error", "ename": "NoReply", "evalue": NO_ANSWER} if content is None else content
             if dropped := await self._recording.end(cell.cell_id, said):
@@ -249,7 +259,7 @@ class MessagingKernel:
             raise self.gone()
         if not await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).exists):
             return Reply(CellStatus.ABORTED, notice="The cell never reached the kernel: it was not run.")
-        return replace(reply_of({"status": "error", "ename": "NoReply", "evalue": NO_ANSWER}), lossy=True)
+        return Reply(CellStatus.ERROR, CellError("NoReply", NO_ANSWER), lossy=True)
 
     async def _reply_in_files(self, cell: ExecuteRequest) -> Reply | None:
         return await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).reply)
@@ -266,22 +276,75 @@ class MessagingKernel:
             await self._recording.close()
 
 
-class ForeignUse:
-    """What iopub tells of requests that are not ours; a question what the kernel is counts as none.
+class Recording:
+    """Records cells of a kernel that does not write their files, off the loop, in the order of messages; `close` it.
 
-    A kernel is in foreign use from the first `busy` of such a request to its `idle`.
+    Who reads the wire never waits for a disk, and what waits for the disk is bounded; what goes beyond the bound is
+    dropped, counted, and told with the cell.
     """
 
-    def __init__(self) -> None:
-        self.used_at: float | None = None  # when one last began or ended, Unix seconds
-        self.under_way: set[str] = set()
+    def __init__(self, queue_bytes: int = QUEUE_BYTES) -> None:
+        self._queue_bytes = queue_bytes
+        self._cells: dict[str, CellWriter] = {}
+        self._dropped: Counter[str] = Counter()
+        self._jobs: asyncio.Queue[tuple[Callable[[], object], int, asyncio.Future[None] | None]] = asyncio.Queue()
+        self._waiting_bytes = 0
+        self._task = asyncio.create_task(self._work())
 
-    def hear(self, message: Message) -> None:
-        """A status message of somebody's request came."""
-        if message.state is None or not message.parent_id or message.parent_type == "kernel_info_request":
-            return
-        self.used_at = time.time()
-        if message.state == "busy":
-            self.under_way.add(message.parent_id)
-        elif message.state == "idle":
-            self.under_way.discard(message.parent_id)
+    async def open(self, request: ExecuteRequest, *, begin: bool) -> None:
+        """Record a cell from now on; without `begin` go on with what an earlier control plane has begun."""
+        writer = await asyncio.to_thread(CellWriter, str(request.cells_dir), request.cell_id, request.cell_bytes)
+        self._cells[request.cell_id] = writer
+        if begin:
+            await self._do(lambda: writer.begin(request.code))
+        while len(self._cells) > CELLS_KEPT:
+            oldest = next(iter(self._cells))
+            await self._do(self._cells[oldest].close)
+            del self._cells[oldest]
+
+    def record(self, cell_id: str, kind: str, content: Callable[[], Mapping[str, Any]], size: int) -> None:
+        """Record output of a known cell, read when its turn has come; `size` is what it holds until then, in bytes."""
+        known = self._cells.get(cell_id)
+        if known is not None and self._waiting_bytes + size > self._queue_bytes:
+            self._dropped[cell_id] += size
+        elif known is not None:
+            self._waiting_bytes += size
+            self._jobs.put_nowait((lambda: known.message(kind, content()), size, None))
+
+    async def end(self, cell_id: str, reply: Mapping[str, Any]) -> int:
+        """Write the end of a cell behind all that came before; return how many bytes of messages were dropped."""
+        writer = self._cells[cell_id]
+        await self._do(lambda: writer.reply(reply))
+        return self._dropped.pop(cell_id, 0)
+
+    async def close(self) -> None:
+        for writer in self._cells.values():
+            await self._do(writer.close)
+        self._cells.clear()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _do(self, work: Callable[[], object]) -> None:
+        """Do something in its turn, and wait until it is done."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._jobs.put_nowait((work, 0, done))
+        await asyncio.shield(done)
+
+    async def _work(self) -> None:
+        while True:
+            jobs = [await self._jobs.get()]
+            while not self._jobs.empty():
+                jobs.append(self._jobs.get_nowait())
+            await asyncio.to_thread(_perform, [work for work, _, _ in jobs])
+            for _, size, done in jobs:
+                self._waiting_bytes -= size
+                if done is not None and not done.done():
+                    done.set_result(None)
+
+
+def _perform(jobs: list[Callable[[], object]]) -> None:
+    for job in jobs:
+        try:
+            job()
+        except Exception:
+            _log.exception("cell_not_recorded")

@@ -49,7 +49,7 @@ class CellOutput(Struct, frozen=True):
     total_bytes: int = 0
     total_lines: int = 0
     shown_bytes: int = 0
-    error: CellError | None = None  # what was raised
+    error: CellError | None = None  # what was raised last, if anything
     end: Record | None = None  # None where it runs, or its writer was killed
     unkept: str | None = None  # that something which was printed is not on disk, for another reason than the cap
     notices: tuple[str, ...] = ()  # output beyond the cap, outputs that are not listed
@@ -82,37 +82,31 @@ class _Survey(Struct):
 
 
 def show(log: CellLog, limits: CellLimits, most_outputs: int = FIRST_OUTPUTS + LAST_OUTPUTS) -> CellOutput:
-    """Return what is shown of a cell as its files are now; nothing where it has none: its kernel died before it began.
+    """Return what is shown of a cell as its files are now; `unkept` says where it has none.
 
     Of rich outputs the first and the last are listed, `most_outputs` at most.
     """
-    if not log.exists():
-        return CellOutput()
-    try:
-        return _show(log, limits, most_outputs)
-    except OutputGoneError as error:  # taken while they were read
-        return CellOutput(unkept=error.detail)
-
-
-def _show(log: CellLog, limits: CellLimits, most_outputs: int) -> CellOutput:
-    found = _survey(log, min(SMALL_RECORD_BYTES, limits.inline_bytes))
-    rich = [part for part in found.parts if not part.stream]
-    dropped = frozenset(rich[FIRST_OUTPUTS : len(rich) - (most_outputs - FIRST_OUTPUTS)])
-    found.parts = [part for part in found.parts if part not in dropped]
     inline = 0
-    for part in found.parts:
-        if not part.stream:
-            is_much = inline > INLINE_OUTPUTS * limits.inline_bytes
-            allowed = min(limits.inline_bytes, INLINE_LATER_BYTES) if is_much else limits.inline_bytes
-            inline += _fill(part, log, allowed, limits.preview_bytes)
-    is_whole = sum(part.size for part in found.parts) <= limits.preview_bytes
-    if is_whole:
-        shown = [(part, part.read(log, 0, part.size)) for part in found.parts]
-        lines = sum(data.count(b"\n") for part, data in shown if part.stream)
-    else:
-        lines = sum(_count_lines(log, stream, found.begin[stream], size) for stream, size in found.sizes.items())
-        shown = _head_and_tail(log, limits, found.parts, lines)
-    lines += sum(_count_lines(log, stream, 0, size) for stream, size in found.begin.items() if size)
+    try:
+        found = _survey(log, min(SMALL_RECORD_BYTES, limits.inline_bytes))
+        rich = [part for part in found.parts if not part.stream]
+        dropped = frozenset(rich[FIRST_OUTPUTS : len(rich) - (most_outputs - FIRST_OUTPUTS)])
+        found.parts = [part for part in found.parts if part not in dropped]
+        for part in found.parts:
+            if not part.stream:
+                is_much = inline > INLINE_OUTPUTS * limits.inline_bytes
+                allowed = min(limits.inline_bytes, INLINE_LATER_BYTES) if is_much else limits.inline_bytes
+                inline += _fill(part, log, allowed, limits.preview_bytes)
+        is_whole = sum(part.size for part in found.parts) <= limits.preview_bytes
+        if is_whole:
+            shown = [(part, part.read(log, 0, part.size)) for part in found.parts]
+            lines = sum(data.count(b"\n") for part, data in shown if part.stream)
+        else:
+            lines = sum(_count_lines(log, stream, found.begin[stream], size) for stream, size in found.sizes.items())
+            shown = _head_and_tail(log, limits, found.parts, lines)
+        lines += sum(_count_lines(log, stream, 0, size) for stream, size in found.begin.items() if size)
+    except OutputGoneError as error:  # also taken while they were read
+        return CellOutput(unkept=error.detail)
     text, outputs = _composed(shown)
     total, end, capped, raised = sum(found.sizes.values()), *map(found.last.get, ("end", "capped", "error"))
     unkept, notices = None, []
@@ -133,7 +127,7 @@ def _show(log: CellLog, limits: CellLimits, most_outputs: int) -> CellOutput:
         total_bytes=total,
         total_lines=lines + (not found.ends_line),
         shown_bytes=sum(len(data) for part, data in shown if part.stream and part.size),
-        error=what_was_raised(end.error if end else None, raised.raised if raised else None),
+        error=raised.raised if raised else None,
         end=end,
         unkept=unkept,
         notices=tuple(notices),

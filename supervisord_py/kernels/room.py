@@ -56,15 +56,8 @@ class RecentCall(NamedTuple):
 
     session: LiveSession
     environ: Mapping[str, str]
-    seen: tuple[int, ...]  # `traces` of what it was chosen from
+    seen: tuple[int, ...]  # when the folders were changed in which environments are looked for
     at: float  # loop time
-
-
-def traces(request: CallRequest) -> tuple[int, ...]:
-    """Return what changes when an environment comes or goes among those that the choice for a call looks at."""
-    places = [str(request.cwd), f"{request.cwd}/.venv/bin", f"{request.cwd}/venv/bin", request.interpreter or ""]
-    places += [f"{request.environ.get(name, '')}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
-    return tuple(os.stat(place).st_mtime_ns if os.path.exists(place) else 0 for place in places)
 
 
 class Kernels:
@@ -91,8 +84,9 @@ class Kernels:
         """Of what backends run for themselves: it ends behind the kernels."""
         backends = Backends(self.supervisor, config, make_backend)
         self.pool = KernelPool(placement, ledger, events, backends, self.register, config, lambda: self.resolver)
-        self.cell_store = CellStore(ledger, lambda: self.config)
-        self._calls: set[KernelCall] = set()
+        self.cell_store = CellStore(ledger, lambda: self.pool.config)
+        self._calls: dict[asyncio.Task[CallResult], KernelCall] = {}  # those that run
+        self._replaced: asyncio.Future[None]  # done once another control plane is to go on with the calls
         self._recent: dict[tuple[object, ...], RecentCall] = {}
         self._ending: PxError | None = None
         self._is_over = False
@@ -113,6 +107,7 @@ class Kernels:
 
     async def open(self) -> None:
         """Take over what the keeper holds and follow cells in flight; begin to look after time and memory."""
+        self._replaced = asyncio.get_running_loop().create_future()
         await self.register.open()
         await program.stop_left_over(self._placement, PROGRAMS)  # what an earlier control plane asked or installed
         await KernelAdoption(self.pool, self.cell_store).adopt_all()
@@ -136,26 +131,32 @@ class Kernels:
             return
         self._ending = ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
         await self.pool.stop_all()
-        answers = [call.answer for call in self._calls]
-        if answers:
-            await asyncio.wait(answers, timeout=LAST_ANSWERS_SECONDS)
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=LAST_ANSWERS_SECONDS)
         await self._let_go(stop=True)
 
     async def detach(self) -> None:
-        """End without stopping anything: another control plane will adopt the kernels, cells in flight go on."""
+        """End without stopping anything: another control plane will adopt the kernels, cells in flight go on.
+
+        Does nothing after an end.
+        """
+        if self._is_over:
+            return
         self._ending = InterruptedRunError(
             "The control plane is being replaced; kernels, their variables and cells in flight go on.",
             hint="Look at the session's cells: `pxctl kernel list`, then ask again.",
         )
-        for call in tuple(self._calls):
-            call.cut_off(self._ending)
+        self._replaced.set_result(None)
         await self._let_go(stop=False)
 
     async def _let_go(self, *, stop: bool) -> None:
         self._is_over = True
         handles = [it.handle for it in self.pool.kernels if it.handle is not None]
-        self.register.flush()
+        self.register.write_used()
         await self.pool.let_go()
+        for task in self._calls:
+            task.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
         await asyncio.gather(*(it.close() for it in handles), return_exceptions=True)
         await self.pool.driver.backends.close(stop=stop)
         await self.supervisor.close()
@@ -235,17 +236,13 @@ class Kernels:
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
-    async def start(self, request: StartRequest, tell: Callable[[CallEvent], None] = ignore) -> SessionView:
-        """Have a session with a living kernel; `tell` hears what is built, and of the wait, and must not block.
-
-        Raises PxError: refused, or the start failed.
-        """
-        return (await self.start_or_join(request, tell))[1]
-
-    async def start_or_join(
+    async def start(
         self, request: StartRequest, tell: Callable[[CallEvent], None] = ignore
     ) -> tuple[bool, SessionView]:
-        """As `start`; the first says whether a kernel was started for it."""
+        """Have a session with a living kernel; say whether it was started for that.
+
+        `tell` hears what is built, and of the wait, and must not block. Raises PxError: refused, or the start failed.
+        """
         self._refuse_at_the_end()
         patience = self.config.start_seconds if request.timeout_seconds is None else request.timeout_seconds
         deadline = asyncio.get_running_loop().time() + patience
@@ -321,22 +318,24 @@ class Kernels:
 
         `tell` is told of what happens, on the loop; must not block. Raises PxError: the call never ran a cell.
         """
-        self._refuse_at_the_end()
-        call_rules.check_cells(request.cells)
         timeout = call_rules.timeout_of(request.timeout_seconds, self.pool.config)
         session = await self._session_to_call(request, request.arrived_at + timeout.seconds, tell)
-        self._refuse_at_the_end()
+        if self._ending is not None:
+            self._refuse_at_the_end()
         call = KernelCall(self.pool, self.cell_store, session, request, timeout, tell)
-        self._calls.add(call)
-        call.answer.add_done_callback(lambda _: self._calls.discard(call))
-        call.task = self.pool.supervisor.task(call.work())
+        self._calls[call.task] = call
+        call.task.add_done_callback(self._calls.pop)
+        signs: set[asyncio.Future[Any]] = {call.task, self._replaced}
         try:
-            return await asyncio.shield(call.answer)
+            await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            call.leave()
-            if not isinstance(self._ending, InterruptedRunError):
+            call.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody waits for it
+            if not self._replaced.done():
                 call.cancel()
             raise
+        if not call.task.done() or call.task.cancelled():
+            self._refuse_at_the_end()
+        return call.task.result()
 
     async def _session_to_call(
         self, request: CallRequest, deadline: float, tell: Callable[[CallEvent], None]
@@ -345,7 +344,10 @@ class Kernels:
         loop = asyncio.get_running_loop()
         place = (request.session, request.cwd, request.interpreter, request.backend, request.language)
         is_usual = not (request.per_call or request.reset or request.kernelspec or request.cwd is None)
-        seen = traces(request) if is_usual else ()
+        places = [str(request.cwd), f"{request.cwd}/.venv/bin", f"{request.cwd}/venv/bin", request.interpreter or ""]
+        places += [f"{request.environ.get(name, '')}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+        # Looked at here: the way to a thread and back would take longer.
+        seen = tuple(os.stat(it).st_mtime_ns if is_usual and os.path.exists(it) else 0 for it in places)  # noqa: ASYNC240
         last = self._recent.get(place) if is_usual else None
         is_as_before = last is not None and (last.environ, last.seen) == (request.environ, seen)
         if last is not None and is_as_before and loop.time() - last.at < RECENT_SECONDS and last.session.kernel:

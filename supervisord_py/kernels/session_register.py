@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 CUT_OFF = "The session's last kernel was cut off with the daemon; its variables are gone."
 _SHORT = {Reason.EXIT: "exited", Reason.SIGNAL: "was killed by a signal"}  # ends of which only a record could tell more
 _AT_REST = frozenset({SessionState.STOPPED.value, SessionState.FAILED.value})
-REMEMBER_SECONDS = 1.0  # the time of last use is written at most that often
 REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
 FORGET_SECONDS = 60.0  # so long a session that its front end ended is still shown: whoever watched it sees how it ended
 
@@ -122,19 +121,13 @@ class SessionRegister:
 
     def write(self, session: LiveSession) -> None:
         """Write down what a session is now."""
+        session.written_use = session.last_used
         kernel_rows.remember(self._ledger, session.view())
 
-    def used(self, session: LiveSession) -> None:
-        """Note the end of a call; written now and then only."""
-        now = time.monotonic()
-        if now - session.written_at >= REMEMBER_SECONDS:
-            session.written_at = now
-            self.write(session)
-
-    def flush(self) -> None:
-        """Write down what every living session is now."""
+    def write_used(self) -> None:
+        """Write down what living sessions are now that were used since they were last written."""
         for session in self._sessions.values():
-            if session.kernel is not None:
+            if session.kernel is not None and session.last_used != session.written_use:
                 self.write(session)
 
     def settle(self, session: LiveSession) -> None:

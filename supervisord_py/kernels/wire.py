@@ -15,16 +15,21 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from supervisord_py.kernels.backend import ExecuteRequest
+from typing import Any
 
 V1 = "v1.kernel.websocket.jupyter.org"
 PROTOCOL = "5.3"
 DELIMITER = b"<IDS|MSG>"
 PARTS = ("header", "parent_header", "metadata", "content")
 BUFFERS = len(PARTS)  # where they begin
+EXECUTE: Mapping[str, Any] = {
+    "silent": False,
+    "store_history": False,
+    "user_expressions": {},
+    "allow_stdin": False,
+    "stop_on_error": False,  # one cell at a time; ipykernel 6 would abort the next one, too
+}
+"""The content of an execute_request, but for its `code`."""
 
 
 class Message:
@@ -86,17 +91,13 @@ def make(
     """Return a new message of the client that is known by `session`."""
     about = {"msg_id": msg_id or uuid.uuid4().hex, "msg_type": kind, "session": session, "username": "pxd"}
     header = {**about, "date": datetime.now(UTC).isoformat(), "version": PROTOCOL}
-    return Message(channel, [dump(part) for part in (header, parent or {}, metadata or {}, content)])
+    parts = (header, parent or {}, metadata or {}, content)
+    return Message(channel, [json.dumps(part, separators=(",", ":")).encode() for part in parts])
 
 
 def sign(key: bytes, parts: Sequence[bytes]) -> bytes:
     """Return the signature of a message: HMAC-SHA256 of all but the buffers, in hexadecimal."""
     return hmac.digest(key, b"".join(parts[:BUFFERS]), "sha256").hex().encode()
-
-
-def to_frames(key: bytes, message: Message) -> list[bytes]:
-    """Return what is sent over ZMQ."""
-    return [DELIMITER, sign(key, message.parts), *message.parts]
 
 
 def from_frames(key: bytes, channel: str, frames: list[bytes]) -> Message | None:
@@ -141,27 +142,3 @@ def unpack(frame: str | bytes, protocol: str | None, channel: str = "iopub") -> 
         raise ValueError("a frame whose offsets lie outside of it")
     parts = [frame[start:end] for start, end in pairwise(offsets)]
     return Message(parts[0].decode("utf-8"), parts[1:])
-
-
-# -- what a cell is asked for with -------------------------------------------------------------------------------------
-
-
-def execute_content(code: str, **members: Any) -> dict[str, Any]:
-    """Return the content of an execute_request; `members` replace what is usual."""
-    return {
-        "code": code,
-        "silent": False,
-        "store_history": False,
-        "user_expressions": {},
-        "allow_stdin": False,
-        "stop_on_error": False,  # one cell at a time; ipykernel 6 would abort the next one, too
-        **members,
-    }
-
-
-def execute_request(cell: ExecuteRequest, session: str, *, writes_files: bool) -> Message:
-    """Return the request of a cell; by its metadata our launcher knows that it is ours, and writes its files."""
-    place = {"cell": cell.cell_id, "dir": str(cell.cells_dir), "preview": cell.preview_bytes, "cap": cell.cell_bytes}
-    content = execute_content(cell.code, store_history=cell.store_history)
-    metadata = {"px": place} if writes_files else None
-    return make("execute_request", content, session, msg_id=cell.cell_id, metadata=metadata)

@@ -67,7 +67,7 @@ class KernelSockets:
         """
         if not self._readers:
             return
-        frames: Any = wire.to_frames(self._key, message)
+        frames: Any = [wire.DELIMITER, wire.sign(self._key, message.parts), *message.parts]
         try:
             sent: Any = self._sockets[message.channel].send_multipart(frames, zmq.DONTWAIT)
             sent.result()  # done: with DONTWAIT it is sent or refused at once

@@ -67,21 +67,6 @@ class KernelCellRow(msgspec.Struct, frozen=True):
     timeout_seconds: float | None = None  # of its call, from `queued_at` on
 
 
-class CellEnd(msgspec.Struct, frozen=True):
-    """What is known at the end of a cell; as in KernelCellRow."""
-
-    status: str
-    ended_at: float
-    duration_seconds: float | None = None
-    execution_count: int | None = None
-    total_bytes: int = 0
-    truncated: bool = False
-    lossy: bool = False
-    error: dict[str, Any] | None = None
-    variables: str = "kept"
-    steps: tuple[dict[str, Any], ...] = ()
-
-
 class Newest(NamedTuple):
     """The cell of a session that was sent last, the process life that ran it, and how that ended, where it did."""
 
@@ -119,14 +104,9 @@ async def all_sessions(ledger: Ledger) -> list[KernelSessionRow]:
     return await SESSIONS.find(ledger, "ORDER BY coalesce(last_used, created_at) DESC, id")
 
 
-async def dispatch(ledger: Ledger, cell: KernelCellRow) -> bool:
-    """Record a cell that is about to be sent; an id that is there already stays as it is."""
-    return await ledger.write(CELLS.insert(cell))
-
-
-def finish(ledger: Ledger, cell: str, end: CellEnd) -> None:
-    """Record how a cell ended; only the first end counts."""
-    ledger.post(CELLS.update(cell, "ended_at IS NULL", **msgspec.structs.asdict(end)))
+def finish(ledger: Ledger, cell: str, **end: Any) -> None:
+    """Record how a cell ended, by columns of its row; only the first end counts."""
+    ledger.post(CELLS.update(cell, "ended_at IS NULL", **end))
 
 
 async def of_session(

@@ -61,19 +61,16 @@ class Table(Generic[Row]):
 
     # -- operations ------------------------------------------------------------------------------------------------
 
-    def insert(self, row: Row) -> Operation:
-        """Insert a row; one whose key is there already stays as it is."""
-        return self._insert(row, "NOTHING")
+    def insert(self, row: Row, conflict: str = "NOTHING") -> Operation:
+        """Insert a row; one whose key is there already stays as it is, or is changed as `conflict` says."""
+        sql = self._into + conflict
+        values = self._cells({column: getattr(row, field) for column, field in self._fields.items()})
+        return lambda connection: connection.execute(sql, values).rowcount
 
     def put(self, row: Row, *, keep: Sequence[str] = ()) -> Operation:
         """Insert a row, or replace the one with its key, but for the columns to `keep`."""
         news = (each for each in self.columns if each not in {self.key, *keep})
-        return self._insert(row, "UPDATE SET " + ", ".join(f'"{each}" = excluded."{each}"' for each in news))
-
-    def _insert(self, row: Row, conflict: str) -> Operation:
-        sql = self._into + conflict
-        values = self._cells({column: getattr(row, field) for column, field in self._fields.items()})
-        return lambda connection: connection.execute(sql, values).rowcount
+        return self.insert(row, "UPDATE SET " + ", ".join(f'"{each}" = excluded."{each}"' for each in news))
 
     def update(self, key: object, where: str = "", **changes: Any) -> Operation:
         """Change columns of a row, where the condition holds; returns how many rows that were."""

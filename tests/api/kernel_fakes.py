@@ -144,10 +144,7 @@ class FakeKernels:
         if self.failure is not None:
             raise self.failure
 
-    async def start(self, request: StartRequest) -> SessionView:
-        return (await self.start_or_join(request))[1]
-
-    async def start_or_join(self, request: StartRequest, tell: Tell | None = None) -> tuple[bool, SessionView]:
+    async def start(self, request: StartRequest, tell: Tell | None = None) -> tuple[bool, SessionView]:
         for event in self.told if tell is not None else ():
             tell(event)
         await self._did("start", request)

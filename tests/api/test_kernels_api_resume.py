@@ -19,7 +19,6 @@ from supervisord_py.kernels.cell import (
     CallRequest,
     CallResult,
     CellDone,
-    CellNews,
     CellStarted,
     Notice,
     Queued,
@@ -70,12 +69,10 @@ class Story:
         tell(CellStarted(0, "c1", None, SESSION, code="1", count=2))
         euro, heart = "€".encode(), "♥".encode()
         first.write("stdout", b"one " + euro[:1])
-        tell(CellNews("c1"))
         await self.pause()
         first.write("stderr", heart[:2])
         first.display({"text/plain": "first"}, {}, None)
         first.display({"text/plain": "second"}, {}, None)
-        tell(CellNews("c1"))
         tell(Notice("in the middle"))
         await self.pause()
         first.write("stderr", heart[2:])
@@ -83,7 +80,6 @@ class Story:
         first.write("stdout", euro[:2])  # whose end never comes
         first.end("ok", execution_count=1, duration=0.1)
         first.close()
-        tell(CellNews("c1"))
         done = ok("c1")
         tell(CellDone(done))
         await self.pause()

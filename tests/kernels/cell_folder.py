@@ -35,7 +35,7 @@ def writer_of(folder: Path, cell_id: str = CELL, cap: int = CAP) -> Writer:
     """Return the writer of a cell that has begun."""
     folder.mkdir(parents=True, exist_ok=True)
     writer = Writer(str(folder), cell_id, cap)
-    writer.begin("code", 7)
+    writer.begin("code")
     return writer
 
 

@@ -18,7 +18,7 @@ from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.process.model import ExitRecord, Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from supervisord_py.kernels.backend import ExecuteRequest, Launch
@@ -51,37 +51,33 @@ class FakeHandle:
         self.immortal = False
         self.closed = False
 
-    async def execute(self, request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
+    async def execute(self, request: ExecuteRequest, *, is_sent: bool = False) -> Reply:
         self.ran.append(request.code)
         word, _, rest = request.code.partition(" ")
         writer = CellWriter(str(request.cells_dir), request.cell_id, request.cell_bytes)
         writer.begin(request.code)
         try:
-            reply = await self._behave(word, rest, writer, wake)
+            reply = await self._behave(word, rest, writer)
             status = reply.status.value
-            writer.end(status, execution_count=1, duration=0.0, ask_exit=reply.asked_exit)
+            writer.end(status, execution_count=1, duration=0.0, ask_exit=reply.ask_exit)
         finally:
             writer.close()
-        wake()
         return reply
 
-    follow = execute
-
-    async def _behave(self, word: str, rest: str, writer: CellWriter, wake: Callable[[], None]) -> Reply:
+    async def _behave(self, word: str, rest: str, writer: CellWriter) -> Reply:
         match word:
             case "say":
                 writer.write("stdout", rest.encode())
-                wake()
             case "fail":
                 return Reply(CellStatus.ERROR, CellError("ValueError", "no"))
             case "exit" if rest == "late":
                 self.die(0)
                 for _ in range(20):  # whoever waits for the death has heard of it by then
                     await asyncio.sleep(0)
-                return Reply(CellStatus.OK, asked_exit=True)
+                return Reply(CellStatus.OK, ask_exit=True)
             case "exit":
                 asyncio.get_running_loop().call_soon(self.die, 0)
-                return Reply(CellStatus.OK, asked_exit=True)
+                return Reply(CellStatus.OK, ask_exit=True)
             case "die":
                 self.die(None, 11)
             case "hold" | "deaf" | "immortal":

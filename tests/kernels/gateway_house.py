@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from kernels.kernel_rig import eventually, kernel_house, no_news
+from kernels.kernel_rig import eventually, kernel_house
 from lean_module import lean_module
 from ports import free_port
 from supervisord_py.errors import PxError
@@ -153,7 +153,7 @@ class House:
     def begin(self, code: str) -> tuple[ExecuteRequest, asyncio.Task[Reply]]:
         """Send a cell."""
         request = self.rig.request(self.launch, code)
-        return request, asyncio.create_task(self.handle.execute(request, no_news))
+        return request, asyncio.create_task(self.handle.execute(request))
 
     async def run(self, code: str) -> Ran:
         """Run a cell to its end."""

@@ -37,10 +37,6 @@ STOCK = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")
 """argv of a kernel that knows nothing of us, as a kernelspec gives it."""
 
 
-def no_news() -> None:
-    """Be woken, and go on sleeping."""
-
-
 class KernelRig:
     """The keeper, the placement of its present control plane, and what was started through them."""
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
+from kernels.kernel_rig import PATIENCE, eventually, kernel_house
 from process.real_keeper import alive
 from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels import bash
@@ -46,7 +46,7 @@ class Shell:
     async def run(self, code: str, **changes: Any) -> tuple[ExecuteRequest, Reply]:
         request = self.rig.request(self.launch, code, **changes)
         async with asyncio.timeout(PATIENCE):
-            return request, await self.handle.execute(request, no_news)
+            return request, await self.handle.execute(request)
 
     async def said(self, code: str) -> str:
         request, _ = await self.run(code)
@@ -55,7 +55,7 @@ class Shell:
     async def begin(self, code: str) -> tuple[ExecuteRequest, asyncio.Future[Reply]]:
         """Begin a cell that prints `up`; returns when it has."""
         request = self.rig.request(self.launch, f"echo up; {code}")
-        running = asyncio.ensure_future(self.handle.execute(request, no_news))
+        running = asyncio.ensure_future(self.handle.execute(request))
         await eventually(lambda: self.rig.out(request) and self.handle.child)
         return request, running
 
@@ -140,14 +140,14 @@ async def test_a_later_control_plane_sees_a_running_cell_out(shell: Shell, ends_
     if not ends_first:
         await shell.go()
     async with asyncio.timeout(PATIENCE):
-        reply = await handle.follow(request, no_news)
+        reply = await handle.execute(request, is_sent=True)
     assert reply.error == CellError("ExitCode", "5")
     assert shell.rig.out(request) == b"up\ndown\n"
     assert [record["kind"] for record in shell.rig.records(request)] == ["begin", "end"]
     assert await placement.list("kernel:") == ()
-    assert await handle.follow(request, no_news) == reply, "an end that is written already stands"
+    assert await handle.execute(request, is_sent=True) == reply, "an end that is written already stands"
     with pytest.raises(KernelGoneError):
-        await handle.follow(shell.rig.request(shell.launch, "true"), no_news)
+        await handle.execute(shell.rig.request(shell.launch, "true"), is_sent=True)
 
 
 @pytest.mark.parametrize("attached", [True, False])
@@ -180,7 +180,7 @@ async def test_a_cell_that_is_just_being_spawned_is_not_missed_by_who_ends_it(sh
         shell.handle.kill,
         lambda: shell.handle.shutdown(5, "stopped"),
     ):
-        running = asyncio.ensure_future(shell.handle.execute(shell.rig.request(shell.launch, "sleep 1000"), no_news))
+        running = asyncio.ensure_future(shell.handle.execute(shell.rig.request(shell.launch, "sleep 1000")))
         await asyncio.sleep(0)
         async with asyncio.timeout(PATIENCE):
             assert await end() != "gone"

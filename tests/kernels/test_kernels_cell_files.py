@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,14 +14,7 @@ from hypothesis import strategies as st
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.cell_files import (
-    CellLog,
-    OutputGoneError,
-    Page,
-    Reading,
-    Record,
-)
-from supervisord_py.kernels.follow import Bell, Piece, Position, follow
+from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, OutputGoneError, Page, Piece, Reading, Record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,12 +147,13 @@ def test_an_id_that_is_none_leads_nowhere(tmp_path: Path, cell_id: str) -> None:
 
 # -- following -------------------------------------------------------------------------------------------------------
 
-OVER = Bell(is_closed=True)
 
-
-async def everything(log: CellLog, bell: Bell = OVER, begin: Position = Position()) -> list[Any]:  # noqa: B008
-    async with asyncio.timeout(PATIENCE):
-        return [item async for item in follow(log, bell, begin)]
+def everything(log: CellLog, out: int = 0, err: int = 0, seen: int = -1) -> list[Any]:
+    """Return what a follower is given from there on, up to the end or as long as there is something."""
+    reading, found = Reading(log, out, err, span_bytes=READ_BYTES), list[Any]()
+    while not reading.ended and (more := reading.pieces(seen)):
+        found += more
+    return found
 
 
 def merged(items: list[Any]) -> list[Any]:
@@ -193,7 +185,7 @@ def test_any_history_is_told_as_it_was_from_any_place(
         else:
             writer.display({"text/plain": event})
     finish(writer)
-    items = asyncio.run(everything(log_of(folder)))
+    items = everything(log_of(folder))
     assert merged(items) == merged(history)
     assert items[0].kind == "begin"
     assert items[-1].kind == "end"
@@ -204,49 +196,28 @@ def test_any_history_is_told_as_it_was_from_any_place(
             told[item.stream] += len(item.data)
         else:
             record = item.offset
-        begin = Position(told["stdout"], told["stderr"], record)
-        assert asyncio.run(everything(log_of(folder), begin=begin)) == items[at + 1 :]
+        assert everything(log_of(folder), told["stdout"], told["stderr"], record) == items[at + 1 :]
 
 
-@pytest.mark.parametrize("rings", [True, False])
-async def test_a_follower_finds_what_comes_while_it_waits(tmp_path: Path, rings: bool) -> None:
-    bell = Bell()
-
-    def ring() -> None:
-        if rings:
-            bell.ring()
-
-    async with asyncio.timeout(PATIENCE), aclosing(follow(log_of(tmp_path), bell)) as items:
-        first = asyncio.ensure_future(anext(items))
-        await asyncio.sleep(0)
-        writer = writer_of(tmp_path)
-        ring()
-        begin = await first
-        assert isinstance(begin, Record)
-        assert begin.kind == "begin"
-        second = asyncio.ensure_future(anext(items))
-        writer.write("stdout", b"hello")
-        ring()
-        assert await second == Piece("stdout", 0, b"hello")
-        finish(writer)
-        ring()
-        assert [item.kind async for item in items if isinstance(item, Record)] == ["end"]
+def test_a_follower_finds_what_comes_while_it_looks(tmp_path: Path) -> None:
+    reading = Reading(log_of(tmp_path), span_bytes=READ_BYTES)
+    assert reading.pieces() == [], "it has not begun"
+    writer = writer_of(tmp_path)
+    (begin,) = reading.pieces()
+    assert isinstance(begin, Record)
+    assert (begin.kind, reading.pieces()) == ("begin", [])
+    writer.write("stdout", b"hello")
+    assert reading.pieces() == [Piece("stdout", 0, b"hello")]
+    finish(writer)
+    assert (len(reading.pieces()), reading.ended) == (1, True)
 
 
-async def test_a_cell_whose_writer_was_killed_or_that_never_began_ends_with_the_bell(tmp_path: Path) -> None:
-    bell = Bell()
-    never = asyncio.ensure_future(everything(log_of(tmp_path / "none"), bell))
+def test_of_a_cell_whose_writer_was_killed_there_is_what_it_wrote(tmp_path: Path) -> None:
     writer_of(tmp_path).write("stdout", b"last words")
-    reading = asyncio.ensure_future(everything(log_of(tmp_path), bell))
-    await asyncio.sleep(0)
-    bell.close()
-    assert merged(await reading) == [("stdout", b"last words")]
-    assert await never == []
-    with pytest.raises(OutputGoneError):
-        await everything(log_of(tmp_path / "none"))
+    assert merged(everything(log_of(tmp_path))) == [("stdout", b"last words")]
 
 
-async def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_late_bytes_are_not_of_the_cell(
+def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_late_bytes_are_not_of_the_cell(
     tmp_path: Path,
 ) -> None:
     writer = writer_of(tmp_path)
@@ -258,6 +229,6 @@ async def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_late_bytes_are
     finish(writer)
     writer.write("stdout", b"late")
     os.truncate(log.paths["stdout"], 4)
-    items = await everything(log)
+    items = everything(log)
     assert merged(items) == [("stdout", b"0123")]
     assert items[-1].kind == "end"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
+from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house
 from process.real_keeper import alive
 from supervisord_py.errors import ConfigError, InterruptedRunError, PxError, StartFailedError
 from supervisord_py.kernels import connection_file as place
@@ -58,7 +58,7 @@ class Kernel:
 
     def send(self, code: str) -> tuple[ExecuteRequest, asyncio.Future[Reply]]:
         request = self.rig.request(self.launch, code)
-        return request, asyncio.ensure_future(self.handle.execute(request, no_news))
+        return request, asyncio.ensure_future(self.handle.execute(request))
 
     async def begin(self, code: str) -> tuple[ExecuteRequest, asyncio.Future[Reply]]:
         """Send a cell that prints, and return when it does."""
@@ -72,7 +72,7 @@ class Kernel:
 
     async def follow(self, request: ExecuteRequest) -> Reply:
         async with asyncio.timeout(PATIENCE):
-            found: Reply = await self.handle.follow(request, no_news)
+            found: Reply = await self.handle.execute(request, is_sent=True)
             return found
 
     async def replace(self) -> Any:
@@ -241,7 +241,7 @@ async def test_the_reply_of_a_stock_kernel_that_left_may_come_a_while_after_the_
     monkeypatch.setattr(kernel.handle._sockets, "_hear", late)
     monkeypatch.setattr(messaging, "REPLY_SECONDS", PATIENCE)
     reply = await kernel.run("exit()")
-    assert (reply.status, reply.asked_exit) == (CellStatus.OK, True)
+    assert (reply.status, reply.ask_exit) == (CellStatus.OK, True)
 
 
 async def test_a_cell_behind_the_failing_one_of_another_client_is_aborted(kernel: Kernel) -> None:
@@ -262,7 +262,7 @@ async def behind_a_failing_one(kernel: Kernel, channels: Channels) -> Reply:
     for each in (go, begun):
         each.unlink(missing_ok=True)
     code = "import os, time\nos.mknod('begun')\nwhile not os.path.exists('go'): time.sleep(0.01)\n1 / 0"
-    channels.send(wire.make("execute_request", wire.execute_content(code, stop_on_error=True), "front"))
+    channels.send(wire.make("execute_request", {**wire.EXECUTE, "code": code, "stop_on_error": True}, "front"))
     await eventually(begun.exists, "the other client's cell")
     await eventually(lambda: kernel.handle.foreign_busy, "the news of it")
     assert kernel.handle.foreign_used_at is not None

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from kernels.gateway_house import EVERYBODY, EXTERNALS, GATEWAYS, TOKEN, house_of
-from kernels.kernel_rig import eventually, kernel_house, no_news
+from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels import gateway_local
 from supervisord_py.kernels.backend import KernelGoneError
@@ -130,7 +130,7 @@ async def test_every_end_of_a_kernel_is_told_and_touches_no_other(kind: str, sho
             await _d4_a_death_fails_the_cell_at_once(house, how)
         await house.open("exit-000000")
         ran = await house.run("print('bye'); exit()")  # D11: that is the cell's own wish
-        assert (ran.reply.status, ran.reply.asked_exit, ran.out) == (CellStatus.OK, True, b"bye\n")
+        assert (ran.reply.status, ran.reply.ask_exit, ran.out) == (CellStatus.OK, True, b"bye\n")
         await asyncio.wait_for(asyncio.shield(house.handle.died), 60)
         await house.open("gil-000000")
         await _one_that_holds_the_gil_is_deleted(house)
@@ -205,13 +205,13 @@ async def test_variables_and_running_cells_survive_the_control_plane(
         child = await held(house)
         assert child.tag == "second"
         house.handle = await house.backend.attach(house.launch, child)
-        reply = await house.handle.follow(request, no_news)
+        reply = await house.handle.execute(request, is_sent=True)
         assert (reply.status, reply.lossy) == (CellStatus.OK, kind != "local")
         out = house.rig.out(request).decode()
         assert out.endswith("end\n")
         assert kind != "local" or out == "on\n0\n1\n2\n3\n4\nend\n"
         assert len(house.rig.records(request, "end")) == 1
-        assert (await house.handle.follow(request, no_news)).status is CellStatus.OK, "its end is on disk by now"
+        assert (await house.handle.execute(request, is_sent=True)).status is CellStatus.OK, "its end is on disk by now"
         assert (await house.run("kept")).records[-2]["data"] == {"text/plain": "11"}
         assert await house.backend.sweep() == 0
         assert await house.handle.shutdown(1.0, "stopped") == ()

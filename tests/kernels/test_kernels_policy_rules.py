@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from supervisord_py.errors import InvalidInputError, PxError
 from supervisord_py.kernels import call_rules, messages
 from supervisord_py.kernels.call_rules import NAME, CellOutcome, Stopped, sentence
-from supervisord_py.kernels.cell import Cell, CellError, CellStatus, Step, Variables
+from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig, SessionLimits
 from supervisord_py.kernels.session_set import HardFailure, WaitsFor, WhyRefused
 
@@ -81,13 +81,6 @@ def test_the_nearest_name_is_always_a_valid_one_and_a_valid_name_its_own(text: s
     nearest = call_rules.nearest_name(text)
     assert NAME.fullmatch(nearest)
     assert call_rules.nearest_name(nearest) in {nearest, nearest.rstrip("-")}
-
-
-def test_a_call_without_cells_is_refused() -> None:
-    call_rules.check_cells([Cell("1")])
-    with pytest.raises(InvalidInputError, match="at least one cell") as caught:
-        call_rules.check_cells([])
-    assert caught.value.extra["errors"][0]["pointer"] == "/cells"
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------

@@ -36,9 +36,8 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp
     kernel_rows.remember(ledger, KernelSessionRow("sh-1", "sh", "/", "bash", "bash", "bash", "session", 1.0, "busy"))
 
     async def sent(cell: str, instance: str | None, session: str = "s-1") -> None:
-        await kernel_rows.dispatch(
-            ledger, KernelCellRow(cell, session, "call", 0, "1", "running", 90.0, 100.0, instance)
-        )
+        row = KernelCellRow(cell, session, "call", 0, "1", "running", 90.0, 100.0, instance)
+        await ledger.write(kernel_rows.CELLS.insert(row))
         writer = writer_of(tmp_path / session, cell)
         writer.write("stdout", b"12345")
         writer.close()

@@ -29,7 +29,7 @@ async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHous
 
 
 async def _start(house: RoomHouse, name: str, owner: Owner) -> str:
-    return (await house.room.start(StartRequest(name, cwd=str(house.cwd), owner=owner))).id
+    return (await house.room.start(StartRequest(name, cwd=str(house.cwd), owner=owner)))[1].id
 
 
 async def test_a_crashed_kernel_that_came_by_the_rest_api_is_started_anew_by_us(

@@ -80,7 +80,7 @@ async def test_of_a_kernel_that_was_stopped_before_the_change_the_next_call_is_t
     async with room_house(short_tmp, backend.make, stop_seconds=0.5) as house:
         result = await house.run("ok")
         await house.room.stop(result.session_id)
-        unused = await house.room.start(StartRequest("unused", cwd=str(house.cwd)))
+        _, unused = await house.room.start(StartRequest("unused", cwd=str(house.cwd)))
         await house.room.stop(unused.id)
         await house.replace()
         told = await house.run("ok")

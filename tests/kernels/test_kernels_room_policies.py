@@ -63,7 +63,6 @@ async def running(house: RoomHouse, backend: FakeBackend, *codes: str, **changes
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
-        ({"cells": ()}, "/cells"),
         ({"cwd": "/nowhere/at/all"}, "/cwd"),
         ({"session": "no good"}, "/name"),
         ({"timeout_seconds": float("inf")}, "/timeout"),
@@ -159,17 +158,17 @@ async def test_a_start_says_whether_it_started_and_keeps_who_asked_for_it(
     house: RoomHouse, backend: FakeBackend
 ) -> None:
     request = StartRequest("made", cwd=str(house.cwd), owner=Owner.JUPYTER, env={"PX_TEST_EXTRA": "1", "MINE": "2"})
-    started, view = await house.room.start_or_join(request)
+    started, view = await house.room.start(request)
     assert started
     assert (view.owner, view.state) == ("jupyter", SessionState.IDLE)
     assert backend.starts[0].env["MINE"] == "2"
-    joined, again = await house.room.start_or_join(request)
+    joined, again = await house.room.start(request)
     assert not joined
     assert again.instance == view.instance
 
 
 async def test_a_crashed_kernel_of_a_front_end_is_left_to_its_restarter(house: RoomHouse, backend: FakeBackend) -> None:
-    session = (await house.room.start(StartRequest("lab", cwd=str(house.cwd), owner=Owner.JUPYTER))).id
+    session = (await house.room.start(StartRequest("lab", cwd=str(house.cwd), owner=Owner.JUPYTER)))[1].id
     backend.handle.die(None, 11)
     await eventually(lambda: house.room.snapshot(session)[0].state is SessionState.STOPPED)
     assert house.room.snapshot(session)[0].reason is Reason.SIGNAL

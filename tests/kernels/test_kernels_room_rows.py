@@ -18,7 +18,7 @@ from supervisord_py.kernels import cell_store
 from supervisord_py.kernels.cell import CellStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from kernels.room_house import RoomHouse
@@ -46,9 +46,9 @@ async def test_the_row_is_on_disk_when_the_cell_is_sent(house: RoomHouse, backen
     found: list[list[Any]] = []
     execute, disk = backend.handle.execute, sqlite3.connect(house.ledger.path)
 
-    async def looking(request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
+    async def looking(request: ExecuteRequest, *, is_sent: bool = False) -> Reply:
         found.append(disk.execute("SELECT status FROM kernel_cells WHERE id = ?", (request.cell_id,)).fetchall())
-        return await execute(request, wake)
+        return await execute(request, is_sent=is_sent)
 
     backend.handle.execute = looking  # type: ignore[method-assign]
     for _ in range(3):
@@ -62,9 +62,9 @@ async def test_who_asks_after_an_answer_sees_its_cell_ended(house: RoomHouse, ba
     await house.run("ok")
     go, execute = threading.Event(), backend.handle.execute
 
-    async def busy(request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
+    async def busy(request: ExecuteRequest, *, is_sent: bool = False) -> Reply:
         writing.append(asyncio.ensure_future(house.ledger.write(lambda _: go.wait(60))))
-        return await execute(request, wake)
+        return await execute(request, is_sent=is_sent)
 
     writing: list[asyncio.Future[Any]] = []
     backend.handle.execute = busy  # type: ignore[method-assign]
@@ -80,13 +80,13 @@ async def test_who_asks_after_an_answer_sees_its_cell_ended(house: RoomHouse, ba
 async def test_a_row_that_cannot_be_written_holds_no_cell_up(
     house: RoomHouse, monkeypatch: pytest.MonkeyPatch, problem: str, told: str
 ) -> None:
-    async def dispatch(*_: object) -> None:
+    async def write(*_: object) -> None:
         if problem == "stalls":
             await asyncio.get_running_loop().create_future()
         "\ud800".encode()
 
     monkeypatch.setattr(cell_store, "ROW_SECONDS", 0.01)
-    monkeypatch.setattr(cell_store.kernel_rows, "dispatch", dispatch)
+    monkeypatch.setattr(house.ledger, "write", write)
     with capture_logs() as logs:
         result = await house.run("ok")
     assert result.cells[0].status is CellStatus.OK
@@ -100,11 +100,11 @@ async def test_a_cancel_while_the_row_is_written_ends_the_cell(
     await house.run("ok")
     waiting, go = asyncio.Event(), asyncio.Event()
 
-    async def dispatch(*_: object) -> None:
+    async def write(*_: object) -> None:
         waiting.set()
         await go.wait()
 
-    monkeypatch.setattr(cell_store.kernel_rows, "dispatch", dispatch)
+    monkeypatch.setattr(house.ledger, "write", write)
     running = asyncio.ensure_future(house.run("hold"))
     await waiting.wait()
     session = house.room.register.known(house.room.find("default").id)
@@ -112,7 +112,7 @@ async def test_a_cancel_while_the_row_is_written_ends_the_cell(
     run = session.kernel.run
     assert run is not None
     cancelling = asyncio.ensure_future(house.room.interrupt(session.id))
-    await eventually(lambda: run.cut_as is not None, "the cancel")
+    await eventually(lambda: run._cut_as is not None, "the cancel")
     go.set()
     (cell,) = (await running).cells
     await cancelling

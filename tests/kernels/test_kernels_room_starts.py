@@ -94,8 +94,8 @@ async def test_a_start_tells_what_is_built_for_it_and_that_it_begins(
     monkeypatch.setattr(resolver.InterpreterResolver, "resolve", building)
     told: list[CallEvent] = []
     request = StartRequest("default", cwd=str(house.cwd))
-    view = await house.room.start(request, told.append)
+    _, view = await house.room.start(request, told.append)
     assert told == [Notice("building an overlay"), KernelStarting(view.id, view.key.interpreter)]
     told.clear()
-    assert (await house.room.start(request, told.append)).instance == view.instance
+    assert (await house.room.start(request, told.append))[1].instance == view.instance
     assert told == []

@@ -81,7 +81,7 @@ KEPT, LOST = Variables.KEPT, Variables.LOST
 CASES = [
     # reply, gone, cut, variables, steps, kernel's end -> status, variables, name of the error, part of the sentence
     ((OK, None, None, KEPT, ()), None, (CellStatus.OK, KEPT, None, None)),
-    ((Reply(CellStatus.OK, asked_exit=True), None, None, KEPT, ()), None, (CellStatus.OK, LOST, None, "exit()")),
+    ((Reply(CellStatus.OK, ask_exit=True), None, None, KEPT, ()), None, (CellStatus.OK, LOST, None, "exit()")),
     (
         (Reply(CellStatus.ERROR, CellError("ValueError", "no")), None, None, KEPT, ()),
         None,

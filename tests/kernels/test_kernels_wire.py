@@ -73,6 +73,10 @@ def test_the_framing_is_that_of_the_real_server() -> None:
 # -- a kernel that only talks ------------------------------------------------------------------------------------------
 
 
+def frames_of(key: bytes, message: Message) -> list[bytes]:
+    return [wire.DELIMITER, wire.sign(key, message.parts), *message.parts]
+
+
 class FakeKernel:
     """The kernel's ends of the sockets."""
 
@@ -96,7 +100,7 @@ class FakeKernel:
 
     async def say(self, kind: str, parent: dict[str, Any], to: bytes | None = None, **content: Any) -> None:
         """Publish, or reply to who asked."""
-        frames = wire.to_frames(self.key, wire.make(kind, content, "kernel", parent=parent))
+        frames = frames_of(self.key, wire.make(kind, content, "kernel", parent=parent))
         await self.sockets["shell" if to else "iopub"].send_multipart([to or b"topic", *frames])
 
 
@@ -150,7 +154,7 @@ async def test_messages_with_a_wrong_signature_or_no_sense_are_dropped(short_tmp
         (_, first), (_, second) = await fake.request(), await fake.request()
         breaks.idle = None  # type: ignore[assignment] # so that what is heard of it cannot be taken
         with capture_logs() as logs:
-            good = wire.to_frames(fake.key, first)
+            good = frames_of(fake.key, first)
             for frames in ([good[0], b"0" * 64, *good[2:]], [b"nothing"], [b"<IDS|MSG>"]):
                 await fake.sockets["iopub"].send_multipart([b"t", *frames])
             for parent in (second, first):
@@ -227,7 +231,7 @@ async def front_end(folder: Path) -> AsyncIterator[Channels]:
 
 
 def run(joined: Channels, code: str) -> str:
-    message = wire.make("execute_request", wire.execute_content(code), "front")
+    message = wire.make("execute_request", {**wire.EXECUTE, "code": code}, "front")
     joined.send(message)
     return message.id
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from keeper.keeper_rig import deafen
-from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
+from kernels.kernel_rig import KernelRig, eventually, kernel_house
 from kernels.room_house import room_house
 from supervisord_py.kernels import room
 from supervisord_py.kernels.backend import StartMethod
@@ -90,7 +90,7 @@ async def zygote_of(backend: DirectBackend, launch: Launch | None = None) -> int
 
 async def felt(rig: KernelRig, launch: Launch, handle: DirectKernel, code: str = FELT) -> Any:
     request = rig.request(launch, code)
-    await handle.execute(request, no_news)
+    await handle.execute(request)
     return json.loads(rig.out(request).split(b"\n")[-2])
 
 

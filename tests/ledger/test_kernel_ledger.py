@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from supervisord_py.ledger import instances, retention
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
-from supervisord_py.ledger.kernels import CellEnd, KernelCellRow, KernelSessionRow
+from supervisord_py.ledger.kernels import CELLS, KernelCellRow, KernelSessionRow
 from supervisord_py.ledger.retention import TableLimit
 from supervisord_py.ledger.store import Ledger
 
@@ -46,16 +46,16 @@ async def test_the_last_word_on_a_session_counts_but_not_on_when_it_was_made(led
 async def test_cells_that_were_running_when_everything_died_are_found_open(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
     for number in (1, 2, 3):
-        await kernel_rows.dispatch(ledger, sent(number))
-    kernel_rows.finish(ledger, sent(1).id, CellEnd("ok", 5.0))
+        await ledger.write(CELLS.insert(sent(number)))
+    kernel_rows.finish(ledger, sent(1).id, status="ok", ended_at=5.0)
     await ledger.close()
     ledger = await open_ledger()
     assert [it.id for it in await kernel_rows.open_cells(ledger)] == [sent(2).id, sent(3).id]
-    await kernel_rows.dispatch(ledger, replace(sent(2), code="another"))
-    kernel_rows.finish(ledger, sent(2).id, CellEnd("aborted", 10.0, variables="lost"))
-    kernel_rows.finish(ledger, sent(2).id, CellEnd("ok", 11.0))
+    await ledger.write(CELLS.insert(replace(sent(2), code="another")))
+    kernel_rows.finish(ledger, sent(2).id, status="aborted", ended_at=10.0, variables="lost")
+    kernel_rows.finish(ledger, sent(2).id, status="ok", ended_at=11.0)
     await ledger.flush()
-    closed = await kernel_rows.CELLS.get(ledger, sent(2).id)
+    closed = await CELLS.get(ledger, sent(2).id)
     assert closed is not None
     assert (closed.code, closed.status, closed.variables, closed.ended_at) == ("2+1", "aborted", "lost", 10.0)
     assert [it.id for it in await kernel_rows.open_cells(ledger)] == [sent(3).id]
@@ -65,7 +65,7 @@ async def test_cells_that_were_running_when_everything_died_are_found_open(open_
 
 @pytest.mark.parametrize("damaged", ["", "{", '{"a": 1}', "5"])
 async def test_a_damaged_column_hides_no_row(ledger: Ledger, damaged: str) -> None:
-    await kernel_rows.dispatch(ledger, sent(1))
+    await ledger.write(CELLS.insert(sent(1)))
     kernel_rows.remember(ledger, SESSION)
 
     def damage(connection: sqlite3.Connection) -> None:
@@ -73,7 +73,7 @@ async def test_a_damaged_column_hides_no_row(ledger: Ledger, damaged: str) -> No
         connection.execute("UPDATE kernel_sessions SET failure = '['")
 
     await ledger.write(damage)
-    row = await kernel_rows.CELLS.get(ledger, sent(1).id)
+    row = await CELLS.get(ledger, sent(1).id)
     assert row is not None
     assert (row.steps, row.error) == ((), {})
     session = await kernel_rows.SESSIONS.get(ledger, SESSION.id)
@@ -84,9 +84,9 @@ async def test_a_damaged_column_hides_no_row(ledger: Ledger, damaged: str) -> No
 async def fill(ledger: Ledger) -> None:
     """Twenty cells, one a second, the last five open; ten sessions, the even ones stopped or failed."""
     for number in range(1, 21):
-        await kernel_rows.dispatch(ledger, sent(number))
+        await ledger.write(CELLS.insert(sent(number)))
         if number <= 15:
-            kernel_rows.finish(ledger, sent(number).id, CellEnd("ok", float(number)))
+            kernel_rows.finish(ledger, sent(number).id, status="ok", ended_at=float(number))
     for number in range(1, 11):
         state = "idle" if number % 2 else ("stopped", "failed")[number // 2 % 2]
         kernel_rows.remember(ledger, replace(SESSION, id=f"s{number:02}", state=state, created_at=float(number)))
@@ -97,14 +97,14 @@ async def test_pruning_by_age_keeps_the_living_and_the_newest_row_for_its_order(
     await fill(ledger)
     kernel_rows.remember(ledger, replace(SESSION, id="s02", state="stopped", last_used=1e6))
     for number in range(16, 21):
-        kernel_rows.finish(ledger, sent(number).id, CellEnd("ok", float(number)))
+        kernel_rows.finish(ledger, sent(number).id, status="ok", ended_at=float(number))
     old = {"kernel_cells": TableLimit(1000, 10.0), "kernel_sessions": TableLimit(1000, 4.0)}
     gone = await retention.prune(ledger, 12.0, old, batch=2)
     assert (gone["kernel_cells"], gone["kernel_sessions"]) == (1, 2), "cell 1; sessions s04 and s06, s02 was used"
     gone = await retention.prune(ledger, 1e6, old)
     assert gone["kernel_cells"] == 18
     assert [it.started_at for it in await kernel_rows.of_session(ledger, SESSION.id)] == [20]
-    await kernel_rows.dispatch(ledger, sent(21))
+    await ledger.write(CELLS.insert(sent(21)))
     await ledger.flush()
     assert [it.started_at for it in await kernel_rows.of_session(ledger, SESSION.id)] == [20, 21]
     states = {it.id: it.state for it in await kernel_rows.all_sessions(ledger)}
@@ -115,7 +115,7 @@ async def test_the_newest_cell_of_each_session_tells_how_the_life_that_ran_it_en
     await ledger.write(INSTANCES.insert(InstanceRow(key="k.2", unit="kernel:b", started_at=1.0)))
     await ledger.write(instances.ended("k.2", ended_at=5.0, reason="signal", signal=11))
     for cell in (sent(1), replace(sent(2, "b"), instance="k.2"), sent(3), sent(0)):
-        await kernel_rows.dispatch(ledger, cell)
+        await ledger.write(CELLS.insert(cell))
     await ledger.flush()
     assert await kernel_rows.newest_of_all(ledger) == {
         "default-3fa9c1": kernel_rows.Newest(sent(0).id),

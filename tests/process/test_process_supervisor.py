@@ -193,9 +193,7 @@ async def test_the_next_control_plane_goes_on_with_what_its_driver_wants_and_sto
 
 
 @pytest.mark.parametrize("came_up", ["before it", "between two of them"])
-async def test_what_ended_while_there_was_no_control_plane_is_recorded_as_it_ended(
-    house: House, came_up: str
-) -> None:
+async def test_what_ended_while_there_was_no_control_plane_is_recorded_as_it_ended(house: House, came_up: str) -> None:
     if came_up == "before it":
         instance = await house.started()
     else:  # of the first one nobody heard that it was ready, the second one found it so

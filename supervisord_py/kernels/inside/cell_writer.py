@@ -111,8 +111,8 @@ class CellWriter:
                     os.truncate(self.base + ending, self._cap)
                 self._say_capped(cap=self._cap)
 
-    def begin(self, code: str, pid: int | None = None) -> None:
-        self._record("begin", code=code, pid=os.getpid() if pid is None else pid)
+    def begin(self, code: str) -> None:
+        self._record("begin", code=code)
 
     def message(self, kind: str, content: Mapping[str, Any]) -> bool:
         """Record what a Jupyter message about the cell says, whatever it holds; False for one that is no output."""
@@ -139,10 +139,9 @@ class CellWriter:
             return False
         return True
 
-    def reply(self, content: Mapping[str, Any], status: str | None = None) -> None:
-        """Close the cell by the content of its execute_reply ({} where none came), or with another status."""
-        told = told_by(content)
-        self.end(**{**told, "status": status or told["status"], "duration": time.monotonic() - self._started})
+    def reply(self, content: Mapping[str, Any]) -> None:
+        """Close the cell by the content of its execute_reply; {} where none came."""
+        self.end(**told_by(content), duration=time.monotonic() - self._started)
 
     def end(
         self,
