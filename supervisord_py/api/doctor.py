@@ -12,7 +12,7 @@ import resource
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -37,6 +37,7 @@ _OPEN_TO_OTHERS = 0o077
 _SYSTEMD_UNIT = "pxd.service"
 _LINGER = Path("/var/lib/systemd/linger")
 _RUNS = Path("/run/systemd/system")
+_SLOW_SECONDS = 0.5  # of a tool's imports
 _STALLED = 3  # failures in a row of a pipe that runs by itself
 
 
@@ -54,6 +55,7 @@ async def doctor(call: ApiCall) -> web.StreamResponse:
     context = call.context
     found = [
         *check_daemon(context),
+        *check_imports(context.launcher.import_seconds()),
         *await check_kernels(context.kernels),
         *await check_pipes(context.pipes),
         *await asyncio.to_thread(lambda: list(check_machine(context))),
@@ -176,6 +178,15 @@ def check_folder(tool: str, folder: Path) -> Iterator[Finding]:
     if mode & _OPEN_TO_OTHERS:
         detail = f"the {DOTENV} of {tool} has mode {mode:o}: others may read or change its secrets"
         yield Finding(f"dotenv:{tool}", WARN, detail, f"chmod 600 {path}")
+
+
+def check_imports(found: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[Finding]:
+    """For what do the first starts of tools wait? `found`: seconds by package, by tool; later starts are forked."""
+    for tool, seconds in found:
+        if (total := sum(seconds.values())) >= _SLOW_SECONDS:
+            slowest = sorted(seconds, key=lambda package: -seconds[package])[:3]
+            named = ", ".join(f"{package} {seconds[package]:.2f} s" for package in slowest)
+            yield Finding(f"imports:{tool}", OK, f"a first start imports for {total:.2f} s, most of it {named}")
 
 
 async def check_kernels(kernels: Kernels) -> list[Finding]:

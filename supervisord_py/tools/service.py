@@ -38,7 +38,7 @@ from supervisord_py.tools.status import LastStates, ToolState
 from supervisord_py.tools.upstream import schema_drift
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from supervisord_py.config.settings import ToolsSettings
     from supervisord_py.ledger.store import Ledger
@@ -529,3 +529,9 @@ class Tools:
             survivors=tuple(each.pid for each in live.report.survivors) if live and live.report else (),
             rss_bytes=slot.rss_bytes or None if slot else None,
         )
+
+    def import_seconds(self) -> Iterator[tuple[str, Mapping[str, float]]]:
+        """Yield what each package takes that a tool imports, of tools that have a zygote, which measured it."""
+        for tool, recipe in sorted(self.driver.recipes.items()):
+            if (zygote := self.zygotes.get(recipe)) is not None and zygote.import_seconds:
+                yield tool, zygote.import_seconds

@@ -8,9 +8,9 @@ takes two starts for equal by; then they are spawned, which is always right. Who
 process: when it closes, this process ends, and so does the one fork that waits for the next order; those that have had
 theirs are the keeper's, and go on.
 
-FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once: {"made_from": {PATH: STAMP}}, or
-{"refused": WHY} and the end. A stamp is [device, inode, ctime in ns], null where there is nothing. To here, from the
-keeper:
+FD is a SOCK_SEQPACKET socket, a JSON object a message. From here, once: {"made_from": {PATH: STAMP}, "seconds":
+{PACKAGE: number}}, or {"refused": WHY} and the end. A stamp is [device, inode, ctime in ns], null where there is
+nothing. To here, from the keeper:
 {"argv": [str], "env": {str: str}, "cwd": str, "keeper": pid, "numbers": [int], "rlimits": [[resource, soft, hard]],
 "guarded": bool, "listen_pid": bool, "joins": bool, "parks": bool}; with it the pipe of the report, a descriptor for
 each of `numbers`, if it `joins` a cgroup the directory of that, and if the next one `parks` that of its group: moving a
@@ -55,14 +55,18 @@ _THREAD_SECONDS = 0.5
 
 
 def serve(number: int, load: Callable[[], Any]) -> list[str]:
-    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked: its argv."""
+    """Import everything by `load`, say so, and fork what will be ordered; returns in what was forked: its argv.
+
+    `load` may return the seconds that each package took.
+    """
     os.set_inheritable(number, False)
     owner = socket.socket(fileno=number)
     made_from = stamped(places())
-    _out_of_the_way(load)
+    seconds = _out_of_the_way(load)
     _fork_once()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
     why = hazard(number)
-    _tell(owner, {"made_from": made_from} if why is None else {"refused": why})
+    told = {"made_from": made_from, "seconds": seconds if isinstance(seconds, dict) else {}}
+    _tell(owner, told if why is None else {"refused": why})
     if why is not None:
         raise SystemExit(0)
     gc.collect()

@@ -57,6 +57,9 @@ class FakeLauncher:
     gate: asyncio.Event | None = None
     cancelled: int = 0
 
+    def import_seconds(self) -> tuple[()]:
+        return ()
+
     def put(self, name: str, **facts: Any) -> None:
         known = vars(self.states[name]) if name in self.states else {**STATE, "unit": f"tool:{name}", "name": name}
         self.states[name] = SimpleNamespace(**{**known, **facts})

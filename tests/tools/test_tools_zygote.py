@@ -48,6 +48,8 @@ async def test_the_second_start_is_forked_and_is_like_the_first(house: ToolHouse
     first = await house.ask("packages")
     assert house.state("packages").start_method == "spawn"
     zygote = await forks(house, "numpy", "plistlib")
+    ((tool, seconds),) = house.launcher.import_seconds()
+    assert (tool, seconds["numpy"] > 0.0) == ("packages", True)
     second = await again(house, "packages", method="zygote")
     assert first.keys() == second.keys()
     assert (second["solved"], second["main"], second["file"]) == ([1.0, 1.0], "__main__", "main.py")
