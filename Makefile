@@ -19,7 +19,7 @@ PURE := backoff due grammar outcome queue schedule session_set pool
 space := $(subst x, ,x)
 PURE_FILES := $(subst $(space),$(shell printf ,),$(foreach name,$(PURE),*/$(name).py))
 
-.PHONY: help environment peers demo test deep lint types contracts unmeasured coverage bench hops weight lock dist clean
+.PHONY: help environment peers demo test deep lint types contracts unmeasured coverage bench hops weight lock dist deb brew notes clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 24
@@ -80,6 +80,16 @@ lock: ## resolve the dependencies anew and write all lock files (needs uv)
 dist: environment ## source distribution and wheel in dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
+
+deb: environment ## Debian package in dist/, with its Python packages in a private environment (on Debian)
+	@.ci/deb
+
+brew: ## print a Homebrew formula for the source distribution, which is built for it
+	@$(MAKE) --no-print-directory dist >&2
+	@.ci/brew
+
+notes: ## print the release notes: the newest part of CHANGELOG.md
+	@awk '/^## / { part++ } part == 1' CHANGELOG.md
 
 clean: ## remove all that is built, and the environments
 	rm -rf .venv .demo dist build .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -256,7 +256,7 @@ _SECTIONS = {
     "Pipes": {"pipe": "pipe_runs"},
     "What is and what happened": {"logs": "history", "events": "history", "why": "history", "doctor": "daemon"},
     "The daemon and this client": {
-        "daemon": "daemon", "config": "daemon", "completion": "daemon", "version": "daemon",
+        "daemon": "daemon", "config": "daemon", "completion": "daemon", "help": "help", "version": "daemon",
     },
 }  # fmt: skip
 _MODULES = {name: module for section in _SECTIONS.values() for name, module in section.items()}

@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import json
 import socket
-import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -153,7 +152,10 @@ class ZygotePool:
             modules: What it imports, in the order in which to, beside what it has imported so far.
             env: For the start, beyond the recipe's.
         """
-        if recipe is None or not self._most() or sys.platform != "linux":
+        if recipe is None or not self._most():
+            return
+        # What is forked comes to the keeper as an orphan does: only where orphans come to it.
+        if self._placement.caps.kill_rung == "process_group":
             return
         if self._placement.caps.keeper_revision < REVISION:
             return

@@ -19,6 +19,7 @@ from cli.bin_house import House
 from cli.fake_daemon import FakeDaemon, document
 from cli.px import DEADLINE, REPOSITORY, until
 from pxctl.app import root
+from pxctl.completion import script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,6 +71,12 @@ def test_live_names(px: Px, daemon: FakeDaemon) -> None:
 def test_nobody_there_is_no_error_and_starts_nothing(px: Px) -> None:
     assert complete(px, "run", "a", PX_AUTOSTART="1") == []
     assert not (px.folder / "px").exists()
+
+
+@pytest.mark.parametrize(("shell", "name"), [("bash", "pxctl"), ("zsh", "_pxctl"), ("fish", "pxctl.fish")])
+def test_the_scripts_that_are_installed_are_those_that_are_printed(shell: str, name: str) -> None:
+    installed = (REPOSITORY / "cli" / "completions" / name).read_text()
+    assert installed == script(shell, root), f"pxctl completion {shell} >cli/completions/{name}"
 
 
 def in_bash(px: Px, line: str) -> list[str]:
@@ -185,7 +192,8 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     ("line", "meant"),
     [
         ("statu", "pxctl status"), ("ps", "pxctl status"), ("top", "pxctl status --watch"), ("ls", "pxctl status"),
-        ("log", "pxctl logs"), ("help", "pxctl --help"), ("tool list", "pxctl tools"), ("pipe ls", "pxctl pipe list"),
+        ("log", "pxctl logs"), ("pipe help", "pxctl pipe --help"), ("tool list", "pxctl tools"),
+        ("pipe ls", "pxctl pipe list"),
         ("tools rm x", "pxctl tools remove"), ("kernel qqqq", "pxctl kernel --help"),
     ],
 )  # fmt: skip

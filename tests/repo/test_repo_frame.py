@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted(path.name for path in (ROOT / ".ci").iterdir())
+SCRIPTS = sorted(path.name for path in (ROOT / ".ci").iterdir() if path.is_file())
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -21,7 +21,30 @@ def test_a_script_is_executable_strict_and_parses(name: str) -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
 
 
-TARGETS = ("demo", "test", "deep", "lint", "types", "bench", "lock", "clean", "coverage", "dist", "peers", "weight")
+@pytest.mark.parametrize("name", ["postinst", "postrm", "prerm"])
+def test_a_maintainer_script_is_executable_strict_and_parses(name: str) -> None:
+    script = ROOT / ".ci" / "debian" / name
+    assert os.access(script, os.X_OK)
+    assert "\nset -e\n" in script.read_text()
+    subprocess.run(["sh", "-n", str(script)], check=True)
+
+
+TARGETS = (
+    "demo",
+    "test",
+    "deep",
+    "lint",
+    "types",
+    "bench",
+    "lock",
+    "clean",
+    "coverage",
+    "dist",
+    "peers",
+    "weight",
+    "deb",
+    "brew",
+)
 
 
 def test_the_makefile_has_the_promised_targets() -> None:
