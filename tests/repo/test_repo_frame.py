@@ -30,21 +30,9 @@ def test_a_maintainer_script_is_executable_strict_and_parses(name: str) -> None:
 
 
 TARGETS = (
-    "demo",
-    "test",
-    "deep",
-    "lint",
-    "types",
-    "bench",
-    "lock",
-    "clean",
-    "coverage",
-    "dist",
-    "peers",
-    "weight",
-    "deb",
-    "brew",
-)
+    "demo", "test", "deep", "lint", "types", "bench", "lock", "clean", "coverage", "dist", "peers", "weight", "deb",
+    "brew", "notes",
+)  # fmt: skip
 
 
 def test_the_makefile_has_the_promised_targets() -> None:
