@@ -14,7 +14,7 @@ from pxctl.failures import Document, Exit, Failure
 from pxctl.follow import ask_until, bytes_of, events_of
 from pxctl.invocation import Invocation
 from pxctl.output import duration
-from pxctl.shown import STREAMS, Screen
+from pxctl.shown import Screen
 
 NOT_KEPT = "pxctl: not all of its output was kept (pipes.output_file_bytes)"
 STATUSES = ("queued", "running", "completed", "failed", "timed_out", "cancelled")
@@ -166,21 +166,9 @@ def execution_events(client: Client, execution: Document) -> Iterator[Document]:
 
     Raises Failure: there is no such execution any more, or the daemon is away for too long.
     """
-    seen, began = dict.fromkeys(STREAMS, 0), False
-
-    def target() -> str:
-        # The offset is that of stdout; what comes twice of stderr is passed over.
-        return query(route_of(execution, "tail"), [("offset", seen["stdout"] or None)])
-
-    for _, event in events_of(client, target, follow=True):
-        if event.get("event") == "output":
-            stream, content = str(event.get("stream")), bytes_of(event)
-            offset, known = int(event.get("offset") or 0), seen[stream]
-            if offset + len(content) <= known:
-                continue
-            seen[stream] = offset + len(content)
-            yield event if offset >= known else {**event, "offset": known, "bytes": content[known - offset :]}
-            continue
+    target, place, began = route_of(execution, "tail"), {"seen": None}, False
+    for _, event in events_of(client, lambda: target, follow=True, seen=lambda: place["seen"]):
+        place["seen"] = event.get("seen", place["seen"])
         if event.get("event") == "start" and began:
             event["event"] = "status"
         began = True

@@ -71,15 +71,21 @@ def stream(
             yield line, event
 
 
-def events_of(client: Client, target: Callable[[], str], *, follow: bool) -> Iterator[tuple[bytes, Document]]:
-    """Yield line and event of an NDJSON answer. `target` is asked anew at each connection: it names the place."""
+def events_of(
+    client: Client, target: Callable[[], str], *, follow: bool, seen: Callable[[], str | None] = lambda: None
+) -> Iterator[tuple[bytes, Document]]:
+    """Yield line and event of an NDJSON answer.
+
+    `target` is asked anew at each connection: it names the place, or `seen` does, the Last-Event-ID.
+    """
     if not follow:
         yield from stream(client, "GET", target(), timeout=_READ_SECONDS)
         return
     patience = Patience()
     while True:
         try:
-            yield from stream(client, "GET", target(), opened=patience.met, timeout=None)
+            fields = {"Last-Event-ID": last} if (last := seen()) else {}
+            yield from stream(client, "GET", target(), opened=patience.met, timeout=None, fields=fields)
             # An orderly end of an endless answer: the control plane is being replaced.
             time.sleep(_PAUSE_SECONDS)
         except Failure as failure:

@@ -63,9 +63,9 @@ def started(it: dict[str, Any]) -> dict[str, Any]:
     return {"event": "start", "execution": it}
 
 
-def output(text: str, offset: int = 0, stream: str = "stdout") -> dict[str, Any]:
+def output(text: str, offset: int = 0, stream: str = "stdout", **more: Any) -> dict[str, Any]:
     end = offset + len(text.encode())
-    return {"event": "output", "stream": stream, "offset": offset, "end": end, "text": text}
+    return {"event": "output", "stream": stream, "offset": offset, "end": end, "text": text, **more}
 
 
 def done(it: dict[str, Any]) -> dict[str, Any]:

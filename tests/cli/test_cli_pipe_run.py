@@ -106,17 +106,16 @@ def test_output_is_given_once_over_a_lost_connection(px: Px, daemon: FakeDaemon)
     ran(daemon)
     daemon.on(
         TAIL,
-        ndjson(started(RUNNING), output("one "), output("e1 ", stream="stderr"), whole=False),
-        ndjson(started(RUNNING), output("two ", 4), output("e1 e2\n", stream="stderr")),  # ends in order, not done
+        ndjson(started(RUNNING), output("one "), output("e1 ", stream="stderr", seen="4-3"), whole=False),
+        ndjson(started(RUNNING), output("two ", 4, seen="8-3")),  # ends in order, not done
         ndjson(started(RUNNING), {"type": "urn:px:problem:shutdown", "kind": "shutdown", "status": 503}),
-        ndjson(started(RUNNING), output(" three", 7), output("e1 e2\n", stream="stderr"), done(execution())),
+        ndjson(started(RUNNING), output("three", 8), output("e2\n", 3, stream="stderr"), done(execution())),
     )
     ended = px("pipe", "run", "digest")
     assert (ended.code, ended.text) == (0, "one two three")
     assert "".join(line for line in ended.err.splitlines(keepends=True) if NOTICE not in line) == "e1 e2\n"
-    assert [request.arguments for request in daemon.asked(TAIL)] == [
-        {}, {"offset": "4"}, {"offset": "8"}, {"offset": "8"}
-    ]  # fmt: skip
+    seen = [request.headers.get("last-event-id") for request in daemon.asked(TAIL)]
+    assert seen == [None, "4-3", "8-3", "8-3"]
 
 
 def test_ctrl_c_before_the_answer_says_that_it_may_run(px: Px, daemon: FakeDaemon) -> None:

@@ -355,8 +355,6 @@ def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> Non
         elif not invocation.json:
             invocation.notice(f"pxctl: {executions.sentence(executions.follow_execution(invocation, found))}")
         for event in executions.execution_events(client, found) if goes_on and invocation.json else ():
-            if isinstance(content := event.pop("bytes", None), bytes):
-                event["text"] = content.decode("utf-8", "replace")
             invocation.print(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
 
 
