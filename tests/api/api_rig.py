@@ -107,11 +107,8 @@ class FakePlacement:
     log_dir: str
     caps: Caps = field(default_factory=lambda: Caps(os.getpid(), 1_800_000_000.0, "boot", "subreaper", "sampled", 2))
     stats: dict[str, TreeStat] = field(default_factory=dict)
-    failure: PxError | None = None
 
     async def stat(self, keys: Sequence[str], *, shared_once: bool = False) -> dict[str, TreeStat]:
-        if self.failure is not None:
-            raise self.failure
         return {key: self.stats[key] for key in keys if key in self.stats}
 
 
@@ -121,9 +118,6 @@ class FakeControl:
 
     socket: str
     stopping: bool = False
-    wishes: list[str] = field(default_factory=list)
-    troubles: list[dict[str, str]] = field(default_factory=list)
-    failure: PxError | None = None
 
     def __post_init__(self) -> None:
         self.facts = DaemonFacts("1.2.3", "0a1b2c3d", self.socket, os.getpid(), 1_800_000_000.0)
@@ -132,18 +126,16 @@ class FakeControl:
         return ({"key": "tools.warm_keep_max", "value": 5, "origin": "default"},)
 
     def degradations(self) -> Sequence[dict[str, str]]:
-        return tuple(self.troubles)
+        return ()
 
     async def reload(self) -> dict[str, Any]:
-        if self.failure is not None:
-            raise self.failure
         return {"changed": ["tools.warm_keep_max"], "needs_restart": [], "warnings": []}
 
     async def restart(self, *, everything: bool) -> None:
-        self.wishes.append(f"restart {everything}")
+        raise AssertionError("no test asks for it")
 
     async def stop(self) -> None:
-        self.wishes.append("stop")
+        """Nothing: the test has no daemon."""
 
 
 @dataclass
@@ -263,9 +255,6 @@ class Output:
 
     def gap(self, lost: int) -> None:
         self._index(lost, GAP, None, 1)
-
-    def rotate(self) -> None:
-        self.begin = self.position
 
     def _index(self, length: int, stream: int, moment: float | None, instance: int) -> None:
         stem = f"{self.folder}/{self.begin:020d}"

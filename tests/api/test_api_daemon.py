@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 
 from jsonschema_rs import meta
 
-from api.api_rig import DEADLINE, STDERR, Output, Rig
+from api.api_rig import STDERR, Output, Rig
 from supervisord_py.api.openapi import openapi_document
 from supervisord_py.api.routes import ROUTES
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.process.model import Reason
-
-
-async def test_waiting_ends_with_the_event_that_changed_the_state(rig: Rig) -> None:
-    rig.add_tool("x")
-    rig.launcher.put("x", state="starting")
-    waiting = asyncio.create_task(rig.get("/api/units/x/wait?for=ready"))
-    before = len(rig.context.events._subscriptions)
-    async with asyncio.timeout(DEADLINE):
-        while len(rig.context.events._subscriptions) == before:
-            await asyncio.sleep(0.01)
-    rig.context.events.publish("spawned", "tool:x")
-    rig.launcher.put("x", state="ready")
-    rig.context.events.publish("ready", "tool:x")
-    status, document, _ = await waiting
-    assert status == 200
-    assert document == {"schema": "px.wait/1", "unit": "tool:x", "state": "ready", "reason": None, "ok": True}
-    assert len(rig.context.events._subscriptions) == before
 
 
 async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:

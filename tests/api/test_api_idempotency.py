@@ -50,13 +50,6 @@ async def run(rig: Rig, body: Any = None, path: str = "/api/tools/x/run", **head
     return await rig.ask("POST", path, {} if body is None else body, {**KEY, **headers})
 
 
-@pytest.mark.parametrize("change", [{"body": {"a": 1}}, {"path": "/api/tools/x/run?timeout=5"}])
-async def test_the_same_key_for_another_request_is_422(rig: Rig, tool: Tool, change: dict[str, Any]) -> None:
-    await run(rig)
-    status, problem, _ = await run(rig, **change)
-    assert (status, problem["kind"], tool.runs) == (422, "invalid_input", 1)
-
-
 async def test_after_a_crash_in_between_the_outcome_is_not_known(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from api.api_rig import DEADLINE, Rig, until
 from api.kernel_fakes import FakeHandle
 from supervisord_py.errors import OverloadedError
 from supervisord_py.kernels.live_session import SessionView
-from supervisord_py.kernels.session import BackendName, Owner, SessionState
+from supervisord_py.kernels.session import BackendName, Owner
 from supervisord_py.kernels.wire import Message, make, unpack
 
 
@@ -62,13 +62,6 @@ def path_of(view: SessionView, rest: str = "") -> str:
     return f"/jupyter/api/kernels/{view.key.jupyter_id}{rest}"
 
 
-async def test_only_kernels_that_live_and_have_channels_are_shown(rig: Rig) -> None:
-    living(rig)
-    rig.kernels.put("old", state=SessionState.STOPPED, pid=None, instance=None)
-    rig.kernels.put("far", interpreter="spec:python3", backend=BackendName.GATEWAY_LOCAL)
-    assert len((await rig.get("/jupyter/api/kernels"))[1]) == 1
-
-
 async def test_a_front_end_may_send_what_it_likes(rig: Rig, short_tmp: Path) -> None:
     (short_tmp / "book.ipynb").write_text("")
     body = {"name": "ir", "path": str(short_tmp / "book.ipynb"), "notebook": {"x": 1}, "env": {"KERNEL_X": "1"}}
@@ -82,15 +75,6 @@ async def test_a_front_end_may_send_what_it_likes(rig: Rig, short_tmp: Path) -> 
         await rig.ask("POST", "/jupyter/api/kernels", {"path": path})
         assert rig.kernels.asked[0][1].cwd is None
     assert (await rig.ask("POST", "/jupyter/api/kernels"))[0] == 201
-
-
-async def test_an_interrupt_reaches_whoever_is_at_work(rig: Rig) -> None:
-    view = living(rig)
-    assert (await rig.ask("POST", path_of(view, "/interrupt")))[0] == 204
-    assert rig.kernels.handles[view.id].interrupts == 1
-    rig.kernels.put("work", running="c1")
-    assert (await rig.ask("POST", path_of(view, "/interrupt")))[0] == 204
-    assert rig.kernels.asked == [("interrupt", view.id)]
 
 
 async def hear_end(ws: aiohttp.ClientWebSocketResponse) -> tuple[list[str], int | None]:
@@ -132,18 +116,3 @@ async def test_a_session_that_is_gone_altogether_is_dead(rig: Rig, joined: list[
         rig.kernels.views.clear()
         handle.died.set_result(None)
         assert await hear_end(ws) == (["idle", "dead"], aiohttp.WSCloseCode.OK)
-
-
-async def test_the_next_life_is_joined_by_the_same_socket(rig: Rig, joined: list[FakeChannels]) -> None:
-    view = living(rig)
-    async with rig.client.ws_connect(path_of(view, "/channels")) as ws:
-        await until(lambda: joined)
-        first = rig.kernels.handles[view.id]
-        rig.kernels.put("work", state=SessionState.STARTING)
-        first.died.set_result(None)
-        await until(lambda: joined[0].closed)
-        await ws.send_str('{"header": {"msg_type": "waits", "msg_id": "w"}, "channel": "shell"}')
-        rig.kernels.put("work")
-        rig.kernels.handles[view.id] = FakeHandle()
-        rig.context.events.publish("ready", view.unit)
-        await until(lambda: len(joined) == 2 and any(it.id == "w" for it in joined[1].sent))

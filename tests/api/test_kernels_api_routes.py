@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from api.api_rig import Rig
 from api.kernel_fakes import key_of
 from supervisord_py.kernels.cell import KernelStarting, Notice, Queued
 from supervisord_py.kernels.session import BackendName, StartRequest
-
-MEMBERS = set(
-    """
-    id name cwd interpreter backend state pid queued last_used started_at rss_bytes reason unit running instance
-    restarts failure owner language kernelspec jupyter_id connection_file notices start_method cold_start_ms
-    """.split()  # noqa: SIM905  # a page of names reads better so
-)
-
-
-def write_cell(folder: Path, cell_id: str, out: bytes, *records: str) -> None:
-    folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / f"{cell_id}.out").write_bytes(out)
-    (folder / f"{cell_id}.jsonl").write_text("".join(f"{record}\n" for record in records))
 
 
 async def test_a_start_is_201_and_the_second_time_200(rig: Rig) -> None:
@@ -51,19 +37,6 @@ async def test_a_start_is_201_and_the_second_time_200(rig: Rig) -> None:
         )
     ]
     assert (await rig.ask("POST", "/api/kernels", body))[0] == 200
-
-
-async def test_artifacts_come_with_their_type_and_no_other_file_does(rig: Rig) -> None:
-    view = rig.kernels.put("work")
-    folder = rig.kernels.cells_dir / view.id
-    write_cell(folder, "c1", b"all of it", '{"kind":"begin","at":0,"t":1,"code":"x","pid":1}')
-    (folder / "c1.20.png").write_bytes(b"\x89PNG")
-    status, body, headers = await rig.get("/api/kernels/work/artifacts/c1.20.png")
-    assert (status, body, headers["Content-Type"]) == (200, b"\x89PNG", "image/png")
-    assert (await rig.get("/api/kernels/work/artifacts/c1"))[1] == b"all of it"
-    assert (await rig.get("/api/kernels/work/artifacts/c1", Range="bytes=4-5"))[:2] == (206, b"of")
-    for wrong in ("c1.jsonl", "..%2fpxd.db", "nope.1.png"):
-        assert (await rig.get(f"/api/kernels/work/artifacts/{wrong}"))[0] == 404
 
 
 PATH = "/api/kernels"

@@ -86,14 +86,6 @@ async def test_a_request_whose_pooled_connection_breaks_is_not_sent_again(servin
     assert (scripted.connections, len(scripted.requests)) == (1, 2)
 
 
-@pytest.mark.parametrize(("status", "offered"), [(200, True), (204, True), (404, False), (405, False), (501, False)])
-async def test_whether_a_tool_offers_to_cancel(serving: Callable[..., object], status: int, offered: bool) -> None:
-    answer = f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode()
-    scripted, upstream = await serving(lambda _, __: answer)  # type: ignore[misc]
-    assert await upstream.cancel("r1") is offered
-    assert scripted.requests[0].startswith(b"POST /cancel?run_id=r1 ")
-
-
 @pytest.mark.parametrize(
     ("answer", "found"),
     [
