@@ -199,7 +199,7 @@ class PipeRig:
             )
 
         await eventually(has_spoken, f"{size} bytes of {name}")
-        self.time.pass_by(live.deadline - self.time.clocks.boot())
+        self.time.pass_by(live.deadline - self.time.clocks.awake())
         return await self.room.wait(queued.id)
 
     async def rows(self, pipe: str | None = None) -> list[Execution]:

@@ -75,7 +75,7 @@ class RunDriver:
             message = f"{error.filename or run.folder} cannot be written: {error.strerror or error}"
             hint = "free some space" if is_full else "look at its owner and mode"
             raise CannotRunError(kind, message, hint=hint) from error
-        run.deadline = room.clocks.boot() + plan.timeout_seconds
+        run.deadline = room.clocks.awake() + plan.timeout_seconds
         return ChildSpec(
             unit=run.unit,
             argv=found.argv,
@@ -125,7 +125,7 @@ class RunDriver:
         run.goes_on = run.id in self._retried
         run.ready_at, run.phase = child.started_at, Phase.READY
         run.heard_at = self._room.clocks.boot()
-        run.deadline = float(own.get("deadline") or run.heard_at)
+        run.deadline = float(own.get("deadline") or self._room.clocks.awake())
         if note is not None and note.stopping is not None:
             run.want_end(Cause(own.get("cause") or Cause.CANCELLED), own.get("detail"))
         return run

@@ -5,8 +5,7 @@ Laws:
   once, with the first reason that was given, before the keeper forgets the process.
 - Also after a normal exit the tree is stopped: what tools left in sessions of their own goes, too (pi does that with
   every shell command). What survives is named in the row and stopped again and again; it never keeps the slot.
-- A timeout counts suspended time, and is checked by looking, not by one long sleep: the timers of the loop do not
-  count suspend.
+- A timeout does not count suspended time: who was suspended could not work. Who is silent after a resume is ended (B2).
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ class Run(Instance):
         folder, home: Where its files are, and its pipe's folder.
         definition: What its pipe was when it was queued; None where that is not known any more.
         cause, detail: Why it is to end, in words; NOBODY while it is not.
-        deadline: When its timeout is over, on the clock that counts suspend.
-        heard_at: When it was last noticed to have written something, same clock.
+        deadline: When its timeout is over, on the monotonic clock.
+        heard_at: When it was last noticed to have written something, on the clock that counts suspend.
         trouble: Why its output is not stored at present.
         is_short: The disk took no output for a while: not all of it may be there.
         outcome: How it ended, once that is decided.
@@ -197,7 +196,7 @@ class Run(Instance):
         who, found, clocks = child.identity, self.launch, self.room.clocks
         self.room.states.take(self.name, last_run_at=self.execution.started_at)
         self.heard_at = clocks.boot()
-        self.deadline = self.heard_at + self.execution.plan.timeout_seconds  # not before it began
+        self.deadline = clocks.awake() + self.execution.plan.timeout_seconds  # not before it began
         known = {"pid": who.pid, "start_time": who.start_time, "boot_id": who.boot_id}
         known |= {"started_at": whole_ms(child.started_at)}
         if found is not None:
@@ -257,7 +256,7 @@ class Run(Instance):
         pause, self.is_at_work = FIRST_PAUSE_SECONDS, True
         try:
             while not exited.done() and not self._to_end.done():
-                left = max(0.0, self.deadline - clocks.boot())
+                left = max(0.0, self.deadline - clocks.awake())
                 # Once it has long said nothing, the look at all runs says whether there is more.
                 if self.terms.copied and (pause < LONGEST_PAUSE_SECONDS or self._news is not None):
                     left = min(left, pause)
@@ -268,7 +267,7 @@ class Run(Instance):
                     self._grown, pause = asyncio.get_running_loop().create_future(), FIRST_PAUSE_SECONDS
                 if self.terms.copied and not exited.done():
                     pause = await self._copy(copier, pause)
-                if clocks.boot() >= self.deadline and not exited.done():
+                if clocks.awake() >= self.deadline and not exited.done():
                     self.want_end(Cause.TIMEOUT, _too_late(self.execution))
             if exited.done():
                 exited.result()
@@ -335,7 +334,7 @@ class Run(Instance):
     def look(self, stamp: tuple[tuple[int, int], ...], resumed_at: float | None) -> None:
         """Take in how much it has written (`measured`), and end it where that is too much, or its time is over."""
         now, most = self.room.clocks.boot(), self.room.config.output_file_bytes
-        if now >= self.deadline:
+        if self.room.clocks.awake() >= self.deadline:
             self.want_end(Cause.TIMEOUT, _too_late(self.execution))
         if stamp != self._stamp:
             if self._stamp or any(written for written, _ in stamp):  # that its files are there is no word of it
