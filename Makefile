@@ -27,9 +27,10 @@ help: ## list the targets
 environment: ## build .venv from the lock, if it is not up to date
 	@.ci/environment
 
-peers: environment ## build what of tests/peers only `make deep` needs: Python environments and agent CLIs, all by hash
+peers: environment ## build what only `make deep` needs: Python environments and agent CLIs, by hash; a machine's kernel
 	@.ci/peers
 	@.ci/agents
+	@.ci/machine
 
 demo: ## see it work: a daemon, three tools, a trajectory compared with scipy's
 	@.ci/demo

@@ -30,9 +30,9 @@ from waiting import remove_group
 
 SESSION_MARK = "TEST_SESSION_OF_PX"
 """Not `PX_…`: the daemon reads those as settings."""
-ELSEWHERE = ("only on macOS", "measured")
-"""Beginnings of reasons for which a skip is right even in CI: the test is about another system, or coverage would
-falsify what it measures (the Makefile's target `unmeasured` runs those)."""
+ELSEWHERE = ("only on macOS", "measured", "not shown here")
+"""Beginnings of reasons for which a skip is right even in CI: the test is about another system, coverage would falsify
+what it measures (the Makefile's target `unmeasured` runs those), or .ci/run could not install what it needs."""
 LINGER_SECONDS = 60.0
 # No test is timed: how long an example takes, or hypothesis to make one, tells of the machine only.
 settings.register_profile(

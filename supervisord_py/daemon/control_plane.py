@@ -34,7 +34,7 @@ from supervisord_py.ledger import retention
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.process import program
+from supervisord_py.process import clock, program
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.tools.catalog import Catalog
@@ -226,14 +226,20 @@ class ControlPlane:
     async def serve(self) -> None:
         """Serve until somebody asks for an end. What dies in the background ends this loudly."""
         self.placement.on_control_event(self._told_by_keeper)
-        async with asyncio.TaskGroup() as tasks:
-            endless = (
-                tasks.create_task(self._prune(), name="prune"),
-                tasks.create_task(self._reload_for_signals(), name="reload"),
-            )
-            await self.requests.stronger_than(Shutdown.NONE)
-            for task in endless:
-                task.cancel()
+        with clock.watched(self._clocks_jumped):
+            async with asyncio.TaskGroup() as tasks:
+                endless = (
+                    tasks.create_task(self._prune(), name="prune"),
+                    tasks.create_task(self._reload_for_signals(), name="reload"),
+                )
+                await self.requests.stronger_than(Shutdown.NONE)
+                for task in endless:
+                    task.cancel()
+
+    def _clocks_jumped(self) -> None:
+        """Wake whoever waits by another clock than the loop's. Kernels are looked at each second anyway."""
+        self.launcher.tick()
+        self.pipes.clocks_jumped()
 
     def _told_by_keeper(self, event: ControlEvent) -> None:
         if event.name == "stop":

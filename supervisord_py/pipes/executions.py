@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 30.0
-"""A timer of the loop does not count suspend, and the wall clock may be set: the longest time between two looks."""
+"""A timer of the loop does not count suspend, and the wall clock may be set: where nobody tells, the longest wait."""
 
 
 class Executions(Means):

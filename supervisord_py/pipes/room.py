@@ -102,6 +102,11 @@ class Pipes(Executions):
         self.admit()
         self.timetable.reconfigure()
 
+    def clocks_jumped(self) -> None:
+        """Ask anew who is due: the wall clock was set, or the machine has woken up."""
+        self.admit()
+        self.timetable.wake()
+
     def look_again(self) -> None:
         """Have everything that depends on files and wishes look at them again."""
         self.faults.keep_only(self.catalog.pipes)

@@ -3,7 +3,7 @@
 Laws. Started only when the API listens (G1). It sleeps until something is due; a pipe is asked again only when what is
 known of it changed or its time has come. One that cannot be started or decided is told, tried again with backoff, and
 holds nobody up. A crash of the loop's body is logged, counted, shown in `health()`, and the body starts again (E4). A
-step of the wall clock is noticed within `SLEEP_SECONDS`, a change of the room's at once (`wake`).
+change of the room's and a jump of a clock wake it (`wake`); where nobody tells of a jump, it looks in `SLEEP_SECONDS`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.means import Means
     from supervisord_py.pipes.models import PipeDefinition
 
-SLEEP_SECONDS = 60.0  # longest sleep: a step of the wall clock is noticed within it
+SLEEP_SECONDS = 60.0  # longest sleep: not everywhere a jump of a clock is told
 _SLACK_SECONDS = 0.001  # the wall clock and the one that counts suspend are read one after the other
 _RESTARTS = BackoffPolicy(initial_seconds=1.0, max_seconds=60.0, reset_seconds=300.0)
 _RETRIES = BackoffPolicy(initial_seconds=5.0, max_seconds=300.0, reset_seconds=3600.0)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 PERIOD_SECONDS = 5.0
 QUEUE_SECONDS = 60.0  # bound of a place in line, where the request has none
 LONGEST_TIMER_SECONDS = 60.0
-"""The loop's clock stands still during suspend, the pool's does not: look at it again after that at the latest."""
+"""The loop's clock stands still during suspend, the pool's does not: where nobody tells, look again after that."""
 _log = structlog.get_logger(__name__)
 
 
@@ -234,10 +234,13 @@ class Tools:
         if self._timer is None or when < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = loop.call_at(when, self._tick)
+            self._timer = loop.call_at(when, self.tick)
 
-    def _tick(self) -> None:
-        self._timer = None
+    def tick(self) -> None:
+        """Tell the pool the time: a deadline is over, or the machine has woken up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._tell(self.pool.tick)
 
     # -- lives of instances ------------------------------------------------------------------------------------

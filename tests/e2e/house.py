@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class House:
         measured: Whether coverage follows into its processes, which costs each a tenth of a second and its brains half
             of their speed. What a black-box test proves, it proves without; tests/daemon, cli and keeper measure.
         elsewhere: The socket, where it is not at its place.
+        runner: What runs pxd, and becomes it; nothing else.
     """
 
     home: Path
@@ -65,6 +66,7 @@ class House:
     process: subprocess.Popen[bytes] | None = None
     measured: bool = False
     elsewhere: str | None = None
+    runner: Sequence[str] = ()
 
     @property
     def socket(self) -> str:
@@ -82,7 +84,9 @@ class House:
 
     def start(self, *args: str, wait: bool = True) -> None:
         log = open(self.home / "pxd.stderr", "ab")  # noqa: SIM115 - closed below, the child keeps its own
-        self.process = subprocess.Popen([BIN / "pxd", *args], env=self.environ, stderr=log, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            [*self.runner, BIN / "pxd", *args], env=self.environ, stderr=log, stdin=subprocess.DEVNULL
+        )
         log.close()
         if wait:
             until(self.answers, f"pxd answers; it said: {self.said()}")

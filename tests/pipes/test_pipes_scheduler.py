@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +21,7 @@ from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.pipes.states import PipeStates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 HOUR, DAY = 3600.0, 86400.0
@@ -29,11 +32,11 @@ HERE = Path("/pipes/p")
 class Room:
     """Pipes, clocks, and what happened; what is remembered of pipes is remembered as in the real room."""
 
-    def __init__(self) -> None:
+    def __init__(self, clocks: Clocks | None = None) -> None:
         self.wall, self.boottime, self.awake = NOON, 5000.0, 100.0
         self.shelf = SimpleNamespace(zone="UTC")
         self.config = SimpleNamespace(stagger_seconds=0.0, enabled=True)
-        self.clocks = Clocks(lambda: self.wall, lambda: self.boottime, lambda: self.awake)
+        self.clocks = clocks or Clocks(lambda: self.wall, lambda: self.boottime, lambda: self.awake)
         unwritten: Any = SimpleNamespace(post=lambda _work: None)
         self.states = PipeStates(unwritten, self.clocks)
         self.pipes: dict[str, PipeDefinition] = {}
@@ -48,7 +51,7 @@ class Room:
 
     def add(self, name: str, schedule: Schedule) -> None:
         self.pipes[name] = PipeDefinition(name, HERE, HERE / "pipe.md", schedule, "as it is", "body")
-        self.states.take(name, anchor_at=self.wall)
+        self.states.take(name, anchor_at=self.clocks.wall())
 
     def pass_(self, seconds: float) -> None:
         self.wall += seconds
@@ -142,6 +145,49 @@ async def test_a_clock_that_is_set_is_noticed_and_everything_decided_anew() -> N
 
 
 # The clocks alone
+
+RESUME = """
+import asyncio, ctypes, os
+from supervisord_py.pipes import scheduler
+from test_pipes_scheduler import HOUR, Clocks, Every, Room
+
+async def main():
+    scheduler.SLEEP_SECONDS = 0.02
+    room = Room(Clocks())
+    room.add("hourly", Every(HOUR))
+    running = asyncio.create_task(room.timetable.run())
+    async with asyncio.timeout(HOUR):
+        while not room.runs:
+            await asyncio.sleep(0.01)
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.unshare(0x80) == 0, "CLONE_NEWTIME"
+        with open("/proc/self/timens_offsets", "w") as offsets:
+            offsets.write(f"boottime {int(3 * HOUR)} 0")
+        assert libc.setns(os.open("/proc/self/ns/time_for_children", os.O_RDONLY), 0x80) == 0, ctypes.get_errno()
+        while len(room.runs) < 2:
+            await asyncio.sleep(0.01)
+    print(room.told("hourly"))
+    running.cancel()
+
+asyncio.run(main())
+"""
+
+
+def test_a_jump_as_a_resume_makes_it_rearms_an_interval_and_ends_no_timeout(
+    require: Callable[[object, str], None],
+) -> None:
+    """A running process enters a time namespace: its boot clock jumps by three hours, its monotonic one does not."""
+    require(sys.platform == "linux" and os.geteuid() == 0, "needs Linux and root")
+    done = subprocess.run(
+        [sys.executable, "-c", RESUME],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "missed while off or asleep, 2 h ago" in done.stdout
 
 
 def test_the_clocks_tell_a_step_from_a_sleep_from_a_slew() -> None:
