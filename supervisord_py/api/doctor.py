@@ -205,7 +205,7 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
                 found.append(Finding(f"kernels:{name}", WARN, offer["reason"] or "not offered", cure))
             else:
                 found.append(Finding(f"kernels:{name}", OK, offer[program] or offer["reason"] or "turned off"))
-    processes = kernels.config.limits.processes
+    processes = kernels.config.processes
     if processes is not None and os.geteuid() == 0:  # RLIMIT_NPROC counts nothing for uid 0, setrlimit(2)
         detail = f"kernels.processes is {processes}, and the daemon runs as uid 0, whose processes no limit counts"
         found.append(Finding("kernels:processes", WARN, detail, "run pxd as a user of its own: pxctl daemon install"))

@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from supervisord_py.api.context import ApiConfig, TcpAccess
-from supervisord_py.kernels.config import (
-    CellLimits,
-    EnvRules,
-    GatewayConfig,
-    KernelsConfig,
-    LadderTimes,
-    ProcessLimits,
-    SessionLimits,
-)
-from supervisord_py.kernels.exposure import Expose
-from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.pipes.config import PipesConfig
 from supervisord_py.tools.driver import ToolsConfig
 
@@ -31,14 +21,13 @@ if TYPE_CHECKING:
     from supervisord_py.daemon.settings import Loaded
 
 T = TypeVar("T", bound=msgspec.Struct)
-MIB = 1024 * 1024
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def _of(kind: type[T], section: Any, prefix: str = "", **others: Any) -> T:
-    """Return a room's value: fields that are called as a setting, behind a prefix, are that setting."""
+def _of(kind: type[T], section: Any, **others: Any) -> T:
+    """Return a room's value: fields that are called as a setting are that setting."""
     names = kind.__struct_fields__
-    given = {name: getattr(section, prefix + name) for name in names if hasattr(section, prefix + name)}
+    given = {name: getattr(section, name) for name in names if hasattr(section, name)}
     return kind(**{**given, **others})
 
 
@@ -55,15 +44,8 @@ def tools_config(settings: Settings, paths: Paths) -> ToolsConfig:
 
 def kernels_config(loaded: Loaded, paths: Paths) -> KernelsConfig:
     """Return what the kernels are told."""
-    kernels = loaded.settings.kernels
-    gateway = GatewayConfig(
-        dir=paths.state_dir / "gateway",
-        url=kernels.gateway_url,
-        token=kernels.gateway_token,
-        token_setting=f"kernels.gateway_token ({loaded.origin('kernels.gateway_token')})"
-        if kernels.gateway_token is not None
-        else "kernels.gateway_token",
-    )
+    kernels, origin = loaded.settings.kernels, loaded.origin("kernels.gateway_token")
+    setting = "kernels.gateway_token" if kernels.gateway_token is None else f"kernels.gateway_token ({origin})"
     return _of(
         KernelsConfig,
         kernels,
@@ -71,20 +53,10 @@ def kernels_config(loaded: Loaded, paths: Paths) -> KernelsConfig:
         cells_dir=paths.cells_dir,
         data_dir=paths.kernels_dir,
         modules_dir=paths.modules_dir,
-        gateway=gateway,
+        gateway_dir=paths.state_dir / "gateway",
+        token_setting=setting,
         zygotes=loaded.settings.daemon.zygotes,
-        backend=BackendName(kernels.backend),
-        expose=Expose(kernels.expose),
-        env=_of(EnvRules, kernels, "env_"),
-        sessions=_of(SessionLimits, kernels),
-        ladder=_of(LadderTimes, kernels, "ladder_"),
-        output=_of(CellLimits, kernels, "output_"),
-        limits=_of(
-            ProcessLimits,
-            kernels,
-            soft_memory_bytes=kernels.soft_memory_mb * MIB or None,
-            hard_memory_bytes=kernels.hard_memory_mb * MIB or None,
-        ),
+        output=CellLimits(cell_bytes=kernels.output_cell_bytes),
     )
 
 

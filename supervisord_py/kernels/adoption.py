@@ -71,7 +71,7 @@ class KernelAdoption:
 
     async def _adopt_remotely(self) -> None:
         """Take over kernels of gateways: nobody holds their processes for us, the backends remember them."""
-        notes = self._pool.config.gateway.dir / "held"
+        notes = self._pool.config.gateway_dir / "held"
         if not await asyncio.to_thread(lambda: notes.is_dir() and any(notes.iterdir())):
             return
         gateways = (BackendName.GATEWAY_LOCAL, BackendName.GATEWAY_EXTERNAL)

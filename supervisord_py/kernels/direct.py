@@ -173,7 +173,7 @@ class DirectKernel(MessagingKernel):
         self._placement = placement
         self._key = launch.instance
         self._by_message = launch.interrupt_mode == "message"
-        self._next_rung_seconds = config.ladder.again_seconds
+        self._next_rung_seconds = config.ladder_again_seconds
         self._sockets = KernelSockets(connection, name, ("iopub", "shell", "control"), self.hear)
         self._watch = asyncio.create_task(self._watch_process())
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from supervisord_py.config.settings import KERNELS_ENV, KERNELS_ENV_DENY, KERNELS_ENV_PREFIXES
 from supervisord_py.process.child_environment import DEFAULT_PATH, DENIED, Environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from supervisord_py.kernels.config import EnvRules
 
 OURS_PREFIXES = ("PX_", "PI_PYTHON_GATEWAY_")
 OURS = DENIED | {"JPY_PARENT_PID", "JPY_INTERRUPT_EVENT"}
@@ -27,6 +27,14 @@ WHOLE_SECRET = 8
 """A secret of at least so many characters is found inside a value, too; a shorter one only as the whole value."""
 NOTHING = Environment({})
 MARKS = ("VIRTUAL_ENV", "CONDA_PREFIX")
+
+
+class EnvRules(msgspec.Struct, frozen=True):
+    """What of the daemon's environment reaches a kernel. Deny beats prefix and allow; our own tokens never pass."""
+
+    allow: tuple[str, ...] = KERNELS_ENV
+    deny: tuple[str, ...] = KERNELS_ENV_DENY
+    allow_prefixes: tuple[str, ...] = KERNELS_ENV_PREFIXES
 
 
 class Activation(msgspec.Struct, frozen=True):

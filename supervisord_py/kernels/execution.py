@@ -175,11 +175,11 @@ class CellExecution:
 
         The steps end: some time after SIGKILL nobody waits any more, the keeper goes on killing.
         """
-        loop, handle, times = asyncio.get_running_loop(), self._handle, self._pool.config.ladder
+        loop, handle, times = asyncio.get_running_loop(), self._handle, self._pool.config
         steps: tuple[tuple[Callable[[], Awaitable[str]], float], ...] = (
-            (handle.interrupt, times.again_seconds),
-            (handle.interrupt, times.terminate_seconds - times.again_seconds),
-            (handle.terminate, times.kill_seconds - times.terminate_seconds),
+            (handle.interrupt, times.ladder_again_seconds),
+            (handle.interrupt, times.ladder_terminate_seconds - times.ladder_again_seconds),
+            (handle.terminate, times.ladder_kill_seconds - times.ladder_terminate_seconds),
             (handle.kill, ABANDON_SECONDS),
         )
         first = loop.time()

@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-class Expose(StrEnum):
-    """`[kernels] expose`."""
-
-    BOTH = "both"
-    PYTHON = "python"
-    BASH = "bash"
-
-    @property
-    def python(self) -> bool:
-        return self is not Expose.BASH
-
-    @property
-    def bash(self) -> bool:
-        return self is not Expose.PYTHON
 
 
 class Offer(NamedTuple):
@@ -33,23 +16,23 @@ class Offer(NamedTuple):
     program: str | None = None
 
 
-def report(wanted: Expose, python: Offer, shell: str | None, backend: str) -> dict[str, Any]:
+def report(wanted: str, python: Offer, shell: str | None, backend: str) -> dict[str, Any]:
     """Return the document of what is `wanted` by setting and what of it is offered; `shell`: the bash, if there is one.
 
     `expose` is None when nothing is left. Where only Python is wanted and cannot be had, bash takes its place.
     """
     not_wanted = "turned off by [kernels] expose"
-    if not wanted.python:
+    if wanted == "bash":
         python = Offer(offered=False, reason=not_wanted)
-    is_instead = not wanted.bash and not python.offered
-    bash = Offer(shell is not None and (wanted.bash or is_instead), None, shell)
+    is_instead = wanted == "python" and not python.offered
+    bash = Offer(shell is not None and (wanted != "python" or is_instead), None, shell)
     if shell is None:
         bash = bash._replace(reason="there is no bash on PATH")
     elif is_instead:
         bash = bash._replace(reason="in place of Python cells, which cannot be had")
     elif not bash.offered:
         bash = bash._replace(reason=not_wanted)
-    kinds = {(True, True): Expose.BOTH, (True, False): Expose.PYTHON, (False, True): Expose.BASH}
+    kinds = {(True, True): "both", (True, False): "python", (False, True): "bash"}
     return {
         "expose": kinds.get((python.offered, bash.offered)),
         "wanted": wanted,

@@ -25,6 +25,7 @@ from supervisord_py.errors import ConfigError, InvalidInputError, PxError, Readi
 from supervisord_py.kernels.connection_file import write_private
 from supervisord_py.kernels.gateway_client import GatewayClient
 from supervisord_py.kernels.gateway_kernel import GatewayKernel, RemoteKernel
+from supervisord_py.kernels.kernelspecs import NATIVE
 from supervisord_py.process.model import Child, Identity
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class RemoteKernels:
     def __init__(self, supervisor: Supervisor, config: KernelsConfig, backend: str) -> None:
         self.config = config
         self.supervisor = supervisor
-        self._file = config.gateway.dir / "held" / f"{backend}.json"
+        self._file = config.gateway_dir / "held" / f"{backend}.json"
         self._notes: dict[str, RemoteKernel] = {}  # by instance, as in the file
         with suppress(OSError, msgspec.MsgspecError):
             self._notes = msgspec.json.decode(self._file.read_bytes(), type=dict[str, RemoteKernel])
@@ -238,7 +239,7 @@ class GatewayExternal(RemoteKernels):
         """
         client = self._client()
         specs = sorted(await client.preflight())
-        name = launch.kernelspec or self.config.gateway.kernel_name
+        name = launch.kernelspec or NATIVE
         if name not in specs:
             near = difflib.get_close_matches(name, specs, 1)
             raise InvalidInputError(
@@ -285,15 +286,15 @@ class GatewayExternal(RemoteKernels):
             await self._clients.popitem()[1].close()
 
     def _client(self) -> GatewayClient:
-        gateway = self.config.gateway
-        if gateway.url is None:
+        config = self.config
+        if config.gateway_url is None:
             raise ConfigError(
                 "The backend gateway-external needs the address of a server, and kernels.gateway_url is not set.",
                 hint="Set kernels.gateway_url, or PX_KERNELS__GATEWAY_URL, to http://host:port",
             )
-        key = (gateway.url, gateway.token)
+        key = (config.gateway_url, config.gateway_token)
         if key not in self._clients:
-            self._clients[key] = GatewayClient(gateway.url, gateway.token, gateway.token_setting)
+            self._clients[key] = GatewayClient(*key, config.token_setting)
         return self._clients[key]
 
 

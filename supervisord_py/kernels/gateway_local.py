@@ -130,7 +130,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         self.gateway: GatewayInstance | None = None
         self._python = python
         self._one_at_a_time = asyncio.Lock()
-        self._home = config.gateway.dir
+        self._home = config.gateway_dir
         self._record, self._token = self._home / "gateway.json", self._home / "token"
 
     # -- kernels -----------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class GatewayLocal(RemoteKernels, Driver[GatewayInstance]):
         """Return when its own process listens on the port that was chosen for it, and answers to its token."""
         assert instance.pid is not None
         assert instance.launch is not None
-        seconds, ended = self.config.gateway.start_seconds, asyncio.create_task(self.supervisor.wait(instance))
+        seconds, ended = self.config.gateway_start_seconds, asyncio.create_task(self.supervisor.wait(instance))
         try:
             async with asyncio.timeout_at(instance.asked_at + seconds):
                 while not ended.done():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from supervisord_py.config.settings import MIB
 from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError, ReadinessTimeoutError
 from supervisord_py.kernels import messages
 from supervisord_py.kernels.backend import Launch
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.kernels.backend import Backends
-    from supervisord_py.kernels.config import KernelsConfig, ProcessLimits
+    from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.live_session import KernelNote
     from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session_register import SessionRegister
@@ -193,12 +194,6 @@ class KernelDriver(Driver[KernelInstance]):
 # -- from a session and what was chosen for it to the launch of a kernel -----------------------------------------------
 
 
-def resource_limits(limits: ProcessLimits) -> tuple[ResourceLimit, ...]:
-    """Return the rlimits of a kernel; a core dump is never written."""
-    core, most = ResourceLimit("core", 0, 0), limits.processes
-    return (core,) if most is None else (core, ResourceLimit("nproc", most, most))
-
-
 def folder_of_cells(cells_dir: Path, session_id: str) -> Path:
     """Return the folder of a session's cell files, made where it is not there, private with all above it. Blocking."""
     folder = cells_dir / session_id
@@ -249,8 +244,8 @@ def refuse_stopped(instance: KernelInstance) -> None:
 
 def launch_of(instance: KernelInstance, config: KernelsConfig) -> Launch:
     """Return the launch of a kernel, by what was chosen for its session; makes its folder of cells. Blocking."""
-    session = instance.session
-    choice, key = session.choice, session.key
+    session, most = instance.session, config.processes
+    choice, key, core = session.choice, session.key, ResourceLimit("core", 0, 0)  # a core dump is never written
     fallback = None if key.interpreter.startswith(SPEC_PREFIX) else key.interpreter
     return Launch(
         session_id=session.id,
@@ -261,9 +256,9 @@ def launch_of(instance: KernelInstance, config: KernelsConfig) -> Launch:
         cells_dir=folder_of_cells(config.cells_dir, session.id),
         kernelspec=choice.kernelspec if choice else session.kernelspec,
         kernelspec_argv=choice.kernelspec_argv if choice else None,
-        limits=resource_limits(config.limits),
-        max_rss_bytes=config.limits.hard_memory_bytes,
-        memory_grace_seconds=config.limits.memory_grace_seconds,
+        limits=(core,) if most is None else (core, ResourceLimit("nproc", most, most)),
+        max_rss_bytes=config.hard_memory_mb * MIB or None,
+        memory_grace_seconds=config.memory_grace_seconds,
         overlay=choice.overlay if choice else None,
         modules=choice.modules if choice else (),
         tag=instance.note(),

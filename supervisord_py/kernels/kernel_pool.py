@@ -7,6 +7,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from supervisord_py.config.settings import MIB
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.keeper import procfs
 from supervisord_py.kernels import messages
@@ -76,7 +77,7 @@ class KernelPool:
         self.placement = placement
         self.supervisor = Supervisor(placement, ledger, events)
         self.config = config
-        self.set, self.register = SessionSet(config.sessions), register
+        self.set, self.register = SessionSet(config), register
         self.driver = KernelDriver(self.supervisor, backends, register, resolver, lambda: self.config, self._gone)
         self.kernels: dict[KernelInstance, None] = {}  # of which something is left, in the order of their starts
         self._has_kernels = asyncio.Event()
@@ -99,7 +100,7 @@ class KernelPool:
         """Take new settings: limits of the set at once, the rest for what starts from now on."""
         self.config = config
         self.driver.backends.reconfigure(config)
-        self.set.limits = config.sessions
+        self.set.limits = config
         self.perform(self.set.settle(clock.now()))
 
     async def keep_watch(self) -> None:
@@ -146,8 +147,8 @@ class KernelPool:
                 return await waiter.granted
         except TimeoutError:
             self.perform(self.set.end(waiter, clock.now()))
-            session, limits = waiter.session, self.config.sessions
-            raise messages.waited_in_vain(session.unit, waiter.waits_for, limits) from None
+            session = waiter.session
+            raise messages.waited_in_vain(session.unit, waiter.waits_for, self.config) from None
         except BaseException:
             self.perform(self.set.end(waiter, clock.now()))
             raise
@@ -196,7 +197,7 @@ class KernelPool:
             return ((session.kernel and session.kernel.error) or given_up).fresh()
         if why is WhyRefused.HARD_FAILURE and session.failure is not None:
             return messages.hard_failure(session.failure, session.unit)
-        return messages.refusal(why, session.unit, self.config.sessions)
+        return messages.refusal(why, session.unit, self.config)
 
     def _start(self, start: KernelStart) -> int:
         session = start.session
@@ -282,8 +283,8 @@ class KernelPool:
         One without children is measured here; the keeper knows whole trees. Forked workers share pages with the kernel:
         before any verdict these are counted once, which takes longer.
         """
-        limit, pid = self.config.limits.soft_memory_bytes, kernel.pid
-        if limit is None:
+        limit, pid = self.config.soft_memory_mb * MIB, kernel.pid
+        if not limit:
             return False
         if pid is not None and not procfs.has_children(pid):
             kernel.rss_bytes = procfs.resident(pid)

@@ -23,8 +23,8 @@ from supervisord_py.process.instance import End
 from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
+    from supervisord_py.config.settings import KernelsSettings
     from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.config import SessionLimits
     from supervisord_py.kernels.session_set import HardFailure
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ _WAITED = {
 }
 
 
-def refusal(why: WhyRefused, unit: str, limits: SessionLimits) -> PxError:
+def refusal(why: WhyRefused, unit: str, limits: KernelsSettings) -> PxError:
     """Return the error of a call that gets no kernel."""
     kind, text, hint = _REFUSALS[why]
     more = {"retry_after_seconds": RETRY_SECONDS} if kind is OverloadedError else {}
@@ -227,7 +227,7 @@ def own_session(unit: str) -> PxError:
     )
 
 
-def waited_in_vain(unit: str, waits_for: WaitsFor | None, limits: SessionLimits) -> PxError:
+def waited_in_vain(unit: str, waits_for: WaitsFor | None, limits: KernelsSettings) -> PxError:
     """Return the error of a call whose time was over before it had a kernel."""
     why, hint = _WAITED[waits_for or WaitsFor.TURN]
     return TimedOutError(

@@ -26,7 +26,7 @@ from supervisord_py.kernels.choice import (
     Choice,
     Source,
 )
-from supervisord_py.kernels.environment import MARKS, Activation, Filtered, deactivated, filtered
+from supervisord_py.kernels.environment import MARKS, Activation, EnvRules, Filtered, deactivated, filtered
 from supervisord_py.kernels.exposure import Offer, report
 from supervisord_py.kernels.installs import (
     INSTALLER_SETTINGS,
@@ -36,7 +36,7 @@ from supervisord_py.kernels.installs import (
     is_complete,
 )
 from supervisord_py.kernels.interpreters import MANAGED, Candidate, InterpreterProbe, candidates, refused
-from supervisord_py.kernels.kernelspecs import find_kernelspec
+from supervisord_py.kernels.kernelspecs import NATIVE, find_kernelspec
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 
@@ -112,11 +112,11 @@ class InterpreterResolver:
         path = request.environ.get("PATH") or self.environ.get("PATH") or DEFAULT_PATH
         shell = await asyncio.to_thread(interpreters.find_shell, path)
         python = Offer(offered=False)
-        if config.expose.python and config.backend is BackendName.GATEWAY_EXTERNAL:
+        if config.expose != BASH and BackendName(config.backend) is BackendName.GATEWAY_EXTERNAL:
             trouble = await ask_gateway()
             python = Offer(trouble is None, trouble or "cells run at the external gateway")
-        elif config.expose.python:
-            resolution = Resolution(self, replace(request, backend=config.backend), config)
+        elif config.expose != BASH:
+            resolution = Resolution(self, replace(request, backend=BackendName(config.backend)), config)
             try:
                 python = Offer(offered=True, program=(await resolution.choice()).interpreter)
             except (ConfigError, StartFailedError) as error:
@@ -149,7 +149,8 @@ class Resolution:
         daemon = {k: v for k, v in environ.items() if k not in _ACTIVE or "PATH" not in request.environ}
         self._source = {**daemon, **request.environ}
         self._path = self._source.get("PATH") or DEFAULT_PATH
-        self._secrets = (config.gateway.token,) if config.gateway.token else ()
+        self._secrets = (config.gateway_token,) if config.gateway_token else ()
+        self._rules = EnvRules(config.env_allow, config.env_deny)
         self._cwd = ""
         self._modules: tuple[str, ...] = ()
         self._attempts: list[Attempt] = []
@@ -222,8 +223,8 @@ class Resolution:
 
     def _elsewhere(self) -> Choice:
         """Of an external gateway only the name of the kernelspec is known; nothing of this machine is sent there."""
-        name = self._request.kernelspec or self._config.gateway.kernel_name
-        found = filtered({}, self._config.env, extra=self._request.extra, secrets=self._secrets)
+        name = self._request.kernelspec or NATIVE
+        found = filtered({}, self._rules, extra=self._request.extra, secrets=self._secrets)
         env = Environment({each: value for each, value in found.env.items() if each in self._request.extra})
         return self._made(f"{SPEC_PREFIX}{name}", Filtered(env, found.dropped), kernelspec=name)
 
@@ -339,11 +340,11 @@ class Resolution:
     def _filtered(self, activation: Activation | None, spec: Kernelspec | None) -> Filtered:
         extra = {**(spec.environment(self._source) if spec else {}), **self._request.extra}
         own, secrets = self._resolver.own, self._secrets
-        return filtered(self._source, self._config.env, activation, extra=extra, own=own, secrets=secrets)
+        return filtered(self._source, self._rules, activation, extra=extra, own=own, secrets=secrets)
 
     def _installer_env(self) -> Environment:
         """Return what installers may see: as kernels, with a person's settings of them, without Python's."""
-        rules = self._config.env
+        rules = self._rules
         allowed, denied = (*rules.allow_prefixes, *INSTALLER_SETTINGS), (*rules.deny, "PYTHONPATH", *_ACTIVE)
         wider = replace(rules, allow_prefixes=allowed, deny=denied)
         return Environment({**filtered(self._source, wider, secrets=self._secrets).env, "PYTHONUNBUFFERED": "1"})

@@ -18,7 +18,7 @@ from supervisord_py.kernels.backend import Backends
 from supervisord_py.kernels.call import KernelCall
 from supervisord_py.kernels.cell import CellStatus, InterruptReport, Notice, Step
 from supervisord_py.kernels.cell_store import CellStore
-from supervisord_py.kernels.choice import BASH, PROGRAMS, ChooseRequest
+from supervisord_py.kernels.choice import BASH, PROGRAMS, PYTHON, ChooseRequest
 from supervisord_py.kernels.environment import NOTHING
 from supervisord_py.kernels.kernel_driver import check_folder
 from supervisord_py.kernels.kernel_pool import KernelPool, KernelWaiter, ignore
@@ -213,7 +213,7 @@ class Kernels:
 
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs that can be asked for."""
-        if self.config.backend is BackendName.GATEWAY_EXTERNAL:
+        if BackendName(self.config.backend) is BackendName.GATEWAY_EXTERNAL:
             gateway: Any = await self.pool.driver.backends.get(BackendName.GATEWAY_EXTERNAL)
             return dict(await gateway.specs())
         from supervisord_py.kernels import kernelspecs
@@ -395,16 +395,16 @@ class Kernels:
         """Return for what an interpreter is wanted. Raises ConflictError: the settings turn that kind of cells off."""
         is_bash = request.language == BASH or request.backend is BackendName.BASH
         expose = self.config.expose
-        if not (expose.bash if is_bash else expose.python):
+        if expose == (PYTHON if is_bash else BASH):
             raise ConflictError(
-                f"{'Bash' if is_bash else 'Python'} cells are turned off: kernels.expose is {expose.value}.",
+                f"{'Bash' if is_bash else 'Python'} cells are turned off: kernels.expose is {expose}.",
                 hint="Set [kernels] expose to both (PX_PY=both), or send the other kind of cells.",
             )
         return ChooseRequest(
             cwd=request.cwd,
             interpreter=request.interpreter,
             kernelspec=request.kernelspec,
-            backend=BackendName.BASH if is_bash else request.backend or self.config.backend,
+            backend=BackendName.BASH if is_bash else request.backend or BackendName(self.config.backend),
             language=BASH if is_bash else request.language,
             extra=request.env if isinstance(request, StartRequest) else NOTHING,
             environ=request.environ,

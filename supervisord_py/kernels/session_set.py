@@ -32,9 +32,10 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervisord_py.kernels.config import SessionLimits
+    from supervisord_py.config.settings import KernelsSettings
 
 LIVE = (Phase.STARTING, Phase.READY)
+RESTARTS = 1  # how often a crashed kernel comes back by itself before a cell succeeds
 
 
 class WhyRefused(StrEnum):
@@ -160,7 +161,7 @@ Action = KernelStart | KernelStop | Waiter
 class SessionSet:
     """The sessions that have a kernel, or in which somebody waits for one."""
 
-    def __init__(self, limits: SessionLimits) -> None:
+    def __init__(self, limits: KernelsSettings) -> None:
         self.limits = limits
         self.is_closed = False
         self.active: dict[KernelSlot, None] = {}
@@ -254,7 +255,7 @@ class SessionSet:
         if slot.phase is Phase.READY:
             if problem is not None:
                 slot.deaths += 1
-                if slot.deaths > self.limits.restarts:
+                if slot.deaths > RESTARTS:
                     slot.failure = HardFailure(slot.deaths, problem)
                     self._refuse_all(slot, WhyRefused.HARD_FAILURE)
                 else:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from kernels.cell_folder import config_in
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
 from supervisord_py.kernels.cell import (
     CallEvent,
@@ -20,8 +21,8 @@ from supervisord_py.kernels.cell import (
     CellStatus,
     Variables,
 )
-from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
-from supervisord_py.kernels.exposure import Expose, Offer, report
+from supervisord_py.kernels.config import KernelsConfig
+from supervisord_py.kernels.exposure import Offer, report
 from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState, StartRequest
 
@@ -97,7 +98,7 @@ class FakeKernels:
     @property
     def config(self) -> KernelsConfig:
         here = self.cells_dir
-        return KernelsConfig(here, here, here, here, GatewayConfig(here))
+        return config_in(here)
 
     def put(self, name: str, cwd: str = "/work", **facts: Any) -> SessionView:
         view = session_view(name, cwd, **facts)
@@ -141,7 +142,7 @@ class FakeKernels:
         return {"python3": usual, "ir": {**usual, "language": "R"}}
 
     async def capabilities(self, cwd: str | None = None) -> Any:
-        return report(Expose.BOTH, Offer(offered=True, program=PYTHON), "/bin/bash", BackendName.DIRECT)
+        return report("both", Offer(offered=True, program=PYTHON), "/bin/bash", BackendName.DIRECT)
 
     def handle(self, session_id: str) -> FakeHandle | None:
         return self.handles.get(session_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.kernels.cell_files import CellLog
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.inside.cell_writer import CellWriter
 
 if TYPE_CHECKING:
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
 
 CELL = "c0ffee0000000001"
 CAP = 1 << 32
+
+
+def config_in(folder: Path, **changes: Any) -> KernelsConfig:
+    """Return the usual settings, with every place below a folder."""
+    places = {name: folder / name.removesuffix("_dir") for name in ("run_dir", "cells_dir", "data_dir", "modules_dir")}
+    return KernelsConfig(**places, gateway_dir=folder / "gateway", **changes)
 
 
 class Writer(CellWriter):

@@ -21,7 +21,6 @@ from lean_module import lean_module
 from ports import free_port
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.cell_files import CellLog
-from supervisord_py.kernels.config import GatewayConfig
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.gateway import GatewayExternal
 from supervisord_py.kernels.gateway_client import GatewayClient
@@ -203,11 +202,10 @@ async def house_of(
 
 async def external_of(rig: KernelRig, url: str, token: str | None = TOKEN, **config: Any) -> GatewayExternal:
     """Return a backend for a server, for the present control plane."""
-    gateway = GatewayConfig(dir=rig.folder / "gateway", url=url, token=token)
-    return GatewayExternal(await rig.supervise(), replace(rig.config, gateway=gateway, **config))
+    changed = replace(rig.config, gateway_url=url, gateway_token=token, **config)
+    return GatewayExternal(await rig.supervise(), changed)
 
 
-async def local_of(rig: KernelRig, **gateway: Any) -> GatewayLocal:
-    """Return a backend over the shared gateway, for the present control plane; `gateway` replaces its settings."""
-    settings = replace(rig.config.gateway, **gateway)
-    return GatewayLocal(await rig.supervise(), replace(rig.config, gateway=settings))
+async def local_of(rig: KernelRig, **config: Any) -> GatewayLocal:
+    """Return a backend over the shared gateway, for the present control plane."""
+    return GatewayLocal(await rig.supervise(), replace(rig.config, **config))

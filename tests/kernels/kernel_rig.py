@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from kernels.cell_folder import config_in
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels.backend import Backends, ExecuteRequest, Launch
-from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.kernel_driver import KernelDriver
 from supervisord_py.kernels.live_session import KernelInstance, LiveSession
 from supervisord_py.kernels.session import BackendName, SessionKey
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.kernels.backend import KernelBackend, KernelHandle
+    from supervisord_py.kernels.config import KernelsConfig
 
 __all__ = ["PATIENCE", "eventually"]
 STOCK = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")
@@ -44,14 +45,7 @@ class KernelRig:
         self.folder = folder
         self.keeper = keeper
         self.placement: KeeperClient
-        self.config = KernelsConfig(
-            run_dir=folder / "run",
-            cells_dir=folder / "cells",
-            data_dir=folder / "data",
-            modules_dir=folder / "modules",
-            gateway=GatewayConfig(dir=folder / "gateway"),
-            zygotes=0,  # processes are counted here
-        )
+        self.config = config_in(folder, zygotes=0)  # processes are counted here
         self.started: list[KernelInstance] = []
         self._handles: list[KernelHandle] = []
         self.ledger: Ledger | None = None

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kernels.kernel_rig import eventually
-from supervisord_py.kernels.config import LadderTimes
 from supervisord_py.process import clock
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
     from kernels.room_house import RoomHouse
 
-PATIENT = LadderTimes(again_seconds=60.0, terminate_seconds=120.0, kill_seconds=180.0)
+PATIENT = {"ladder_again_seconds": 60.0, "ladder_terminate_seconds": 120.0, "ladder_kill_seconds": 180.0}
 """A ladder of which a cell that yields meets the first rung alone, however long its kernel is held up."""
 
 

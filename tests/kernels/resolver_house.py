@@ -8,10 +8,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from kernels.cell_folder import config_in
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels import resolver
 from supervisord_py.kernels.choice import ChooseRequest
-from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.inside.self_report import MARK
 from supervisord_py.kernels.installs import Installers
 from supervisord_py.kernels.resolver import InterpreterResolver
@@ -104,13 +104,7 @@ class ResolverHouse:
             place.mkdir()
         self.uv_log = folder / "uv.log"
         self.lines: list[str] = []
-        self.config = KernelsConfig(
-            run_dir=folder / "run",
-            cells_dir=folder / "cells",
-            data_dir=folder / "data",
-            modules_dir=folder / "modules",
-            gateway=GatewayConfig(dir=folder / "gateway", token="gateway-token"),  # noqa: S106
-        )
+        self.config = config_in(folder, gateway_token="gateway-token")  # noqa: S106
         self.environ = {"PATH": str(self.bin), "HOME": str(folder), "LANG": "C.UTF-8"}
         self.placement: CountingPlacement
         self.resolver: InterpreterResolver

@@ -22,7 +22,6 @@ from supervisord_py.kernels import kernelspecs, messages, messaging, wire
 from supervisord_py.kernels.backend import KernelGoneError, Launch
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.channels import open_channels
-from supervisord_py.kernels.config import LadderTimes
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
@@ -329,7 +328,7 @@ async def test_an_interrupt_that_comes_before_its_cell_has_begun_waits_for_it_an
 
 
 async def test_a_kernelspec_may_ask_to_be_interrupted_by_message(rig: KernelRig) -> None:
-    rig.config = replace(rig.config, ladder=LadderTimes(again_seconds=PATIENCE))
+    rig.config = replace(rig.config, ladder_again_seconds=PATIENCE)
     kernel = await Kernel(rig, rig.stock(interrupt_mode="message")).start()
     _, running = await kernel.begin(f"print('begun', flush=True)\n{SLEEPS}")
     assert await kernel.handle.interrupt() == "interrupt_request"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.kernels.config import EnvRules
 from supervisord_py.kernels.environment import (
     NOTHING,
     OURS,
     Activation,
+    EnvRules,
     Filtered,
     Why,
     deactivated,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisord_py.kernels.exposure import Expose, Offer, legacy_settings, report
+from supervisord_py.kernels.exposure import Offer, legacy_settings, report
 from supervisord_py.kernels.session import BackendName
 
 # -- the variables of the original ---------------------------------------------------------------------------------
@@ -38,19 +38,19 @@ def test_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:
 @pytest.mark.parametrize(
     ("wanted", "python", "bash", "offered"),
     [
-        (Expose.BOTH, True, True, Expose.BOTH),
-        (Expose.BOTH, True, False, Expose.PYTHON),
-        (Expose.BOTH, False, True, Expose.BASH),
-        (Expose.BOTH, False, False, None),
-        (Expose.PYTHON, True, True, Expose.PYTHON),
-        (Expose.PYTHON, False, True, Expose.BASH),
-        (Expose.PYTHON, False, False, None),
-        (Expose.BASH, True, True, Expose.BASH),
-        (Expose.BASH, True, False, None),
+        ("both", True, True, "both"),
+        ("both", True, False, "python"),
+        ("both", False, True, "bash"),
+        ("both", False, False, None),
+        ("python", True, True, "python"),
+        ("python", False, True, "bash"),
+        ("python", False, False, None),
+        ("bash", True, True, "bash"),
+        ("bash", True, False, None),
     ],
 )
 def test_python_degrades_to_bash_and_bash_to_nothing(
-    *, wanted: Expose, python: bool, bash: bool, offered: Expose | None
+    *, wanted: str, python: bool, bash: bool, offered: str | None
 ) -> None:
     said = report(wanted, Offer(offered=python), "/bin/bash" if bash else None, BackendName.DIRECT)
     assert said["expose"] is offered

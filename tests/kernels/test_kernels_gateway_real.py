@@ -326,7 +326,7 @@ async def test_a_gateway_that_does_not_come_up_is_told_and_cleared(
     program.chmod(0o755)
     async with kernel_house(short_tmp) as rig:
         seconds = 0.3 if "sleep" in script else 30.0
-        config = replace(rig.config, gateway=replace(rig.config.gateway, start_seconds=seconds))
+        config = replace(rig.config, gateway_start_seconds=seconds)
         backend = GatewayLocal(await rig.supervise(), config, python=lambda _: str(program))
         with pytest.raises(kind, match=words) as caught:
             await rig.start(backend, rig.launch())
@@ -336,7 +336,7 @@ async def test_a_gateway_that_does_not_come_up_is_told_and_cleared(
             assert "no good" in caught.value.extra["stderr_tail"]
         await backend.close(stop=True)
         assert await rig.placement.list("") == ()
-        assert not (config.gateway.dir / "gateway.json").exists()
+        assert not (config.gateway_dir / "gateway.json").exists()
 
 
 async def test_a_kernel_that_does_not_come_up_says_what_its_launcher_said(local: House) -> None:

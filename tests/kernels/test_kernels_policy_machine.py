@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from supervisord_py.kernels.config import SessionLimits
+from supervisord_py.config.settings import KernelsSettings
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.kernels.session_set import (
     HEAD_WAITS_FOR,
@@ -52,8 +52,8 @@ class SessionSetMachine(RuleBasedStateMachine):
         self.used: dict[KernelSlot, set[str]] = {}  # what ran on the present kernel
         self.deaths: dict[KernelSlot, int] = {}
 
-    def limits(self) -> SessionLimits:
-        return SessionLimits(max_sessions=self.cap, idle_seconds=IDLE_SECONDS, queue_max=QUEUE_MAX)
+    def limits(self) -> KernelsSettings:
+        return KernelsSettings(max_sessions=self.cap, idle_seconds=IDLE_SECONDS, queue_max=QUEUE_MAX)
 
     # -- the world ---------------------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ TestSessionSet = pytest.mark.timeout(600)(SessionSetMachine.TestCase)  # measure
 
 
 def test_a_closed_set_starts_nothing() -> None:
-    sessions = SessionSet(SessionLimits())
+    sessions = SessionSet(KernelsSettings())
     sessions.close(0.0)
     for want in Want:
         waiter = Waiter(KernelSlot(), want)
@@ -311,7 +311,7 @@ def test_a_closed_set_starts_nothing() -> None:
 
 
 def test_a_start_that_lost_its_waiters_goes_on_and_is_the_first_to_give_way() -> None:
-    sessions = SessionSet(SessionLimits(max_sessions=1))
+    sessions = SessionSet(KernelsSettings(max_sessions=1))
     one, other = KernelSlot(), KernelSlot()
     impatient, patient = Waiter(one), Waiter(other)
     assert isinstance(sessions.ask(impatient, 0.0)[0], KernelStart)
@@ -322,7 +322,7 @@ def test_a_start_that_lost_its_waiters_goes_on_and_is_the_first_to_give_way() ->
 
 
 def test_a_warm_call_that_nobody_waits_beside_concerns_nobody_else() -> None:
-    sessions, slot = SessionSet(SessionLimits()), KernelSlot()
+    sessions, slot = SessionSet(KernelsSettings()), KernelSlot()
     sessions.ask(Waiter(slot), 0.0)
     sessions.ready(slot, 1.0)
     assert sessions.end(slot.running or Waiter(slot), 2.0) == []
@@ -333,7 +333,7 @@ def test_a_warm_call_that_nobody_waits_beside_concerns_nobody_else() -> None:
 
 
 def test_a_second_crash_in_a_row_refuses_who_waits_and_who_comes_until_somebody_asks() -> None:
-    sessions, slot = SessionSet(SessionLimits(queue_max=1)), KernelSlot()
+    sessions, slot = SessionSet(KernelsSettings(queue_max=1)), KernelSlot()
     calls = [Waiter(slot) for _ in range(4)]
     sessions.ask(calls[0], 0.0)
     sessions.ready(slot, 0.0)
@@ -352,7 +352,7 @@ def test_a_second_crash_in_a_row_refuses_who_waits_and_who_comes_until_somebody_
 
 
 def test_each_way_out_of_a_kernel_once() -> None:
-    sessions = SessionSet(SessionLimits(max_sessions=2, idle_seconds=IDLE_SECONDS))
+    sessions = SessionSet(KernelsSettings(max_sessions=2, idle_seconds=IDLE_SECONDS))
     one, other, third = KernelSlot(), KernelSlot(), KernelSlot(per_call=True)
 
     def stops(actions: list[Action]) -> list[Reason | None]:

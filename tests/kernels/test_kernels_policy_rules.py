@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.cell_folder import config_in
+from supervisord_py.config.settings import KernelsSettings
 from supervisord_py.errors import InvalidInputError, PxError
 from supervisord_py.kernels import call_rules, messages
 from supervisord_py.kernels.call_rules import NAME, CellOutcome, Stopped, sentence
 from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
-from supervisord_py.kernels.config import GatewayConfig, KernelsConfig, SessionLimits
 from supervisord_py.kernels.session_set import HardFailure, WaitsFor, WhyRefused
 
 HERE = Path("/x")
-CONFIG = KernelsConfig(HERE, HERE, HERE, HERE, GatewayConfig(HERE))
+CONFIG = config_in(HERE)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_call_that_stopped_says_where_why_and_what_is_kept(said: str, expected
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 UNIT = "kernel:default-3fa9c1"
-LIMITS = SessionLimits(max_sessions=4, queue_max=64)
+LIMITS = KernelsSettings(max_sessions=4, queue_max=64)
 
 
 @pytest.mark.parametrize(

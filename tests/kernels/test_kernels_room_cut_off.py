@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
-from kernels.cell_folder import finish, log_of, writer_of
+from kernels.cell_folder import config_in, finish, log_of, writer_of
 from supervisord_py.kernels.cell_store import CellStore
-from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
@@ -57,7 +57,7 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp
     (tmp_path / "s-1/living.jsonl").unlink()
     await ledger.flush()
     found: dict[str, Any] = {"k2": End(Reason.REPLACED)}
-    config = KernelsConfig(tmp_path, tmp_path, tmp_path, tmp_path, GatewayConfig(tmp_path))
+    config = replace(config_in(tmp_path), cells_dir=tmp_path)
     await CellStore(ledger, lambda: config).close_cut_off({"followed"}, found)
     await ledger.flush()
     rows = {row.id: row for row in await kernel_rows.of_session(ledger, "s-1")}

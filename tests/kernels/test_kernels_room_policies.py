@@ -24,8 +24,6 @@ from supervisord_py.errors import (
 from supervisord_py.kernels.cell import (
     CellStatus,
 )
-from supervisord_py.kernels.config import LadderTimes, SessionLimits
-from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.session import Owner, SessionState, StartRequest
 from supervisord_py.process.model import Reason
 
@@ -35,13 +33,13 @@ if TYPE_CHECKING:
 
     from kernels.room_house import RoomHouse
 
-SWIFT = LadderTimes(again_seconds=0.02, terminate_seconds=0.04, kill_seconds=0.06)
+SWIFT = {"ladder_again_seconds": 0.02, "ladder_terminate_seconds": 0.04, "ladder_kill_seconds": 0.06}
 
 
 @pytest.fixture
 async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
     """A room whose kernels behave as told."""
-    async with room_house(short_tmp, backend.make, ladder=PATIENT, stop_seconds=0.5) as made:
+    async with room_house(short_tmp, backend.make, **PATIENT, stop_seconds=0.5) as made:
         yield made
 
 
@@ -127,7 +125,7 @@ async def test_a_kernel_at_work_for_somebody_else_is_not_evicted(short_tmp: Path
         session = (await house.run("ok")).session_id
         backend.handle.foreign_busy, backend.handle.foreign_used_at = True, time.time()
         house.room.pool.look_at_foreign_use()
-        house.reconfigure(sessions=SessionLimits(idle_seconds=0.0))
+        house.reconfigure(idle_seconds=0.0)
         assert (await house.run("ok", session="other")).status is CellStatus.OK
         assert house.room.snapshot(session)[0].state in {SessionState.IDLE, SessionState.BUSY}
         backend.handles[0].foreign_busy = False
@@ -236,9 +234,9 @@ async def test_want_of_descriptors_costs_one_idle_session_for_the_next_start(
 
 
 async def test_kinds_of_cells_that_are_turned_off_are_refused(house: RoomHouse) -> None:
-    house.reconfigure(expose=Expose.BASH)
+    house.reconfigure(expose="bash")
     with pytest.raises(ConflictError, match="Python cells are turned off"):
         await house.run("ok")
-    house.reconfigure(expose=Expose.PYTHON)
+    house.reconfigure(expose="python")
     with pytest.raises(ConflictError, match="Bash cells are turned off"):
         await house.run("ok", language="bash")

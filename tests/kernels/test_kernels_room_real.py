@@ -12,8 +12,8 @@ import pytest
 
 from kernels.passing_time import PATIENT
 from kernels.room_house import eventually, room_house
+from supervisord_py.config.settings import MIB
 from supervisord_py.kernels.cell import CellStarted, CellStatus
-from supervisord_py.kernels.config import MIB, ProcessLimits
 from supervisord_py.kernels.session import SessionState
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def house(short_tmp: Path) -> AsyncIterator[RoomHouse]:
     """A room with real kernels."""
-    async with room_house(short_tmp, ladder=PATIENT) as made:
+    async with room_house(short_tmp, **PATIENT) as made:
         yield made
 
 
@@ -83,8 +83,8 @@ async def test_a_kernel_that_leaves_in_the_middle_is_a_crash_also_with_code_zero
 
 async def test_over_the_hard_limit_it_is_asked_to_end_first(short_tmp: Path) -> None:
     """The ladder begins with SIGTERM: who wants to save something can; who grows on by a quarter cannot."""
-    limits = ProcessLimits(soft_memory_bytes=None, hard_memory_bytes=200 * MIB, memory_grace_seconds=600)
-    async with room_house(short_tmp, limits=limits) as house:
+    limits = {"soft_memory_mb": 0, "hard_memory_mb": 200, "memory_grace_seconds": 600}
+    async with room_house(short_tmp, **limits) as house:
         saves = f"open({str(short_tmp / 'saved')!r}, 'w').close(); os._exit(9)"
         await house.run(f"import os, signal, time\ndef save(*_): {saves}\nsignal.signal(signal.SIGTERM, save)")
         eats = "while int(open('/proc/self/statm').read().split()[1]) < 53000: held.append(b'1' * 100_000)"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
     """A room whose kernels behave as told."""
-    async with room_house(short_tmp, backend.make, ladder=PATIENT) as made:
+    async with room_house(short_tmp, backend.make, **PATIENT) as made:
         yield made
 
 

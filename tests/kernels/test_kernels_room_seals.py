@@ -15,7 +15,6 @@ from kernels.passing_time import PassingTime
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import TimedOutError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.config import LadderTimes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,8 +28,8 @@ ERROR = {"name": "KernelDied", "value": "gone", "traceback": []}
 @pytest.fixture
 async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
     """A room whose kernels behave as told."""
-    ladder = LadderTimes(again_seconds=0.1, terminate_seconds=0.2, kill_seconds=0.3)
-    async with room_house(short_tmp, backend.make, stop_seconds=0.5, ladder=ladder) as made:
+    ladder = {"ladder_again_seconds": 0.1, "ladder_terminate_seconds": 0.2, "ladder_kill_seconds": 0.3}
+    async with room_house(short_tmp, backend.make, stop_seconds=0.5, **ladder) as made:
         yield made
 
 

@@ -11,15 +11,16 @@ import pytest
 import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from kernels.cell_folder import config_in
 from kernels.kernel_rig import PATIENCE, eventually, kernel_house
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError
 from supervisord_py.kernels import channels, direct, wire
 from supervisord_py.kernels import connection_file as place
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.channels import Channels, Mailbox, open_channels
-from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.direct import DirectBackend, DirectKernel
 from supervisord_py.kernels.wire import V1, Message
 
@@ -117,7 +118,7 @@ async def pair(folder: Path) -> AsyncIterator[tuple[DirectKernel, FakeKernel]]:
     connection = await asyncio.to_thread(place.make, folder, "k", "k.1")
     fake = FakeKernel(connection)
     launch = Launch("k", "k", "/python", "/", {}, folder)
-    config = KernelsConfig(folder, folder, folder, folder, GatewayConfig(folder))
+    config = replace(config_in(folder), run_dir=folder)
     kernel = DirectKernel(NoProcess(), launch, None, connection, config)  # type: ignore[arg-type]
     try:
         async with asyncio.timeout(PATIENCE):
