@@ -197,11 +197,11 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
     except PxError as error:
         found.append(Finding("kernels", FAIL, error.detail, error.hint))
     else:
-        is_ours = report["backend"] is not BackendName.GATEWAY_EXTERNAL
+        is_ours = BackendName(report["backend"]) is not BackendName.GATEWAY_EXTERNAL
         repair = "pxctl kernel start --explain" if is_ours else "pxctl config show"
         for name, program, cure in (("python", "interpreter", repair), ("bash", "shell", "put bash on PATH")):
             offer = report[name]
-            if getattr(report["wanted"], name) and not offer["offered"]:
+            if report["wanted"] in {"both", name} and not offer["offered"]:
                 found.append(Finding(f"kernels:{name}", WARN, offer["reason"] or "not offered", cure))
             else:
                 found.append(Finding(f"kernels:{name}", OK, offer[program] or offer["reason"] or "turned off"))
