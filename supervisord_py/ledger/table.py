@@ -116,10 +116,11 @@ class Table(Generic[Row]):
     # -- cells -----------------------------------------------------------------------------------------------------
 
     def _cells(self, values: dict[str, Any]) -> list[Any]:
-        for column, (encode, _) in self._codecs.items():
-            if values.get(column) is not None:
-                values[column] = encode(values[column])
-        return list(values.values())
+        codecs = self._codecs
+        return [
+            value if value is None or column not in codecs else codecs[column][0](value)
+            for column, value in values.items()
+        ]
 
     def _row(self, columns: Sequence[str], cells: Sequence[Any]) -> Row:
         found: dict[str, Any] = dict(self._required)

@@ -19,10 +19,11 @@ from supervisord_py.ledger.instances import ended
 from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Status, change_open, open_rows
 from supervisord_py.ledger.pipe_history import usage_since
 from supervisord_py.ledger.table import together
-from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.adapters import CannotRunError, PromptBy
 from supervisord_py.pipes.ending import conclude
-from supervisord_py.pipes.launch import check, cleanup, write_files
+from supervisord_py.pipes.launch import check, cleanup, stdin_of, write_files
 from supervisord_py.pipes.outcome import Cause
+from supervisord_py.pipes.output import open_for_child
 from supervisord_py.pipes.preflight import check_provider
 from supervisord_py.pipes.run import Run
 from supervisord_py.process.instance import Phase, read_note
@@ -54,14 +55,17 @@ class RunDriver:
         """
 
         def write() -> None:
-            write_files(found, run.folder, run.execution.rendered_prompt or "")
-            run.open_files(found)
+            write_files(found, run.folder, prompt)
+            run.fds = open_for_child(run.folder, copied=run.terms.copied)
+            if takes_stdin:
+                run.fds += (stdin_of(prompt),)
 
-        room, plan = self._room, run.execution.plan
+        room, plan, prompt = self._room, run.execution.plan, run.execution.rendered_prompt or ""
         await self._check_budget(run)
         redact = run.definition.redact if run.definition else ()
         run.launch = found = await check(room.shelf, run.execution, run.home, redact)
-        run.terms = found.terms
+        run.terms, run.stop_seconds = found.terms, found.terms.stop_seconds
+        takes_stdin = found.adapter.prompt is PromptBy.STDIN
         try:
             await asyncio.to_thread(write)
             if room.config.preflight_seconds and found.values["url"] is not None:
@@ -83,7 +87,7 @@ class RunDriver:
             env={**found.env, **room.own},
             limits=(ResourceLimit("core", 0, 0),),
             max_rss_bytes=plan.memory_bytes,
-            stdin_fd=run.fds[2] if found.stdin_file is not None else None,
+            stdin_fd=run.fds[2] if takes_stdin else None,
             stdout_fd=run.fds[0],
             stderr_fd=run.fds[1],
         )
@@ -170,7 +174,7 @@ class RunDriver:
                 deadline = run.deadline
                 await room.ledger.write(run.spawned(run.child))
                 run.deadline = deadline
-            room.task(run.see_through(self))
+            room.task(run.see_through())
         self._known = {}
         for row in rows.values():
             if row.id in held:

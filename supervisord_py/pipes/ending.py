@@ -22,7 +22,7 @@ from supervisord_py.pipes.clocks import whole_ms
 from supervisord_py.pipes.intake import next_try
 from supervisord_py.pipes.launch import cleanup
 from supervisord_py.pipes.outcome import Cause, ExitInfo, SuccessRule, judge
-from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS
+from supervisord_py.pipes.output import DISK_PAUSE_SECONDS
 from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.lifecycle import describe
 from supervisord_py.process.model import Reason
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.run import Run
 
 DISK_TRIES = 4  # how often the rest of the output is tried against a disk that takes nothing, once the process is gone
-TAIL_BYTES = 64 * 1024  # so much of each stream is looked at for the reason of a failure
+TAIL_CHARS = 64 * 1024  # so much of each stream is looked at for the reason of a failure
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
 _LIMITS = frozenset((Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT))
 CUT_OFF = frozenset((
@@ -105,14 +105,14 @@ def _judged(run: Run, copier: Copier) -> tuple[Outcome, dict[str, Any]]:
     record = run.record
     verdict = record.verdict.reason if record and record.verdict else None
     limit = verdict if verdict in _LIMITS else None
-    stdout_tail, stderr_tail = (output.tail(run.folder, stream, TAIL_BYTES) for stream in BOTH)
+    facts = output.texts(run.folder, run.room.config.row_bytes)
     ended = ExitInfo(
         cause=run.cause if limit is None else Cause.NOBODY,
         code=record.code if record else None,
         signal=record.signal if record else None,
         limit=None if limit is None else limit.value,
-        stdout_tail=stdout_tail,
-        stderr_tail=stderr_tail,
+        stdout_tail=facts["stdout"][-TAIL_CHARS:],
+        stderr_tail=facts["stderr"][-TAIL_CHARS:],
         detail=describe(record, limit) if record and limit else run.detail,
     )
     terms, allow_empty = run.terms, run.execution.plan.allow_empty
@@ -125,8 +125,7 @@ def _judged(run: Run, copier: Copier) -> tuple[Outcome, dict[str, Any]]:
         words = f"survived the stop: pid {', '.join(str(each.pid) for each in run.report.survivors)}"
         message = f"{message}; {words}" if message else words
         _log.error("pipe_survived_stop", unit=run.unit, execution=run.id, detail=words)
-    facts = output.texts(run.folder, run.room.config.row_bytes) | structs.asdict(copier.summary.usage)
-    facts |= {"invalid_utf8": not copier.is_utf8, "lost_bytes": int(is_full)}
+    facts |= structs.asdict(copier.summary.usage) | {"invalid_utf8": not copier.is_utf8, "lost_bytes": int(is_full)}
     return structs.replace(outcome, error_message=message), facts
 
 

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.table import Operation
     from supervisord_py.pipes.models import Chosen, Order, PipeDefinition
     from supervisord_py.pipes.output import FollowItem
-    from supervisord_py.process.supervisor import Driver
 
 LOOK_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 30.0
@@ -61,11 +60,8 @@ class Executions(Means):
     Attributes:
         runs: Every execution that is not final, and those of which an end has still to be told, by id.
         line: Who waits, and who holds a slot.
-        driver: What the supervisor needs to run them; the room sets it.
         is_gate_open: Who waits may be started.
     """
-
-    driver: Driver[Run]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,28 +167,19 @@ class Executions(Means):
         self._timer = asyncio.get_running_loop().call_later(0, self.admit)
 
     def admit(self) -> None:
-        """Start whoever can be, and come back when somebody else might; the line has moved."""
+        """Start whoever can be, and come back when somebody else might."""
         self._timer.cancel()
         if not self.is_gate_open:
             return
-        admitted = self.line.admit(self.clocks.wall())
-        for number in admitted:
-            self.task(self.runs[number].go(self.driver))
+        for number in self.line.admit(self.clocks.wall()):
+            self.task(self.runs[number].go())
         if self.line.next_deadline is not None:
             seconds = min(max(0.0, self.line.next_deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
             self._timer = asyncio.get_running_loop().call_later(seconds, self.admit)
-        if admitted:
-            self._tell_line()
-
-    def _tell_line(self) -> None:
-        """Tell those that wait that they have another place."""
-        for waiting in self.line.waiting():
-            self.runs[waiting.id].tell()
 
     async def end(self, run: Run, why: str) -> Execution:
         """Cancel one; return it as it became."""
         if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
-            self._tell_line()
             self.task(self._end_unrun(run))
         await run.until_done()
         return run.execution
@@ -301,7 +288,7 @@ class Executions(Means):
                 raise _cut_off(number)
             if not pieces and news is not None:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), None if now.position is not None else POLL_SECONDS)
+                    await asyncio.wait_for(news.wait(), POLL_SECONDS if now.position is None else LOOK_SECONDS)
         yield FollowNews("done", known)
 
     async def wait(self, number: int) -> Execution:

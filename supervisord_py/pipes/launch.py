@@ -12,6 +12,9 @@ import json
 import os
 import re
 import shutil
+import sys
+import tempfile
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +72,6 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]  # the program is an absolute path
     env: Environment
     cwd: str
-    stdin_file: Path | None  # the prompt, to be opened read-only as stdin; None = /dev/null
     values: Values
     terms: RunTerms
     secrets: tuple[str, ...] = ()  # what must never be stored
@@ -123,7 +125,6 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
         argv=(program, *argv[1:]),
         env=env,
         cwd=str(folder),
-        stdin_file=Path(str(values["prompt_file"])) if spec.prompt is PromptBy.STDIN else None,
         values={**values, "key_reference": spec.reference(version.version)},
         terms=_terms(spec, config, (*config.redact, *redact), has_secrets=bool(secrets)),
         secrets=secrets,
@@ -278,10 +279,14 @@ def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home
         CannotRunError: `agent_not_found`; what was tried is named, and how the agent is installed.
     """
     is_path = os.sep in name
-    places = [home if name.startswith("~/") else str(folder)] if is_path else _search_path(path, home)
-    tried = [os.path.normpath(os.path.join(place, name.removeprefix("~/"))) for place in places]
-    if found := next(filter(shutil.which, tried), None):
-        return found
+    if is_path:
+        place = home if name.startswith("~/") else str(folder)
+        tried = [os.path.normpath(os.path.join(place, name.removeprefix("~/")))]
+    else:
+        tried = [f"{place}/{name}" for place in _search_path(path, home)]
+    for each in tried:
+        if os.access(each, os.X_OK) and os.path.isfile(each):
+            return each
     where = f"; tried {tried[0]}" if is_path else " on its PATH, nor where installers put programs"
     place = "`command` in pipe.md" if spec.name == COMMAND else "argv in agents.toml"
     install = f"install it: {spec.install};" if spec.install else f"install {name},"
@@ -292,6 +297,7 @@ def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home
     raise CannotRunError(ErrorType.AGENT_NOT_FOUND, detail, hint=hint, tried=tried)
 
 
+@lru_cache
 def _search_path(path: str, home: str) -> tuple[str, ...]:
     usual = (place.replace("~", home, 1) if place.startswith("~") else place for place in USUAL_PLACES)
     places = [*(path or DEFAULT_PATH).split(os.pathsep), *usual]
@@ -323,7 +329,8 @@ def file_texts(spec: AgentSpec, values: Values) -> dict[str, str]:
 def write_files(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
     """Write everything that the agent is to find: its output folder, its sessions, the prompt, its files. Blocking.
 
-    Below the execution's folder: `prompt.md`, and `agent/` with what the program reads as its own configuration.
+    Below the execution's folder: `prompt.md` where the agent is told of it, and `agent/` with what the program reads as
+    its own configuration.
     Nothing of a user's own configuration is ever opened.
     """
     spec = found.adapter
@@ -335,7 +342,9 @@ def write_files(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
         if not os.access(where, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(where))
     make_folder(run_dir)
-    write_private(run_dir / PROMPT_FILE, prompt)
+    prompt_file = str(found.values["prompt_file"])
+    if any(prompt_file in text for text in (*found.argv, *found.env.values(), *texts.values())):
+        write_private(run_dir / PROMPT_FILE, prompt)
     if spec.files or spec.argv or spec.env:  # else nobody is told of the folder
         (run_dir / AGENT_DIR).mkdir(mode=0o700)
     for path, text in texts.items():
@@ -345,11 +354,23 @@ def write_files(found: LaunchSpec, run_dir: Path, prompt: str) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a new file, 0600 from its first instant under any umask."""
+    """Write a new file, private from its first instant."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, 0o600)
         file.write(text.encode("utf-8", "surrogatepass"))
+
+
+def stdin_of(prompt: str) -> int:
+    """Return a file without a name that holds the prompt, to be an agent's stdin: it ends by itself, unlike a pipe."""
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("prompt")
+    else:
+        with tempfile.TemporaryFile() as unnamed:
+            descriptor = os.dup(unnamed.fileno())
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(prompt.encode("utf-8", "surrogatepass"))
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def cleanup(run_dir: Path) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.supervisor import Driver
 
 
 @dataclass(eq=False)
@@ -35,6 +36,7 @@ class Means:
         environ: The daemon's environment, to pick from.
         own: Harmless variables of ours that every agent gets.
         clocks: Tests turn them.
+        driver: What the supervisor needs to run executions; the room sets it.
         is_ending: Nothing new is taken in.
         now: Returns what the clocks show.
         task: Does something in the background until the room ends; what it raises is logged.
@@ -48,6 +50,7 @@ class Means:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     own: Mapping[str, str] = field(default_factory=dict)
     clocks: Clocks = field(default_factory=Clocks)
+    driver: Driver[Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.is_ending = False

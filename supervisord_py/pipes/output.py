@@ -57,8 +57,10 @@ def make_folder(folder: Path) -> None:
 
     Raises OSError: it cannot be made.
     """
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
+        folder.mkdir(mode=0o700)
+    except FileNotFoundError:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700)
     except FileExistsError:
         if any(size(folder, stream) for stream in BOTH):
@@ -66,7 +68,6 @@ def make_folder(folder: Path) -> None:
         else:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
-    folder.chmod(0o700)  # also under a umask that takes more away
 
 
 def open_for_child(folder: Path, *, copied: bool) -> tuple[int, ...]:
@@ -88,9 +89,7 @@ def open_for_child(folder: Path, *, copied: bool) -> tuple[int, ...]:
 
 
 def _open(folder: Path, name: str, flags: int) -> int:
-    fd = os.open(folder / name, flags | _PRIVATE, 0o600)
-    os.fchmod(fd, 0o600)
-    return fd
+    return os.open(f"{folder}/{name}", flags | _PRIVATE, 0o600)
 
 
 def child_file(stream: OutputStream, *, copied: bool) -> str:
@@ -106,10 +105,10 @@ def remove_raw(folder: Path) -> None:
 
 def read(folder: Path, stream: OutputStream, offset: int, limit: int) -> bytes:
     """Return bytes of a stream; empty at its end, or where there is no file. Blocking."""
-    return _read(folder / FILES[stream], offset, limit)
+    return _read(f"{folder}/{FILES[stream]}", offset, limit)
 
 
-def _read(file: Path, offset: int, limit: int) -> bytes:
+def _read(file: str, offset: int, limit: int) -> bytes:
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -123,32 +122,26 @@ def _read(file: Path, offset: int, limit: int) -> bytes:
 def size(folder: Path, stream: OutputStream) -> int | None:
     """Return how many bytes of a stream are there; None where there is no file. Blocking."""
     try:
-        return (folder / FILES[stream]).stat().st_size
+        return os.stat(f"{folder}/{FILES[stream]}").st_size
     except OSError:
         return None
-
-
-def tail(folder: Path, stream: OutputStream, limit: int) -> str:
-    whole = size(folder, stream) or 0
-    return decode_tail(read(folder, stream, max(0, whole - limit - 4), limit + 4), limit)
 
 
 def texts(folder: Path, limit: int) -> dict[str, Any]:
     """Return what a row says of both streams: size, and text: all, or head and tail around a marker. Blocking."""
     facts: dict[str, Any] = {}
-    for stream in BOTH:
-        facts[stream.value] = row_text(folder, stream, limit)
-        facts[f"{stream.value}_bytes"] = size(folder, stream) or 0
-    return facts
-
-
-def row_text(folder: Path, stream: OutputStream, limit: int) -> str:
-    whole = size(folder, stream) or 0
-    if whole <= limit:
-        return read(folder, stream, 0, limit).decode("utf-8", "replace")
     head = limit // HEAD_SHARE
-    first = codecs.getincrementaldecoder("utf-8")("replace").decode(read(folder, stream, 0, head))  # no cut character
-    return f"{first}\n[... {whole - limit} bytes left out ...]\n{tail(folder, stream, limit - head)}"
+    for stream in BOTH:
+        whole, text = size(folder, stream) or 0, ""
+        if whole > limit:
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")  # no cut character
+            last = decode_tail(read(folder, stream, whole - limit + head - 4, limit - head + 4), limit - head)
+            left_out = f"[... {whole - limit} bytes left out ...]"
+            text = f"{decoder.decode(read(folder, stream, 0, head))}\n{left_out}\n{last}"
+        elif whole:
+            text = read(folder, stream, 0, limit).decode("utf-8", "replace")
+        facts |= {stream.value: text, f"{stream.value}_bytes": whole}
+    return facts
 
 
 def disk_is_full(folder: Path) -> bool:
@@ -200,7 +193,8 @@ class Copier:
         self._write()
         moved = False
         for stream in BOTH:
-            data = _read(self._folder / child_file(stream, copied=self._copied), self._read[stream], STEP_BYTES)
+            file = child_file(stream, copied=self._copied)
+            data = _read(f"{self._folder}/{file}", self._read[stream], STEP_BYTES)
             if data:
                 moved = True
                 self._read[stream] += len(data)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 import structlog
 
-from supervisord_py.errors import KeeperLostError
+from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.ledger.pipe_executions import (
     ErrorType,
     Execution,
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.launch import LaunchSpec
     from supervisord_py.pipes.means import Means
     from supervisord_py.pipes.models import Chosen, Order, PipeDefinition
-    from supervisord_py.process.model import Child
-    from supervisord_py.process.supervisor import Driver
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child, StopReport
 
 WAKE_SILENCE_SECONDS = 60.0  # an agent that is silent for so long after a resume is ended
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, GROWTH = 0.01, 0.25, 1.5  # between two looks for more output
@@ -115,6 +115,7 @@ class Run(Instance):
         self.fds: tuple[int, ...] = ()
         self.final: dict[str, Any] = {}  # what its row says of its end, once that is decided
         self._news: asyncio.Event | None = None  # there while somebody waits
+        self._starting: asyncio.Task[Any] | None = None
         self._to_end: asyncio.Future[None] = loop.create_future()
         self._grown: asyncio.Future[None] = loop.create_future()
         self._copier: Copier | None = None
@@ -151,6 +152,8 @@ class Run(Instance):
             return False
         self.cause, self.detail = cause, detail
         self._to_end.set_result(None)
+        if self._starting is not None:
+            self._starting.cancel()
         return True
 
     def leave(self) -> None:
@@ -161,13 +164,6 @@ class Run(Instance):
         """Wait until all that follows from its end is done, or this control plane goes."""
         while not self.done.is_set() and not self.is_left:
             await self.news.wait()
-
-    def open_files(self, found: LaunchSpec) -> None:
-        """Open what its process is to have. Blocking."""
-        self.stop_seconds = self.terms.stop_seconds
-        self.fds = output.open_for_child(self.folder, copied=self.terms.copied)
-        if found.stdin_file is not None:
-            self.fds += (os.open(found.stdin_file, os.O_RDONLY | os.O_CLOEXEC),)
 
     def close_fds(self) -> None:
         """Close what was opened for its process: that has it, or will never have it."""
@@ -220,26 +216,29 @@ class Run(Instance):
 
     # -- its life ---------------------------------------------------------------------------------------------------
 
-    async def go(self, driver: Driver[Run]) -> None:
+    async def go(self) -> None:
         """Start it, see it through, and stop what is left of it."""
-        starting = asyncio.ensure_future(self.room.supervisor.start(driver, self))
+        room, self._starting = self.room, asyncio.current_task()
         try:
-            await asyncio.wait((starting, self._to_end), return_when=asyncio.FIRST_COMPLETED)
+            await room.supervisor.start(room.driver, self)
+        except asyncio.CancelledError:
+            if self.cause is Cause.NOBODY or (self._starting and self._starting.uncancel()):
+                raise
+        except PxError:  # which `error` is, too
+            pass
         finally:
-            starting.cancel()
-        await asyncio.wait([starting])
+            self._starting = None
         if self.cause is Cause.SHUTDOWN and self.execution.started_at is None:
-            await driver.release(self)
+            await room.driver.release(self)
             self.leave()  # it waits on, for the next start
-        elif starting.cancelled() or starting.exception() is not None:
-            await self._stop(driver)
         else:
-            await self.see_through(driver)
+            await self.see_through()
 
-    async def see_through(self, driver: Driver[Run]) -> None:
-        """Wait until a process that is there has ended, or is to end, and stop what is left of it."""
+    async def see_through(self) -> None:
+        """Wait until its process, where there is one, has ended, or is to end, and stop what is left of it."""
         try:
-            await self._until_over()
+            if self.child is not None and self.error is None:
+                await self._until_over()
         except KeeperLostError:
             _log.error("pipe_run_lost", unit=self.unit, execution=self.id)  # the next start tells of it
             self.leave()
@@ -247,7 +246,17 @@ class Run(Instance):
         except Exception as error:
             _log.exception("pipe_run_broke", unit=self.unit, execution=self.id)
             self.outcome = Outcome(Status.FAILED, ErrorType.UNKNOWN, f"{type(error).__name__}: {error}")
-        await self._stop(driver)
+        if self.cause is not Cause.NOBODY:
+            self.wanted = REASONS[self.cause]
+        await self.room.supervisor.stop(self.room.driver, self, self.wanted)
+
+    async def shut_down(self, placement: KeeperClient) -> StopReport:
+        """End its whole tree; what survives is named in the row, and does not keep the slot."""
+        self.report = await super().shut_down(placement)
+        if self.report.survivors and not self.final:
+            await self.room.ledger.write(together(await self._conclude(self)))
+            await self.finish()
+        return self.report
 
     async def _until_over(self) -> None:
         """Wait until it has ended by itself, or is to end; take its output and look after it meanwhile."""
@@ -276,21 +285,6 @@ class Run(Instance):
             exited.cancel()
             if self._settling is not None:
                 self._settling.cancel()
-
-    async def _stop(self, driver: Driver[Run]) -> None:
-        """End what is there of it; returns when nothing is left, or what survives is named."""
-        supervisor = self.room.supervisor
-        if self.cause is not Cause.NOBODY:
-            self.wanted = REASONS[self.cause]
-        stopping = supervisor.task(supervisor.stop(driver, self, self.wanted))
-        stopped = asyncio.ensure_future(self.stopped.wait())  # a stop that breaks may never set it
-        await asyncio.wait((stopping, stopped), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if self.report is not None and self.report.survivors and not self.final:
-            await self.room.ledger.write(together(await self._conclude(self)))
-            await self.finish()
-        else:
-            await asyncio.wait([stopping])
 
     # -- its output -------------------------------------------------------------------------------------------------
 

@@ -242,7 +242,8 @@ class Supervisor:
         except Exception as error:
             _log.exception("stop_broke", unit=instance.unit, instance=instance.key)
             await self._cut_off(driver, instance, PxError(f"pxd failed: {error!r}", reason=Reason.INTERRUPTED.value))
-        await self._ledger.flush()  # whoever hears that it is gone may kill us: the event and its reason are kept
+        if instance.words.get("stopped") != "":
+            await self._ledger.flush()  # whoever hears that it is gone may kill us: the event and its reason are kept
         instance.stopped.set()
 
     async def _stop(self, driver: Driver[Kind_contra], instance: Kind_contra, reason: Reason | None) -> None:

@@ -54,6 +54,7 @@ class House:
         self.root = root
         self.folder = root / "pipe"
         self.run_dir = root / "runs" / "7"
+        self.stdin: bytes | None = None
         self.answers: dict[str, Completed | Exception] = {}
         self.room: Any = SimpleNamespace(config=settings(root), placement=None, clocks=Clocks(), own={})
         environ = {"PATH": str(root / "bin"), "HOME": str(root), "K": "sk-very-secret"}
@@ -82,11 +83,13 @@ class House:
 
     async def prepare(self, *order: Any, agents: str = MINE, **plan: Any) -> LaunchSpec:
         (self.root / "agents.toml").write_text(agents)
-        places = {"home": self.folder, "folder": self.run_dir, "fds": (0, 1, 2), "open_files": lambda _: None}
         it = self.execution(*order, **plan)
-        run: Any = SimpleNamespace(execution=it, unit=it.unit, definition=None, **places)
+        run: Any = SimpleNamespace(execution=it, unit=it.unit, definition=None, home=self.folder, folder=self.run_dir)
         await RunDriver(self.room).prepare(run)
         found: LaunchSpec = run.launch
+        self.stdin = os.read(run.fds[2], 1000) if len(run.fds) > 2 else None
+        for fd in run.fds:
+            os.close(fd)
         return found
 
     async def refused(self, *order: Any, **plan: Any) -> Any:
@@ -113,8 +116,8 @@ async def test_pi_is_made_ready(house: House) -> None:
     sessions = str(house.root / "runs" / "sessions" / "p")
     assert found.argv[0] == str(house.root / "bin" / "pi")
     assert found.argv[-3:] == ("--session-dir", sessions, "--continue")
-    assert (found.cwd, found.stdin_file) == (str(house.root / "pipe"), house.run_dir / "prompt.md")
-    assert (house.run_dir / "prompt.md").read_text() == "the prompt"
+    assert (found.cwd, house.stdin) == (str(house.root / "pipe"), b"the prompt")
+    assert not (house.run_dir / "prompt.md").exists(), "nobody is told of it"
     models = json.loads((house.run_dir / "agent" / "models.json").read_text())
     assert models["providers"]["custom"]["apiKey"] == "PX_KEY", "as this version names it"
     private = [house.run_dir, *house.run_dir.rglob("*"), Path(sessions)]
@@ -136,11 +139,13 @@ async def test_pi_is_made_ready(house: House) -> None:
 
 async def test_again_is_the_same_and_cleanup_takes_it_all_away(house: House) -> None:
     house.program("mine")
-    agents = MINE + 'files."a/b".text = "x"\nkey_variable = "MINE_KEY"\n'
+    agents = f'{MINE}files."a/b".text = "x"\nkey_variable = "MINE_KEY"\n'
+    agents += 'prompt = "file"\nprompt_argv = ["--file", "{prompt_file}"]\n'
     (house.root / "pipe" / ".env").write_text("ACME_KEY=sk-from-dotenv\nnonsense here\n")
     for _ in range(2):
         found = await house.prepare("mine", Preset("x", api_key="$ACME_KEY"), agents=agents)
         assert (house.run_dir / "agent" / "a" / "b").read_text() == "x"
+        assert ((house.run_dir / "prompt.md").read_text(), house.stdin) == ("the prompt", None)
         assert not (house.run_dir / "agent" / "left").exists()
         (house.run_dir / "agent" / "left").write_text("over")
         (house.run_dir / "stdout").write_text("kept")
@@ -148,7 +153,7 @@ async def test_again_is_the_same_and_cleanup_takes_it_all_away(house: House) -> 
     assert "line 2" in found.warnings[0]
     cleanup(house.run_dir)
     cleanup(house.run_dir)
-    assert os.listdir(house.run_dir) == ["stdout"]
+    assert {name.removeprefix("raw.") for name in os.listdir(house.run_dir)} == {"stderr", "stdout"}
 
 
 async def test_an_agent_that_is_not_there_is_told_with_the_command_that_installs_it(house: House) -> None:

@@ -112,7 +112,7 @@ def test_the_text_of_a_row_is_all_or_head_and_tail_with_whole_characters(
     tmp_path: Path, data: bytes, limit: int, text: str
 ) -> None:
     (tmp_path / "stdout").write_bytes(data)
-    assert output.row_text(tmp_path, OUT, limit) == text
+    assert output.texts(tmp_path, limit)["stdout"] == text
 
 
 async def test_whoever_reads_an_output_whose_files_are_gone_is_told(short_tmp: Path) -> None:
