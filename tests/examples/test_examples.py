@@ -162,5 +162,5 @@ def test_a_run_of_minutes_is_cancelled_and_the_next_one_is_not(home: House) -> N
 def test_the_picture_is_a_png_with_a_curve_on_it(home: House) -> None:
     answer = home.run("lorenz-ode-solver", {"plot": True, "t_end": 15})
     assert (answer.status, answer.headers["content-type"]) == (200, "image/png")
-    assert struct.unpack_from(">8sII4sII", answer.body)[3:] == (960, 720)
+    assert struct.unpack_from(">II", answer.body, 16) == (960, 720)
     assert len(answer.body) > 10_000, "there is a curve on it"
