@@ -37,14 +37,5 @@ class Authority:
         return context
 
 
-def own_certificate(folder: Path) -> tuple[Path, Path, Path]:
-    """Make a certificate for 127.0.0.1 that certifies itself; return files of it, of its key, of that key locked."""
-    key, certificate, locked = (folder / f"own.{kind}" for kind in ("key", "pem", "locked"))
-    made = ("-keyout", key, "-out", certificate, "-subj", "/CN=own", "-days", 2, "-addext", f"subjectAltName={HERE}")
-    _openssl("req", "-x509", *_EC, *made)
-    _openssl("pkcs8", "-topk8", "-in", key, "-out", locked, "-passout", "pass:secret")
-    return certificate, key, locked
-
-
 def _openssl(*arguments: object) -> None:
     subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, timeout=60)

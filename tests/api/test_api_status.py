@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from api.api_rig import Rig
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.model import Reason, TreeStat
-
-
-def unit_of(document: dict[str, Any], unit: str) -> dict[str, Any]:
-    return next(one for one in document["units"] if one["unit"] == unit)
-
 
 GONE = {"state": SessionState.STOPPED, "pid": None, "instance": None, "started_at": None}
 

@@ -14,7 +14,6 @@ from api.api_rig import DEADLINE, Rig, api_rig, until
 from api.kernel_fakes import Tell, key_of, ok, result
 from kernels.cell_folder import Writer
 from supervisord_py.api import kernel_streams
-from supervisord_py.api.app import LIVE
 from supervisord_py.kernels.cell import (
     CallRequest,
     CallResult,
@@ -52,10 +51,6 @@ class Story:
         folder = self.rig.kernels.cells_dir / SESSION
         folder.mkdir(mode=0o700, exist_ok=True)
         return Writer(str(folder), cell, 1 << 30)
-
-    def followers(self) -> int:
-        """Return how many follow a call at present."""
-        return sum(held._followers for held in self.rig.runner.app[LIVE].held.values())
 
     async def pause(self) -> None:
         await self.step.wait()

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
-import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from beside import beside
 from cli.fake_daemon import FakeDaemon, document
-from cli.px import until
 
 if TYPE_CHECKING:
     from cli.bin_house import House
@@ -36,28 +30,6 @@ def test_a_daemon_is_started_detached_and_answers_when_the_command_returns(house
     assert house.log.stat().st_mode & 0o777 == 0o600
     assert house.log.parent.stat().st_mode & 0o777 == 0o700
     assert house.log.parent.parent.stat().st_mode & 0o777 == 0o700
-
-
-def test_parallel_starts_leave_one_daemon_and_all_succeed(house: House) -> None:
-    env = house.px.environment()
-    starts = [beside([*house.argv, "daemon", "start", "--json"], env=env, stdout=subprocess.PIPE) for _ in range(4)]
-    told = [json.loads(start.communicate(timeout=60)[0]) for start in starts]
-    assert [start.returncode for start in starts] == [0] * 4
-    assert len({one["pid"] for one in told}) == 1
-    # A start returns when a daemon answers, its own or not: one that has not lost yet would win after the stop.
-    until(lambda: pretenders(house) <= {told[0]["pid"]}, "those that lost to another are gone")
-
-
-def pretenders(house: House) -> set[int]:
-    """Return the processes of the stand-in for pxd in that house, those included that hold no lock yet."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            is_one = any(word.endswith((b"/bin/pxd", b"/pretend_pxd.py")) for word in words)
-            if is_one and f"PX_HOME={house.px.folder}/px".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.add(int(folder.name))
-    return found
 
 
 @pytest.mark.parametrize("code", [78, 1])

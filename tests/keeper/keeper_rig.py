@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import select
@@ -174,7 +175,7 @@ class Rig:
         self.argv = KEEPER_ARGV
         self.dir = folder or Path(tempfile.mkdtemp(prefix="pxk-", dir="/tmp"))
         self._is_own = folder is None
-        self.daemon_id = os.urandom(4).hex()
+        self.daemon_id = hashlib.sha256(os.path.realpath(self.dir / "state").encode()).hexdigest()[:8]
         self._meeting = socket.socket(socket.AF_UNIX)
         self._meeting.bind(str(self.dir / "meet"))
         self._meeting.listen(8)

@@ -7,14 +7,12 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 FAULT = os.environ.get("FAULT", "")
-CANCELLED = set()
 
 
 class Shapes(BaseHTTPRequestHandler):
@@ -30,7 +28,7 @@ class Shapes(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/healthz":
-            self.answer({"ok": True}, 503 if FAULT == "unhealthy" else 200)
+            self.answer({"ok": True})
         elif self.path == "/schema":
             served = json.load(open("tool.json"))
             if FAULT == "drift":
@@ -42,28 +40,18 @@ class Shapes(BaseHTTPRequestHandler):
     def do_POST(self):
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path.startswith("/cancel"):
-            CANCELLED.add(self.path.partition("run_id=")[2])
             print("cancel", self.path, file=sys.stderr, flush=True)
             return self.answer({"ok": True}, 404 if FAULT == "no_cancel" else 200)
-        if FAULT == "silent_500":
-            return self.answer({"oops": 1}, 500)
-        if FAULT == "refuses_422":
-            return self.answer({"detail": "I do not like it"}, 422)
         value = json.loads(raw) if raw else {}
         getattr(self, f"do_{value.get('do', 'echo')}")(value)
 
     def do_echo(self, value):
         self.answer({"echo": value, "pid": os.getpid(), "path": self.path, "headers": dict(self.headers)})
 
-    def do_env(self, value):
-        self.answer({"env": dict(os.environ), "argv": sys.argv, "path": sys.path, "cwd": os.getcwd()})
-
     def do_sleep(self, value):
         print("sleeping", file=sys.stderr, flush=True)
         deadline = time.monotonic() + value["number"]
         while time.monotonic() < deadline:
-            if value.get("obeys") and CANCELLED:
-                return self.answer({"cancelled": sorted(CANCELLED)})
             time.sleep(0.01)
         self.answer({"slept": value["number"]})
 
@@ -71,31 +59,19 @@ class Shapes(BaseHTTPRequestHandler):
         print("dying words", file=sys.stderr, flush=True)
         os._exit(int(value["number"]))
 
-    def do_signal(self, value):
-        os.kill(os.getpid(), int(value["number"]))
-        time.sleep(60)
-
     def do_status(self, value):
         print("trouble at the mill", file=sys.stderr, flush=True)
         self.answer({"detail": "no such thing"}, int(value["number"]))
 
     def do_half(self, value):
         self.send_response(200)
-        self.send_header("Content-Type", value.get("kind", "application/json"))
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", "1000000")
         self.end_headers()
         self.wfile.write(b'{"half": ' + b" " * int(value.get("number", 0)))
         self.wfile.flush()
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
-
-    def do_hangup(self, value):
-        self.close_connection = True
-        self.connection.shutdown(socket.SHUT_RDWR)
-
-    def do_nonsense(self, value):
-        self.wfile.write(b"\x00\x01 this is not HTTP at all\r\n\r\n")
-        self.close_connection = True
 
     def do_notjson(self, value):
         self.answer(b"{'python': True}")
@@ -112,32 +88,11 @@ class Shapes(BaseHTTPRequestHandler):
             item = b"data: %d\n\n" % index
             self.wfile.write(b"%x\r\n%s\r\n" % (len(item), item))
             self.wfile.flush()
-            if value.get("slow"):
-                time.sleep(0.05)
         if value.get("breaks"):
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
         else:
             self.wfile.write(b"0\r\n\r\n")
-
-    def do_eat(self, value):
-        hoard = []
-        for _ in range(int(value["number"])):
-            hoard.append(bytearray(os.urandom(1)) * (1 << 20))
-            time.sleep(0.002)
-        time.sleep(600)  # whoever is to notice may be slow; the machine is not to be eaten up meanwhile
-
-    def do_burn(self, value):
-        while True:
-            pass
-
-    def do_fork(self, value):
-        code = (
-            "import os, signal, time; os.setsid(); signal.signal(15, signal.SIG_IGN); "
-            "print(os.getpid(), flush=True); time.sleep(600)"
-        )
-        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        self.answer({"child": int(child.stdout.readline())})
 
     def log_message(self, *_):
         pass
@@ -147,33 +102,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     port = parser.parse_args().port
-    if FAULT == "raises":
-        raise RuntimeError("cannot go on like this")
-    if FAULT == "exits_zero":
-        return
     if FAULT == "exits_seven":
         print("seven it is", file=sys.stderr, flush=True)
         os._exit(7)
-    if FAULT == "missing_module":
-        import no_such_module_at_all  # noqa: F401
-    if FAULT == "syntax":
-        compile("def broken(:\n", "broken.py", "exec")
     if FAULT == "never":
         threading.Event().wait()
     if FAULT == "ignores_term":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if FAULT == "slow":
-        time.sleep(float(os.environ.get("SLOW", "1")))
     while FAULT == "gated" and not os.path.exists("gate"):
         time.sleep(0.01)
-    if FAULT == "once" and not os.path.exists("went_wrong"):
-        open("went_wrong", "w").close()
-        raise SystemExit("only the first time")
-    if FAULT == "eats":
-        hoard = [bytearray(os.urandom(1)) * (1 << 20) for _ in range(400)]  # noqa: F841
-        threading.Event().wait()  # whoever is to notice may be slow
-    if FAULT == "other_port":
-        port = 0
     ThreadingHTTPServer(("127.0.0.1", port), Shapes).serve_forever()
 
 
