@@ -32,7 +32,7 @@ def daemon_document(call: ApiCall) -> dict[str, Any]:
             "restarts": caps.control_restarts,
             "rss_bytes": resident_bytes(facts.control_pid),
         },
-        **pick(caps, "kill_rung", "memory_rung"),
+        **pick(caps, "kill_rung", "memory_rung", "controllers"),
         "interrupted": call.context.interrupted,
         "degraded": degraded_parts(call.context),
     }

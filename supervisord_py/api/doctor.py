@@ -26,6 +26,7 @@ from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.pipes.checks import CheckStatus
 from supervisord_py.pipes.room import Pipes
+from supervisord_py.process.model import Caps
 from supervisord_py.tools.manifest import DOTENV, VENV
 from supervisord_py.tools.sync import lacks_bytecode
 
@@ -68,16 +69,7 @@ def check_daemon(context: ApiContext) -> Iterator[Finding]:
     bad = {one["part"]: Finding(one["part"], FAIL, one["detail"], one["repair"]) for one in degraded_parts(context)}
     yield from bad.values()
     yield from (Finding(part, OK, "works") for part in ("ledger", "log", "config") if part not in bad)
-    caps, repair = context.placement.caps, "pxctl daemon install"
-    if caps.kill_rung.startswith(("cgroup", "subreaper")):
-        yield Finding("kill_rung", OK, f"{caps.kill_rung}: a stop finds every descendant")
-    else:
-        detail = f"{caps.kill_rung}: a child that leaves its process group may be found late or not at all"
-        yield Finding("kill_rung", WARN, detail, repair)
-    if caps.memory_rung in {"", "none"}:
-        yield Finding("memory_rung", FAIL, "memory limits are not enforced here", repair)
-    else:
-        yield Finding("memory_rung", OK, f"{caps.memory_rung}: memory limits are enforced")
+    yield from check_rungs(context.placement.caps)
     if cut_off := sorted({one.unit for one in context.interrupted}):
         detail = f"an earlier keeper died, and these were stopped: {', '.join(cut_off)}"
         yield Finding("interrupted", WARN, detail, "pxctl events")
@@ -87,6 +79,27 @@ def check_daemon(context: ApiContext) -> Iterator[Finding]:
     yield from (Finding(f"tool:{name}", FAIL, it.detail, f"pxctl tools validate {name}") for name, it in broken)
     if not broken:
         yield Finding("tools", OK, f"{len(context.launcher.catalog.entries())} tools, none broken")
+
+
+def check_rungs(caps: Caps) -> Iterator[Finding]:
+    """How is a tree killed and held to its limits here, and what would do it better?"""
+    repair = "pxctl daemon install"
+    if caps.kill_rung in {"cgroup", "subreaper"}:
+        yield Finding("kill_rung", OK, f"{caps.kill_rung}: a stop finds every descendant")
+    else:
+        detail = f"{caps.kill_rung}: a child that leaves its process group may be found late or not at all"
+        yield Finding("kill_rung", WARN, detail, repair)
+    weaker = {
+        "memory": f"limits of memory are held by measuring ({caps.memory_rung})",
+        "pids": "`processes` counts all of the user's" + (", which is root and bound by none" * (os.geteuid() == 0)),
+        "cpu": "`cpu_percent` is not held",
+    }
+    said = "; ".join(text for name, text in weaker.items() if name not in caps.controllers)
+    if said and sys.platform == "linux":
+        detail = f"{said}; in a unit of systemd the kernel does it, see DELEGATION in pxd(8)"
+        yield Finding("limits", WARN, detail, repair)
+    else:
+        yield Finding("limits", OK, said or "the kernel holds each tree to its memory, processes and cpu_percent")
 
 
 def check_machine(context: ApiContext) -> Iterator[Finding]:
@@ -205,10 +218,6 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
                 found.append(Finding(f"kernels:{name}", WARN, offer["reason"] or "not offered", cure))
             else:
                 found.append(Finding(f"kernels:{name}", OK, offer[program] or offer["reason"] or "turned off"))
-    processes = kernels.config.processes
-    if processes is not None and os.geteuid() == 0:  # RLIMIT_NPROC counts nothing for uid 0, setrlimit(2)
-        detail = f"kernels.processes is {processes}, and the daemon runs as uid 0, whose processes no limit counts"
-        found.append(Finding("kernels:processes", WARN, detail, "run pxd as a user of its own: pxctl daemon install"))
     for view in kernels.snapshot():
         if view.state is SessionState.FAILED:
             detail = str((view.failure or {}).get("detail") or "it failed and does not start again by itself")

@@ -70,7 +70,7 @@ def _whole_document(call: ApiCall, name: str) -> dict[str, Any]:
         **pick(spec, "manifest", "input_schema", "output_schema"),
         "limits": {
             **pick(spec, "max_memory_mb", "memory_limit", "max_runtime_seconds", "concurrency"),
-            **pick(spec.limits, "open_files", "processes", "cpu_seconds", "address_space_mb"),
+            **pick(spec.limits, "open_files", "processes", "cpu_seconds", "cpu_percent", "address_space_mb"),
         },
         **pick(spec, "warm_keep_seconds", "start_timeout_seconds", "stop_timeout_seconds", "listen"),
         "streams": True if spec.pixie is None else spec.pixie.streams,

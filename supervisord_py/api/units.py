@@ -53,6 +53,7 @@ class UnitView(msgspec.Struct, kw_only=True):
     instance: str | None = None
     waiting: int = 0
     processes: int | None = None
+    pressure: Mapping[str, float | None] | None = None
     cold_start_ms: int | None = None
     failure: Mapping[str, Any] | None = None
     survivors: Sequence[Any] = ()
@@ -164,7 +165,7 @@ async def measured(call: ApiCall, views: Sequence[UnitView]) -> Sequence[UnitVie
         del samples[old]
     for view in views:
         if view.instance is not None and (stat := stats.get(view.instance)) is not None:
-            view.rss_bytes, view.processes = stat.rss_bytes, stat.processes
+            view.rss_bytes, view.processes, view.pressure = stat.rss_bytes, stat.processes, stat.pressure
             view.cpu_percent = cpu_percent(samples, view.instance, stat.cpu_seconds, now)
     return views
 

@@ -91,7 +91,7 @@ async def why(call: ApiCall) -> web.StreamResponse:
     else:
         summary, step = _of_process(view, reason, instance, chain, pivot)
     lived = ("pid", "started_at", "ready_at", "ended_at", "reason", "code", "signal", "verdict", "max_rss_bytes",
-             "cpu_seconds", "start_method", "port")  # fmt: skip
+             "memory_peak_bytes", "cpu_seconds", "start_method", "port")  # fmt: skip
     return json_answer(
         {
             "schema": "px.why/1",

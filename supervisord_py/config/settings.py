@@ -108,7 +108,8 @@ class KernelsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     output_cell_bytes: PositiveCount = 4096 * MIB  # complete output of one cell on disk
     soft_memory_mb: Count = 1024  # MiB beyond which a kernel is replaced after the cell
     hard_memory_mb: Count = 4096  # MiB beyond which the cell is ended; 0 is none
-    processes: PositiveCount | None = None  # rlimit of a kernel
+    processes: PositiveCount | None = None  # of a kernel's tree, or of its user where no cgroup counts them
+    cpu_percent: PositiveCount | None = None  # of one processor, for a kernel's tree, by its cgroup
     gateway_url: str | None = None  # external gateway, http:// or https://
     gateway_token: str | None = None  # shown nowhere
 

@@ -3,7 +3,8 @@
     <where we are>/pxd-<daemon id>/<instance id>/
 
 In a delegated systemd unit the keeper first moves into a leaf `keeper/`, for a group with processes of its own may not
-hand controllers on (cgroups(7), "no internal processes"). Whether all this is allowed is found out by doing it once.
+hand controllers on (cgroups(7), "no internal processes"): where somebody else's remain in it, none is asked for, for
+half of them would be granted, and then nothing could join. Whether all this is allowed is found out by doing it once.
 Control files are written with one write(2) each: the kernel answers a whole message.
 """
 
@@ -16,8 +17,11 @@ from supervisord_py.keeper.procfs import slurp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+CONTROLLERS = ("cpu", "memory", "pids")
+CPU_PERIOD = 100_000  # microseconds, the kernel's default
+_FILES = {"memory": "memory.max", "nproc": "pids.max", "cpu_percent": "cpu.max"}  # by name of the limit
 GROUP_PREFIX = "pxd-"
 LEAF = "keeper"
 _LEAVES = (LEAF, "supervisor")  # leaves that we, or systemd's DelegateSubgroup=, put the keeper into
@@ -106,20 +110,49 @@ class Cgroup:
         with contextlib.suppress(OSError):  # gone: nothing to kill; the caller looks again anyway
             put(self.path + "/cgroup.kill", "1")
 
-    def limit_memory(self, limit_bytes: int) -> bool:
-        """Let the kernel enforce a limit on the tree as a whole; False where the controller is not ours."""
-        try:
-            put(self.path + "/memory.max", str(limit_bytes))
-        except OSError:
-            return False
-        for name, text in (("memory.oom.group", "1"), ("memory.swap.max", "0")):
-            with contextlib.suppress(OSError):  # older kernels, or no swap accounting: the limit itself stands
-                put(f"{self.path}/{name}", text)
-        return True
+    def limit(self, memory_bytes: int | None, limits: Mapping[str, tuple[int, int]]) -> set[str]:
+        """Have the kernel hold the tree as a whole to `memory_bytes`, and to what of SPAWN's limits a group can hold.
 
-    def oom_kills(self) -> int:
-        """Count what the kernel killed in it for want of memory."""
-        return counter(get(self.path + "/memory.events"), "oom_kill")
+        Returns:
+            The names of those that it holds, "memory" for the first: the controllers of the others are not ours.
+        """
+        wanted = {name: str(soft) for name, (soft, _) in limits.items() if soft >= 0}
+        if "cpu_percent" in wanted:
+            wanted["cpu_percent"] = f"{limits['cpu_percent'][0] * CPU_PERIOD // 100} {CPU_PERIOD}"
+        if memory_bytes is not None:
+            wanted["memory"] = str(memory_bytes)
+        held = set()
+        for name in _FILES.keys() & wanted.keys():
+            with contextlib.suppress(OSError):
+                put(f"{self.path}/{_FILES[name]}", wanted[name])
+                held.add(name)
+        for file, text in (("memory.oom.group", "1"), ("memory.swap.max", "0")) if "memory" in held else ():
+            with contextlib.suppress(OSError):  # older kernels, or no swap accounting: the limit itself stands
+                put(f"{self.path}/{file}", text)
+        return held
+
+    def oom(self) -> str | None:
+        """Say why the kernel killed in it for want of memory: its own limit, or that of a group above or the machine.
+
+        None: it did not. Who was over its limit counts `oom`, who was killed counts `oom_kill` (memory.events).
+        """
+        events = get(self.path + "/memory.events")
+        if not counter(events, "oom_kill"):
+            return None
+        return "memory_limit" if counter(events, "oom") else "oom_kill"
+
+    def memory_peak(self) -> int | None:
+        """Return the most bytes that were ever charged to it; None where the kernel does not count (Linux 5.19)."""
+        text = get(self.path + "/memory.peak")
+        return int(text) if text else None
+
+    def pressure(self) -> dict[str, float | None]:
+        """Return in what percent of the last ten seconds something of it waited for each resource; None: unknown."""
+        shares = {}
+        for name in ("cpu", "memory", "io"):
+            share = get(f"{self.path}/{name}.pressure").partition("some avg10=")[2].partition(" ")[0]
+            shares[name] = float(share) if share else None
+        return shares
 
     def cpu_seconds(self) -> float:
         """Return the CPU seconds of all that ever ran in it; 0 where the kernel does not count."""
@@ -142,7 +175,8 @@ class Cgroups:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.memory = "memory" in get(path + "/cgroup.controllers").split()
+        granted = get(path + "/cgroup.subtree_control").split()
+        self.controllers = [name for name in CONTROLLERS if name in granted]
 
     def create(self, key: str) -> Cgroup:
         """Make the group of an instance."""
@@ -174,8 +208,8 @@ def found(daemon_id: str) -> Cgroups | None:
         os.makedirs(path, 0o755, exist_ok=True)
         for each in (base, path) if _delegated(base) else (path,):
             offered = get(each + "/cgroup.controllers").split()
-            for name in ("memory", "pids"):
-                if name in offered:
+            for name in CONTROLLERS:
+                if name in offered and not get(each + "/cgroup.procs"):
                     with contextlib.suppress(OSError):  # what is refused is not used
                         put(each + "/cgroup.subtree_control", f"+{name}")
         groups = Cgroups(path)
@@ -200,9 +234,10 @@ def _here() -> tuple[str, str] | None:
 
 def _delegated(path: str) -> bool:
     """Tell a group handed to us from one we merely may write to: systemd marks it, or it belongs to our own uid."""
-    with contextlib.suppress(OSError):
-        if os.getxattr(path, "user.delegate") == b"1":
-            return True
+    for name in ("user.delegate", "trusted.delegate"):  # the first since systemd 251
+        with contextlib.suppress(OSError):
+            if os.getxattr(path, name) == b"1":
+                return True
     uid = os.geteuid()
     return uid != 0 and os.stat(path).st_uid == uid
 

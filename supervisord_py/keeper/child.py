@@ -110,9 +110,9 @@ class HeldChild:
         """Write the exit record, from the exit code or minus the signal, and wait4's account."""
         cpu_seconds = usage.ru_utime + usage.ru_stime
         # Where the kernel was the killer, say so if it left proof.
-        if self.group is not None and self.group.oom_kills():
-            reason = "memory_limit" if self.memory_in_kernel else "oom_kill"
-            self.condemn(reason, "cgroup", signal.SIGKILL, None, self.max_rss_bytes)
+        peak = self.group.memory_peak() if self.group is not None else None
+        if self.group is not None and (reason := self.group.oom()) is not None:
+            self.condemn(reason, "cgroup", signal.SIGKILL, peak, self.max_rss_bytes)
         if -code in (signal.SIGXCPU, signal.SIGKILL):
             # The limit counts whole ticks as they are sampled, rusage counts precisely: on a crowded machine the two
             # differ. Nobody but the kernel has a reason to send SIGXCPU; SIGKILL may come from anywhere.
@@ -128,6 +128,7 @@ class HeldChild:
             "user_seconds": usage.ru_utime,
             "system_seconds": usage.ru_stime,
             "max_rss_bytes": usage.ru_maxrss * RSS_UNIT,
+            "memory_peak_bytes": peak,
             "log_end": self.log.position if self.log is not None else self.log_position,
             "orphans": 0,
         }

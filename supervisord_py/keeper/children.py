@@ -154,8 +154,11 @@ class Children:
             try:
                 if self._rungs.groups is not None:
                     self._group(child, plan, message.get("zygote"), self._rungs.groups)
-                if child.group is not None and child.max_rss_bytes is not None:
-                    child.memory_in_kernel = child.group.limit_memory(child.max_rss_bytes)
+                if child.group is not None:
+                    held = child.group.limit(child.max_rss_bytes, limits)
+                    child.memory_in_kernel = "memory" in held
+                    if "nproc" in held:  # the rlimit would count everything of the user, and nothing of root
+                        plan.rlimits = [one for one in plan.rlimits if one[0] != resource.RLIMIT_NPROC]
             except OSError as error:
                 raise SpawnError("cgroup", error.errno) from None
             if message.get("zygote") is None:

@@ -13,7 +13,7 @@ Verbs, their members and the members of the reply (`key` is the instance id that
 that names one is idempotent by it):
 
   hello      {protocol: 1} -> {protocol, revision, version, pid, started_at, start_time, boot_id, kill_rung,
-                               memory_rung, children: [CHILD], fds: [name], control_restarts,
+                               memory_rung, controllers: [str], children: [CHILD], fds: [name], control_restarts,
                                interrupted: [{key, unit, pid}]}
              `revision`: counts what was added within the protocol; absent = 1. A control plane may be newer.
              `interrupted`: what an earlier keeper of the same state directory left and this one swept at its start.
@@ -27,8 +27,9 @@ that names one is idempotent by it):
              tree is empty and the pipes are drained, or with what is left. Several stops of one key share one ladder;
              the shortest grace wins.
   list       {prefix: str} -> {children: [CHILD]}
-  stat       {keys: [str], shared_once?: bool} -> {stats: {key: {rss_bytes, cpu_seconds, processes}}}
-             (whole trees; unknown keys absent; shared_once: pages shared by several processes count once)
+  stat       {keys: [str], shared_once?: bool} -> {stats: {key: {rss_bytes, cpu_seconds, processes, pressure}}}
+             (whole trees; unknown keys absent; shared_once: pages shared by several processes count once; `pressure`:
+             {cpu, memory, io} of Cgroup.pressure, null without a group, revision 6)
   annotate   {key, tag: str} -> {}                  replaces the opaque note that the control plane keeps with the child
   release    {key} -> {}                            acknowledges the exit record; the keeper forgets the instance.
                                                     error "alive" while its tree lives
@@ -58,11 +59,14 @@ CHILD: {key, unit, pid, start_time, boot_id, started_at, state: "running" | "exi
         start_time: clock ticks since boot (field 22 of /proc/PID/stat); started_at: unix seconds;
         log_position: the unit's cumulative output position at the spawn.
 EXIT:  {key, unit, pid, start_time, boot_id, started_at, ended_at, code: int | null, signal: int | null,
-        user_seconds, system_seconds, max_rss_bytes, log_position, log_end,
+        user_seconds, system_seconds, max_rss_bytes, memory_peak_bytes: int | null, log_position, log_end,
         verdict: {reason, by, rss_bytes, limit_bytes, signal, time} | null,
-        orphans: int}            `verdict` is what the killer wrote down before it signalled.
+        orphans: int}            `verdict` is what the killer wrote down before it signalled. memory_peak_bytes: of the
+                                 tree, while the leader lived, where its group counts it (revision 6).
 SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str},
-        rlimits: [[name, soft, hard]],   name: "nofile" | "nproc" | "as" | "cpu" | "core" | "fsize"; -1 = infinity
+        rlimits: [[name, soft, hard]],   name: "nofile" | "nproc" | "as" | "cpu" | "core" | "fsize"; -1 = infinity.
+                                         The group holds "nproc" where it can, and it alone "cpu_percent", of one
+                                         processor (revision 6)
         grant_fds: [[child_fd, stored_name]],   child_fd >= 3; duplicated there, inheritable, before exec
         set_listen_pid: bool,            sets LISTEN_PID to the child's pid in its environment
         max_rss_bytes: int | null, tag: str,

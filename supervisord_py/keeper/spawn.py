@@ -32,6 +32,7 @@ RLIMITS = {
     "cpu": resource.RLIMIT_CPU,
     "core": resource.RLIMIT_CORE,
     "fsize": resource.RLIMIT_FSIZE,
+    "cpu_percent": None,  # none of a process: held by its group alone
 }
 ZYGOTE_SECONDS = 3.0  # in which what waits for an order takes it, some milliseconds: the keeper waits for it
 FIRST_GRANT = 3
@@ -285,7 +286,8 @@ def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Map
             )
         if not isinstance(entry[1], int) or not isinstance(entry[2], int):
             raise RefusedError("bad_request", f"limit {entry[0]!r} must have integers")
-        made.rlimits.append((RLIMITS[entry[0]], entry[1], entry[2]))
+        if (number_of := RLIMITS[entry[0]]) is not None:
+            made.rlimits.append((number_of, entry[1], entry[2]))
     return made
 
 

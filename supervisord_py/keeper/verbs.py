@@ -98,6 +98,7 @@ def _hello(request: VerbRequest) -> Members:
             "boot_id": keeper.birth.boot_id,
             "kill_rung": keeper.rungs.kill,
             "memory_rung": keeper.rungs.memory,
+            "controllers": keeper.rungs.controllers,
             "children": [child.document() for child in keeper.children.held.values()],
             "fds": sorted(keeper.stored),
             "control_restarts": keeper.control.restarts,
@@ -177,6 +178,7 @@ def _stat(request: VerbRequest) -> Members:
             # The group counts also those that have ended.
             "cpu_seconds": counted or sum(row.ticks for row in members) / procfs.TICKS_PER_SECOND,
             "processes": len(members),
+            "pressure": child.group.pressure() if child.group is not None else None,
         }
     return {"stats": stats}
 

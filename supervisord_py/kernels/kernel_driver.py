@@ -24,7 +24,7 @@ from supervisord_py.kernels.live_session import KernelInstance, LiveSession, own
 from supervisord_py.kernels.session import BackendName, SessionKey
 from supervisord_py.process.instance import End, Phase
 from supervisord_py.process.lifecycle import outcome
-from supervisord_py.process.model import ResourceLimit
+from supervisord_py.process.model import tree_limits
 from supervisord_py.process.supervisor import Driver
 
 if TYPE_CHECKING:
@@ -244,8 +244,8 @@ def refuse_stopped(instance: KernelInstance) -> None:
 
 def launch_of(instance: KernelInstance, config: KernelsConfig) -> Launch:
     """Return the launch of a kernel, by what was chosen for its session; makes its folder of cells. Blocking."""
-    session, most = instance.session, config.processes
-    choice, key, core = session.choice, session.key, ResourceLimit("core", 0, 0)  # a core dump is never written
+    session = instance.session
+    choice, key = session.choice, session.key
     fallback = None if key.interpreter.startswith(SPEC_PREFIX) else key.interpreter
     return Launch(
         session_id=session.id,
@@ -256,7 +256,7 @@ def launch_of(instance: KernelInstance, config: KernelsConfig) -> Launch:
         cells_dir=folder_of_cells(config.cells_dir, session.id),
         kernelspec=choice.kernelspec if choice else session.kernelspec,
         kernelspec_argv=choice.kernelspec_argv if choice else None,
-        limits=(core,) if most is None else (core, ResourceLimit("nproc", most, most)),
+        limits=tree_limits(config.processes, config.cpu_percent),
         max_rss_bytes=config.hard_memory_mb * MIB or None,
         memory_grace_seconds=config.memory_grace_seconds,
         overlay=choice.overlay if choice else None,

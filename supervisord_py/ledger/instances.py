@@ -42,6 +42,7 @@ class InstanceRow(msgspec.Struct, frozen=True):
     log_position: int | None = None
     log_end: int | None = None
     spec_digest: str | None = None
+    memory_peak_bytes: int | None = None
 
 
 class RunRow(msgspec.Struct, frozen=True):

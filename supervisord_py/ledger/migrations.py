@@ -95,6 +95,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX pipe_claims_execution ON pipe_claims (execution)",
     ),
     ("ALTER TABLE kernel_cells ADD COLUMN timeout_seconds REAL",),
+    ("ALTER TABLE instances ADD COLUMN memory_peak_bytes INTEGER",),
 )
 VERSION = len(MIGRATIONS)
 AT_OPEN = ("UPDATE idempotency SET status = 0 WHERE status IS NULL",)

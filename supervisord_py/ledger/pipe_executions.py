@@ -138,6 +138,8 @@ class Plan(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None  # resident limit of the tree
     context: Mapping[str, Any] | None = None
     wanted_seconds: float | None = None
+    processes: int | None = None
+    cpu_percent: int | None = None  # of one processor
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -274,6 +274,8 @@ _MAPS: Mapping[str, tuple[Callable[..., Any], _Table]] = {
         "tokens": ("tokens", _count),
         "cost": ("cost", _dollars),
         "memory": ("memory_bytes", _size),
+        "processes": ("processes", _whole(1, 4 * 1024 * 1024)),
+        "cpu_percent": ("cpu_percent", _whole(1, 100 * 1024)),
     }),
 }  # fmt: skip
 USED = (*_TABLE, *_MAPS, "schedule_config", "trigger")  # keys that mean something here

@@ -27,7 +27,7 @@ from supervisord_py.pipes.output import open_for_child
 from supervisord_py.pipes.preflight import check_provider
 from supervisord_py.pipes.run import Run
 from supervisord_py.process.instance import Phase, read_note
-from supervisord_py.process.model import ChildSpec, Reason, ResourceLimit
+from supervisord_py.process.model import ChildSpec, Reason, tree_limits
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.executions import Executions
@@ -85,7 +85,7 @@ class RunDriver:
             argv=found.argv,
             cwd=found.cwd,
             env={**found.env, **room.own},
-            limits=(ResourceLimit("core", 0, 0),),
+            limits=tree_limits(plan.processes, plan.cpu_percent),
             max_rss_bytes=plan.memory_bytes,
             stdin_fd=run.fds[2] if takes_stdin else None,
             stdout_fd=run.fds[0],

@@ -74,6 +74,8 @@ async def choose(room: Means, definition: PipeDefinition, order: Order) -> Chose
         allow_empty=definition.allow_empty,
         history=definition.history,
         memory_bytes=limits.memory_bytes,
+        processes=limits.processes,
+        cpu_percent=limits.cpu_percent,
     )
     return Chosen(plan, found.preset, refusal, found.warnings)
 

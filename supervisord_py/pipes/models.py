@@ -55,6 +55,8 @@ class RunLimits(msgspec.Struct, frozen=True):
     tokens: int | None = None
     cost: float | None = None
     memory_bytes: int | None = None
+    processes: int | None = None
+    cpu_percent: int | None = None  # of one processor
 
 
 class PipeDefinition(msgspec.Struct, frozen=True):

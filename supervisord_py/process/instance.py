@@ -201,7 +201,8 @@ class Instance:
         record, reason = self.record, self.decide_end("").reason.value
         if record is None:
             return ended(self.key, time.time(), reason)
-        facts = {name: getattr(record, name) for name in ("code", "signal", "max_rss_bytes", "log_end")}
+        names = ("code", "signal", "max_rss_bytes", "memory_peak_bytes", "log_end")
+        facts = {name: getattr(record, name) for name in names}
         facts |= {"verdict": _verdict(record), "cpu_seconds": record.user_seconds + record.system_seconds}
         return ended(self.key, record.ended_at, reason, **facts)
 

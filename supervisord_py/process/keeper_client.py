@@ -50,6 +50,7 @@ KILL_SECONDS = 10.0  # how long the keeper goes on killing after the grace of a 
 GONE_SECONDS = 0.05  # how long the word that a tree went with its leader is waited for, before it is asked to go
 SLACK_SECONDS = 15.0  # what a stop may take beyond grace and kill until it counts as unanswered
 _REASONS = frozenset(Reason)
+GROUPS_REVISION = 6  # of the first keeper that knows limits of groups
 STDIO_REVISION = 5  # of the first keeper that takes the descriptors of all streams with the order
 _ALL_HINT = "`pxctl daemon restart --all` starts the installed version; it stops every child"
 _BOTH_HINT = "run `pxctl daemon restart --all` to replace both"
@@ -170,7 +171,11 @@ class KeeperClient:
             "argv": list(spec.argv),
             "cwd": spec.cwd,
             "env": {**spec.env, MARK_INSTANCE: key, MARK_UNIT: spec.unit},  # DESIGN D11
-            "rlimits": [[limit.name, limit.soft, limit.hard] for limit in spec.limits],
+            "rlimits": [
+                [limit.name, limit.soft, limit.hard]
+                for limit in spec.limits
+                if limit.name != "cpu_percent" or self.caps.keeper_revision >= GROUPS_REVISION
+            ],
             "grant_fds": [[grant.child_fd, grant.stored_name] for grant in spec.grants],
             "set_listen_pid": spec.listen_pid,
             "max_rss_bytes": spec.max_rss_bytes,

@@ -44,11 +44,17 @@ class Identity(Struct, frozen=True):
 
 
 class ResourceLimit(Struct, frozen=True):
-    """One rlimit, set in the child before exec. `name` as in keeper.protocol SPAWN; -1 is infinity."""
+    """One limit of SPAWN (keeper/protocol.py), set in the child before exec or for its group; -1 is infinity."""
 
     name: str
     soft: int
     hard: int
+
+
+def tree_limits(processes: int | None, cpu_percent: int | None) -> tuple[ResourceLimit, ...]:
+    """Return limits of a tree, None for none; a core dump is never written."""
+    asked = (("core", 0), ("nproc", processes), ("cpu_percent", cpu_percent))
+    return tuple(ResourceLimit(name, value, value) for name, value in asked if value is not None)
 
 
 class GrantedFd(Struct, frozen=True):
@@ -73,7 +79,7 @@ class ChildSpec(Struct, frozen=True):
     argv: tuple[str, ...]  # program and arguments; the program is an absolute path or looked up on `env["PATH"]`
     cwd: str  # absolute path; must exist
     env: Mapping[str, str]  # the complete environment; the marks of DESIGN D11 are added by the keeper's client
-    limits: tuple[ResourceLimit, ...] = ()  # rlimits of the child
+    limits: tuple[ResourceLimit, ...] = ()  # beside that of memory
     grants: tuple[GrantedFd, ...] = ()  # descriptors beyond stdio
     listen_pid: bool = False  # set LISTEN_PID to the child's pid (the LISTEN_FDS protocol wants it)
     max_rss_bytes: int | None = None  # resident limit of the whole tree, enforced by the keeper; None for none
@@ -112,6 +118,7 @@ class ExitRecord(Struct, frozen=True):
     log_position: int
     log_end: int
     verdict: Verdict | None = None
+    memory_peak_bytes: int | None = None
 
 
 class Child(Struct, frozen=True):
@@ -143,17 +150,19 @@ class StopReport(Struct, frozen=True):
 
 
 class TreeStat(Struct, frozen=True):
-    """Resources of a whole tree at one moment: bytes, seconds, count."""
+    """Resources of a whole tree at one moment: bytes, seconds, count, and what it waits for (Cgroup.pressure)."""
 
     rss_bytes: int
     cpu_seconds: float
     processes: int
+    pressure: dict[str, float | None] | None = None
 
 
 class Caps(Struct, frozen=True):
     """What the keeper is and can do here, shown by `pxctl status --json` and `doctor`.
 
     Attributes:
+        controllers: Of cgroups that are ours: "cpu", "memory", "pids".
         interrupted: (key, unit, pid) of what an earlier keeper left and this one swept.
         keeper_revision: What it knows of the protocol; an older one may still hold the children of a newer control
             plane.
@@ -168,6 +177,7 @@ class Caps(Struct, frozen=True):
     interrupted: tuple[tuple[str, str, int], ...] = ()
     keeper_revision: int = 1
     keeper_version: str | None = None
+    controllers: tuple[str, ...] = ()
 
 
 class LogTrouble(Struct, frozen=True):

@@ -360,12 +360,13 @@ def recipe_of(spec: ToolSpec, child: ChildSpec) -> Recipe | None:
 
 
 def resource_limits(spec: ToolSpec) -> tuple[ResourceLimit, ...]:
-    """Return the rlimits of a tool; a core dump is never written."""
+    """Return the limits of a tool beside that of memory; a core dump is never written."""
     asked = (
         ("core", 0, 0),
         ("nofile", spec.limits.open_files, 0),
         ("nproc", spec.limits.processes, 0),
         ("cpu", spec.limits.cpu_seconds, _CPU_SLACK_SECONDS),  # SIGXCPU first, SIGKILL to who ignores it: getrlimit(2)
         ("as", spec.max_address_space_bytes, 0),
+        ("cpu_percent", spec.limits.cpu_percent, 0),
     )
     return tuple(ResourceLimit(name, value, value + slack) for name, value, slack in asked if value is not None)

@@ -89,14 +89,16 @@ class MemoryMode(StrEnum):
 
 
 class ToolLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """Hard limits set in the child before exec, as rlimits; None leaves the daemon's own.
+    """Hard limits; None leaves the daemon's own.
 
-    `cpu_seconds` counts over the life of one process, `processes` all of the user's.
+    `cpu_seconds` counts over the life of one process, `processes` the tool's where its cgroup counts them, else all of
+    the user's. `cpu_percent`, of one processor, needs a cgroup.
     """
 
     open_files: Annotated[int, Meta(ge=16, le=1024 * 1024)] | None = None
     processes: Annotated[int, Meta(ge=1, le=4 * 1024 * 1024)] | None = None
     cpu_seconds: Annotated[int, Meta(ge=1, le=100 * YEAR)] | None = None
+    cpu_percent: Annotated[int, Meta(ge=1, le=100 * 1024)] | None = None
     address_space_mb: Annotated[int, Meta(ge=16, le=16 * 1024 * 1024)] | None = None
 
 

@@ -13,7 +13,7 @@ import pytest
 from supervisord_py.api import doctor as checks
 from supervisord_py.api.doctor import FAIL, OK, WARN
 from supervisord_py.api.why import KERNEL_MEANINGS, MEANINGS, meaning_of
-from supervisord_py.process.model import Reason
+from supervisord_py.process.model import Caps, Reason
 
 
 def test_open_files_and_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +24,30 @@ def test_open_files_and_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for free, verdict in ((10, FAIL), (500, WARN), (5000, OK)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free * checks.MEBIBYTE))
         assert checks.check_disk(tmp_path).status == verdict
+
+
+@pytest.mark.parametrize(
+    ("platform", "controllers", "said", "found"),
+    [
+        ("linux", ("cpu", "memory", "pids"), "the kernel holds", (OK, None)),
+        (
+            "linux",
+            ("memory", "pids"),
+            "`cpu_percent` is not held; in a unit of systemd",
+            (WARN, "pxctl daemon install"),
+        ),
+        ("linux", (), "held by measuring (resident); `processes` counts all of", (WARN, "pxctl daemon install")),
+        ("darwin", (), "`cpu_percent` is not held", (OK, None)),
+    ],
+)
+def test_which_limits_the_kernel_holds(
+    monkeypatch: pytest.MonkeyPatch, platform: str, controllers: tuple[str, ...], said: str, found: object
+) -> None:
+    monkeypatch.setattr("sys.platform", platform)
+    caps = Caps(1, 1.0, "boot", "cgroup", "resident", 0, controllers=controllers)
+    told = list(checks.check_rungs(caps))[-1]
+    assert (told.status, told.repair) == found
+    assert said in told.detail
 
 
 def test_the_files_of_a_tool(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 UNIT = {
     "unit": "tool:lorenz", "kind": "tool", "name": "lorenz", "state": "ready", "reason": None, "pid": 4711,
     "uptime_seconds": 75.2, "rss_bytes": 12_897_485, "cpu_percent": 3.14, "last_used": "2020-01-01T00:00:00Z",
-    "pinned": True, "next_run": None, "config_error": None,
+    "pinned": True, "next_run": None, "config_error": None, "pressure": {"cpu": 9.5, "memory": 23.4, "io": None},
 }  # fmt: skip
-NOTHING = {"pid": None, "uptime_seconds": None, "rss_bytes": None, "pinned": False}
+NOTHING = {"pid": None, "pressure": None, "uptime_seconds": None, "rss_bytes": None, "pinned": False}
 COLD = UNIT | {"unit": "tool:cold", "state": "cold"} | NOTHING
 STATUS: dict[str, Any] = {
     "schema": "px.status/1",
@@ -38,10 +38,11 @@ def test_a_pipe_gets_every_column_whole_and_no_colour(px: Px, daemon: FakeDaemon
     daemon.on("GET /api/status", document(STATUS))
     ended = px("status")
     assert ended.code == 0
-    heading = ["UNIT", "STATE", "PID", "UPTIME", "MEMORY", "CPU", "LAST USED / NEXT RUN", "PIN", "REASON"]
+    heading = ["UNIT", "STATE", "PID", "UPTIME", "MEMORY", "CPU", "WAITS FOR", "LAST USED / NEXT RUN", "PIN", "REASON"]
     assert re.split(r"  +", ended.lines[0]) == heading
     assert all(
-        word in ended.lines[1] for word in ("tool:lorenz", "ready", "4711", "1m15s", "12.3M", "3.1%", "ago", "pinned")
+        word in ended.lines[1]
+        for word in ("tool:lorenz", "ready", "4711", "1m15s", "12.3M", "3.1%", "memory 23%", "ago", "pinned")
     )
     assert ended.lines[2].split()[1] == "broken"
     assert "tool.json:3: unknown key" in ended.lines[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +110,38 @@ MOUNTS = (
 def test_our_place_among_cgroups_is_found(root: str, membership: str, expected: str | None) -> None:
     place = cgroup.locate(MOUNTS.replace("{root}", root), membership)
     assert (place[1] if place else None) == expected
+
+
+def test_a_group_holds_what_its_controllers_can(tmp_path: Path) -> None:
+    """The files of a group with the controllers memory and pids; tests/e2e/test_e2e_cgroups.py has a kernel do it."""
+    for name in ("memory.max", "memory.oom.group", "memory.swap.max", "pids.max"):
+        (tmp_path / name).touch()
+    group = cgroup.Cgroup(str(tmp_path))
+    assert group.limit(None, {"nproc": (-1, -1), "core": (0, 0)}) == set()
+    limits = {"nproc": (20, 20), "cpu_percent": (150, 150), "cpu": (1, 2)}
+    assert group.limit(1 << 20, limits) == {"memory", "nproc"}
+    (tmp_path / "cpu.max").touch()
+    assert group.limit(None, limits) == {"nproc", "cpu_percent"}
+    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    only = {"memory.oom.group": "1", "memory.swap.max": "0"}
+    assert written == {"memory.max": "1048576", "pids.max": "20", "cpu.max": "150000 100000", **only}
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ("low 0\noom 0\noom_kill 0\n", None),
+        ("oom 3\noom_kill 0\n", None),
+        ("oom 1\noom_kill 2\noom_group_kill 1\n", "memory_limit"),
+        ("oom 0\noom_kill 1\n", "oom_kill"),
+        ("", None),
+    ],
+)
+def test_a_kill_of_the_kernel_is_told_from_one_by_its_own_limit(
+    events: str, reason: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "memory.events").write_text(events)
+    assert cgroup.Cgroup(str(tmp_path)).oom() == reason
 
 
 def test_a_record_of_macos_is_read() -> None:

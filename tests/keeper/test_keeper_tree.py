@@ -183,6 +183,21 @@ def test_a_bystander_whose_pid_was_planted_is_never_touched(rigs: Any) -> None:
         bystander.kill()
 
 
+def test_who_waits_for_a_processor_shows_it(rig: Rig) -> None:
+    link = rig.up()
+    if link.hello["kill_rung"] != "cgroup" or not os.path.exists("/proc/pressure/cpu"):
+        pytest.skip("no cgroup rung here, or no PSI")
+    spec = rig.spec(["/bin/sh", "-c", "for each in 1 2 3 4 5 6 7 8; do while :; do :; done & done; wait"])
+    link.call("spawn", **spec)
+
+    def pressure() -> dict[str, float]:
+        found: dict[str, float] = link.call("stat", keys=[spec["key"]])["stats"][spec["key"]]["pressure"]
+        return found
+
+    until(lambda: pressure()["cpu"] > 0, "pressure")
+    assert all(0 <= pressure()[name] <= 100 for name in ("cpu", "memory", "io"))
+
+
 def test_cgroups_are_removed_with_their_instances(rig: Rig) -> None:
     from supervisord_py.keeper import cgroup
 

@@ -47,7 +47,7 @@ allow_empty: On
 trigger: {events: [pipe_completed:other, 'tool_failed:*', my_event, pipe_completed:other]}
 retries: {max: 5, on_timeout: yes, delay: 90s}
 budget: {daily_tokens: 1.5M, daily_cost: $2.50}
-limits: {turns: 40, tokens: 200k, cost: 0.5, memory: 512MB}
+limits: {turns: 40, tokens: 200k, cost: 0.5, memory: 512MB, processes: 99, cpu_percent: 50}
 redact: ['sk-[a-z]+', "\\\\d{16}"]
 """
     )
@@ -57,7 +57,7 @@ redact: ['sk-[a-z]+', "\\\\d{16}"]
         "allow_empty": True, "agent": "claude", "model": "opus", "provider": "anthropic", "effort": "high",
         "presets": ("fast", "good", "*"), "timeout_seconds": 5400, "redact": ("sk-[a-z]+", r"\d{16}"), "warnings": (),
         "retries": RetryRules(5, on_timeout=True, delay_seconds=90), "budget": BudgetRules(1_500_000, 2.5),
-        "limits": RunLimits(40, 200_000, 0.5, 512 * 1024**2),
+        "limits": RunLimits(40, 200_000, 0.5, 512 * 1024**2, 99, 50),
     }  # fmt: skip
     assert {name: getattr(found, name) for name in want} == want
     assert [each.text for each in found.events] == ["pipe_completed:other", "tool_failed:*", "my_event"]

@@ -45,7 +45,7 @@ FULL = {
     "preload": ["numpy", "scipy.integrate"],
     "env": {"A": "hunter2"},
     "pinned": True,
-    "limits": {"open_files": 64, "processes": 32, "cpu_seconds": 100, "address_space_mb": 2048},
+    "limits": {"open_files": 64, "processes": 32, "cpu_seconds": 100, "cpu_percent": 150, "address_space_mb": 2048},
 }
 
 
@@ -65,7 +65,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
         if key not in {"input", "output", "limits", "preload"}:
             assert getattr(spec, key) == value, key
     assert (spec.manifest, spec.input_schema, spec.output_schema) == (FULL, FULL["input"], FULL["output"])
-    assert spec.limits == ToolLimits(64, 32, 100, 2048)
+    assert spec.limits == ToolLimits(64, 32, 100, 150, 2048)
     assert (spec.max_rss_bytes, spec.max_address_space_bytes) == (None, 2048 * 1024 * 1024)
     assert "hunter2" not in repr(spec)
 

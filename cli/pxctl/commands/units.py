@@ -23,6 +23,7 @@ from pxctl.output import Column, ago, duration, size, state_column
 _UP = {"ready", "busy", "starting", "running", "queued", "idle"}
 _DOWN = {None, "cold", "stopped", "failed"}
 _GOING = {"start": "starting", "stop": "stopping", "restart": "restarting"}
+_LITTLE_PERCENT = 10
 _SLACK_SECONDS = 15.0  # how much longer than its own limit the daemon may take to answer
 
 _units = click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
@@ -51,6 +52,12 @@ def _cpu(unit: Document) -> str:
     return f"{unit['cpu_percent']:.1f}%" if unit.get("cpu_percent") is not None else ""
 
 
+def _waits(unit: Document) -> str:
+    """Return for what it waits most, where that is more than a tenth of the time."""
+    share, name = max(((share or 0.0, name) for name, share in (unit.get("pressure") or {}).items()), default=(0.0, ""))
+    return f"{name} {share:.0f}%" if share > _LITTLE_PERCENT else ""
+
+
 _COLUMNS = [
     Column("UNIT", "unit"),
     state_column(),
@@ -58,6 +65,7 @@ _COLUMNS = [
     Column("UPTIME", lambda unit: duration(unit.get("uptime_seconds")), 7, right=True),
     Column("MEMORY", lambda unit: size(unit.get("rss_bytes")), 4, right=True),
     Column("CPU", _cpu, 8, right=True),
+    Column("WAITS FOR", _waits, 9),
     Column("LAST USED / NEXT RUN", lambda unit: ago(unit.get("next_run") or unit.get("last_used")), 3),
     Column("PIN", lambda unit: "pinned" if unit.get("pinned") else "", 5),
     Column("REASON", lambda unit: _reason(unit)[0], 2, minimum=12, style=lambda unit: _reason(unit)[1]),

@@ -1,0 +1,104 @@
+"""Limits that the kernel holds, on one of its own: below the machine's unit, a user's, and where nothing is ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]  # everything is some ten times slower there
+
+HERE = Path(__file__).parent
+BOOT_SECONDS = 800
+MB = 1 << 20
+ALL = {"kill_rung": "cgroup", "memory_rung": "cgroup", "controllers": ["cpu", "memory", "pids"], "doctor": ["ok", None]}
+
+
+@pytest.fixture(scope="module")
+def seen(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """What `cgroups_inside.py` saw; one boot for all."""
+    require: Callable[[object, str], None] = request.getfixturevalue("require")
+    require(os.geteuid() == 0, "NOT SHOWN: limits of cgroups; a kernel of its own sees all files as root only")
+    require(shutil.which("linux.uml"), "NOT SHOWN: limits of cgroups; needs user-mode-linux")
+    folder = Path(tempfile.mkdtemp(prefix="pxuml-", dir="/tmp"))
+    words = ["bash", HERE / "own_kernel.sh", folder, sys.executable, HERE / "cgroups_inside.py"]
+    with subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE, text=True) as kernel:
+        try:
+            _, said = kernel.communicate(timeout=BOOT_SECONDS)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(kernel.pid, signal.SIGKILL)
+    out = folder / "share" / "out"
+    try:
+        assert kernel.returncode == 0, said + (out.read_text(errors="replace")[-4000:] if out.exists() else "")
+        yield json.loads((folder / "share" / "seen.json").read_text())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def bounded(forked: int) -> bool:
+    """Say whether a limit of 20 was in force: some of them are the tool itself and its threads."""
+    return 10 < forked < 20
+
+
+@pytest.fixture
+def unit(seen: dict[str, Any]) -> dict[str, Any]:
+    """Of the machine's unit."""
+    found: dict[str, Any] = seen["machines_unit"]
+    return found
+
+
+def test_units_have_every_controller_and_who_is_not_alone_none(seen: dict[str, Any], unit: dict[str, Any]) -> None:
+    assert unit["rungs"] == ALL
+    assert seen["users_unit"] == ALL
+    half = {"kill_rung": "cgroup", "memory_rung": "resident", "controllers": [], "ran": 1}
+    assert seen["not_alone"] == {**half, "doctor": ["warn", "pxctl daemon install"]}
+
+
+def test_the_kernel_ends_who_is_over_its_limit_of_memory_and_the_ledger_has_the_peak(unit: dict[str, Any]) -> None:
+    assert unit["eaten"] == 0
+    problem, why = unit["too_much"], unit["why"]
+    assert (problem["title"], problem["reason"]) == ("ResourceLimitExceeded", "memory_limit")
+    assert (why["reason"], why["signal"], why["verdict"]["by"]) == ("memory_limit", signal.SIGKILL, "cgroup")
+    assert why["verdict"]["limit_bytes"] == 200 * MB
+    assert 190 * MB < why["memory_peak_bytes"] == why["verdict"]["rss_bytes"] <= 200 * MB
+
+
+def test_who_dies_of_a_limit_above_its_own_was_not_over_it(unit: dict[str, Any]) -> None:
+    why = unit["from_above"]
+    assert (why["reason"], why["signal"], why["verdict"]["by"]) == ("oom_kill", signal.SIGKILL, "cgroup")
+    assert unit["keeper_lives"]
+
+
+def test_processes_are_counted_by_tool_and_root_is_bound_too(unit: dict[str, Any]) -> None:
+    assert bounded(unit["forked"])
+
+
+def test_a_tool_gets_no_more_of_a_processor_than_it_is_allowed(unit: dict[str, Any]) -> None:
+    assert 0.05 < unit["burnt"] < 0.3
+
+
+def test_one_write_ends_what_keeps_moving(unit: dict[str, Any]) -> None:
+    assert unit["bomb"] == [True, 0, False]
+
+
+def test_limits_outlive_whatever_replaces_the_processes(unit: dict[str, Any]) -> None:
+    forked, kept = unit["after_reload"]
+    assert bounded(forked)
+    assert kept, "the same process"
+    for event in ("after_kill", "after_restart"):
+        rungs, forked = unit[event]
+        assert (rungs, bounded(forked)) == (ALL, True), event
+    assert unit["result"] == "success"
