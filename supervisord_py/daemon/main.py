@@ -108,6 +108,7 @@ def _start(flags: Flags) -> NoReturn:
     for name in ("PX_HOME", "PX_SOCKET"):  # the control plane reads them again, perhaps from elsewhere
         if value := os.environ.get(name):
             os.environ[name] = str(Path(value).expanduser().absolute())
+    os.environ.setdefault("HOME", str(Path.home()))  # systemd gives root's services none, and agents need it
     paths = flags.paths()
     inherited = sockets.inherited_socket(os.environ, os.getpid())
     for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):

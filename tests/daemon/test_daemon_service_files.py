@@ -23,7 +23,12 @@ def test_the_files_in_units_are_what_is_generated() -> None:
     assert (UNITS / "pxd.service").read_text() == system
     assert (UNITS / "pxd-user.service").read_text() == systemd_unit(COMMAND, system=False)
     assert (UNITS / f"{LABEL}.plist").read_text() == launchd_plist(COMMAND, system=False)
-    assert sorted(path.name for path in UNITS.iterdir()) == [f"{LABEL}.plist", "pxd-user.service", "pxd.service"]
+    assert sorted(path.name for path in UNITS.iterdir()) == [
+        "hardening.conf",
+        f"{LABEL}.plist",
+        "pxd-user.service",
+        "pxd.service",
+    ]
 
 
 @pytest.mark.parametrize("system", [False, True])

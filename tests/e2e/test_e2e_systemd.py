@@ -181,3 +181,30 @@ def test_a_bad_configuration_does_not_loop(served: Machine) -> None:
     finally:
         served.do("rm", "-f", "/etc/pxd/pxd.toml")
         served.recipe("exec", "systemctl", "reset-failed", "pxd.service")
+
+
+def test_tools_cells_and_pipes_survive_the_hardening_drop_in(served: Machine) -> None:
+    """And it is in force: what it says is asked of systemd and of a child."""
+    shutil.copy(REPOSITORY / "units" / "hardening.conf", served.share)
+    folder = "/etc/systemd/system/pxd.service.d"
+    served.do("install", "-D", "-m", "644", f"{INSIDE}/hardening.conf", f"{folder}/hardening.conf")
+    (served.share / "pxd.toml").write_text(f'[kernels]\npython = "{INSIDE}/venv/bin/python"\n')
+    served.do("install", "-D", f"{INSIDE}/pxd.toml", "/etc/pxd/pxd.toml")
+    try:
+        served.do("systemctl", "daemon-reload")
+        served.do("systemctl", "restart", "pxd.service")
+        said = served.do("systemd-analyze", "security", "--no-pager", "pxd.service").splitlines()[-1]
+        print(said)
+        assert float(said.split("pxd.service:")[1].split()[0]) <= 4.0
+        assert "pxd.service" in json.loads(served.pxctl("run", "echo").stdout)["cgroup"]
+        # What a JIT compiler does, in another process, and what sudo would need.
+        node = "let n = 0; for (let i = 0; i < 1e6; i++) n += i; console.log(n)"
+        code = f"import subprocess; subprocess.run(['node', '-e', {node!r}])"
+        cell = served.pxctl("exec", f"{code}; print(*(x for x in open('/proc/self/status') if 'NoNewPrivs' in x))")
+        assert "499999500000" in cell.stdout, cell.stdout + cell.stderr
+        assert "NoNewPrivs:\t1" in cell.stdout
+        added, ran = served.pxctl("pipe", "add", "example:disk-digest"), served.pxctl("pipe", "run", "disk-digest")
+        assert (added.returncode, ran.returncode) == (0, 0), added.stderr + ran.stderr
+    finally:
+        served.do("rm", "-r", folder, "/etc/pxd/pxd.toml")
+        served.do("systemctl", "daemon-reload")
