@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cli.px import REPOSITORY
-
-if TYPE_CHECKING:
-    from cli.px import Ended, Px
+from cli.px import REPOSITORY, Ended, Px
 
 TESTS = Path(__file__).parent
 

@@ -7,15 +7,13 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Answer = "bytes | Callable[[Request, socket.socket], None]"
+Answer = "bytes | Callable[[Request, socket.socket], None]"
 
 DEADLINE = 60.0
 

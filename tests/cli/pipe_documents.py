@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cli.fake_daemon import FakeDaemon, document, reply
-
-if TYPE_CHECKING:
-    from cli.fake_daemon import Request
+from cli.fake_daemon import FakeDaemon, Request, document, reply
 
 LONG_AGO = "2026-01-01T00:00:00.000Z"
 

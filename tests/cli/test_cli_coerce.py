@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pxctl.coerce import CannotRead, build_input, coerce
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def under(schema: Any, text: str, root: Any = None) -> Any:

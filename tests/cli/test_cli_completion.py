@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
@@ -17,14 +18,9 @@ from click.testing import CliRunner
 
 from cli.bin_house import House
 from cli.fake_daemon import FakeDaemon, document
-from cli.px import DEADLINE, REPOSITORY, until
+from cli.px import DEADLINE, REPOSITORY, Px, until
 from pxctl.app import root
 from pxctl.completion import script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cli.px import Px
 
 UNITS = document({"units": [{"unit": f"tool:{name}"} for name in ("alpha", "alto", "beta")]})
 TOOLS = document({"tools": [{"name": name} for name in ("alpha", "alto", "beta")]})

@@ -5,20 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import termios
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, until_client_leaves
-from cli.px import DEADLINE, REPOSITORY, until
-
-if TYPE_CHECKING:
-    import socket
-
-    from cli.fake_daemon import Request
-    from cli.px import Px
+from cli.fake_daemon import FakeDaemon, Request, until_client_leaves
+from cli.px import DEADLINE, REPOSITORY, Px, until
 
 WAITING = {
     "tools sync a": 1,

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from cli.bin_house import House
 from cli.fake_daemon import FakeDaemon, document
-
-if TYPE_CHECKING:
-    from cli.bin_house import House
-    from cli.px import Ended, Px
+from cli.px import Ended, Px
 
 
 def test_a_daemon_is_started_detached_and_answers_when_the_command_returns(house: House) -> None:

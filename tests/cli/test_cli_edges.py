@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 from beside import beside
 from cli.fake_daemon import FakeDaemon, document
-
-if TYPE_CHECKING:
-    from cli.px import Px
+from cli.px import Px
 
 
 def test_a_pipe_that_somebody_made_non_blocking_gets_everything(px: Px, daemon: FakeDaemon) -> None:

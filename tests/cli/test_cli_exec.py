@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import socket
+from typing import Any
 
 import pytest
 
 from cli.fake_daemon import FakeDaemon, Request, ndjson, reply
-
-if TYPE_CHECKING:
-    import socket
-
-    from cli.px import Px
+from cli.px import Px
 
 ROUTE = "POST /api/kernels/default/execute"
 CELL = "0123456789abcdef"

@@ -6,18 +6,14 @@ import base64
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.fake_daemon import ndjson
-from cli.px import without_spinner
+from cli.fake_daemon import FakeDaemon, ndjson
+from cli.px import Px, without_spinner
 from pxctl.shown import Shaper
-
-if TYPE_CHECKING:
-    from cli.fake_daemon import FakeDaemon
-    from cli.px import Px
 
 ROUTE = "POST /api/kernels/default/execute"
 CELL, KERNEL = "0123456789abcdef", "default-3fa9c1"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cli.fake_daemon import FakeDaemon, document, ndjson, pausing, results
-from cli.px import without_spinner
-
-if TYPE_CHECKING:
-    from cli.px import Px
+from cli.px import Px, without_spinner
 
 ID = "default-3fa9c1"
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import click
 import pytest
 
 from cli.px import REPOSITORY
 from pxctl.app import root
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PAGE = REPOSITORY / "man" / "man1" / "pxctl.1"
 

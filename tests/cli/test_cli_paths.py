@@ -6,16 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pxctl.failures import Failure
 from pxctl.paths import find_socket
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 EACH = """
 import json, os, sys, tempfile

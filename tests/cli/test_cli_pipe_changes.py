@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from cli.fake_daemon import FakeDaemon, document, problem, results
 from cli.pipe_documents import execution, on_execution, pipe
-
-if TYPE_CHECKING:
-    from cli.px import Px
+from cli.px import Px
 
 STOP = "POST /api/units/stop"
 CONFIG = "POST /api/pipes/digest/config"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cli.fake_daemon import FakeDaemon, document
 from cli.pipe_documents import LONG_AGO, execution, listed, on_execution, paged, pipe
-
-if TYPE_CHECKING:
-    from cli.px import Px
+from cli.px import Px
 
 OUTPUT = "GET /api/pipes/digest/executions/12/output"
 

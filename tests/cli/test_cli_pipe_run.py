@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cli.fake_daemon import FakeDaemon, document, ndjson, problem, until_client_leaves
 from cli.pipe_documents import done, execution, listed, output, started
-
-if TYPE_CHECKING:
-    from cli.px import Px
+from cli.px import Px
 
 RUN = "POST /api/pipes/digest/run"
 TAIL = "GET /api/pipes/digest/executions/12/tail"

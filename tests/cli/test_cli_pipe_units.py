@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cli.fake_daemon import FakeDaemon, document, problem, results
 from cli.pipe_documents import LONG_AGO, execution, listed
-
-if TYPE_CHECKING:
-    from cli.px import Px
+from cli.px import Px
 
 START = "POST /api/units/start"
 ONE, LIST = "GET /api/executions/12", "GET /api/pipes/digest/executions"

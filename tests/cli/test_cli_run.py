@@ -5,18 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, chunked, document, problem_of, reply
-
-if TYPE_CHECKING:
-    import socket
-
-    from cli.fake_daemon import Request
-    from cli.px import Px
+from cli.fake_daemon import FakeDaemon, Request, chunked, document, problem_of, reply
+from cli.px import Px
 
 RUN, STREAM, TOOL = "POST /api/tools/lorenz/run", "POST /api/tools/lorenz/stream", "GET /api/tools/lorenz"
 SCHEMA = {

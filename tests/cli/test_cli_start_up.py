@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cli.fake_daemon import FakeDaemon, document
-
-if TYPE_CHECKING:
-    from cli.px import Px
+from cli.px import Px
 
 ALLOWED = {
     "json", "json.decoder", "json.encoder", "json.scanner", "_json",  # documents

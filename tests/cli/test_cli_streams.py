@@ -7,17 +7,13 @@ import datetime as dt
 import json
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+import socket
+from typing import Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, chunked, problem, problem_of, until_client_leaves
-
-if TYPE_CHECKING:
-    import socket
-
-    from cli.fake_daemon import Request
-    from cli.px import Px
+from cli.fake_daemon import FakeDaemon, Request, chunked, problem, problem_of, until_client_leaves
+from cli.px import Px
 
 LOGS, EVENTS, SYNC = "GET /api/units/a/logs", "GET /api/events", "POST /api/tools/a/sync"
 NDJSON = "application/x-ndjson"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cli.fake_daemon import FakeDaemon, document
-
-if TYPE_CHECKING:
-    from cli.px import Px
+from cli.px import Px
 
 GOOD: dict[str, Any] = {
     "name": "a", "title": "a", "version": "1", "description": "does a", "dialect": "plain", "state": "ready",

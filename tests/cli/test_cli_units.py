@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cli.fake_daemon import FakeDaemon, document, problem, problem_of, results
-
-if TYPE_CHECKING:
-    from cli.px import Px
+from cli.px import Px
 
 
 def units(*names: str) -> bytes:

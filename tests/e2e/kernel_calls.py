@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import json
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from e2e.house import DEADLINE, UnixConnection, until
-
-if TYPE_CHECKING:
-    import http.client
-    from collections.abc import Callable, Iterator, Mapping
-
-    from e2e.house import Answer, House
+from e2e.house import DEADLINE, Answer, House, UnixConnection, until
 
 PAGE = 4 * 1024 * 1024
 

@@ -11,15 +11,13 @@ import subprocess
 import sys
 import sysconfig
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from beside import beside
 from e2e.house import BIN, House, UnixConnection, alive, house, marked, until, written_pid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 QUICK = {"PX_DAEMON__BACKOFF_INITIAL_SECONDS": "0.05", "PX_DAEMON__BACKOFF_MAX_SECONDS": "0.1"}
 """A killed brain is back at once."""

@@ -9,20 +9,18 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from e2e.house import House, until
 from e2e.pipe_house import FINAL, Row, fake, nothing_left, output, row, rows, write
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Sequence
 
 AGENT = """
 import fcntl, os, subprocess, sys, time

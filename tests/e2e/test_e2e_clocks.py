@@ -6,18 +6,15 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from e2e import machine
 from e2e.house import server, until
 from e2e.pipe_house import begin, ended, pipes_house, shell
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LONG_ASLEEP = """
 import ctypes, os, sys

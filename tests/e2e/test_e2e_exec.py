@@ -14,7 +14,9 @@ import struct
 import subprocess
 import termios
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -22,10 +24,6 @@ import pytest
 import warm_client
 from beside import beside
 from e2e.house import BIN, DEADLINE, House, house, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 GENERATE = "import sys\nfor at in range(5000): sys.stdout.write(f'{at:08d} ' + 'x' * 1015 + '\\n')"
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -6,7 +6,8 @@ import json
 import os
 import shlex
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -14,10 +15,6 @@ import pytest
 import warm_client
 from beside import beside
 from e2e.house import BIN, DEADLINE, House, alive, house, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from e2e.house import Answer, House
 from e2e.kernel_house import Call, environment, kernels_house, kernelspec, row, run, value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from e2e.house import Answer, House
 
 EMPTY_NOTEBOOK = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 HUGE = 10**400

@@ -5,22 +5,19 @@ Law: a daemon is shared where its settings are the default ones; a test that nee
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from e2e.house import BIN, UnixConnection, house, until
 from e2e.kernel_calls import Calls
 from rounds import mostly_deep
-
-if TYPE_CHECKING:
-    import http.client
-    from collections.abc import Iterator, Mapping
-
 
 SECRETS = dict.fromkeys(
     [

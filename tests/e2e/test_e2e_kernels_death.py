@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -37,9 +37,6 @@ from e2e.kernel_house import (
     value,
 )
 from rounds import rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

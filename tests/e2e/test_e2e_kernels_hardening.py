@@ -14,8 +14,8 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -38,9 +38,6 @@ from e2e.kernel_house import (
     value,
 )
 from ports import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.deep
 

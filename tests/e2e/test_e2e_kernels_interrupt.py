@@ -9,8 +9,9 @@ import json
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,6 @@ from e2e.house import BIN, UnixConnection, alive, house, until
 from e2e.kernel_calls import Calls, actions
 from e2e.kernel_house import descendants
 from rounds import DEEP, mostly_deep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 PATIENT = {
     "PX_KERNELS__TIMEOUT_MIN_SECONDS": "0.1",

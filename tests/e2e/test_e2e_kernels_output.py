@@ -14,22 +14,18 @@ import random
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from beside import beside
-from e2e.house import BIN, House, house, until
+from e2e.house import BIN, Answer, House, house, until
 from e2e.kernel_calls import Calls
 from ports import free_port
 from rounds import mostly_deep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from e2e.house import Answer
 
 MIB = 1024 * 1024
 PREVIEW = 64 * 1024

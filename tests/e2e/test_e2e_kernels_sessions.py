@@ -7,8 +7,8 @@ never evicted.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +16,6 @@ from e2e.house import alive, house, until
 from e2e.kernel_calls import Calls
 from e2e.kernel_house import environment
 from rounds import mostly_deep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

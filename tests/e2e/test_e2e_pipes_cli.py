@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ import warm_client
 from beside import beside
 from e2e.house import BIN, DEADLINE, House, until
 from e2e.pipe_house import folder_of, pipes_house, shell, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GATE = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo over"
 """Runs until its folder has a file `go`."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import subprocess
 import threading
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from e2e.house import DEADLINE, UnixConnection, until
+from e2e.house import DEADLINE, House, UnixConnection, until
 from e2e.pipe_house import (
     ERROR_TYPES,
     Row,
@@ -31,12 +33,6 @@ from e2e.pipe_house import (
     run,
     shell,
 )
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
-
-    from e2e.house import House
 
 PIPE_KEYS = {"name", "enabled", "schedule", "next_run", "last_run", "last_status", "running", "queued"}
 PIPE_KEYS |= {"consecutive_failures", "config_error"}

@@ -15,12 +15,12 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.house import until
+from e2e.house import House, until
 from e2e.pipe_house import (
     FAKE_AGENT,
     Row,
@@ -41,11 +41,6 @@ from e2e.pipe_house import (
 )
 from e2e.pipe_siege import KINDS, Siege
 from rounds import rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from e2e.house import House
 
 pytestmark = pytest.mark.timeout(600)  # daemon after daemon: minutes, where others want the processors, too
 OF_BRAINS = (("brain",), ("brain",), ("brain", "agent"), ("agent", "brain"))

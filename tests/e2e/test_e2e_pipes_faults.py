@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.house import until
+from e2e.house import House, until
 from e2e.pipe_house import (
     Row,
     all_dead,
@@ -35,11 +35,6 @@ from e2e.pipe_house import (
     started,
 )
 from rounds import mostly_deep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from e2e.house import House
 
 LINE = b"x" * 1023 + b"\n"
 KEPT = {"stdout", "stderr", "events.jsonl"}

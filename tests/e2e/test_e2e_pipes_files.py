@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from e2e.house import until
+from e2e.house import House, until
 from e2e.pipe_house import (
     all_dead,
     asked,
@@ -27,12 +28,6 @@ from e2e.pipe_house import (
     write,
 )
 from rounds import mostly_deep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from e2e.house import House
 
 BROKEN = {
     "star": ("schedule: */30 * * * *", 2, "quote it: schedule: '*/30 * * * *'"),

@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -31,9 +31,6 @@ from e2e.pipe_house import (
     write,
 )
 from mock_provider import ANSWER, INPUT_TOKENS, OUTPUT_TOKENS, MockProvider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]  # many starts of node
 PI = Path(__file__).parents[2] / os.environ.get("VENV", ".venv") / "peers" / "pi" / "node_modules" / ".bin"

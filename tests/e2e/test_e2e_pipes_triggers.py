@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from e2e.house import server, until
+from e2e.house import House, server, until
 from e2e.pipe_house import (
     Row,
     asked,
@@ -27,12 +29,6 @@ from e2e.pipe_house import (
     shell,
     started,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from e2e.house import House
 
 WAITS = "while [ ! -e go ]; do sleep 0.02; done; echo gone on"
 

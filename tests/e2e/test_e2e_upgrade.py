@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from e2e.house import House, house, server, until
 from e2e.pipe_house import ended, output, row, shell
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PACKAGE = Path(__file__).parents[2] / "supervisord_py"
 BOTH = ("keeper", "control")

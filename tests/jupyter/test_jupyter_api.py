@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 import pytest
@@ -14,9 +14,6 @@ import pytest_asyncio
 from jupyter_house import Front, Page, ask, front_end, is_reply, lab, printed
 from ports import free_port
 from supervisord_py.kernels.wire import V1
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 
 @pytest.fixture(scope="module")

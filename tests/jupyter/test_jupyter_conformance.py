@@ -6,21 +6,17 @@ Each with two generations of ipykernel. The tests are inherited; what is ours is
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import SkipTest
 
 import jupyter_kernel_test as suite
 import pytest
 
 import supervisord_py.kernels.inside
-from jupyter_house import IPYKERNEL6, LAUNCHED, NEEDS_PEERS, PYTHON, front_end
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from jupyter_house import Front
+from jupyter_house import IPYKERNEL6, LAUNCHED, NEEDS_PEERS, PYTHON, Front, front_end
 
 LAUNCHER = Path(supervisord_py.kernels.inside.__file__).with_name("launch.py")
 # A heartbeat of jupyter_client that is stopped before its thread has begun goes round without a pause, each time with a

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from e2e.house import until
-from jupyter_house import PATIENCE, PYTHON, end
-
-if TYPE_CHECKING:
-    from jupyter_house import Front
+from jupyter_house import PATIENCE, PYTHON, Front, end
 
 pytestmark = pytest.mark.deep
 

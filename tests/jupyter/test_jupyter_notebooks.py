@@ -6,7 +6,8 @@ import json
 import signal
 import subprocess
 import textwrap
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import nbformat
 import papermill
@@ -14,12 +15,7 @@ import pytest
 from nbclient import NotebookClient
 
 from e2e.house import alive, until
-from jupyter_house import PATIENCE, PYTHON, end
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from jupyter_house import Front
+from jupyter_house import PATIENCE, PYTHON, Front, end
 
 
 def notebook(*cells: str) -> nbformat.NotebookNode:

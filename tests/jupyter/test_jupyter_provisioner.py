@@ -8,17 +8,14 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from e2e.house import alive, until
-from jupyter_house import LAUNCHED, PATIENCE, PYTHON, gone, kernel, run, value
+from jupyter_house import LAUNCHED, PATIENCE, PYTHON, Front, gone, kernel, run, value
 from supervisord_py.jupyter.control_socket import DaemonError
 from supervisord_py.jupyter.provisioner import SupervisedProvisioner
-
-if TYPE_CHECKING:
-    from jupyter_house import Front
 
 
 @pytest.fixture(autouse=True)

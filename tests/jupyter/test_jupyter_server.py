@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from e2e.house import alive, until
-from jupyter_house import LAUNCHED, PATIENCE, Page, ask, gone, is_reply, lab, printed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from jupyter_house import Front, Lab
+from jupyter_house import LAUNCHED, PATIENCE, Front, Lab, Page, ask, gone, is_reply, lab, printed
 
 pytestmark = pytest.mark.deep
 

@@ -7,17 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from supervisord_py.jupyter import control_socket
 from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError, shown_by
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
 
 HEAD = "HTTP/1.1 {} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 

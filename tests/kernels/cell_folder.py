@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CELL = "c0ffee0000000001"
 CAP = 1 << 32

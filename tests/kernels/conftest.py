@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from kernels.fake_backend import FakeBackend
 from kernels.inside_rig import OLDER_PYTHON
 from kernels.passing_time import PassingTime
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture(scope="module", params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])

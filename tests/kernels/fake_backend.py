@@ -9,22 +9,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels.backend import KernelGoneError, Reply
+from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.process.model import ExitRecord, Identity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from supervisord_py.kernels.backend import ExecuteRequest, Launch
-    from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.session import BackendName
-    from supervisord_py.process.model import Child
+from supervisord_py.kernels.session import BackendName
+from supervisord_py.process.model import Child, ExitRecord, Identity
 
 
 def no_descriptors() -> StartFailedError:

@@ -8,29 +8,25 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from kernels.kernel_rig import eventually, kernel_house
+from kernels.kernel_rig import KernelRig, eventually, kernel_house
 from lean_module import lean_module
 from ports import free_port
 from supervisord_py.errors import PxError
+from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.gateway import GatewayExternal
 from supervisord_py.kernels.gateway_client import GatewayClient
 from supervisord_py.kernels.gateway_local import GatewayLocal
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from kernels.kernel_rig import KernelRig
-    from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
 
 EXTERNALS = ("kernel_gateway", "jupyter_server", "enterprise_gateway")
 GATEWAYS = ("local", *EXTERNALS)

@@ -9,18 +9,16 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zmq
 from jupyter_client.session import Session
 
 from supervisord_py.kernels import inside
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 LAUNCHER = str(Path(inside.__file__).with_name("launch.py"))
 OLDER_PYTHON = Path(sys.prefix) / "peers" / "ipykernel6" / "bin" / "python"

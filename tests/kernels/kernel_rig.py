@@ -7,14 +7,17 @@ import json
 import os
 import sys
 import uuid
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 from msgspec.structs import replace
 
 from kernels.cell_folder import config_in
 from process.real_keeper import RealKeeper
-from supervisord_py.kernels.backend import Backends, ExecuteRequest, Launch
+from supervisord_py.kernels.backend import Backends, ExecuteRequest, KernelBackend, KernelHandle, Launch
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.kernel_driver import KernelDriver
 from supervisord_py.kernels.live_session import KernelInstance, LiveSession
 from supervisord_py.kernels.session import BackendName, SessionKey
@@ -25,13 +28,6 @@ from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor
 from waiting import PATIENCE, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from supervisord_py.kernels.backend import KernelBackend, KernelHandle
-    from supervisord_py.kernels.config import KernelsConfig
 
 __all__ = ["PATIENCE", "eventually"]
 STOCK = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+
+import pytest
 
 from kernels.kernel_rig import eventually
+from kernels.room_house import RoomHouse
 from supervisord_py.process import clock
-
-if TYPE_CHECKING:
-    import pytest
-
-    from kernels.room_house import RoomHouse
 
 PATIENT = {"ladder_again_seconds": 60.0, "ladder_terminate_seconds": 120.0, "ladder_kill_seconds": 180.0}
 """A ladder of which a cell that yields meets the first rung alone, however long its kernel is held up."""

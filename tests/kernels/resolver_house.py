@@ -6,25 +6,21 @@ import asyncio
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from kernels.cell_folder import config_in
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels import resolver
-from supervisord_py.kernels.choice import ChooseRequest
+from supervisord_py.kernels.choice import Choice, ChooseRequest
 from supervisord_py.kernels.inside.self_report import MARK
 from supervisord_py.kernels.installs import Installers
 from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.process.keeper_client import KeeperClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import pytest
-
-    from supervisord_py.kernels.choice import Choice
-    from supervisord_py.process.model import Child, ChildSpec
+from supervisord_py.process.model import Child, ChildSpec
 
 PATIENCE = 60.0
 TAG = "fake-tag"

@@ -6,26 +6,22 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from kernels.kernel_rig import PATIENCE, KernelRig, eventually
 from process.real_keeper import RealKeeper
-from supervisord_py.kernels.cell import CallRequest, Cell
+from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult, Cell
+from supervisord_py.kernels.config import KernelsConfig
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.instances import INSTANCES
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-    from pathlib import Path
-
-    from supervisord_py.kernels.cell import CallEvent, CallResult
-    from supervisord_py.kernels.config import KernelsConfig
 
 __all__ = ["RoomHouse", "eventually", "room_house"]
 

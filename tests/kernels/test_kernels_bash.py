@@ -5,27 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from msgspec.structs import replace
 
-from kernels.kernel_rig import PATIENCE, eventually, kernel_house
+from kernels.kernel_rig import PATIENCE, KernelRig, eventually, kernel_house
 from process.real_keeper import alive
 from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels import bash
-from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.bash import BashBackend
+from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
+from supervisord_py.kernels.bash import BashBackend, BashHandle
 from supervisord_py.kernels.cell import CellError, CellStatus
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from kernels.kernel_rig import KernelRig
-    from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
-    from supervisord_py.kernels.bash import BashHandle
 
 
 class Shell:

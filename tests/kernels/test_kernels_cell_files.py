@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,6 @@ from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, OutputGoneError, Page, Piece, Reading, Record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PATIENCE = 60
 STREAMS = st.sampled_from(["stdout", "stderr"])

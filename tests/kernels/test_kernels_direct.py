@@ -8,30 +8,24 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house
+from kernels.kernel_rig import PATIENCE, KernelRig, answers, eventually, kernel_house
 from process.real_keeper import alive
 from supervisord_py.errors import ConfigError, InterruptedRunError, PxError, StartFailedError
 from supervisord_py.kernels import connection_file as place
 from supervisord_py.kernels import kernelspecs, messages, messaging, wire
-from supervisord_py.kernels.backend import KernelGoneError, Launch
+from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.channels import open_channels
+from supervisord_py.kernels.channels import Channels, open_channels
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from kernels.kernel_rig import KernelRig
-    from supervisord_py.kernels.backend import ExecuteRequest, Reply
-    from supervisord_py.kernels.channels import Channels
 
 WAITS = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 SLEEPS = "import time; time.sleep(600)"

@@ -7,14 +7,16 @@ import json
 import os
 import re
 import socket
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.gateway_fake import fake_server
+from kernels.gateway_fake import FakeServer, fake_server
 from kernels.gateway_house import House, external_of
 from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import (
@@ -31,13 +33,7 @@ from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.gateway import init_code
 from supervisord_py.kernels.gateway_client import GatewayClient
 from supervisord_py.kernels.gateway_local import listens
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from kernels.gateway_fake import FakeServer
-    from supervisord_py.kernels.wire import Message
+from supervisord_py.kernels.wire import Message
 
 SECRET = "s3cr3t-t0ken"  # noqa: S105 - of nothing
 WARNING = "IOPub data rate exceeded.\nThe Jupyter server will temporarily stop sending output\n"

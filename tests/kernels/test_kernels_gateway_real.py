@@ -8,13 +8,14 @@ import os
 import signal
 import stat
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from kernels.gateway_house import EVERYBODY, EXTERNALS, GATEWAYS, TOKEN, house_of
-from kernels.kernel_rig import eventually, kernel_house
+from kernels.gateway_house import EVERYBODY, EXTERNALS, GATEWAYS, TOKEN, House, house_of
+from kernels.kernel_rig import KernelRig, eventually, kernel_house
 from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels import gateway_local
 from supervisord_py.kernels.backend import KernelGoneError
@@ -22,17 +23,9 @@ from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.gateway_client import GatewayClient
 from supervisord_py.kernels.gateway_local import GatewayLocal
 from supervisord_py.process import host
-from supervisord_py.process.model import ChildSpec
+from supervisord_py.process.model import Child, ChildSpec
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from kernels.gateway_house import House
-    from kernels.kernel_rig import KernelRig
-    from supervisord_py.process.model import Child
-
-    Require = Callable[[object, str], None]
+Require = Callable[[object, str], None]
 
 pytestmark = pytest.mark.deep
 

@@ -8,16 +8,14 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from kernels.inside_rig import InsideRig, kernel, ours
 from supervisord_py.kernels.inside import prelude
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAN = Path(__file__).parents[2] / "man" / "man7" / "px-prelude.7"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -16,9 +16,6 @@ from supervisord_py.errors import ShuttingDownError, StartFailedError, TimedOutE
 from supervisord_py.kernels import installs, interpreters
 from supervisord_py.kernels.choice import CandidateVerdict, ChooseRequest, Source
 from supervisord_py.kernels.interpreters import MANAGED
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 @pytest.fixture

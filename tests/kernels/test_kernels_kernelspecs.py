@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +13,6 @@ from kernels.resolver_house import ResolverHouse, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError
 from supervisord_py.kernels import kernelspecs
 from supervisord_py.kernels.session import BackendName
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 IPYKERNEL = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import nbformat
@@ -23,9 +24,6 @@ from supervisord_py.kernels.notebook import (
 )
 from supervisord_py.kernels.render import show
 from supervisord_py.ledger.kernels import KernelCellRow
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIMITS = CellLimits(inline_bytes=1000)
 OK = CellStatus.OK

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -12,11 +13,6 @@ from msgspec.structs import replace
 from kernels.cell_folder import finish, log_of, writer_of
 from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.retention import DAY_SECONDS, FORGOTTEN_SECONDS, KeptCell, doomed, sweep
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 NOW = 2_000_000_000.0
 LIMITS = CellLimits(session_bytes=100, total_bytes=150, keep_days=7.0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,10 +16,6 @@ from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.choice import DECISIVE, CandidateVerdict, ChooseRequest, Source
 from supervisord_py.kernels.interpreters import MANAGED, Candidate, candidates
 from supervisord_py.kernels.session import BackendName
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -16,10 +18,6 @@ from supervisord_py.ledger.kernels import KernelCellRow, KernelSessionRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 
 @pytest.fixture

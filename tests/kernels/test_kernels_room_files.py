@@ -6,24 +6,18 @@ import asyncio
 import os
 import shutil
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from kernels.cell_folder import finish, log_of, writer_of
 from kernels.fake_backend import FakeBackend
-from kernels.room_house import room_house
-from supervisord_py.kernels.cell import CellStatus
+from kernels.room_house import RoomHouse, room_house
+from supervisord_py.kernels.cell import CellResult, CellStatus
 from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.kernel_driver import folder_of_cells
 from supervisord_py.kernels.render import show
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from kernels.room_house import RoomHouse
-    from supervisord_py.kernels.cell import CellResult
 
 
 @pytest.fixture

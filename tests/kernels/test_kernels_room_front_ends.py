@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from kernels.room_house import eventually, room_house
+from kernels.fake_backend import FakeBackend
+from kernels.room_house import RoomHouse, eventually, room_house
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels import session_register
 from supervisord_py.kernels.session import Owner, SessionState, StartRequest
+from supervisord_py.ledger.events import Event
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from kernels.fake_backend import FakeBackend
-    from kernels.room_house import RoomHouse
-    from supervisord_py.ledger.events import Event
 
 
 @pytest.fixture

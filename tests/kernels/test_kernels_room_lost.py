@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from kernels.fake_backend import FakeBackend
-from kernels.room_house import eventually, room_house
+from kernels.room_house import RoomHouse, eventually, room_house
 from supervisord_py.kernels.session import SessionState, StartRequest
 from supervisord_py.kernels.session_register import CUT_OFF, how_lost
 from supervisord_py.ledger.kernels import Newest
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from kernels.room_house import RoomHouse
 
 
 @pytest.fixture

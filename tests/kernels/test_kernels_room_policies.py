@@ -6,13 +6,15 @@ import asyncio
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernels.fake_backend import FakeBackend, no_descriptors
 from kernels.passing_time import PATIENT
-from kernels.room_house import eventually, room_house
+from kernels.room_house import RoomHouse, eventually, room_house
 from supervisord_py.errors import (
     AmbiguousNameError,
     ConflictError,
@@ -26,12 +28,6 @@ from supervisord_py.kernels.cell import (
 )
 from supervisord_py.kernels.session import Owner, SessionState, StartRequest
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from kernels.room_house import RoomHouse
 
 SWIFT = {"ladder_again_seconds": 0.02, "ladder_terminate_seconds": 0.04, "ladder_kill_seconds": 0.06}
 

@@ -6,21 +6,17 @@ import asyncio
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from kernels.passing_time import PATIENT
-from kernels.room_house import eventually, room_house
+from kernels.room_house import RoomHouse, eventually, room_house
 from supervisord_py.config.settings import MIB
 from supervisord_py.kernels.cell import CellStarted, CellStatus
 from supervisord_py.kernels.session import SessionState
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from kernels.room_house import RoomHouse
 
 
 @pytest.fixture

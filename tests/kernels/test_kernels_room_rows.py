@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,16 +15,10 @@ from structlog.testing import capture_logs
 
 from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PATIENT
-from kernels.room_house import eventually, room_house
+from kernels.room_house import RoomHouse, eventually, room_house
 from supervisord_py.kernels import cell_store
+from supervisord_py.kernels.backend import ExecuteRequest, Reply
 from supervisord_py.kernels.cell import CellStatus
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from kernels.room_house import RoomHouse
-    from supervisord_py.kernels.backend import ExecuteRequest, Reply
 
 
 @pytest.fixture

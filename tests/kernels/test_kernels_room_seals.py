@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from kernels.cell_folder import log_of, writer_of
 from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PassingTime
-from kernels.room_house import eventually, room_house
+from kernels.room_house import RoomHouse, eventually, room_house
 from supervisord_py.errors import TimedOutError
 from supervisord_py.kernels.cell import CellStatus
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from kernels.room_house import RoomHouse
 
 ERROR = {"name": "KernelDied", "value": "gone", "traceback": []}
 

@@ -5,24 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kernels.room_house import eventually, room_house
+from kernels.room_house import RoomHouse, eventually, room_house
 from supervisord_py.errors import CancelledRunError, StartFailedError
 from supervisord_py.kernels import resolver
-from supervisord_py.kernels.cell import KernelStarting, Notice
+from supervisord_py.kernels.cell import CallEvent, KernelStarting, Notice
+from supervisord_py.kernels.choice import Choice
 from supervisord_py.kernels.session import SessionState, StartRequest
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from kernels.room_house import RoomHouse
-    from supervisord_py.kernels.cell import CallEvent
-    from supervisord_py.kernels.choice import Choice
 
 
 @pytest.fixture

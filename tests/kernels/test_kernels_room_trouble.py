@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from kernels.fake_backend import FakeBackend
-from kernels.room_house import room_house
+from kernels.room_house import RoomHouse, room_house
 from supervisord_py.errors import KeeperLostError, StartFailedError
 from supervisord_py.kernels.cell import CellStarted, CellStatus
 from supervisord_py.kernels.session import SessionState, StartRequest
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.process.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from kernels.room_house import RoomHouse
 
 
 @pytest.fixture

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq.asyncio
@@ -23,10 +25,6 @@ from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.channels import Channels, Mailbox, open_channels
 from supervisord_py.kernels.direct import DirectBackend, DirectKernel
 from supervisord_py.kernels.wire import V1, Message
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),

@@ -8,9 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -20,17 +21,11 @@ from keeper.keeper_rig import deafen
 from kernels.kernel_rig import KernelRig, eventually, kernel_house
 from kernels.room_house import room_house
 from supervisord_py.kernels import room
-from supervisord_py.kernels.backend import StartMethod
-from supervisord_py.kernels.direct import DirectBackend
+from supervisord_py.kernels.backend import Launch, StartMethod
+from supervisord_py.kernels.direct import DirectBackend, DirectKernel
 from supervisord_py.kernels.zygotes import recipe_of
 from supervisord_py.process import zygote_pool
 from supervisord_py.process.model import ResourceLimit
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.direct import DirectKernel
 
 pytestmark = pytest.mark.deep
 

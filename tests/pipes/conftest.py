@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest_asyncio
 from msgspec.structs import replace
 
 from pipe_rig import PipeRig, pipe_house
 from requirement_stage import TELL
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +18,6 @@ from supervisord_py.pipes.catalog import (
     write_pipe,
 )
 from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, usable
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ADDED, CHANGED, REMOVED, BROKEN, MENDED = ChangeKind
 

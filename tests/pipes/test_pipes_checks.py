@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from pipe_texts import write_folder
 from supervisord_py.config.documents import Problem
 from supervisord_py.pipes.catalog import read_pipe
 from supervisord_py.pipes.checks import NAMES, Check, CheckStatus, validate
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PASS, WARN, FAIL = CheckStatus
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +13,6 @@ from supervisord_py.pipes.catalog import DiskError, read_pipe
 from supervisord_py.pipes.install import install, remove, scaffold
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.schedule import Manual
-
-if TYPE_CHECKING:
-    from supervisord_py.pipes.models import PipeDefinition
 
 EXAMPLES = Path(__file__).parents[2] / "supervisord_py" / "examples" / "pipes"
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import ssl
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -15,11 +17,6 @@ from supervisord_py.config.documents import MAX_FILE_BYTES
 from supervisord_py.errors import ConfigError, TooLargeError
 from supervisord_py.pipes.install import FetchError, fetch, install
 from tls_site import Authority
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl(1) to sign certificates")
 

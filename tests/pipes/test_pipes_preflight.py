@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,9 +27,6 @@ from supervisord_py.pipes.preflight import (
     model_names,
     same_model,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 PATIENCE = 60.0
 CLAUDE, PI = load_adapters(None).get("claude"), load_adapters(None).get("pi")

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from pipe_rig import eventually, pipe_house
+from pipe_rig import PipeRig, eventually, pipe_house
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_executions import ErrorType, Status
 from supervisord_py.pipes import checks as checks_module
+from supervisord_py.pipes.catalog import Change
 from supervisord_py.pipes.checks import CheckStatus
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pipe_rig import PipeRig
-    from supervisord_py.pipes.catalog import Change
 
 
 async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Path) -> None:

@@ -8,12 +8,12 @@ import time
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from pipe_rig import PATIENCE, eventually, pipe_house
+from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house
 from process.real_keeper import alive
 from requirement_stage import begun, ended
 from supervisord_py.errors import InterruptedRunError
@@ -24,9 +24,6 @@ from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.pipes.output import FollowNews
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.keeper_client import KeeperClient
-
-if TYPE_CHECKING:
-    from pipe_rig import PipeRig
 
 FOR_LONG = "timeout: 80000"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -19,9 +20,6 @@ from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.schedule import Cron, Every, Manual, Schedule
 from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.pipes.states import PipeStates
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 HOUR, DAY = 3600.0, 86400.0

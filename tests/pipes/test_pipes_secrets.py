@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given
@@ -16,9 +16,6 @@ from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.preflight import Completed
 from supervisord_py.pipes.secrets import LINE_BYTES, MARK, Redactor, redact, resolve_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 KEY = "sk-very-secret-key"
 

@@ -10,12 +10,14 @@ import asyncio
 import re
 import shutil
 import socket
+import sqlite3
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from mock_provider import MockProvider
-from pipe_rig import eventually, pipe_house, quick_watchers
+from pipe_rig import PipeRig, eventually, pipe_house, quick_watchers
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, preset, presets, settings
 from supervisord_py.api.pipes import execution_document
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
@@ -27,13 +29,6 @@ from supervisord_py.pipes.launch import provider_doubt
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.run import WAKE_SILENCE_SECONDS
 from supervisord_py.pipes.schedule import Every
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    import pytest
-
-    from pipe_rig import PipeRig
 
 HERE = Path(__file__).parent
 COUNTS = {"a": 9, "b": 5, "c": 8, "d": 6, "e": 6, "f": 5, "g": 4, "h": 4, "i": 4}

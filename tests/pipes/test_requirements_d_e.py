@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipe_rig import eventually, pipe_house
+from pipe_rig import PipeRig, eventually, pipe_house
 from process.real_keeper import alive
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room
 from supervisord_py.daemon.lock import AlreadyRunningError, sign_lock, take_lock
@@ -24,12 +25,6 @@ from supervisord_py.pipes.grammar import parse_schedule
 from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.process.backoff import BackoffPolicy
 from supervisord_py.process.model import StopReport, Survivor
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pipe_rig import PipeRig
-
 
 # -- D: processes ------------------------------------------------------------------------------------------------------
 

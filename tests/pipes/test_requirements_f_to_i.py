@@ -6,11 +6,11 @@ import asyncio
 import os
 import re
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from pipe_rig import PATIENCE, eventually, pipe_house
+from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house
 from process.real_keeper import alive
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
 from supervisord_py.api.units import pipe_unit
@@ -19,14 +19,7 @@ from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.pipes import executions
 from supervisord_py.pipes import presets as preset_file
 from supervisord_py.pipes.output import OutputStream
-from supervisord_py.process.model import ChildSpec
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pipe_rig import PipeRig
-    from supervisord_py.process.model import Child
-
+from supervisord_py.process.model import Child, ChildSpec
 
 # -- F: files ----------------------------------------------------------------------------------------------------------
 

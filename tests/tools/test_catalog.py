@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,6 @@ from supervisord_py.errors import ConfigError, UnknownUnitError
 from supervisord_py.tools import catalog as catalog_module
 from supervisord_py.tools.catalog import Catalog
 from tool_folders import age, pixie_manifest, write_tool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class Clock:

@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,7 @@ from supervisord_py.tools.install import (
 )
 from supervisord_py.tools.validate import validate_tool
 from tool_folders import write_tool
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tools.tool_house import ToolHouse
+from tools.tool_house import ToolHouse
 
 
 def left_in(folder: Path) -> list[str]:

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,10 +18,7 @@ from supervisord_py.errors import (
     TimedOutError,
 )
 from supervisord_py.tools import driver, service
-from tools.tool_house import alive, eventually
-
-if TYPE_CHECKING:
-    from tools.tool_house import ToolHouse
+from tools.tool_house import ToolHouse, alive, eventually
 
 Houses = "Callable[..., Awaitable[ToolHouse]]"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,10 +16,7 @@ from supervisord_py.errors import (
 from supervisord_py.ledger import instances
 from supervisord_py.tools import run_log, upstream
 from supervisord_py.tools.proxy import ToolRun
-from tools.tool_house import PATIENCE, alive, eventually
-
-if TYPE_CHECKING:
-    from tools.tool_house import ToolHouse
+from tools.tool_house import PATIENCE, ToolHouse, alive, eventually
 
 
 async def said(house: ToolHouse, words: str, times: int = 1) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,9 +12,6 @@ from supervisord_py.tools.schema import (
     schema_problems,
     violations,
 )
-
-if TYPE_CHECKING:
-    pass
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

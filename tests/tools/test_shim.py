@@ -10,16 +10,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from rounds import mostly_deep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SHIM = Path(__file__).parents[2] / "supervisord_py" / "tools" / "shim.py"
 CHILDREN = Path(__file__).parent / "children"

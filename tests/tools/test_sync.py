@@ -11,9 +11,10 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -30,11 +31,7 @@ from supervisord_py.tools.sync import (
     lacks_bytecode,
 )
 from tool_folders import write_tool
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tools.tool_house import ToolHouse
+from tools.tool_house import ToolHouse
 
 _BESIDE = Path(sys.executable).with_name("uv")
 UV = shutil.which("uv") or (str(_BESIDE) if _BESIDE.exists() else None)

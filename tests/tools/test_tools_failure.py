@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,12 +23,8 @@ from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.process.supervisor import decode_tail
 from supervisord_py.tools import failures
 from supervisord_py.tools.failures import refusal_error
+from supervisord_py.tools.manifest import ToolSpec
 from supervisord_py.tools.readiness import Listening
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from supervisord_py.tools.manifest import ToolSpec
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -10,11 +11,7 @@ from aiohttp import web
 
 from supervisord_py.errors import PxError
 from supervisord_py.tools import proxy
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tools.tool_house import ToolHouse
+from tools.tool_house import ToolHouse
 
 
 class Front:

@@ -7,18 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from supervisord_py.tools import readiness as ports
 from supervisord_py.tools.readiness import NotifySocket
-from tools.tool_house import eventually
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tools.tool_house import ToolHouse
+from tools.tool_house import ToolHouse, eventually
 
 
 async def test_those_who_wait_are_refused_and_the_port_stays(house: ToolHouse) -> None:

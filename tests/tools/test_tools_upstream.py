@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import pytest
 
 from supervisord_py.tools import upstream as upstream_module
 from supervisord_py.tools.upstream import Upstream, schema_drift
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

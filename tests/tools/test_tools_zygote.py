@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from keeper.keeper_rig import deafen
 from supervisord_py.ledger import instances
 from supervisord_py.process import zygote_pool
-from tools.tool_house import alive, eventually
-
-if TYPE_CHECKING:
-    from tools.tool_house import ToolHouse
+from tools.tool_house import ToolHouse, alive, eventually
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,7 @@ from supervisord_py.tools.manifest import load_tool
 from supervisord_py.tools.sample import sample_input
 from supervisord_py.tools.validate import NAMES, check_pyproject, compare, validate_tool
 from tool_folders import FULL_INPUTS, pixie, pixie_manifest, plain, write_tool
-from tools.tool_house import alive
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tools.tool_house import ToolHouse
+from tools.tool_house import ToolHouse, alive
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OUTPUT = {"type": "object", "required": ["echo"]}

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keeper.keeper_rig import PLAIN_ARGV, Rig, alive
 from supervisord_py.config.settings import ToolsSettings
@@ -23,10 +23,6 @@ from supervisord_py.tools.driver import ToolsConfig
 from supervisord_py.tools.proxy import ToolRun
 from supervisord_py.tools.service import Tools
 from waiting import PATIENCE, eventually
-
-if TYPE_CHECKING:
-    pass
-
 
 CHILDREN = Path(__file__).parent / "children"
 ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
