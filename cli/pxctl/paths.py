@@ -47,6 +47,20 @@ def find_log_file(env: Mapping[str, str], *, system: bool) -> str:
     return os.path.join(state, "logs", "pxd.log")
 
 
+def find_data(env: Mapping[str, str], *, system: bool) -> list[str]:
+    """Return the folders with what is the user's (settings, tools, pipes, ledger, logs), as far as they are there."""
+    if system:
+        found = ["/etc/pxd", "/var/lib/pxd", "/var/log/pxd"]
+    elif home := _home(env, system=False):
+        found = [home]
+    else:
+        import platformdirs
+
+        places = (platformdirs.user_config_dir, platformdirs.user_data_dir, platformdirs.user_state_dir)
+        found = [place(APP, appauthor=False) for place in places]
+    return [folder for folder in dict.fromkeys(found) if os.path.exists(folder)]
+
+
 def _full(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 

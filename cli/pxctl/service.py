@@ -1,101 +1,332 @@
-"""`pxd` as a service: its unit with systemd or launchd, written by pxd itself, enabled and removed here.
+"""`pxd` as a service: its units with systemd or launchd, written by pxd itself, enabled, checked and removed here.
 
-A unit file that differs from what would be written is never overwritten unasked.
+What is there and differs is never overwritten unasked; an install that fails leaves everything as it was before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import plistlib
+import pwd
+import re
+import shlex
 import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pxctl.app import own_version
 from pxctl.daemon_process import ask_pxd, run
-from pxctl.failures import Exit, Failure
+from pxctl.failures import Exit, Failure, Unreachable
+from pxctl.http1 import Exchange
 from pxctl.invocation import Invocation
 
 SYSTEMD, LAUNCHD = "systemd", "launchd"
-_UNIT_NAME = "pxd.service"
+HERE = LAUNCHD if sys.platform == "darwin" else SYSTEMD
+_SERVICE, _SOCKET = "pxd.service", "pxd.socket"
+_OLDEST_SYSTEMD = 235  # RuntimeDirectoryPreserve=: before it, a restart removes the socket's directory
+_LINGER = Path("/var/lib/systemd/linger")
+
+Texts = Mapping[Path, str]
 
 
-def unit_text(invocation: Invocation, platform: str) -> str:
-    return ask_pxd(invocation, "--print-unit", platform).decode("utf-8", "surrogateescape")
+# -- what is to be written, and what is there -------------------------------------------------------------------------
 
 
-def unit_path(invocation: Invocation, platform: str, text: str) -> Path:
-    """Return where the unit goes. For launchd the file must be called after its label."""
+def unit_texts(invocation: Invocation, platform: str, *, on_demand: bool) -> Texts:
+    """Return the files of the service, each with its text; what is enabled and started is the last one."""
+
+    def ask(which: str) -> str:
+        return ask_pxd(invocation, "--print-unit", which).decode()
+
     if platform == LAUNCHD:
-        agents = Path("~/Library/LaunchAgents").expanduser()
-        folder = Path("/Library/LaunchDaemons") if invocation.system else agents
-        return folder / f"{plistlib.loads(text.encode())['Label']}.plist"
-    if invocation.system:
-        return Path("/etc/systemd/system") / _UNIT_NAME
-    config = invocation.env.get("XDG_CONFIG_HOME", "")
-    return Path(config if config.startswith("/") else "~/.config").expanduser() / "systemd/user" / _UNIT_NAME
+        text = ask("launchd-socket" if on_demand else "launchd")
+        return {_launchd_path(invocation, text): text}
+    service, socket = _systemd_paths(invocation)
+    return {service: ask("systemd"), **({socket: ask("systemd-socket")} if on_demand else {})}
 
 
-def write_unit(path: Path, text: str, *, force: bool) -> bool:
-    """Write the unit; return False when it was there as it is. A differing one is kept unless forced."""
-    found = path.read_text("utf-8") if path.exists() else None
-    if found == text:
-        return False
-    if found is not None and not force:
+def own_files(invocation: Invocation, platform: str) -> list[Path]:
+    """Return the files of the service that an install has written."""
+    if platform == LAUNCHD:
+        paths = [_launchd_path(invocation, ask_pxd(invocation, "--print-unit", "launchd").decode())]
+    else:
+        paths = _systemd_paths(invocation)
+    return [path for path in paths if path.exists()]
+
+
+def _found_files(invocation: Invocation, platform: str) -> list[Path]:
+    """Return those, or the unit that a package has brought."""
+    if (found := own_files(invocation, platform)) or platform == LAUNCHD:
+        return found
+    with contextlib.suppress(Failure):  # no systemd here
+        if (path := _show(invocation, _SERVICE, "FragmentPath")) and Path(path).exists():
+            return [Path(path)]
+    return []
+
+
+def _systemd_paths(invocation: Invocation) -> list[Path]:
+    folder = Path("/etc/systemd/system")
+    if not invocation.system:
+        config = invocation.env.get("XDG_CONFIG_HOME", "")
+        folder = Path(config if config.startswith("/") else "~/.config").expanduser() / "systemd/user"
+    return [folder / _SERVICE, folder / _SOCKET]
+
+
+def _launchd_path(invocation: Invocation, text: str) -> Path:
+    folder = Path("/Library/LaunchDaemons" if invocation.system else "~/Library/LaunchAgents").expanduser()
+    return folder / f"{plistlib.loads(text.encode())['Label']}.plist"  # launchd wants it called after its label
+
+
+def _command(text: str) -> list[str]:
+    """Return the command that a service file runs; nothing where it cannot be understood."""
+    with contextlib.suppress(ValueError, KeyError, plistlib.InvalidFileException):
+        if text.startswith("<?xml"):
+            return list(plistlib.loads(text.encode())["ProgramArguments"])
+        line = re.search(r"^ExecStart=(.+)$", text, re.MULTILINE)
+        words = shlex.split(line[1]) if line else []
+        return [word.replace("%%", "%").replace("$$", "$") for word in words]
+    return []
+
+
+def _version(command: list[str]) -> str | None:
+    """Return the version of pxd that a command runs; None: its program is not there, or is no pxd."""
+    start = command[: command.index("--foreground")] if "--foreground" in command else command[:1]
+    with contextlib.suppress(Failure, OSError):
+        found = re.match(r"pxd (\S+)", run([*start, "--version"]).stdout) if start else None
+        return found[1] if found else None
+    return None
+
+
+# -- install ----------------------------------------------------------------------------------------------------------
+
+
+def check_place(invocation: Invocation, platform: str, texts: Texts, *, force: bool) -> None:
+    """Raise Failure, before anything is written, where an install cannot work or would take another one's place."""
+    if platform == SYSTEMD:
+        number = re.search(r"\d+", _systemctl(invocation, "show", "--property=Version"))
+        if number is not None and int(number[0]) < _OLDEST_SYSTEMD:
+            detail = f"this is systemd {number[0]}; the unit needs systemd {_OLDEST_SYSTEMD}"
+            raise Failure(detail, kind="no_service_manager", hint="pxctl daemon start")
+    elif shutil.which("launchctl") is None:
+        raise _no_manager("there is no launchctl here")
+    ask_pxd(invocation, "--check-config", "--json")
+    there = own_files(invocation, platform)
+    if there and len(there) != len(texts):
+        detail = f"pxd is installed to start {'on demand' if len(there) > 1 else 'at boot or login'}: {there[0]}"
+        raise Failure(detail, kind="conflict", hint=f"pxctl daemon uninstall{_flag(invocation)}, then install again")
+    for path in _found_files(invocation, platform):
+        text = path.read_text("utf-8", "surrogateescape")
+        ours, theirs = (_command(one) for one in (next(iter(texts.values())), text))
+        is_other = theirs[:1] != ours[:1]
+        if force or text == texts.get(path) or (path not in texts and not is_other):
+            continue
         detail = f"{path} is there already and differs from what would be written"
+        if is_other and theirs:
+            version = _version(theirs) or "not there"
+            detail += f": it runs {theirs[0]} ({version}), this is {ours[0]} ({own_version()})"
         hint = "pxctl daemon install --print shows the new text; --force overwrites"
         raise Failure(detail, kind="conflict", hint=hint, path=str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def install(invocation: Invocation, platform: str, texts: Texts, *, start: bool) -> bool:
+    """Write the files, have the service manager start pxd at every boot or login, and now if wanted.
+
+    Returns False where all was there as it is. A failure, also of the start, leaves everything as it was before.
+    """
+    before = {path: path.read_text("utf-8", "surrogateescape") if path.exists() else None for path in texts}
+    main, began = list(texts)[-1], int(time.time())
+    try:
+        for path, text in texts.items():
+            if before[path] != text:
+                _write(path, text)
+        if platform == LAUNCHD and start:
+            os.makedirs(os.path.dirname(invocation.socket_path), 0o700, exist_ok=True)  # launchd makes none
+            _manage("launchctl", "bootstrap", _domain(invocation), str(main))
+        elif platform == SYSTEMD:
+            _systemctl(invocation, "daemon-reload")
+            for verb in ("enable", "start") if start else ("enable",):
+                _systemctl(invocation, verb, main.name)
+    except BaseException as error:
+        if isinstance(error, Failure) and platform == SYSTEMD:
+            error.hint = f"pxctl daemon install{_flag(invocation)}, once that is mended; all is as it was before"
+            scope = [] if invocation.system else ["--user"]
+            words = ["journalctl", *scope, "-q", "-ocat", "-n9", f"-S@{began}", f"-u{_SERVICE}", f"-u{_SOCKET}"]
+            error.extra["stderr_tail"] = run(words).stdout if shutil.which(words[0]) else ""
+        with contextlib.suppress(Failure, OSError):
+            if not any(before.values()):
+                _turn_off(invocation, platform, list(before))
+        for path, old in before.items():
+            if old is not None:
+                _write(path, old)
+        _forget(invocation, platform, [path for path, old in before.items() if old is None])
+        raise
+    return before != texts
+
+
+def _write(path: Path, text: str) -> None:
     beside = path.with_name(f"{path.name}.new")
-    beside.write_text(text, "utf-8")
-    beside.chmod(0o644)
-    beside.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, "utf-8", "surrogateescape")
+        beside.chmod(0o644)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        detail = f"cannot write {path}: {error.strerror}"
+        raise Failure(detail, kind="os_error", hint=f"ls -ld {path.parent}; df -h {path.parent}") from error
+
+
+def is_active(invocation: Invocation, platform: str, texts: Texts) -> bool:
+    """Say whether systemd runs pxd, or listens for it, already."""
+    return platform == SYSTEMD and _show(invocation, list(texts)[-1].name, "ActiveState") == "active"
+
+
+def is_waiting(invocation: Invocation) -> bool:
+    """Say whether systemd listens at the socket, and pxd does not run: it would start if somebody asked it."""
+    with contextlib.suppress(Failure):
+        listens = _show(invocation, _SOCKET, "SubState") == "listening"
+        return listens and _show(invocation, _SOCKET, "Listen") == f"{invocation.socket_path} (Stream)"
+    return False
+
+
+def is_listened_at(path: str) -> bool:
+    """Say whether somebody holds the socket; a service manager would put its own in that place."""
+    try:
+        Exchange(path).close()
+    except Unreachable:
+        return False
     return True
 
 
-def turn_on(invocation: Invocation, platform: str, path: Path, *, now: bool) -> None:
-    """Make the service manager know the unit, start it at every boot or login, and now if wanted."""
-    if platform == LAUNCHD:
-        _manage("launchctl", "bootstrap", _domain(invocation), str(path))
-        return
-    _systemctl(invocation, "daemon-reload")
-    _systemctl(invocation, "enable", *(["--now"] if now else []), _UNIT_NAME)
+def lingers(invocation: Invocation, platform: str) -> str | None:
+    """Return the command that lets a user's units live on after logout; None where nothing is to be done."""
+    user = pwd.getpwuid(os.getuid()).pw_name
+    if platform == LAUNCHD or invocation.system or (_LINGER / user).exists():
+        return None
+    return f"loginctl enable-linger {user}"
 
 
-def turn_off(invocation: Invocation, platform: str, path: Path) -> None:
-    """Stop the unit, make the service manager forget it, and remove its file.
+def command_words(invocation: Invocation, verb: str, *units: Path) -> str:
+    """Return the service manager's own command that does something with units."""
+    if units[0].suffix != ".plist":
+        return " ".join(["systemctl", *([] if invocation.system else ["--user"]), verb, *(path.name for path in units)])
+    start, label = f"bootstrap {_domain(invocation)} {units[0]}", f"{_domain(invocation)}/{units[0].stem}"
+    return f"launchctl {start if verb == 'start' else f'kickstart -k {label}'}"
 
-    The file goes even where no service manager runs: it must not come back at the next boot.
+
+# -- uninstall --------------------------------------------------------------------------------------------------------
+
+
+def uninstall(invocation: Invocation, platform: str, paths: list[Path]) -> None:
+    """Stop the service, make the service manager forget it, and remove its files.
+
+    They go even where no service manager runs: it must not come back at the next boot.
     """
     try:
-        if platform == LAUNCHD:
-            _manage("launchctl", "bootout", f"{_domain(invocation)}/{path.stem}")
-        else:
-            _systemctl(invocation, "disable", "--now", _UNIT_NAME)
-        path.unlink()
-        if platform == SYSTEMD:
-            _systemctl(invocation, "daemon-reload")
+        _turn_off(invocation, platform, paths)
     except Failure as failure:
         if failure.kind != "no_service_manager":
             raise
-        path.unlink(missing_ok=True)
         invocation.warn(f"pxctl: {failure.detail}")
+    _forget(invocation, platform, paths)
+
+
+def _turn_off(invocation: Invocation, platform: str, paths: list[Path]) -> None:
+    if platform == LAUNCHD:
+        _manage("launchctl", "bootout", f"{_domain(invocation)}/{paths[0].stem}")
+        return
+    names = [path.name for path in reversed(paths)]
+    _systemctl(invocation, "disable", "--now", *names)
+    with contextlib.suppress(Failure):  # nothing failed
+        _systemctl(invocation, "reset-failed", *names)
+    with contextlib.suppress(Failure):  # a systemd before 243
+        if not is_listened_at(invocation.socket_path):  # by a daemon that was started by hand
+            _systemctl(invocation, "clean", "--what=runtime", _SERVICE)
+
+
+def _forget(invocation: Invocation, platform: str, paths: list[Path]) -> None:
+    for path in paths:
+        links = path.parent.glob(f"*.wants/{path.name}")  # which stay where no manager runs
+        for one in (path, *links):
+            one.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.removedirs(path.parent)  # as far up as they are empty
+    if platform == SYSTEMD:
+        with contextlib.suppress(Failure):
+            _systemctl(invocation, "daemon-reload")
+
+
+# -- doctor -----------------------------------------------------------------------------------------------------------
+
+
+def check(invocation: Invocation, platform: str) -> Iterator[tuple[str, str, str, str | None]]:
+    """Yield name, status, detail and repair: is it there, does it run this version, is it enabled, does it linger?"""
+    there, again = _found_files(invocation, platform), f"pxctl daemon install{_flag(invocation)}"
+    if not there:
+        detail = "no systemd or launchd unit is installed; the daemon does not come back after a boot or a crash"
+        yield "service_unit", "warn", detail, again
+        return
+    main, command = there[-1], _command(there[0].read_text("utf-8", "surrogateescape"))
+    program, version = command[0] if command else "nothing", _version(command)
+    again += " --force" + (" --on-demand" if len(there) > 1 else "")
+    enabled = active = ""
+    if platform == SYSTEMD:
+        with contextlib.suppress(Failure):  # it does not run here
+            enabled, active = (_show(invocation, main.name, name) for name in ("UnitFileState", "ActiveState"))
+    if version is None:
+        yield "service_unit", "fail", f"{there[0]} runs {program}, which is not there or is no pxd", again
+    elif version != own_version():
+        yield "service_unit", "warn", f"{there[0]} runs pxd {version} ({program}); this is {own_version()}", again
+    elif enabled == "disabled":
+        yield (
+            "service_unit",
+            "warn",
+            f"{main} is disabled: it starts nothing",
+            command_words(invocation, "enable", main),
+        )
+    elif active == "failed":
+        detail = f"{main.name} has failed, and systemd starts it no more"
+        again = command_words(invocation, "reset-failed", *there) + " && " + command_words(invocation, "start", main)
+        yield "service_unit", "fail", detail, again
+    else:
+        yield "service_unit", "ok", str(main), None
+    if repair := lingers(invocation, platform):
+        yield "linger", "warn", "the user's unit is stopped at logout, with everything it holds", repair
+
+
+# -- the service managers ---------------------------------------------------------------------------------------------
+
+
+def _flag(invocation: Invocation) -> str:
+    return " --system" if invocation.system else ""
 
 
 def _domain(invocation: Invocation) -> str:
     return "system" if invocation.system else f"gui/{os.getuid()}"
 
 
-def _systemctl(invocation: Invocation, *arguments: str) -> None:
-    _manage("systemctl", *([] if invocation.system else ["--user"]), *arguments)
+def _show(invocation: Invocation, unit: str, name: str) -> str:
+    return _systemctl(invocation, "show", f"--property={name}", unit).strip().partition("=")[2]
 
 
-def _manage(*argv: str) -> None:
+def _systemctl(invocation: Invocation, *arguments: str) -> str:
+    return _manage("systemctl", *([] if invocation.system else ["--user"]), *arguments)
+
+
+def _manage(*argv: str) -> str:
     if shutil.which(argv[0]) is None:
-        raise Failure(f"there is no {argv[0]} here", kind="no_service_manager", hint="pxctl daemon start")
+        raise _no_manager(f"there is no {argv[0]} here")
     ended = run(list(argv))
     if ended.returncode == Exit.OK:
-        return
+        return ended.stdout
     said = (ended.stderr or ended.stdout).strip() or f"exit code {ended.returncode}"
     if any(word in said for word in ("offline", "not been booted", "Failed to connect", "No medium found")):
-        detail = f"{argv[0]} does not run here, or has no manager for this user: {said}"
-        raise Failure(detail, kind="no_service_manager", hint="pxctl daemon start runs pxd without it")
+        raise _no_manager(f"{argv[0]} does not run here, or has no manager for this user: {said}")
     raise Failure(f"{' '.join(argv)} failed: {said}", hint=" ".join(argv))
+
+
+def _no_manager(detail: str) -> Failure:
+    return Failure(detail, kind="no_service_manager", hint="pxctl daemon start runs pxd without it")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import resource
 import shutil
 import stat
@@ -35,9 +34,6 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 _DISK_FAIL, _DISK_WARN = 100 * MEBIBYTE, 1024 * MEBIBYTE
 _FILES_FIXED, _FILES_PER_TOOL, _FILES_PER_KERNEL = 128, 16, 12
 _OPEN_TO_OTHERS = 0o077
-_SYSTEMD_UNIT = "pxd.service"
-_LINGER = Path("/var/lib/systemd/linger")
-_RUNS = Path("/run/systemd/system")
 _SLOW_SECONDS = 0.5  # of a tool's imports
 _STALLED = 3  # failures in a row of a pipe that runs by itself
 
@@ -104,8 +100,6 @@ def check_rungs(caps: Caps) -> Iterator[Finding]:
 
 def check_machine(context: ApiContext) -> Iterator[Finding]:
     """Are there descriptors, disk and programs enough, and is what is ours closed to others? Blocks."""
-    from platformdirs import user_config_path  # 30 ms, and only asked for here
-
     config, entries = context.config, context.launcher.catalog.entries()
     yield check_open_files(len(entries), sum(view.pid is not None for view in context.kernels.snapshot()))
     yield check_disk(config.state_dir)
@@ -116,7 +110,6 @@ def check_machine(context: ApiContext) -> Iterator[Finding]:
     else:
         detail = "uv is not on PATH; environments are built with venv and pip, slowly"
         yield Finding("uv", WARN, detail, "pip install uv")
-    yield from check_service(Path.home(), user_config_path())
     for entry in entries:
         yield from check_folder(entry.name, entry.folder)
 
@@ -160,25 +153,6 @@ def check_modes(paths: Iterable[Path]) -> Iterator[Finding]:
             yield Finding(name, FAIL, f"{path} belongs to uid {found.st_uid}", f"chown {os.geteuid()} {path}")
         else:
             yield Finding(name, OK, f"{path} has mode {mode:o}")
-
-
-def check_service(home: Path, config_home: Path, *, linger: Path = _LINGER, runs: Path = _RUNS) -> Iterator[Finding]:
-    """Will the daemon be there after the next boot, and a user's unit live on after logout?"""
-    folders, pattern = (config_home / "systemd/user", Path("/etc/systemd/system")), _SYSTEMD_UNIT
-    if sys.platform == "darwin":
-        folders, pattern = (home / "Library/LaunchAgents", Path("/Library/LaunchDaemons")), "*pxd.plist"
-    if present := sorted(path for folder in folders for path in folder.glob(pattern)):
-        yield Finding("service_unit", OK, str(present[0]))
-    else:
-        detail = "no systemd or launchd unit is installed; the daemon does not come back after a boot or a crash"
-        yield Finding("service_unit", WARN, detail, "pxctl daemon install")
-    if runs.exists() and (config_home / "systemd/user" / _SYSTEMD_UNIT).exists():
-        user = pwd.getpwuid(os.geteuid()).pw_name
-        if (linger / user).exists():
-            yield Finding("linger", OK, f"units of {user} live on after logout")
-        else:
-            detail = f"the unit of {user} is stopped at logout, with everything it holds"
-            yield Finding("linger", WARN, detail, f"loginctl enable-linger {user}")
 
 
 def check_folder(tool: str, folder: Path) -> Iterator[Finding]:

@@ -18,12 +18,13 @@ import click
 import msgspec
 
 from supervisord_py import __version__
-from supervisord_py.errors import PxError
+from supervisord_py.errors import ConfigError, PxError
 
 if TYPE_CHECKING:
     from supervisord_py.daemon.boot import Flags
     from supervisord_py.daemon.settings import Loaded
 
+PLACES = ("PX_HOME", "PX_SOCKET")
 OPEN_FILES = 16_384
 """Wanted soft limit of open files: each child costs the keeper a handful, and shells give 1024 (macOS: 256)."""
 
@@ -52,7 +53,11 @@ Exit: 0 stopped · 2 usage · 6 permission denied · 8 another daemon is there �
 @click.option("--set", "settings", metavar="SECTION.KEY=VALUE", multiple=True, help="Set one setting; repeatable.")
 @click.option("--check-config", "act", flag_value="check", help="Check the settings and exit: 0 good, 78 bad.")
 @click.option("--show-config", "act", flag_value="show", help="Print every setting with value and origin, and exit.")
-@click.option("--print-unit", type=click.Choice(["systemd", "launchd"]), help="Print a service file and exit.")
+@click.option(
+    "--print-unit",
+    type=click.Choice(["systemd", "systemd-socket", "launchd", "launchd-socket"]),
+    help="Print a service file and exit; -socket: what starts pxd when somebody connects.",
+)
 @click.option("--json", "as_json", is_flag=True, help="With --check-config and --show-config: one JSON document.")
 @click.version_option(__version__, prog_name="pxd", message="%(prog)s %(version)s")
 def main(
@@ -73,11 +78,7 @@ def main(
     flags = Flags(config_file, system, socket_path, settings)
     try:
         if print_unit is not None:
-            from supervisord_py.daemon import service_files
-
-            command = service_files.own_command(sys.argv[0], flags.words())
-            write = service_files.systemd_unit if print_unit == "systemd" else service_files.launchd_plist
-            click.echo(write(command, system=system), nl=False)
+            click.echo(_service_file(print_unit, flags), nl=False)
         elif act == "check":
             _check(flags, as_json=as_json)
         elif act == "show":
@@ -92,7 +93,8 @@ def main(
             _start(flags)
     except (PxError, OSError) as error:
         if isinstance(error, OSError):
-            error = PxError(f"cannot start: {error}", hint="see `df -h`, `ulimit -n` and the path named above")
+            where = "" if error.filename else f" ({flags.paths().run_dir} or {flags.paths().state_dir})"
+            error = PxError(f"cannot start: {error}{where}", hint="see `df -h`, `ulimit -n` and the path named above")
         for line in error.detail.splitlines():
             click.echo(f"pxd: {line}", err=True)
         if error.hint:
@@ -100,12 +102,38 @@ def main(
         sys.exit(error.exit_code)
 
 
+def _service_file(which: str, flags: Flags) -> str:
+    from supervisord_py.daemon import service_files
+    from supervisord_py.daemon.paths import check_socket_length
+
+    path = flags.paths().socket
+    check_socket_length(path)
+    variables = service_files.carried(os.environ, system=flags.system)
+    if which == "systemd-socket":
+        text = service_files.systemd_socket(str(path) if flags.socket or variables.keys() & PLACES else None)
+    else:
+        command = service_files.own_command(sys.argv[0], flags.words())
+        if which == "systemd":
+            text = service_files.systemd_unit(command, variables, system=flags.system)
+        else:
+            socket = str(path) if which == "launchd-socket" else None
+            text = service_files.launchd_plist(command, variables, system=flags.system, socket=socket)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        wrong = error.object[error.start :].split()[0]
+        raise ConfigError(
+            f"a service file must be UTF-8, and a path or setting is not: {wrong!r}", hint="rename it"
+        ) from error
+    return text
+
+
 def _start(flags: Flags) -> NoReturn:
     from supervisord_py.daemon import boot, lock, sockets
     from supervisord_py.daemon.paths import check_socket_length, guard_directory, make_places
     from supervisord_py.daemon.settings import keep_valid, recall_valid
 
-    for name in ("PX_HOME", "PX_SOCKET"):  # the control plane reads them again, perhaps from elsewhere
+    for name in PLACES:  # the control plane reads them again, perhaps from elsewhere
         if value := os.environ.get(name):
             os.environ[name] = str(Path(value).expanduser().absolute())
     os.environ.setdefault("HOME", str(Path.home()))  # systemd gives root's services none, and agents need it

@@ -7,6 +7,7 @@ decides, and only the holder of the lock asks.
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import os
 import secrets
@@ -21,7 +22,7 @@ from supervisord_py.daemon.paths import PlaceError, check_socket_length
 from supervisord_py.errors import ConfigError, ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from aiohttp import web
@@ -29,30 +30,55 @@ if TYPE_CHECKING:
     from supervisord_py.api.context import TcpAccess
 
 FIRST_INHERITED = 3  # SD_LISTEN_FDS_START of sd_listen_fds(3)
+LAUNCHD_SOCKET = "pxd"  # its name under Sockets of the property list
 BACKLOG = 1024  # while the control plane restarts, clients wait here; the kernel caps it at net.core.somaxconn
 TCP_BACKLOG = 128
 TOKEN_LETTERS = 16  # a shorter token is no secret
 
 
-def inherited_socket(environ: Mapping[str, str], pid: int, first: int = FIRST_INHERITED) -> socket.socket | None:
-    """Return the socket that LISTEN_FDS gives us, or None when it gives none to this process.
+def inherited_socket(
+    environ: Mapping[str, str], pid: int, activate: Callable[..., int] | None = None
+) -> socket.socket | None:
+    """Return the socket that systemd (by LISTEN_FDS) or launchd gives us, or None when neither does.
 
-    All descriptors of LISTEN_FDS become close-on-exec.
+    All descriptors that come become close-on-exec. `activate` is launch_activate_socket(3), by default macOS's own.
 
     Raises PlaceError: what was inherited is not one listening Unix stream socket.
     """
     text = environ.get("LISTEN_FDS", "")
-    if environ.get("LISTEN_PID") != str(pid) or not text.isdigit() or int(text) == 0:
-        return None
-    for fd in range(first, first + int(text)):
+    if environ.get("LISTEN_PID") == str(pid) and text.isdigit():
+        fds = list(range(FIRST_INHERITED, FIRST_INHERITED + int(text)))
+    else:
+        fds = _launchd_sockets(activate)
+    for fd in fds:
         with contextlib.suppress(OSError):  # a number that is no descriptor is told by `adopt_socket`
             os.set_inheritable(fd, False)
-    if int(text) > 1:
+    if len(fds) > 1:
         raise PlaceError(
-            f"LISTEN_FDS={text}: the service manager passed {text} sockets, pxd takes one",
-            hint="leave one ListenStream= in the systemd socket unit",
+            f"the service manager passed {len(fds)} sockets, pxd takes one",
+            hint="leave one ListenStream= in the systemd socket unit, one of Sockets in the property list",
         )
-    return adopt_socket(first)
+    return adopt_socket(fds[0]) if fds else None
+
+
+def _launchd_sockets(activate: Callable[..., int] | None) -> list[int]:
+    """Return the descriptors that launchd holds for us: none where it did not start us, or has no Sockets for us."""
+    if activate is None and sys.platform != "darwin":
+        return []
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    found, count = ctypes.POINTER(ctypes.c_int)(), ctypes.c_size_t()
+    call = activate or libc.launch_activate_socket
+    error = call(LAUNCHD_SOCKET.encode(), ctypes.byref(found), ctypes.byref(count))
+    if error in {errno.ENOENT, errno.ESRCH}:
+        return []
+    if error:
+        detail = f"launchd does not give us its socket: {os.strerror(error)}"
+        raise PlaceError(detail, hint="pxctl daemon uninstall && pxctl daemon install --on-demand")
+    fds = found[: count.value]
+    libc.free(found)
+    return fds
 
 
 def adopt_socket(fd: int) -> socket.socket:

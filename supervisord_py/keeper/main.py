@@ -207,6 +207,7 @@ class KeeperShutdown:
     def signalled(self, signum: int) -> None:
         """SIGTERM or SIGINT arrived; the second one leaves no grace to anybody."""
         keeper = self._keeper
+        self.anew = False
         if self.begun:
             keeper.journal.warning("killing_everything")
             self._leave_by = 0.0
@@ -239,7 +240,8 @@ class KeeperShutdown:
         if not self.begun:
             self.begun = True
             self._keeper.control.wanted = False
-            self._keeper.notifier.say("STOPPING=1")
+            # After STOPPING=1 systemd waits for our exit, and kills what does not: an exec is none.
+            self._keeper.notifier.say("STATUS=restarting" if self.anew else "STOPPING=1")
             self._keeper.journal.info("stopping", children=len(self._alive()))
 
     def _alive(self) -> list[HeldChild]:

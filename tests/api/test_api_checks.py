@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,33 +63,6 @@ def test_the_files_of_a_tool(tmp_path: Path) -> None:
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "__init__.cpython-311.pyc").touch()
     assert found() == []
-
-
-@pytest.mark.parametrize(
-    ("platform", "place"),
-    [("linux", "config/systemd/user/pxd.service"), ("darwin", "home/Library/LaunchAgents/org.example.pxd.plist")],
-)
-def test_the_service_unit_and_linger_which_matters_only_for_a_users_unit_under_systemd(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, place: str
-) -> None:
-    monkeypatch.setattr("sys.platform", platform)
-    linger, runs = tmp_path / "linger", tmp_path / "systemd"
-
-    def found() -> dict[str, tuple[str, str | None]]:
-        told = checks.check_service(tmp_path / "home", tmp_path / "config", linger=linger, runs=runs)
-        return {one.name: (one.status, one.repair) for one in told}
-
-    assert found() == {"service_unit": (WARN, "pxctl daemon install")}
-    (tmp_path / place).parent.mkdir(parents=True)
-    (tmp_path / place).touch()
-    assert found() == {"service_unit": (OK, None)}
-    runs.mkdir()
-    if platform == "linux":
-        user = pwd.getpwuid(os.geteuid()).pw_name
-        assert found()["linger"] == (WARN, f"loginctl enable-linger {user}")
-        linger.mkdir()
-        (linger / user).touch()
-        assert found()["linger"] == (OK, None)
 
 
 def test_every_reason_of_the_closed_list_has_a_meaning_and_a_next_step() -> None:

@@ -110,7 +110,9 @@ def test_service_files_are_printed(home: Path) -> None:
     assert f"ExecStart={sys.executable} -P -m supervisord_py --foreground --set tools.queue_max=7\n" in unit
     job = plistlib.loads(pxd(home, "--print-unit", "launchd").stdout.encode())
     assert job["ProgramArguments"][0] == sys.executable
-    system = pxd(home, "--print-unit", "systemd", "--system").stdout
+    assert f"ListenStream={home}/run/pxd.sock\n" in pxd(home, "--print-unit", "systemd-socket").stdout
+    assert pxd(home, "--print-unit", "systemd", "--system").returncode == 2, "PX_HOME says another place"
+    system = pxd(home, "--print-unit", "systemd", "--system", PX_HOME="").stdout
     assert "WantedBy=multi-user.target" in system
     assert "--system\n" in system
 

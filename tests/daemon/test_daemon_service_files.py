@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import plistlib
 import re
 import shutil
 import subprocess
@@ -12,23 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.daemon.service_files import LABEL, launchd_plist, systemd_unit
+from supervisord_py.daemon.service_files import LABEL, carried, launchd_plist, systemd_socket, systemd_unit
+from supervisord_py.errors import ConfigError
 
 UNITS = Path(__file__).parent.parent.parent / "units"
 COMMAND = ["/usr/bin/pxd", "--foreground"]
 
 
 def test_the_files_in_units_are_what_is_generated() -> None:
-    system = systemd_unit([*COMMAND, "--system"], system=True)
-    assert (UNITS / "pxd.service").read_text() == system
-    assert (UNITS / "pxd-user.service").read_text() == systemd_unit(COMMAND, system=False)
-    assert (UNITS / f"{LABEL}.plist").read_text() == launchd_plist(COMMAND, system=False)
-    assert sorted(path.name for path in UNITS.iterdir()) == [
-        "hardening.conf",
-        f"{LABEL}.plist",
-        "pxd-user.service",
-        "pxd.service",
-    ]
+    generated = {
+        "pxd.service": systemd_unit([*COMMAND, "--system"], {}, system=True),
+        "pxd-user.service": systemd_unit(COMMAND, {}, system=False),
+        "pxd.socket": systemd_socket(None),  # for both
+        f"{LABEL}.plist": launchd_plist(COMMAND, {}, system=False),
+    }
+    assert {path.name: path.read_text() for path in UNITS.iterdir() if path.suffix != ".conf"} == generated
 
 
 @pytest.mark.parametrize("system", [False, True])
@@ -44,13 +43,31 @@ def test_systemd_itself_finds_nothing_to_complain_about(
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
     unit = tmp_path / "pxd-under-test.service"
-    unit.write_text(systemd_unit([str(program), "--foreground", "50%", "$HOME"], system=system))
-    words = [verify, "verify", "--man=no", *([] if system else ["--user"]), str(unit)]
+    variables = {"PX_HOME": '/a "b" 5% \\n\'', "PX_TOOLS__PYTHON": "x\ny"}
+    unit.write_text(systemd_unit([str(program), "--foreground", "50%", "$HOME"], variables, system=system))
+    unit.with_suffix(".socket").write_text(systemd_socket("/a b/5%"))
+    words = [verify, "verify", "--man=no", *([] if system else ["--user"]), str(unit), str(unit.with_suffix(".socket"))]
     environ = {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=110, check=False)
     about_us = [line for line in (done.stderr + done.stdout).splitlines() if "pxd" in line]
     assert about_us == []
     assert done.returncode == 0, done.stderr
+
+
+def test_launchd_listens_on_demand_and_starts_nothing_before() -> None:
+    job = plistlib.loads(launchd_plist(COMMAND, {"PX_HOME": "/ü b"}, system=False, socket="/ü b/run/s").encode())
+    assert job["Sockets"] == {"pxd": {"SockPathName": "/ü b/run/s", "SockPathMode": 0o600, "SockType": "stream"}}
+    assert (job["RunAtLoad"], job["KeepAlive"]) == (False, {"Crashed": True}), "SuccessfulExit means RunAtLoad"
+    assert job["EnvironmentVariables"]["PX_HOME"] == "/ü b"
+
+
+def test_places_and_settings_are_carried_and_secrets_refused() -> None:
+    environ = {"PX_SOCKET": "s", "PX_TOOLS__QUEUE_MAX": "1", "PX_UNIT": "kernel:x", "XDG_DATA_HOME": "/d", "HOME": "/h"}
+    wanted = {"PX_SOCKET": f"{Path.cwd()}/s", "XDG_DATA_HOME": "/d", "PX_TOOLS__QUEUE_MAX": "1"}
+    assert carried(environ, system=False) == wanted
+    assert carried(environ, system=True).keys() == wanted.keys() - {"XDG_DATA_HOME"}
+    with pytest.raises(ConfigError, match="PX_KERNELS__GATEWAY_TOKEN is a secret"):
+        carried({"PX_KERNELS__GATEWAY_TOKEN": "x"}, system=False)
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=12)
@@ -59,7 +76,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_siz
 @given(st.lists(WORDS, max_size=3))
 def test_words_of_a_command_survive_systemds_reading(words: list[str]) -> None:
     """Read back as systemd.service(5) says: quotes and backslashes, then `%%` and `$$`."""
-    unit = systemd_unit(["/usr/bin/pxd", *words], system=False)
+    unit = systemd_unit(["/usr/bin/pxd", *words], {}, system=False)
     (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
     read, at = [], 0
     while at < len(line):

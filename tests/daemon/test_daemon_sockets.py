@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisord_py.daemon.lock import AlreadyRunningError
 from supervisord_py.daemon.paths import PlaceError
-from supervisord_py.daemon.sockets import adopt_socket, bind_socket, read_or_make_token
+from supervisord_py.daemon.sockets import adopt_socket, bind_socket, inherited_socket, read_or_make_token
 from supervisord_py.errors import ConfigError
 
 
@@ -65,3 +67,41 @@ def test_a_token_is_made_once_and_one_that_others_can_read_is_refused(tmp_path: 
     path.chmod(0o640)
     with pytest.raises(ConfigError, match=r"may be read by others \(mode 0640"):
         read_or_make_token(path)
+
+
+@pytest.mark.parametrize(
+    ("error", "count", "words"),
+    [
+        (0, 1, None),
+        (errno.ENOENT, 0, None),
+        (errno.ESRCH, 0, None),
+        (errno.EALREADY, 0, "launchd does not give us its socket"),
+        (0, 2, "passed 2 sockets"),
+    ],
+)
+def test_launchd_hands_over_the_socket_of_the_property_list(
+    short_tmp: Path, error: int, count: int, words: str | None
+) -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    found = (ctypes.c_int * 2).from_address(libc.malloc(8))
+
+    def launch_activate_socket(name: bytes, fds: Any, size: Any) -> int:
+        """As launch_activate_socket(3): the array is the caller's to free."""
+        assert name == b"pxd"
+        ctypes.cast(fds, ctypes.POINTER(ctypes.c_void_p))[0] = ctypes.addressof(found)
+        ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t))[0] = count
+        return error
+
+    with bind_socket(short_tmp / "s") as bound:
+        os.set_inheritable(bound.fileno(), True)
+        found[:] = [bound.fileno()] * 2
+        if words is not None:
+            with pytest.raises(PlaceError, match=words):
+                inherited_socket({}, os.getpid(), launch_activate_socket)
+            return
+        given = inherited_socket({}, os.getpid(), launch_activate_socket)
+        assert (given is not None) is (count == 1)
+        if given is not None:
+            assert given.detach() == bound.fileno()
+            assert not os.get_inheritable(bound.fileno())

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from e2e.house import until
-from e2e.test_e2e_systemd import INSIDE, RECIPE, REPOSITORY, Machine, leftovers
+from e2e.systemd import INSIDE, REPOSITORY, Machine
+from e2e.test_e2e_systemd import leftovers
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 
@@ -27,7 +28,7 @@ NEXT = "9.9.9"
 def machine(require: Callable[[object, str], None]) -> Iterator[Machine]:
     """A booted Debian with both packages in INSIDE, and nothing of ours installed."""
     require(os.geteuid() == 0, "a systemd in namespaces needs root")
-    require(RECIPE.exists() and Path("/lib/systemd/systemd").exists(), f"needs systemd, and {RECIPE}")
+    require(Path("/lib/systemd/systemd").exists(), "needs systemd")
     require(shutil.which("dpkg-deb"), "needs a Debian")
     booted = Machine(Path(tempfile.mkdtemp(prefix="pxdeb-", dir="/tmp")))
     try:

@@ -3,107 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from e2e.house import server, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from e2e.systemd import INSIDE, REPOSITORY, Machine
 
 pytestmark = pytest.mark.deep
-
-REPOSITORY = Path(__file__).parents[2]
-RECIPE = REPOSITORY.parent / "shared" / "recipes" / "systemd-recipe.sh"
-INSIDE = "/run/px"
-
-
-class Machine:
-    """A booted systemd in namespaces of its own; `share` is /run/px inside."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.share = folder / "share"
-
-    def recipe(self, verb: str, *args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", str(RECIPE), verb, str(self.folder), *args],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-
-    def do(self, *argv: str) -> str:
-        done = self.recipe("exec", *argv)
-        assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
-        return done.stdout
-
-    def show(self, name: str) -> str:
-        return self.recipe("exec", "systemctl", "show", "-P", name, "pxd.service").stdout.strip()
-
-    def is_new(self, main: str) -> bool:
-        """Say whether it is up as another process; both facts are of the same moment."""
-        told = self.recipe("exec", "systemctl", "show", "-p", "ActiveState", "-p", "MainPID", "pxd.service").stdout
-        facts = dict(line.split("=", 1) for line in told.split())
-        return facts.get("ActiveState") == "active" and facts.get("MainPID") not in {None, main, "0"}
-
-    def pxctl(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        return self.recipe("exec", f"{INSIDE}/bin/pxctl", "--system", *argv)
-
-
-def furnish(machine: Machine) -> None:
-    """Put the code, its environment and two commands where the inside sees them (its /tmp is another one)."""
-    share = machine.share
-    # The peers are for other tests, and twice as many files as all the rest.
-    wanted = [path for path in Path(sys.prefix).iterdir() if path.name != "peers"]
-    (share / "venv").mkdir()
-    copied = subprocess.run(
-        ["cp", "-al", "-t", share / "venv", *wanted], check=False, capture_output=True
-    )  # hard links where the file system is the same
-    if copied.returncode:
-        shutil.rmtree(share / "venv", ignore_errors=True)
-        (share / "venv").mkdir()
-        subprocess.run(["cp", "-a", "-t", share / "venv", *wanted], check=True)
-    packages = next((share / "venv" / "lib").glob("python3*")) / "site-packages"
-    for link in (*packages.glob("*.pth"), *packages.glob("__editable__*")):
-        link.unlink()  # an editable installation points to where only the outside can look
-    shutil.copytree(REPOSITORY / "supervisord_py", packages / "supervisord_py")
-    shutil.copytree(REPOSITORY / "cli" / "pxctl", packages / "pxctl")
-    (share / "bin").mkdir()
-    for name, module in (("pxd", "supervisord_py"), ("pxctl", "pxctl")):
-        for script in (share / "bin" / name, share / "venv" / "bin" / name):
-            script.unlink(missing_ok=True)  # in the environment it is a link to the real one, with a path of outside
-            script.write_text(
-                f'#!/bin/sh\nexport PATH={INSIDE}/bin:$PATH\nexec {INSIDE}/venv/bin/python -m {module} "$@"\n'
-            )
-            script.chmod(0o755)
-
-
-@pytest.fixture(scope="module")
-def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    require: Callable[[object, str], None] = request.getfixturevalue("require")
-    require(os.geteuid() == 0, "a systemd in namespaces needs root")
-    require(RECIPE.exists(), f"needs {RECIPE}")
-    require(Path("/lib/systemd/systemd").exists(), "needs systemd")
-    folder = Path(tempfile.mkdtemp(prefix="pxsd-", dir="/tmp"))
-    booted = Machine(folder)
-    up = booted.recipe("up")
-    try:
-        assert up.returncode == 0, up.stdout + up.stderr
-        furnish(booted)
-        yield booted
-    finally:
-        booted.recipe("down")
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -75,16 +76,24 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
     $ pxctl daemon stop
     $ pxctl daemon stop --timeout 20
     """
-    was_running = True
+    was_running, is_awaited = True, service.is_waiting(invocation)
     try:
+        if is_awaited:
+            raise Unreachable(invocation.socket_path, "the service manager holds the socket")
         with invocation.detaching("detached; pxd goes on stopping"), invocation.spinner("pxd", "stopping…"):
             daemon_process.stop_daemon(invocation.client(), timeout)
     except Unreachable:
         invocation.notice(f"pxd does not run (nobody answers at {invocation.socket_path})")
         was_running = False
-    result = {"schema": "px.daemon_stop/1", "was_running": was_running, "survivors": []}
+    else:
+        is_awaited = os.path.exists(invocation.socket_path)  # its own socket goes with the keeper
+    result = {"schema": "px.daemon_stop/1", "was_running": was_running, "survivors": [], "on_demand": is_awaited}
     if not invocation.print_result(result, ()) and was_running:
         invocation.print("pxd stopped")
+    if is_awaited:
+        unless = service.command_words(invocation, "stop", Path("pxd.socket"))
+        unless = "pxctl daemon uninstall" if service.HERE == service.LAUNCHD else unless
+        invocation.notice(f"it starts again when somebody connects, unless: {unless}")
 
 
 @declare(daemon, "restart", "restart pxd")
@@ -189,66 +198,89 @@ def show_daemon(invocation: Invocation) -> None:
 _platform = click.option(
     "--platform",
     type=click.Choice([service.SYSTEMD, service.LAUNCHD]),
-    default=service.LAUNCHD if sys.platform == "darwin" else service.SYSTEMD,
+    default=service.HERE,
     help="Service manager; else this system's.",
 )
 
 
 @declare(daemon, "install", "install pxd")
+@click.option(
+    "--now/--no-start", "start", default=True, help="Start it now (the default), or at the next boot or login."
+)
+@click.option("--on-demand", is_flag=True, help="The service manager listens, and starts pxd when somebody connects.")
 @click.option("--print", "only_print", is_flag=True, help="Print the unit and change nothing.")
 @_platform
 @click.option("--force", is_flag=True, help="Overwrite a unit that differs.")
-def install_service(invocation: Invocation, only_print: bool, platform: str, force: bool) -> None:
-    """Write and enable the systemd or launchd unit of pxd: the user's, or with --system the machine's.
+def install_service(
+    invocation: Invocation, start: bool, on_demand: bool, only_print: bool, platform: str, force: bool
+) -> None:
+    """Write, enable and start the systemd or launchd unit of pxd: the user's, or with --system the machine's.
 
-    Effect: modifying: writes one unit file, enables and starts it; --print changes nothing
+    PX_HOME, PX_SOCKET and settings in the environment go into the unit. An install that fails leaves nothing.
+
+    Effect: modifying: writes the unit files, enables and starts the unit; --print changes nothing
     $ pxctl daemon install
+    $ pxctl daemon install --on-demand
     $ pxctl daemon install --print
     $ sudo pxctl daemon install --system
     $ pxctl daemon install --print --platform launchd
     """
-    text = service.unit_text(invocation, platform)
-    path = service.unit_path(invocation, platform, text)
+    texts = service.unit_texts(invocation, platform, on_demand=on_demand)
+    path, *_, main = *texts, *texts
     if only_print:
-        facts = {"platform": platform, "path": str(path), "text": text}
-        if not invocation.print_result({"schema": "px.daemon_unit/1", **facts}, [path]):
-            output.write(text)
+        files = [{"path": str(one), "text": text} for one, text in texts.items()]
+        facts = {"platform": platform, **files[0], "files": files}
+        if not invocation.print_result({"schema": "px.daemon_unit/1", **facts}, texts):
+            heads = [f"# {one}\n" if len(texts) > 1 else "" for one in texts]
+            output.write("\n".join(head + text for head, text in zip(heads, texts.values(), strict=True)))
         return
-    written = service.write_unit(path, text, force=force)
-    invocation.notice(f"{'wrote' if written else 'found'} {path}")
-    by_hand = daemon_process.answers(invocation.client())
-    try:
-        service.turn_on(invocation, platform, path, now=not by_hand)
-    except Failure as failure:
-        failure.detail = f"{path} is written, but not enabled: {failure.detail}"
-        raise
+    service.check_place(invocation, platform, texts, force=force)
+    is_active = service.is_active(invocation, platform, texts)
+    by_hand = not is_active and service.is_listened_at(invocation.socket_path)
+    with invocation.spinner("pxd", "installing…"):
+        written = service.install(invocation, platform, texts, start=start and not by_hand)
     if by_hand:
-        advice = "for the service manager to take over: pxctl daemon stop, then start the unit"
-        invocation.notice(f"pxd runs already; {advice}")
-    result = {"schema": "px.daemon_install/1", "platform": platform, "path": str(path), "written": written}
-    if not invocation.print_result(result, [path]):
-        invocation.print(f"pxd is installed: {path}")
+        take_over = f"pxctl daemon stop && {service.command_words(invocation, 'start', main)}"
+        invocation.notice(f"pxd runs already; for the service manager to take over: {take_over}")
+    elif is_active and written:
+        take_over = service.command_words(invocation, "restart", path)
+        invocation.notice(f"pxd runs on as it was started; to take the new unit over: {take_over}")
+    linger = service.lingers(invocation, platform)
+    if linger:
+        invocation.notice(f"pxd is stopped when you log out; to let it live on: {linger}")
+    document = {
+        "platform": platform,
+        "path": str(path),
+        "written": written,
+        "on_demand": on_demand,
+        "linger": not linger,
+    }
+    if not invocation.print_result({"schema": "px.daemon_install/1", **document}, texts):
+        invocation.print(f"pxd is installed: {', '.join(map(str, texts))}")
 
 
 @declare(daemon, "uninstall", "uninstall pxd")
 @_platform
 def uninstall_service(invocation: Invocation, platform: str) -> None:
-    """Disable and remove the unit that `pxctl daemon install` wrote. When there is none, that is fine.
+    """Stop, disable and remove what `pxctl daemon install` wrote. When there is none, that is fine.
 
-    Effect: modifying: stops and disables the unit, removes its file; tools, settings and ledger stay
+    Settings, tools, pipes, ledger and logs stay; it says where.
+
+    Effect: modifying: stops and disables the unit, removes its files
     $ pxctl daemon uninstall
     $ sudo pxctl daemon uninstall --system
     """
-    text = service.unit_text(invocation, platform) if platform == service.LAUNCHD else ""
-    path = service.unit_path(invocation, platform, text)
-    removed = path.exists()
-    if removed:
-        service.turn_off(invocation, platform, path)
+    there = service.own_files(invocation, platform)
+    if there:
+        with invocation.spinner("pxd", "stopping…"):
+            service.uninstall(invocation, platform, there)
     else:
-        invocation.notice(f"there is no {path}; nothing to do")
-    result = {"schema": "px.daemon_uninstall/1", "platform": platform, "path": str(path), "removed": removed}
-    if (invocation.json or removed) and not invocation.print_result(result, [path]):
-        invocation.print(f"pxd is uninstalled: {path} removed")
+        invocation.notice("no unit is installed; nothing to do")
+    kept = paths.find_data(invocation.env, system=invocation.system)
+    facts = {"platform": platform, "path": str(there[0]) if there else None, "removed": bool(there), "kept": kept}
+    if (invocation.json or there) and not invocation.print_result({"schema": "px.daemon_uninstall/1", **facts}, there):
+        invocation.print(f"pxd is uninstalled: {', '.join(map(str, there))} removed")
+        invocation.print(*(f"kept: {folder}" for folder in kept))
 
 
 # -- what works without a daemon, too ---------------------------------------------------------------------------------
@@ -272,6 +304,11 @@ def check_all(invocation: Invocation) -> int:
         check("pxd", "ok", f"the daemon's program is {daemon_process.find_pxd(invocation.env)}")
     except Failure as failure:
         check("pxd", "fail", failure.detail, failure.hint)
+    try:
+        for finding in service.check(invocation, service.HERE):
+            check(*finding)
+    except (Failure, OSError) as error:
+        check("service_unit", "fail", str(error), None)
     try:
         found = invocation.client().get("/api/doctor").document.get("checks") or []
         check("daemon", "ok", f"answers at {invocation.socket_path}")
