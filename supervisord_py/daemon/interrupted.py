@@ -63,7 +63,7 @@ async def remember(ledger: Ledger, launcher: Tools, kernels: Kernels, losses: Lo
         is_cold = kind == "tool" and launcher.instance_of(name) is None
         if is_cold and launcher.states.of(name).state != "failed":  # that says more
             launcher.states.remember(name, state="cold", reason=row.reason, failure=None)
-        session = kernels.register.get(name) if kind == "kernel" else None
+        session = kernels.register.sessions.get(name) if kind == "kernel" else None
         if session is not None and session.kernel is None and row.reason in set(Reason):
             session.reason = Reason(row.reason)
             kernels.register.write(session)

@@ -95,7 +95,7 @@ class KernelAdoption:
 
     async def _take_over(self, child: Child, own: KernelNote) -> bool:
         """Go on with a kernel that is not the supervisor's, unless its session has another."""
-        session = self._pool.register.get(own.session.id)
+        session = self._pool.register.sessions.get(own.session.id)
         instance = self._driver.found(child, own)
         if (session is not None and session.kernel is not None) or not await self._driver.take_over(instance, own):
             return False

@@ -51,7 +51,6 @@ def spill(folder: Path, cell_id: str, place: int, data: Mapping[str, Any], inlin
 
 
 def content(mime: str, value: Any) -> bytes:
-    """Return the bytes of the file that a value of a bundle becomes."""
     if isinstance(value, str) and _BASE64.match(mime):
         with suppress(ValueError):  # not base64 after all: kept as the text that it is
             return base64.b64decode(value, validate=False)
@@ -113,5 +112,4 @@ def joined(value: Any) -> str:
 
 
 def weight(value: Any) -> int:
-    """Return about how many bytes a value takes in an answer."""
     return len(value) if isinstance(value, str) else len(json.dumps(value, ensure_ascii=False))

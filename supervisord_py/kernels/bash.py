@@ -68,7 +68,6 @@ class ShellInstance(Instance):
             self.decided.set()
 
     def note(self) -> str:
-        """Return the room's note, as for every kernel."""
         return self.session.tag
 
 
@@ -223,7 +222,6 @@ class BashHandle:
             pause *= 2
 
     async def _stop(self, shell: ShellInstance, reason: Reason | None) -> None:
-        """Stop a process; returns when nothing of it is left, or when something survived the first attempt."""
         self._supervisor.task(self._supervisor.stop(self._backend, shell, reason))
         await shell.stopped.wait()
 

@@ -74,7 +74,6 @@ def session_name(asked: str | None) -> str:
 
 
 def nearest_name(asked: str) -> str:
-    """Return the valid name that is nearest to a text."""
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", asked).lstrip("._-")
     return words[:NAME_MAX].rstrip("-") or DEFAULT_NAME
 

@@ -173,7 +173,6 @@ class CellLog:
             raise self._gone() from None
 
     def record_at(self, offset: int) -> Record:
-        """Return the record whose line begins there."""
         found = next((_record(line, place) for place, line in self.lines(offset)), None)
         if found is None:
             raise self._gone()
@@ -290,7 +289,6 @@ def _record(line: bytes, offset: int) -> Record | None:
 
 
 def error_of(members: Mapping[str, Any] | None) -> CellError | None:
-    """Return an error that a row or record has as `{name, value, traceback}`."""
     return None if members is None else convert(members, CellError)
 
 

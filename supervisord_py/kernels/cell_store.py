@@ -46,7 +46,6 @@ class CellStore:
         self._config = config
 
     def log(self, session_id: str, cell_id: str) -> CellLog:
-        """Return the files of a cell."""
         return CellLog(self._config().cells_dir / session_id, cell_id)
 
     async def dispatch(self, cell: KernelCellRow) -> None:
@@ -128,7 +127,6 @@ class CellStore:
         await asyncio.to_thread(self.log(sent.session, sent.id).seal, error, ended_at)
 
     async def history(self, session_id: str) -> Sequence[KernelCellRow]:
-        """Return all cells of a session, in order of dispatch."""
         await self._ledger.flush()  # the end of a cell that was answered just now may be on its way
         rows: list[KernelCellRow] = []
         while page := await kernel_rows.of_session(
@@ -166,7 +164,6 @@ class CellStore:
         return next((row for row in reversed(found) if instance is None or row.instance == instance), None)
 
     async def export(self, session: LiveSession) -> dict[str, Any]:
-        """Return a session's history as a notebook (nbformat 4.5)."""
         rows = await self.history(session.id)
 
         def make() -> dict[str, Any]:
@@ -177,13 +174,10 @@ class CellStore:
 
         return await asyncio.to_thread(make)
 
-    async def sweep(
-        self, running: Callable[[], Collection[tuple[str, str]]], known: Callable[[], Collection[str]]
-    ) -> None:
-        """Keep the files within their limits, now and every few minutes."""
+    async def sweep(self, running: Callable[[], Collection[tuple[str, str]]], known: Collection[str]) -> None:
         while True:
             config = self._config()
-            await retention.sweep(config.cells_dir, config.output, now=time.time(), running=running, known=known())
+            await retention.sweep(config.cells_dir, config.output, now=time.time(), running=running, known=known)
             await asyncio.sleep(SWEEP_SECONDS)
 
 

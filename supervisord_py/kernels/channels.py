@@ -54,7 +54,6 @@ class Mailbox:
         return self.waiting_bytes > OVERRUN * self._limit
 
     def put(self, message: Message) -> None:
-        """Take a message, or count it."""
         is_output = message.channel == "iopub" and message.type in OUTPUT
         if is_output and self.waiting_bytes + message.size > self._limit:
             self._left_out = self._left_out or message
@@ -65,7 +64,6 @@ class Mailbox:
         self.waiting_bytes += message.size
 
     def take(self) -> Message | None:
-        """Return what comes next, None when nothing waits."""
         if not self.waiting:
             self._tell_left_out()
         if not self.waiting:

@@ -85,7 +85,6 @@ class Attempt(msgspec.Struct, frozen=True):
         return f"{self.path} ({self.source.value}) {self.detail}"
 
     def document(self) -> dict[str, Any]:
-        """Return JSON values."""
         members = {
             "taken": self.verdict is CandidateVerdict.TAKEN,
             "reason": self.verdict.value,
@@ -115,11 +114,9 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def env(self) -> Environment:
-        """The environment of the kernel."""
         return self.environment.env
 
     def document(self) -> dict[str, Any]:
-        """Return the explanation as JSON values; of the environment names only."""
         dropped = [{"name": name, "why": why.value} for name, why in self.environment.dropped.items()]
         return {
             "cwd": self.cwd,

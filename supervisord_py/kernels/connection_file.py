@@ -48,7 +48,6 @@ class Connection(Struct, frozen=True):
         return f"Connection({self.file})"
 
     def endpoint(self, channel: str) -> str:
-        """Return the ZMQ address of a channel."""
         return f"ipc://{self.file.parent}/s-{PORTS[channel]}"
 
 

@@ -283,7 +283,6 @@ class DirectKernel(MessagingKernel):
         await self.let_go()
 
     async def _signal(self, signum: int) -> bool:
-        """Signal the process group; False when there is nobody any more."""
         try:
             await self._placement.signal_group(self._key, signum)
         except (ConflictError, UnknownUnitError):

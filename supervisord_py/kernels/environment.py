@@ -119,7 +119,6 @@ def _why_not(name: str, value: str, is_denied: Callable[[str], bool], secrets: C
 
 
 def _mark(values: dict[str, str], dropped: dict[str, Why], activation: Activation) -> None:
-    """Have the variables that name an active environment name this one."""
     before = {name: values.pop(name) for name in MARKS if name in values}
     if activation.mark is not None:
         values[activation.mark] = activation.prefix

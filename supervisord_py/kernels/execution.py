@@ -109,7 +109,6 @@ class CellExecution:
         return result, end
 
     async def _run(self, executing: asyncio.Future[Reply]) -> CellOutcome:
-        """Wait for the cell, end it when it must end, and say what was seen of it."""
         is_lost = False
         try:
             left = 0.0 if self._cut_as else max(0.0, self._deadline - asyncio.get_running_loop().time())
@@ -151,7 +150,6 @@ class CellExecution:
         self._tell_news()
 
     async def until_climbed(self, known: int, seconds: float) -> None:
-        """Wait until more than `known` steps are there, or that time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while len(self.steps) <= known and not self._is_over:
@@ -163,7 +161,6 @@ class CellExecution:
         self._writer.limit()
 
     def _tell_news(self) -> None:
-        """Wake whoever waits for a cancel, or for a step."""
         if not self._is_over:
             news, self._news = self._news, asyncio.get_running_loop().create_future()
             news.set_result(None)

@@ -201,7 +201,6 @@ class RemoteKernels:
         await self._save()
 
     async def forget(self, held: RemoteKernel) -> None:
-        """Remove the note of a kernel that is known to be gone."""
         self._open.pop(held.instance, None)
         if self._notes.pop(held.instance, None) is not None:
             with suppress(OSError):  # it is found at the next start, and deleting it once more does no harm

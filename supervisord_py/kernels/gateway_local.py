@@ -94,7 +94,6 @@ class GatewayInstance(Instance):
         self.client: GatewayClient | None = None
 
     async def answers(self) -> bool:
-        """Say whether it can be used."""
         with suppress(PxError):
             if self.client is not None:
                 await self.client.preflight(ANSWER_SECONDS)

@@ -49,7 +49,6 @@ class Installers(msgspec.Struct, frozen=True):
     uv: str | None = None
 
     def overlay(self, python: str, overlay: Path, *, has_pip: bool) -> Install | None:
-        """Return how the overlay of an interpreter is made; None where there is nothing to make it with."""
         if self.uv is None and not has_pip:
             return None
         step = (*self._pip_install(python), "--target", str(overlay), REQUIREMENT)
@@ -57,7 +56,6 @@ class Installers(msgspec.Struct, frozen=True):
         return Install(overlay, what, (step,), "ipykernel", by_hand)
 
     def managed(self, root: Path) -> Install:
-        """Return how the managed environment is made."""
         make: tuple[str, ...] = (self.python, "-m", "venv", str(root))
         if self.uv is not None:
             make = (self.uv, "venv", "--seed", "--python", self.python, str(root))
@@ -85,7 +83,6 @@ def find_installers(path: str) -> Installers:
 
 
 def mark_of(target: Path) -> Path:
-    """Return the file that says that an install is not whole."""
     return target.with_name(f".part-{target.name}")
 
 
@@ -135,7 +132,6 @@ class Installs:
             done.exception()  # whoever still waits gets it; where nobody does, it is no news
 
     async def close(self) -> None:
-        """End all installs; their programs are stopped."""
         tasks = tuple(self._running.values())
         for task in tasks:
             task.cancel()
@@ -176,7 +172,6 @@ class Installs:
 
 
 def how_it_ended(ended: program.Completed) -> str:
-    """Return how a program ended and the last thing it said."""
     return f"{ended.words}: {ended.last_line}" if ended.last_line else ended.words
 
 

@@ -128,7 +128,6 @@ def real_cwd(cwd: str | None, home: str) -> str:
 
 
 def refused(pointer: str, message: str, hint: str) -> InvalidInputError:
-    """Return the error for one member of a request."""
     return InvalidInputError(message, hint=hint, errors=[{"pointer": pointer, "message": message}])
 
 
@@ -173,7 +172,6 @@ def session_path(python: str) -> str:
 
 
 def activation_of(python: str) -> Activation:
-    """Return what activating the environment of an interpreter would say."""
     folder = Path(python).parent
     marks = {"pyvenv.cfg": "VIRTUAL_ENV", "conda-meta": "CONDA_PREFIX"}
     mark = next((marks[sign] for sign in marks if (folder.parent / sign).exists()), None)
@@ -181,7 +179,6 @@ def activation_of(python: str) -> Activation:
 
 
 def find(candidate: Candidate, cwd: str) -> str | Attempt:
-    """Return the program of a candidate, or why there is none."""
     root, source = candidate.root, candidate.source
     verdict, detail = CandidateVerdict.MISSING, "is not on PATH" if candidate.name else "is not there"
     if root is not None and (source is Source.MANAGED or source in DECISIVE) and not is_complete(Path(root), "bin"):

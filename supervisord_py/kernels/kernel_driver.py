@@ -128,7 +128,6 @@ class KernelDriver(Driver[KernelInstance]):
         return instance
 
     def found(self, child: Child, own: KernelNote | None) -> KernelInstance:
-        """Return the instance of a kernel of an earlier control plane."""
         session = self._register.restored(own.session) if own is not None else None
         if own is None or session is None:  # nobody's: it is only stopped
             nobody = SessionKey(child.unit.partition(":")[2], "", "", BackendName.DIRECT)
@@ -166,7 +165,7 @@ class KernelDriver(Driver[KernelInstance]):
             instance.child = None
         instance.ready_at, instance.phase = instance.ready_at or instance.started_at, Phase.READY
         session.kernel = instance
-        self._register.add(session)
+        self._register.sessions[session.id] = session
         return True
 
     # -- down --------------------------------------------------------------------------------------------------------
@@ -187,7 +186,6 @@ class KernelDriver(Driver[KernelInstance]):
             await asyncio.to_thread(connection_file.give_back, folder, instance.key)
 
     def gone(self, instance: KernelInstance) -> None:
-        """Pass it on."""
         self._on_gone(instance)
 
 

@@ -92,7 +92,6 @@ class KernelPool:
             await kernel.stopped.wait()
 
     async def let_go(self) -> None:
-        """End every task; nothing is stopped by that."""
         self._let_go = True
         await self.supervisor.close()
 
@@ -160,13 +159,11 @@ class KernelPool:
             self.died(kernel)
 
     def stop(self, session: LiveSession, reason: Reason) -> None:
-        """Have a session's kernel stopped, busy or not."""
         self.perform(self.set.stop(session, reason, clock.now()))
 
     # -- what the set decides ----------------------------------------------------------------------------------------
 
     def perform(self, actions: Sequence[Action]) -> None:
-        """Do what the set has decided; nothing once all was let go."""
         if self._let_go:
             return
         cause: int | None = None
@@ -222,7 +219,6 @@ class KernelPool:
         kernel.life = self.supervisor.task(self._watch(kernel))
 
     async def _live(self, kernel: KernelInstance) -> None:
-        """Bring a kernel up and watch it to its end."""
         session = kernel.session
         try:
             await self.supervisor.start(self.driver, kernel)
@@ -272,7 +268,7 @@ class KernelPool:
                 how = "was ended by exit() in a cell" if kernel.exiting else messages.how_it_ended(end)
                 session.lost = f"The session's last kernel {how}; its variables are gone."
             self.perform(self.set.gone(session, clock.now()))
-        if self.register.get(session.id) is session:
+        if self.register.sessions.get(session.id) is session:
             self.register.settle(session)
 
     # -- memory: the hard limit is the keeper's, the soft one is here ------------------------------------------------

@@ -44,12 +44,10 @@ class SessionView(KernelSessionRow, frozen=True, kw_only=True):
 
     @property
     def key(self) -> SessionKey:
-        """What makes two calls share it."""
         return SessionKey(self.name, self.cwd, self.interpreter, self.backend)
 
     @property
     def unit(self) -> str:
-        """`kernel:<id>`."""
         return f"kernel:{self.id}"
 
 
@@ -83,7 +81,6 @@ class LiveSession(KernelSlot):
 
     @property
     def unit(self) -> str:
-        """`kernel:<id>`."""
         return f"kernel:{self.id}"
 
     @property
@@ -115,7 +112,6 @@ class LiveSession(KernelSlot):
         )
 
     def view(self) -> SessionView:
-        """Return it as it is shown now."""
         kernel = self.kernel
         return SessionView(
             id=self.id,
@@ -185,7 +181,6 @@ class KernelInstance(Instance):
 
     @property
     def ending(self) -> bool:
-        """Whether its clearing up has begun."""
         return self.phase in {Phase.STOPPING, Phase.COLD}
 
     @property
@@ -200,14 +195,12 @@ class KernelInstance(Instance):
         return caller is not None and caller in {self.key, self.process_key}
 
     def explain(self, end: End) -> None:
-        """Note what is known of its end so far, for whoever is refused because of it."""
         self.problem.update(end.facts(), detail=f"The kernel {how_it_ended(end)}.")
 
     def facts(self) -> dict[str, Any]:
         return {"start_method": self.method.value} if self.is_ours else {}
 
     def own_note(self) -> dict[str, Any]:
-        """Return what is kept with it."""
         note = KernelNote(self.session.view(), self.session.interrupt_mode, self.cold_start_ms, self.method)
         return dict(msgspec.to_builtins(note))
 

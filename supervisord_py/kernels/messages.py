@@ -82,7 +82,6 @@ def signal_name(number: int) -> str:
 
 
 def death_in_cell(end: End) -> CellError:
-    """Return the error of the cell in which a kernel died."""
     text = f"The kernel {how_it_ended(end)} while the cell ran. The cell is not run again; all variables are lost."
     if end.stderr_tail:
         text += "\nLast words of the kernel:\n" + last_lines(end.stderr_tail)
@@ -114,7 +113,6 @@ _TAIL_LINES_SHOWN = 1
 
 
 def early_exit(launch: Launch, end: End) -> PxError:
-    """Return the error of a start whose process ended before it answered."""
     said = launcher_said(end.stderr_tail)
     facts = {**end.facts(), "interpreter": launch.interpreter, "kernelspec": launch.kernelspec}
     if str(said.get("error")) in _KINDS:
@@ -141,7 +139,6 @@ def not_ready(launch: Launch, seconds: float, seen: str) -> PxError:
 
 
 def no_place(launch: Launch, error: OSError) -> PxError:
-    """Return the error of a start whose run folder could not be made."""
     return StartFailedError(
         f"{launch.unit} was not started: its connection file cannot be written: {error}",
         hint="see `pxctl doctor`",
@@ -212,14 +209,12 @@ _WAITED = {
 
 
 def refusal(why: WhyRefused, unit: str, limits: KernelsSettings) -> PxError:
-    """Return the error of a call that gets no kernel."""
     kind, text, hint = _REFUSALS[why]
     more = {"retry_after_seconds": RETRY_SECONDS} if kind is OverloadedError else {}
     return kind(text.format(unit=unit, limits=limits), hint=hint, unit=unit, **more)
 
 
 def own_session(unit: str) -> PxError:
-    """Return the error of a call that would wait for itself."""
     return ConflictError(
         f"The call comes from a cell that occupies {unit} itself: neither would ever end.",
         hint="Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or --per-call).",
@@ -228,7 +223,6 @@ def own_session(unit: str) -> PxError:
 
 
 def waited_in_vain(unit: str, waits_for: WaitsFor | None, limits: KernelsSettings) -> PxError:
-    """Return the error of a call whose time was over before it had a kernel."""
     why, hint = _WAITED[waits_for or WaitsFor.TURN]
     return TimedOutError(
         f"{why.format(unit=unit, limits=limits)} when the call's time was over; nothing was run.",

@@ -119,7 +119,6 @@ class MessagingKernel:
         await asyncio.wait(signals, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     def hear(self, message: Message) -> None:
-        """Give a message to whom it concerns."""
         if self._trace:
             self.note("got", message)
         request = self._requests.get(message.parent_id)
@@ -155,7 +154,6 @@ class MessagingKernel:
             self._foreign.discard(message.parent_id)
 
     def note(self, way: str, message: Message) -> None:
-        """Log a message that was `got` or `sent`."""
         about = {"channel": message.channel, "type": message.type, "bytes": message.size}
         _log.info("kernel_message", unit=self.unit, way=way, **about)
 

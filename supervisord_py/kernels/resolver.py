@@ -70,7 +70,6 @@ class InterpreterResolver:
         self.installs = Installs(client)
 
     async def close(self) -> None:
-        """End what is being installed."""
         await self.installs.close()
 
     async def resolve(
@@ -245,7 +244,6 @@ class Resolution:
         return self._made(BASH, env, shell=shell, backend=BackendName.BASH, language=BASH)
 
     def _made(self, key: str, env: Filtered, **members: Any) -> Choice:
-        """Return a choice with these members, explained by what was tried."""
         members = {"backend": self._request.backend, "language": PYTHON, **members}
         about: dict[str, Any] = {"environment": env, "attempts": tuple(self._attempts), "modules": self._modules}
         return Choice(self._cwd, key, **about, **members)

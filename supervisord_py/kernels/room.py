@@ -93,7 +93,6 @@ class Kernels:
 
     @property
     def config(self) -> KernelsConfig:
-        """Settings in force."""
         return self.pool.config
 
     @cached_property
@@ -113,7 +112,7 @@ class Kernels:
         await KernelAdoption(self.pool, self.cell_store).adopt_all()
         self.register.settle_the_rest()
         self.pool.supervisor.task(self.pool.keep_watch())
-        self.pool.supervisor.task(self.cell_store.sweep(self._running, self.register.ids))
+        self.pool.supervisor.task(self.cell_store.sweep(self._running, self.register.sessions))
         self.pool.supervisor.task(self._have_zygotes())
 
     async def _have_zygotes(self) -> None:
@@ -175,8 +174,8 @@ class Kernels:
 
         Raises UnknownUnitError: there is no session of that id.
         """
-        chosen = self.register.everything() if session_id is None else (self.register.known(session_id),)
-        return tuple(sorted((it.view() for it in chosen), key=lambda view: view.id))
+        chosen = self.register.sessions if session_id is None else (session_id,)
+        return tuple(self.register.known(each).view() for each in sorted(chosen))
 
     def zygotes(self) -> tuple[ZygoteView, ...]:
         """Return what kernels are forked from; zygotes are nobody's, and no sessions."""
@@ -194,7 +193,7 @@ class Kernels:
 
     def handle(self, session_id: str) -> KernelHandle | None:
         """Return the handle of a session's kernel while that may take work; None also where the session is gone."""
-        session = self.register.get(session_id)
+        session = self.register.sessions.get(session_id)
         kernel = session.kernel if session is not None else None
         return kernel.handle if kernel is not None and kernel.ready_at is not None and not kernel.ending else None
 
@@ -204,11 +203,9 @@ class Kernels:
         session.last_used, session.used_at, session.is_fresh = time.time(), clock.now(), False
 
     async def cells(self, session_id: str) -> Sequence[KernelCellRow]:
-        """Return the cells of a session, in order of dispatch."""
         return await self.cell_store.history(session_id)
 
     async def export(self, session_id: str) -> dict[str, Any]:
-        """Return a session's history as a notebook (nbformat 4.5)."""
         return await self.cell_store.export(self.register.known(session_id))
 
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
@@ -371,7 +368,7 @@ class Kernels:
         tell: Callable[[CallEvent], None],
     ) -> LiveSession:
         """Return the session that is meant, with the choice for its next start; made where there is none."""
-        known = self.register.get(name)
+        known = self.register.sessions.get(name)
         if known is not None and owner is not Owner.PER_CALL:
             if known.kernel is None:
                 await asyncio.to_thread(check_folder, known)

@@ -28,11 +28,11 @@ FORGET_SECONDS = 60.0  # so long a session that its front end ended is still sho
 
 
 class SessionRegister:
-    """Sessions by id. `ledger`: where they are remembered."""
+    """Sessions by id, in `sessions`. `ledger`: where they are remembered."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._sessions: dict[str, LiveSession] = {}
+        self.sessions: dict[str, LiveSession] = {}
         self._unsettled: list[KernelSessionRow] = []
 
     async def open(self) -> None:
@@ -46,12 +46,12 @@ class SessionRegister:
                 if (cell := newest.get(row.id)) is not None:
                     session.newest, session.has_cells = cell, True
                     session.lost = how_lost(cell, row.reason) if session.keeps_variables else None
-                self._sessions.setdefault(session.id, session)
+                self.sessions.setdefault(session.id, session)
 
     def settle_the_rest(self) -> None:
         """Once it is known what lives: what was alive when it was written down last, and is not, was cut off."""
         for row in self._unsettled:
-            session = self._sessions.get(row.id)
+            session = self.sessions.get(row.id)
             if session is not None and session.kernel is not None:
                 continue
             if session is not None:
@@ -63,25 +63,19 @@ class SessionRegister:
 
     def ensure(self, key: SessionKey, language: str, owner: Owner = Owner.SESSION) -> LiveSession:
         """Return the session of a key, made where there is none."""
-        session = self._sessions.get(key.id)
+        session = self.sessions.get(key.id)
         if session is None:
-            session = self._sessions[key.id] = LiveSession(key, language, time.time(), owner)
+            session = self.sessions[key.id] = LiveSession(key, language, time.time(), owner)
             self._shrink()
         return session
 
     def restored(self, row: KernelSessionRow) -> LiveSession | None:
         """Return the session of a row as it is known, else as the row says; None where that is not understood."""
-        return self._sessions.get(row.id) or _session(row)
-
-    def add(self, session: LiveSession) -> None:
-        self._sessions[session.id] = session
-
-    def get(self, session_id: str) -> LiveSession | None:
-        return self._sessions.get(session_id)
+        return self.sessions.get(row.id) or _session(row)
 
     def known(self, session_id: str) -> LiveSession:
         """Return a session by its id. Raises UnknownUnitError: there is none."""
-        session = self._sessions.get(session_id)
+        session = self.sessions.get(session_id)
         if session is None:
             raise unknown(session_id)
         return session
@@ -93,9 +87,9 @@ class SessionRegister:
 
         Raises UnknownUnitError, AmbiguousNameError: there is none, or several; `candidates` lists their ids.
         """
-        if (session := self._sessions.get(name)) is not None:
+        if (session := self.sessions.get(name)) is not None:
             return session
-        found = [it for it in self._sessions.values() if name in {it.key.name, it.key.jupyter_id}]
+        found = [it for it in self.sessions.values() if name in {it.key.name, it.key.jupyter_id}]
         if len(found) > 1 and cwd is not None:
             found = [it for it in found if it.key.cwd == cwd]
         if len(found) > 1:
@@ -113,27 +107,20 @@ class SessionRegister:
             )
         return found[0]
 
-    def everything(self) -> tuple[LiveSession, ...]:
-        return tuple(self._sessions.values())
-
-    def ids(self) -> frozenset[str]:
-        return frozenset(self._sessions)
-
     def write(self, session: LiveSession) -> None:
-        """Write down what a session is now."""
         session.written_use = session.last_used
         kernel_rows.remember(self._ledger, session.view())
 
     def write_used(self) -> None:
         """Write down what living sessions are now that were used since they were last written."""
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             if session.kernel is not None and session.last_used != session.written_use:
                 self.write(session)
 
     def settle(self, session: LiveSession) -> None:
         """A kernel of a session is gone: write down what is left of it, or forget it where it was one call's own."""
         if session.owner is Owner.PER_CALL and session.is_at_rest:
-            self._sessions.pop(session.id, None)
+            self.sessions.pop(session.id, None)
         session.rested_at = time.time()
         self.write(session)
 
@@ -144,17 +131,16 @@ class SessionRegister:
         return time.time() - session.rested_at > FORGET_SECONDS
 
     def _shrink(self) -> None:
-        idle = [it for it in self._sessions.values() if it.is_at_rest]
+        idle = [it for it in self.sessions.values() if it.is_at_rest]
         for session in [it for it in idle if self._is_over(it)]:
             idle.remove(session)
-            del self._sessions[session.id]
+            del self.sessions[session.id]
             kernel_rows.forget(self._ledger, session.id)
-        for session in idle[: max(0, len(self._sessions) - REMEMBERED_MAX)]:
-            self._sessions.pop(session.id)
+        for session in idle[: max(0, len(self.sessions) - REMEMBERED_MAX)]:
+            self.sessions.pop(session.id)
 
 
 def unknown(name: str) -> UnknownUnitError:
-    """Return the error for a name that is no session's."""
     name = shortened(name)
     return UnknownUnitError(
         f"There is no kernel session {name}.",

@@ -128,7 +128,6 @@ class KernelSlot:
 
     @property
     def state(self) -> SessionState:
-        """What is shown of it."""
         if self.phase is Phase.READY:
             return SessionState.BUSY if self.running is not None or self.foreign_busy else SessionState.IDLE
         if self.phase is Phase.COLD:
@@ -230,7 +229,6 @@ class SessionSet:
     # -- what is observed of the present kernel ----------------------------------------------------------------------
 
     def ready(self, slot: KernelSlot, now: float) -> list[Action]:
-        """Note that it answers."""
         if slot.phase is Phase.STARTING:
             slot.phase, slot.used_at = Phase.READY, now
             for waiter in slot.line:
@@ -373,7 +371,6 @@ class SessionSet:
                     self._out.append(waiter)
 
     def count(self, *phases: Phase) -> int:
-        """Return how many are in one of these phases."""
         return sum(slot.phase in phases for slot in self.active)
 
     def victims(self) -> list[KernelSlot]:

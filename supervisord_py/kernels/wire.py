@@ -47,12 +47,10 @@ class Message:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The content; {} where it is no JSON object."""
         return load(self.parts[3])
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
         return sum(map(len, self.parts))
 
     @property
@@ -88,7 +86,6 @@ def make(
     metadata: Mapping[str, Any] | None = None,
     parent: Mapping[str, Any] | None = None,
 ) -> Message:
-    """Return a new message of the client that is known by `session`."""
     about = {"msg_id": msg_id or uuid.uuid4().hex, "msg_type": kind, "session": session, "username": "pxd"}
     header = {**about, "date": datetime.now(UTC).isoformat(), "version": PROTOCOL}
     parts = (header, parent or {}, metadata or {}, content)
@@ -96,7 +93,6 @@ def make(
 
 
 def sign(key: bytes, parts: Sequence[bytes]) -> bytes:
-    """Return the signature of a message: HMAC-SHA256 of all but the buffers, in hexadecimal."""
     return hmac.digest(key, b"".join(parts[:BUFFERS]), "sha256").hex().encode()
 
 

@@ -65,7 +65,9 @@ async def begin(pool: KernelPool, resolver: Callable[[], InterpreterResolver]) -
 
 
 def _last_used(pool: KernelPool) -> LiveSession | None:
-    fitting = [it for it in pool.register.everything() if it.key.backend is BackendName.DIRECT and not it.kernelspec]
+    fitting = [
+        it for it in pool.register.sessions.values() if it.key.backend is BackendName.DIRECT and not it.kernelspec
+    ]
     newest = max(fitting, key=lambda it: it.last_used or 0.0, default=None)
     return newest if newest is not None and time.time() - (newest.last_used or 0.0) <= LATELY_SECONDS else None
 

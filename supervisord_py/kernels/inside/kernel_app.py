@@ -104,7 +104,6 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
         super().showtraceback(*args, **kwargs)
 
     def init_user_ns(self) -> None:
-        """Fill the user's namespace, now and whenever `%reset` has emptied it."""
         super().init_user_ns()
         self.offer()
 
@@ -183,7 +182,6 @@ _LEADING = (
 
 
 def _is_user_code(frame: FrameType | None) -> bool:
-    """Say whether user code has called `frame`."""
     while frame is not None and frame.f_code not in _LEADING:
         frame = frame.f_back
     return frame is not None

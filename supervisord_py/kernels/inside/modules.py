@@ -38,7 +38,6 @@ class Modules:
         self._news = [self._load(name) for name in sorted(self._files)]
 
     def find_spec(self, name: str, *_: Any) -> Any:
-        """Return where one of the modules is found, for imports of them by name."""
         return spec_from_file_location(name, self._files[name]) if name in self._files else None
 
     def look_again(self) -> str | None:
@@ -48,7 +47,6 @@ class Modules:
         return "".join(news) if changed or any(news) else None
 
     def _load(self, name: str) -> str:
-        """Import a module; return why that failed, "" where it did not."""
         path = self._files[name]
         stamp = _stamp(path)
         self._missing.pop(name, None)

@@ -35,7 +35,6 @@ def version_of(package: str) -> "str | None":
 
 
 def report() -> "dict[str, object]":
-    """Return what there is to know."""
     isolated = sys.prefix != getattr(sys, "base_prefix", sys.prefix)
     user = "" if isolated or os.environ.get("PYTHONNOUSERSITE") else site.getusersitepackages()
     if user and user not in sys.path and os.path.isdir(user):

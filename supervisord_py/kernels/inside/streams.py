@@ -97,7 +97,6 @@ class Cells:
         self._switch()
 
     def give_back(self, cell: OwnCell) -> None:
-        """Take them away again: whoever had them before has them."""
         if cell in self._holders:
             _flush_native()
             self._holders.remove(cell)
@@ -149,7 +148,6 @@ class OutStream(Stock):
         super().__init__(session, pub_thread, name, *args, **kwargs)
 
     def cell(self) -> OwnCell | None:
-        """Return the cell of ours whose output the calling thread's is."""
         return CURRENT.get() or CELLS.get(self.parent_header)
 
     def write(self, string: str) -> Any:
@@ -181,7 +179,6 @@ class OutStream(Stock):
             self.put_line(cell)
 
     def put_line(self, cell: OwnCell) -> None:
-        """Write the line that the calling thread has begun."""
         if data := cell.lines.pop((self.name, threading.current_thread()), b""):
             self._put(cell, data)
 
