@@ -12,7 +12,7 @@ from typing import Any
 from supervisord_py.ledger.pipe_executions import Outcome
 from supervisord_py.pipes.adapters import AgentSpec, load_adapters
 from supervisord_py.pipes.outcome import Cause, ExitInfo, judge
-from supervisord_py.pipes.streams import Summary, parser_for
+from supervisord_py.pipes.streams import PARSERS, Summary
 
 RECORDED = Path(__file__).parent / "pipes" / "recorded"
 VERSION = "version"
@@ -62,7 +62,7 @@ def _recording(program: str, path: Path) -> Recording:
 def read(recording: Recording, cuts: Iterable[int] = ()) -> Read:
     """Read a recording in pieces."""
     spec, raw, parts = recording.spec, recording.stdout, []
-    parser = parser_for(spec.parser)
+    parser = PARSERS[spec.parser]()
     for start, end in itertools.pairwise([0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]):
         parts.append(parser.feed(raw[start:end]))
     parts.append(parser.end())

@@ -56,7 +56,7 @@ async def answer_once(
     known = await records.claim(ledger, key, name, digest, time.time())
     if known is not None:
         return _again(known, digest)
-    outcome: tuple[int, str, bytes] | None = _failed(InternalError("The first request with this key failed by a bug."))
+    outcome: tuple[int, str, bytes] | None
     try:
         response = await answer()
         body = response.body if isinstance(response, web.Response) and not streams else None
@@ -70,6 +70,9 @@ async def answer_once(
         raise
     except (asyncio.CancelledError, ConnectionError):
         outcome = _failed(CancelledRunError("The client of the first request with this Idempotency-Key went away."))
+        raise
+    except BaseException:
+        outcome = _failed(InternalError("The first request with this key failed by a bug."))
         raise
     finally:
         if outcome is None:

@@ -37,7 +37,7 @@ from supervisord_py.api.streams import (
     until_closing,
 )
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.ledger.pipe_executions import Execution, Status, Usage
+from supervisord_py.ledger.pipe_executions import Execution, Status, Usage, cut_timeout
 from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE, ExecutionFilter
 from supervisord_py.pipes.models import LastDecision, PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
@@ -198,7 +198,7 @@ def execution_document(execution: Execution) -> Document:
         "usage": usage,
         "truncated": execution.truncated,
         "timeout_wanted_seconds": plan.wanted_seconds,
-        "warnings": plan.warnings,
+        "warnings": [] if plan.wanted_seconds is None else [cut_timeout(plan.wanted_seconds, plan.timeout_seconds)],
     }
 
 

@@ -141,11 +141,6 @@ class Plan(msgspec.Struct, frozen=True):
     processes: int | None = None
     cpu_percent: int | None = None  # of one processor
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Sentences about what of it is not as it was asked for."""
-        return () if self.wanted_seconds is None else (cut_timeout(self.wanted_seconds, self.timeout_seconds),)
-
 
 def cut_timeout(wanted: float, most: float) -> str:
     return f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
@@ -246,7 +241,8 @@ EXECUTIONS = Table(
     blobs=("plan", "preset_snapshot", "rendered_prompt", "progress", "stdout", "stderr"),
     computed=("position",),
 )
-_OPEN = "status IN ('queued', 'running')"
+OPEN = "status IN ('queued', 'running')"
+"""Condition of an update: an execution that is final stays as it is."""
 
 
 def mark_running(number: int, **facts: Any) -> Operation:
@@ -281,16 +277,11 @@ def mark_running(number: int, **facts: Any) -> Operation:
     return run
 
 
-def change_open(number: int, **facts: Any) -> Operation:
-    """Change an execution that is not final; one that is stays as it is."""
-    return EXECUTIONS.update(number, _OPEN, **facts)
-
-
 def finish(number: int, *, also: Operation | None = None, **facts: Any) -> Operation:
     """Record how an execution ended, queued or running, and `also` with it; the first end counts."""
     if facts.get("error_message"):
         facts["error_message"] = facts["error_message"][:MESSAGE_MAX]
-    update = change_open(number, progress=None, **facts)
+    update = EXECUTIONS.update(number, OPEN, progress=None, **facts)
 
     def run(connection: sqlite3.Connection) -> None:
         if update(connection) and also is not None:
@@ -301,4 +292,4 @@ def finish(number: int, *, also: Operation | None = None, **facts: Any) -> Opera
 
 async def open_rows(ledger: Ledger) -> list[Execution]:
     """Return what runs and what waits, whole, in the order of the line."""
-    return await EXECUTIONS.find(ledger, f"WHERE {_OPEN} ORDER BY queued_at, id")
+    return await EXECUTIONS.find(ledger, f"WHERE {OPEN} ORDER BY queued_at, id")

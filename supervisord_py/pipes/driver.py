@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.instances import ended
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Status, change_open, open_rows
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, OPEN, ErrorType, Execution, Status, open_rows
 from supervisord_py.ledger.pipe_history import usage_since
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes.adapters import CannotRunError, PromptBy
@@ -122,7 +122,7 @@ class RunDriver:
         """Return the run of a held child; one that nobody knows is only stopped."""
         own = note.own if note is not None else {}
         nobody = Execution(id=0, pipe_name=child.unit.partition(":")[2])
-        run = self._room.run_of(self._known.get(own.get("execution", 0), nobody), key=child.key)
+        run = self._run_of(self._known.get(own.get("execution", 0), nobody), child.key)
         if run.execution.status is Status.RUNNING:
             self._room.add(run)
             self._room.line.adopt(run.execution)
@@ -180,16 +180,20 @@ class RunDriver:
             if row.id in held:
                 continue
             if row.status is Status.QUEUED:
-                room.push(room.run_of(row))
+                room.push(self._run_of(row))
             elif row.pid is None and (row.started_at or 0.0) > room.placement.caps.keeper_started_at:
                 # Of an earlier keeper nobody knows what it had spawned: nothing is run twice.
-                await room.ledger.write(change_open(row.id, **_AGAIN))
-                room.push(room.run_of(replace(row, **_AGAIN)))
+                await room.ledger.write(EXECUTIONS.update(row.id, OPEN, **_AGAIN))
+                room.push(self._run_of(replace(row, **_AGAIN)))
             else:
                 await self._interrupted(row)
 
+    def _run_of(self, row: Execution, key: str | None = None) -> Run:
+        """Return the run of a row of an earlier control plane; `key`: of the process that it has."""
+        return Run(self._room, row, self._room.definition_of(row.pipe_name), conclude, self._room.after, key)
+
     async def _interrupted(self, row: Execution) -> None:
-        room, run = self._room, self._room.run_of(row)
+        room, run = self._room, self._run_of(row)
         run.want_end(Cause.INTERRUPTED, INTERRUPTED)
         run.wanted = Reason.INTERRUPTED
         room.add(run)

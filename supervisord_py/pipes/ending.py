@@ -58,7 +58,9 @@ async def conclude(run: Run) -> Operation | None:
     # Whether it ran, or was about to be spawned; not where another execution of its pipe runs already.
     began = it.started_at is not None and not isinstance(run.error, ConflictError)
     outcome, facts = await asyncio.to_thread(_close, run, copier, began=began)
-    run.outcome, run.following = outcome, next_try(run, outcome)
+    run.outcome = outcome
+    if outcome.status in {Status.FAILED, Status.TIMED_OUT} and run.definition is not None:
+        run.following = next_try(run, run.definition, outcome)
     run.goes_on = run.following is not None
     change = states.change_by(it, outcome, facts["finished_at"], goes_on=run.goes_on)
     if began and run.child is None:

@@ -7,6 +7,7 @@ whoever promises it to somebody flushes the ledger first.
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
     from supervisord_py.ledger.pipe_state import Claim
-    from supervisord_py.ledger.table import Operation
     from supervisord_py.pipes.models import Chosen, Order, PipeDefinition
     from supervisord_py.pipes.output import FollowItem
 
@@ -58,7 +58,8 @@ class Executions(Means):
     """All executions: those at work or in line in memory, which is ahead of the ledger, and the others in the ledger.
 
     Attributes:
-        runs: Every execution that is not final, and those of which an end has still to be told, by id.
+        runs: Every execution that is not final, and those of which an end has still to be told.
+        of_pipes: The same, by pipe.
         line: Who waits, and who holds a slot.
         is_gate_open: Who waits may be started.
     """
@@ -67,17 +68,17 @@ class Executions(Means):
         super().__post_init__()
         self.runs: dict[int, Run] = {}
         self.line = Queue(self.config)
-        self._of_pipes: dict[str, dict[int, Run]] = {}
+        self.of_pipes: dict[str, dict[int, Run]] = {}
         self.timetable = Timetable(self, self.is_leaving_line)
         self.is_gate_open = False
         self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
         """When to look at the line again."""
 
     def add(self, run: Run) -> None:
-        self.runs[run.id] = self._of_pipes.setdefault(run.name, {})[run.id] = run
+        self.runs[run.id] = self.of_pipes.setdefault(run.name, {})[run.id] = run
 
     def of_pipe(self, pipe: str) -> tuple[Run, ...]:
-        found = self._of_pipes.get(pipe, {})
+        found = self.of_pipes.get(pipe, {})
         return tuple(found[number] for number in sorted(found))
 
     def is_leaving_line(self, pipe: str) -> bool:
@@ -98,43 +99,38 @@ class Executions(Means):
 
     # -- recording ---------------------------------------------------------------------------------------------------
 
-    def enqueue(
-        self, definition: PipeDefinition, orders: Sequence[Order], chosen: Chosen, **change: Any
+    async def enqueue(
+        self,
+        definition: PipeDefinition,
+        orders: Sequence[Order],
+        chosen: Chosen,
+        claim: Claim | None = None,
+        **change: Any,
     ) -> tuple[Run, ...]:
-        """Record executions, all or none, with a `change` of what is remembered of their pipe, and put them in line."""
-        recorded = [self._recorded(definition, order, chosen, change) for order in orders]
-        self.ledger.post(together(*(operation for _row, operation in recorded)))
-        pairs = zip(recorded, orders, strict=True)
-        return tuple(self.take_in(definition, row, order, chosen) for (row, _operation), order in pairs)
+        """Record executions, all or none, with a `change` of what is remembered of their pipe, and put them in line.
 
-    async def enqueue_once(self, definition: PipeDefinition, order: Order, chosen: Chosen, claim: Claim) -> Run | None:
-        """Do the same where its event is not claimed yet, in the claim's transaction; None where the pipe has had it.
-
-        Raises LedgerDegradedError: the disk takes nothing: nobody can know whether it is claimed.
+        With a `claim` on an event: in its transaction, where it is free, else none. Without one, nobody has a turn.
+        Raises LedgerDegradedError: the disk takes nothing, and nobody can know whether it is claimed.
         """
-        row, operation = self._recorded(definition, order, chosen, {})
+        rows = [build(self, definition, it, chosen, self.ledger.next_number("pipe_executions")) for it in orders]
+        operations = [EXECUTIONS.insert(row) for row in rows]
+        if (refusal := chosen.refusal) is not None:  # what it means for its pipe is of one piece with it
+            for row in rows:
+                change |= self.states.change_by(row, refusal, row.queued_at, goes_on=False)
+                self.states.take(definition.name, **change)
+        if change:
+            self.states.take(definition.name, **change)
+            operations.append(PIPE_STATES.merge(definition.name, **change))
         # One that fails at once keeps no claim: told again, the event may start the pipe.
-        if chosen.refusal is not None:
-            self.ledger.post(operation)
-        elif not await self.ledger.call(claimed(claim, operation)):
-            return None
-        return self.take_in(definition, row, order, chosen)
-
-    def _recorded(
-        self, definition: PipeDefinition, order: Order, chosen: Chosen, change: dict[str, Any]
-    ) -> tuple[Execution, Operation]:
-        """Return a fresh row, and what writes it; what a refusal means for its pipe is of one piece with it."""
-        row = build(self, definition, order, chosen, self.ledger.next_number("pipe_executions"))
-        if chosen.refusal is not None:
-            change = change | self.states.change_by(row, chosen.refusal, row.queued_at, goes_on=False)
-        if not change:
-            return row, EXECUTIONS.insert(row)
-        self.states.take(row.pipe_name, **change)
-        return row, together(EXECUTIONS.insert(row), PIPE_STATES.merge(row.pipe_name, **change))
+        if claim is None or refusal is not None:
+            self.ledger.post(together(*operations))
+        elif not await self.ledger.call(claimed(claim, together(*operations))):
+            return ()
+        return tuple(self.take_in(definition, *each, chosen) for each in zip(rows, orders, strict=True))
 
     def take_in(self, definition: PipeDefinition, row: Execution, order: Order, chosen: Chosen) -> Run:
         """Put an execution whose row is written or on its way into the line, and tell everybody of it."""
-        run = self.run_of(row, definition)
+        run = Run(self, row, definition, conclude, self.after)
         run.event, run.outcome = order.cause, chosen.refusal
         self.supervisor.say(
             "execution_queued",
@@ -153,11 +149,6 @@ class Executions(Means):
         return run
 
     # -- who runs ----------------------------------------------------------------------------------------------------
-
-    def run_of(self, execution: Execution, definition: PipeDefinition | None = None, key: str | None = None) -> Run:
-        """Return the run of a row; `key`: of the process that it has already."""
-        definition = definition or self.definition_of(execution.pipe_name)
-        return Run(self, execution, definition, conclude, self.after, key)
 
     def push(self, run: Run) -> None:
         """Put an execution into the line; it is admitted at the next turn of the loop, with all that come now."""
@@ -193,14 +184,9 @@ class Executions(Means):
         order = sorted(self.of_pipe(pipe), key=lambda run: run.execution.status is Status.RUNNING)
         return tuple(await asyncio.gather(*(self.end(run, why) for run in order)))
 
+    @abstractmethod
     async def after(self, run: Run) -> None:
-        """Free the slot of one whose row is final, and tell who waits for its end."""
-        self.runs.pop(run.id, None)
-        self._of_pipes.get(run.name, {}).pop(run.id, None)
-        self.line.ended(run.id)
-        run.done.set()
-        run.tell()
-        self.admit()
+        """Do what follows from an end whose row is final, and free the slot."""
 
     def close_gate(self) -> None:
         """Start nobody any more, and take nothing in."""

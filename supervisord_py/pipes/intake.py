@@ -141,11 +141,9 @@ def render_prompt(it: Execution, body: str, *, zone: str, api: str) -> str:
     return "\n\n".join(["\n".join(lines), *([words] if words.strip() else []), body])
 
 
-def next_try(run: Run, outcome: Outcome) -> tuple[Execution, Order, Chosen] | None:
+def next_try(run: Run, definition: PipeDefinition, outcome: Outcome) -> tuple[Execution, Order, Chosen] | None:
     """Return the execution that follows a failed one, or None: another preset at once, or the same again later."""
-    it, room, definition = run.execution, run.room, run.definition
-    if outcome.status in {Status.COMPLETED, Status.CANCELLED} or definition is None:
-        return None
+    it, room = run.execution, run.room
     chance = random.random()  # noqa: S311 - spreads tries, hides nothing
     first, rules = room.config.retry_initial_seconds, definition.retries
     found = outcomes.next_try(outcome, it.plan, it.preset, it.retry_count, first=first, rules=rules, chance=chance)

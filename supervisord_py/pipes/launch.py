@@ -118,32 +118,29 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     keeps_session = plan.history and bool(spec.session_argv)
     if plan.history and not keeps_session:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
-    if (doubt := provider_doubt(spec, it.preset.provider)) is not None:
+    if it.preset.provider and (doubt := provider_doubt(spec, it.preset.provider)) is not None:
         doubts += (doubt,)
-    return LaunchSpec(
-        adapter=spec,
-        argv=(program, *argv[1:]),
-        env=env,
-        cwd=str(folder),
-        values={**values, "key_reference": spec.reference(version.version)},
-        terms=_terms(spec, config, (*config.redact, *redact), has_secrets=bool(secrets)),
-        secrets=secrets,
-        version=version,
-        session_path=str(values["session_dir"]) if keeps_session else None,
-        warnings=(*version.warnings, *doubts),
-    )
-
-
-def _terms(spec: AgentSpec, config: PipesConfig, patterns: tuple[str, ...], *, has_secrets: bool) -> RunTerms:
-    stop = spec.stop
-    return RunTerms(
+    stop, patterns = spec.stop, (*config.redact, *redact)
+    terms = RunTerms(
         parser=spec.parser,
         success=spec.success,
         errors=spec.errors,
         settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
         stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
         patterns=patterns,
-        copied=spec.parser != "text" or has_secrets or bool(patterns),
+        copied=spec.parser != "text" or bool(secrets or patterns),
+    )
+    return LaunchSpec(
+        adapter=spec,
+        argv=(program, *argv[1:]),
+        env=env,
+        cwd=str(folder),
+        values={**values, "key_reference": spec.reference(version.version)},
+        terms=terms,
+        secrets=secrets,
+        version=version,
+        session_path=str(values["session_dir"]) if keeps_session else None,
+        warnings=(*version.warnings, *doubts),
     )
 
 

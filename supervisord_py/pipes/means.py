@@ -38,6 +38,7 @@ class Means:
         clocks: Tests turn them.
         driver: What the supervisor needs to run executions; the room sets it.
         is_ending: Nothing new is taken in.
+        listening: The pipes that wait for events, as of the last look at files and wishes.
         now: Returns what the clocks show.
         task: Does something in the background until the room ends; what it raises is logged.
         definition: Returns what a pipe's file says; UnknownUnitError where there is none of that name.
@@ -54,6 +55,7 @@ class Means:
 
     def __post_init__(self) -> None:
         self.is_ending = False
+        self.listening: tuple[PipeDefinition, ...] = ()
         self.supervisor = Supervisor(self.placement, self.ledger, self.events)
         self.states = PipeStates(self.ledger, self.clocks)
         self.catalog = PipeCatalog(self.config.pipes_dir, default_agent=self.config.default_agent)

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from supervisord_py.pipes.secrets import Redactor, redact
-from supervisord_py.pipes.streams import parser_for
+from supervisord_py.pipes.streams import PARSERS, TextStream
 from supervisord_py.process.supervisor import decode_tail
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Copier:
         self._folder = folder
         self._copied = copied
         self._hidden = (tuple(secrets), tuple(patterns))
-        self._parser = parser_for(parser)
+        self._parser = PARSERS.get(parser, TextStream)()
         self._redactors = {stream: Redactor(*self._hidden) for stream in OutputStream if copied}
         self._decoders = {stream: codecs.getincrementaldecoder("utf-8")() for stream in BOTH}
         self._read = dict.fromkeys(BOTH, 0)

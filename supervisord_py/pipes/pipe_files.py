@@ -126,8 +126,9 @@ class PipeFiles:
     async def afresh(self, name: str) -> Declared:
         """Return a pipe as its file stands now: whoever has just saved it means that, even if it does not read."""
         found = self._room.catalog.fresh(name)  # a stat: cheaper than a thread
-        if found is None or found is not self._room.catalog.pipes.get(name):
-            await self._upkeep.refresh()
+        if found is not None and found is self._room.catalog.pipes.get(name):
+            return found
+        await self._upkeep.refresh()
         known = self._room.definition(name)
         # The look holds back what does not read while it is young. A file that is away for a moment is what it was.
         return found if isinstance(found, BrokenPipe) and found.digest else known

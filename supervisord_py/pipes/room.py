@@ -14,7 +14,7 @@ import structlog
 
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import Trigger
+from supervisord_py.ledger.pipe_executions import Status, Trigger
 from supervisord_py.pipes import retention, status
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.events import EventSources, check_published
@@ -23,6 +23,7 @@ from supervisord_py.pipes.intake import again, build, choose
 from supervisord_py.pipes.models import BY_HAND, PipesHealth, usable
 from supervisord_py.pipes.outcome import REASONS, Cause
 from supervisord_py.pipes.pipe_files import PipeFiles
+from supervisord_py.pipes.schedule import Manual
 from supervisord_py.pipes.triggers import Triggers
 from supervisord_py.pipes.upkeep import Upkeep
 
@@ -63,6 +64,7 @@ class Pipes(Executions):
         self.driver = driver = RunDriver(self)
         await driver.adopt_all()
         await self.upkeep.settle_all(changed)
+        self.look_again()
         self.task(self.upkeep.look_for_ever())
         self.task(self.look_at_runs())
         self.events.listeners.add(self.sources.hear)
@@ -110,6 +112,7 @@ class Pipes(Executions):
     def look_again(self) -> None:
         """Have everything that depends on files and wishes look at them again."""
         self.faults.keep_only(self.catalog.pipes)
+        self.listening = tuple(each for each in self.usable() if each.events)
         self.timetable.wake()
         self.sources.look()
 
@@ -133,12 +136,23 @@ class Pipes(Executions):
                 row, order, chosen = run.following
                 follower = self.take_in(run.definition, row, order._replace(cause=run.event), chosen)
                 self.supervisor.say("execution_retried", follower, retry_of=run.id)
-            await self.triggers.ended(run)
+            if self.listening:
+                await self.triggers.announce(run)
+            if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:
+                # Else it would read as if what was decided (its first run, say) had come to pass.
+                words = f"execution {run.id} did not run: {it.error_message or 'cancelled'}"
+                self.states.decided(it.pipe_name, words)
         except Exception:  # that it fails must not keep the slot
             _log.exception("pipe_aftermath_failed", unit=run.unit, execution=run.id)
         finally:
-            await super().after(run)
-            self.timetable.ended(run.definition)
+            self.runs.pop(run.id, None)
+            self.of_pipes.get(it.pipe_name, {}).pop(run.id, None)
+            self.line.ended(run.id)
+            run.done.set()
+            run.tell()
+            self.admit()
+            if run.definition is None or not isinstance(run.definition.schedule, Manual):
+                self.timetable.wake()  # a pipe that has times is free
 
     # -- pipes -------------------------------------------------------------------------------------------------------
 
@@ -245,7 +259,7 @@ class Pipes(Executions):
         chosen = await choose(self, definition, orders[0])
         # From here to the last of them nobody else has a turn: of two that ask at once, the second sees the first.
         self._check_by_hand(name, orders, queue=queue)
-        rows = tuple(map(self.view, self.enqueue(definition, orders, chosen)))
+        rows = tuple(map(self.view, await self.enqueue(definition, orders, chosen)))
         await self.ledger.flush()
         return rows
 

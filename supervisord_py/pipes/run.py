@@ -21,11 +21,12 @@ import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.ledger.pipe_executions import (
+    EXECUTIONS,
+    OPEN,
     ErrorType,
     Execution,
     Outcome,
     Status,
-    change_open,
     mark_running,
 )
 from supervisord_py.ledger.pipe_state import PIPE_STATES
@@ -36,6 +37,7 @@ from supervisord_py.pipes.launch import RunTerms, recall_secrets, remove_private
 from supervisord_py.pipes.outcome import REASONS, Cause, ceiling_exceeded
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, Copier
 from supervisord_py.process.instance import Instance
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -198,7 +200,7 @@ class Run(Instance):
         if found is not None:
             known |= {"agent_version": found.version.text, "session_path": found.session_path}
         self.become(**known)
-        return together(change_open(self.id, **known), super().spawned(child))
+        return together(EXECUTIONS.update(self.id, OPEN, **known), super().spawned(child))
 
     async def ended(self) -> Operation:
         return together(await self._conclude(self), await super().ended())
@@ -252,7 +254,8 @@ class Run(Instance):
 
     async def shut_down(self, placement: KeeperClient) -> StopReport:
         """End its whole tree; what survives is named in the row, and does not keep the slot."""
-        self.report = await super().shut_down(placement)
+        word = (self.wanted or Reason.EXIT).value
+        self.report = await placement.stop(self.key, grace_seconds=self.stop_seconds, reason=word)
         if self.report.survivors and not self.final:
             await self.room.ledger.write(together(await self._conclude(self)))
             await self.finish()

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from supervisord_py.pipes.due import Due, Now, Wait, decide, stagger
-from supervisord_py.pipes.schedule import Manual
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 
 if TYPE_CHECKING:
@@ -80,11 +79,6 @@ class Timetable:
     def reconfigure(self) -> None:
         self._ask_all_again(self.now())
         self.wake()
-
-    def ended(self, definition: PipeDefinition | None) -> None:
-        """Look again, where it has times: a pipe is free."""
-        if definition is None or not isinstance(definition.schedule, Manual):
-            self.wake()
 
     def decision_on(self, pipe: PipeDefinition) -> Decision | None:
         """Return the last decision about a pipe's schedule; None where none, or another schedule, was looked at."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -60,35 +61,38 @@ def _is_zone(name: str) -> bool:
 class ReadAgain(Generic[T]):
     """What one file says; it is read again only where it has changed, or is young."""
 
-    def __init__(self, read: Callable[[Path], T], wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, read: Callable[[Path], T], file: Path) -> None:
         self._read = read
-        self._wall = wall
-        self._known: tuple[Path, tuple[int, ...], T] | None = None
+        self._file = file
+        self._known: tuple[tuple[int, ...], T] | None = None
 
-    def now(self, file: Path) -> T:
+    def now(self) -> T:
         """Return what the file says, any number of threads may ask. Blocking."""
         known, stamp, is_young = self._known, (0, 0, 0, 0), False
-        try:
-            found = file.stat()
+        with suppress(OSError):  # there may be none
+            found = os.stat(self._file)
             stamp = (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
-            is_young = abs(self._wall() - found.st_ctime) <= SETTLE_SECONDS
-        except OSError:
-            pass  # there is none
-        if known is not None and known[:2] == (file, stamp):
-            return known[2]
-        read = self._read(file)
-        self._known = None if is_young else (file, stamp, read)
+            is_young = abs(time.time() - found.st_ctime) <= SETTLE_SECONDS
+        if known is not None and known[0] == stamp:
+            return known[1]
+        read = self._read(self._file)
+        self._known = None if is_young else (stamp, read)
         return read
 
 
 class AgentShelf:
-    """What is needed to start agents; `environ` is the daemon's environment, to pick from."""
+    """What is needed to start agents; `environ` is the daemon's environment, to pick from.
+
+    Attributes:
+        adapters_now, presets_now: Return the agents that are known, and the presets; their file is read (7 ms) only
+            where it has changed. Blocking.
+    """
 
     def __init__(self, config: PipesConfig, placement: KeeperClient, environ: Mapping[str, str]) -> None:
         self.config = config  # the room's, also after a reload
         self.environ = dict(environ)  # not the mapping of the process itself, which decodes every value at every look
-        self._adapters: ReadAgain[Adapters] = ReadAgain(load_adapters)
-        self._presets: ReadAgain[Presets] = ReadAgain(load_presets)
+        self.adapters_now: Callable[[], Adapters] = ReadAgain(load_adapters, config.agents_file).now
+        self.presets_now: Callable[[], Presets] = ReadAgain(load_presets, config.presets_file).now
         self.versions = VersionCache()
         self.run: ProgramRunner = partial(program.run, placement)  # runs small programs
         self.zone = "UTC"  # the machine's time zone, once it is open
@@ -97,14 +101,6 @@ class AgentShelf:
         """Learn the machine's time zone."""
         self.zone = await asyncio.to_thread(machine_zone, self.environ)
 
-    def adapters_now(self) -> Adapters:
-        """Return the agents that are known; their file is read only where it has changed (7 ms). Blocking."""
-        return self._adapters.now(self.config.agents_file)
-
-    def presets_now(self) -> Presets:
-        """Return the presets; their file is read only where it has changed. Blocking."""
-        return self._presets.now(self.config.presets_file)
-
     def problems(self) -> dict[str, list[str]]:
         """Return everything that is wrong with the files of agents and presets, in sentences. Blocking."""
         found = {"agents": self.adapters_now().problems, "presets": self.presets_now().problems}
@@ -112,8 +108,7 @@ class AgentShelf:
 
     async def look(self) -> tuple[Adapters, Presets]:
         """Return agents and presets as their files stand; presets that make no sense are looked at twice (I3)."""
-        config = self.config  # a stat of each file: cheaper than a thread
-        adapters, presets = self._adapters.now(config.agents_file), self._presets.now(config.presets_file)
+        adapters, presets = self.adapters_now(), self.presets_now()  # a stat of each file: cheaper than a thread
         if presets.file_problem is not None:
-            presets = await read_presets(config.presets_file)
+            presets = await read_presets(self.config.presets_file)
         return adapters, presets

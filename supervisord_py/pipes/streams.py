@@ -410,7 +410,3 @@ PARSERS: dict[str, type[TextStream]] = {
     "gemini-json": GeminiStream,
     "opencode-jsonl": OpencodeStream,
 }
-
-
-def parser_for(name: str) -> TextStream:
-    return PARSERS.get(name, TextStream)()

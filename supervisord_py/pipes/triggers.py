@@ -54,16 +54,13 @@ class Triggers:
         change: dict[str, Any] = {"last_due": due.at, "occurrences": room.states.get(pipe).occurrences + 1}
         if isinstance(definition.schedule, At):
             change |= {"enabled": False, "enabled_file": definition.enabled}
-        room.enqueue(definition, [order], chosen, **change)
+        await room.enqueue(definition, [order], chosen, **change)
         return None
 
     async def publish(
         self, published: PublishedEvent, cause: int | None = None, source: Execution | None = None
     ) -> EventClaims:
         """Start every enabled pipe that waits for an event, once each; `source` is the execution that caused it."""
-        waiting = [each for each in self._room.usable() if each.events]
-        if not waiting:
-            return EventClaims()
         if source is None and published.source is not None:
             running = self._room.running(published.source)
             source = None if running is None else running.execution
@@ -72,7 +69,7 @@ class Triggers:
         event = published._replace(key=published.key or uuid.uuid4().hex, chain=chain)
         claimed: list[Claimed] = []
         suppressed: list[Suppressed] = []
-        for definition in waiting:
+        for definition in self._room.listening:
             if not any(events.matches(each, event, str(definition.folder)) for each in definition.events):
                 continue
             why = self._refusal(definition, event) or self._looping(definition.name, event, cause)
@@ -125,25 +122,22 @@ class Triggers:
         order = Order(Trigger.EVENT, Group.EVENT, context=context, event=event.text, key=key, cause=cause)
         chosen = await choose(self._room, definition, order)
         claim = Claim(name, event.text, key, self._room.clocks.moment())
-        run = await self._room.enqueue_once(definition, order, chosen, claim)
-        if run is not None:
+        for run in await self._room.enqueue(definition, [order], chosen, claim):
             self._room.states.decided(name, f"started by the event {event.text}: execution {run.id}")
-        return run
+            return run
+        return None
 
-    async def ended(self, run: Run) -> None:
+    async def announce(self, run: Run) -> None:
         """Tell other pipes of an end that nothing follows."""
         it = run.execution
-        if not run.goes_on and it.status is not Status.CANCELLED and it.error_type is not ErrorType.SHUTDOWN:
-            name = "pipe_completed" if it.status is Status.COMPLETED else "pipe_failed"
-            facts = {
-                "execution": it.id,
-                "status": it.status.value,
-                "error_type": None if it.error_type is None else it.error_type.value,
-                "error_message": it.error_message,
-                "output_dir": it.output_dir,
-            }
-            await self.publish(PublishedEvent(name, it.pipe_name, str(it.id), facts, it.pipe_name), run.event, it)
-        if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:
-            # Else it would read as if what was decided (its first run, say) had come to pass.
-            words = f"execution {run.id} did not run: {it.error_message or 'cancelled'}"
-            self._room.states.decided(it.pipe_name, words)
+        if run.goes_on or it.status is Status.CANCELLED or it.error_type is ErrorType.SHUTDOWN:
+            return
+        name = "pipe_completed" if it.status is Status.COMPLETED else "pipe_failed"
+        facts = {
+            "execution": it.id,
+            "status": it.status.value,
+            "error_type": None if it.error_type is None else it.error_type.value,
+            "error_message": it.error_message,
+            "output_dir": it.output_dir,
+        }
+        await self.publish(PublishedEvent(name, it.pipe_name, str(it.id), facts, it.pipe_name), run.event, it)

@@ -15,6 +15,7 @@ from supervisord_py.ledger import pipe_executions, pipe_history
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.pipe_executions import (
     EXECUTIONS,
+    OPEN,
     ErrorType,
     Execution,
     Group,
@@ -22,7 +23,6 @@ from supervisord_py.ledger.pipe_executions import (
     Preset,
     Status,
     Trigger,
-    change_open,
     finish,
     mark_running,
 )
@@ -99,8 +99,8 @@ async def test_the_story_of_an_execution(ledger: Ledger) -> None:
     assert [it.id for it in await pipe_executions.open_rows(ledger)] == [number]
     change = PIPE_STATES.merge("report", last_run_at=NOW + 1)
     await ledger.write(together(mark_running(number, started_at=NOW + 1, instance="0badc0de.1"), change))
-    await ledger.write(change_open(number, pid=41, boot_id="boot", progress="{}"))
-    await ledger.write(change_open(number, stdout="hel", stdout_bytes=3, total_tokens=10))
+    await ledger.write(EXECUTIONS.update(number, OPEN, pid=41, boot_id="boot", progress="{}"))
+    await ledger.write(EXECUTIONS.update(number, OPEN, stdout="hel", stdout_bytes=3, total_tokens=10))
     [row] = await pipe_executions.open_rows(ledger)
     assert (row.status, row.instance, row.pid, row.progress) == (Status.RUNNING, "0badc0de.1", 41, "{}")
     also = PIPE_STATES.merge("report", consecutive_failures=1)
@@ -113,7 +113,7 @@ async def test_the_story_of_an_execution(ledger: Ledger) -> None:
     assert state == PipeStateRow("report", last_run_at=NOW + 1, consecutive_failures=1)
     late = PIPE_STATES.merge("report", consecutive_failures=9)
     await ledger.write(finish(number, also=late, status=Status.COMPLETED, finished_at=NOW + 10))
-    await ledger.write(change_open(number, stdout="late"))
+    await ledger.write(EXECUTIONS.update(number, OPEN, stdout="late"))
     assert await whole(ledger, number) == row, "the first end stands, and nothing is added to it"
     assert await PIPE_STATES.get(ledger, "report") == state
 
@@ -127,7 +127,7 @@ async def test_one_execution_of_a_pipe_runs_and_the_holder_is_named(ledger: Ledg
     )
     with pytest.raises(ConflictError, match="not there yet"):
         await ledger.write(together(mark_running(second, started_at=NOW), also))
-    await ledger.write(change_open(first, pid=41))
+    await ledger.write(EXECUTIONS.update(first, OPEN, pid=41))
     with pytest.raises(ConflictError, match=f"execution {first}, pid 41") as held:
         await ledger.write(together(mark_running(second, started_at=NOW), also))
     assert (held.value.extra["execution"], held.value.extra["pid"]) == (first, 41)

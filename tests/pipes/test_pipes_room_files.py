@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pipe_rig import PipeRig, eventually, pipe_house
+from supervisord_py.api.pipes import execution_document
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_executions import ErrorType, Status
@@ -27,7 +28,7 @@ async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Pat
         assert rig.room.get("long").warnings == (told,)
         assert told in {each.message for each in await rig.room.files.validate("long")}
         queued = await rig.room.run("long", timeout_seconds=90.0)
-        assert queued.plan.warnings == ("timeout: 90 s is cut to 60 s (pipes.timeout_max_seconds)",)
+        assert execution_document(queued)["warnings"] == ["timeout: 90 s is cut to 60 s (pipes.timeout_max_seconds)"]
         await rig.room.cancel(queued.id)
 
 
