@@ -106,6 +106,14 @@ def test_the_package_lives(machine: Machine) -> None:
     assert "compound-interest" in machine.do("ls", "/var/lib/pxd/tools")
     assert machine.do("sh", "-c", "ls -d /usr/lib/pxd /usr/bin/px* /etc/pxd 2>/dev/null || true") == ""
 
+    machine.do("dpkg", "-i", f"{INSIDE}/first.deb")
+    until(lambda: machine.show("ActiveState") == "active", "it is started again")
+    pxctl(machine, "run", "compound-interest", "principal=1", "annual_rate=0", "years=1")
+    machine.do("systemctl", "disable", "--now", "pxd.service")
+    machine.do("dpkg", "-i", f"{INSIDE}/next.deb")
+    assert machine.show("ActiveState") == "inactive", "who turned it off, has it off after an upgrade"
+    assert machine.show("UnitFileState") == "disabled"
+
     machine.do("mkdir", "/etc/pxd")
     machine.do("dpkg", "-P", "pxd")
     assert machine.do("find", "/etc", "/usr", "/var", "-name", "pxd*") == ""
