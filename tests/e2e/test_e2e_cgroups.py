@@ -32,20 +32,23 @@ def seen(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     require: Callable[[object, str], None] = request.getfixturevalue("require")
     require(os.geteuid() == 0, "NOT SHOWN: limits of cgroups; a kernel of its own sees all files as root only")
     require(shutil.which("linux.uml"), "NOT SHOWN: limits of cgroups; needs user-mode-linux")
-    folder = Path(tempfile.mkdtemp(prefix="pxuml-", dir="/tmp"))
+    with tempfile.TemporaryDirectory(prefix="pxuml-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield played(Path(folder))
+
+
+def played(folder: Path) -> dict[str, Any]:
     words = ["bash", HERE / "own_kernel.sh", folder, sys.executable, HERE / "cgroups_inside.py"]
-    with subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE, text=True) as kernel:
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as kernel:
         try:
             _, said = kernel.communicate(timeout=BOOT_SECONDS)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(kernel.pid, signal.SIGKILL)
+            for path in (folder / "uml").glob("*/pid"):  # late, or cut off: it leads a group of its own
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(int(path.read_text()), signal.SIGKILL)
     out = folder / "share" / "out"
-    try:
-        assert kernel.returncode == 0, said + (out.read_text(errors="replace")[-4000:] if out.exists() else "")
-        yield json.loads((folder / "share" / "seen.json").read_text())
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    assert kernel.returncode == 0, said + (out.read_text(errors="replace")[-4000:] if out.exists() else "")
+    found: dict[str, Any] = json.loads((folder / "share" / "seen.json").read_text())
+    return found
 
 
 def bounded(forked: int) -> bool:
