@@ -60,8 +60,9 @@ def play(folder: Path, script: Path, seconds: float) -> str:
 def _furnish(root: Path) -> None:
     """Copy Python, what the lock names, the project, and the libraries of all that, each to the place it has here."""
     prefix, packages = Path(sys.prefix), Path(sysconfig.get_path("purelib"))
-    locked = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    names = {file.parts[0] for name in (*locked, "supervisord-py") for file in _files(name)} - {".."}
+    locked = {"supervisord-py", *re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)}
+    needed = [it.files or () for it in metadata.distributions() if re.sub(r"[-_.]+", "-", it.name).lower() in locked]
+    names = {file.parts[0] for files in needed for file in files} - {".."}
     _copy(root, [Path(sysconfig.get_path("stdlib"))], *(f"--exclude={name}" for name in LEFT_OUT))
     own = [prefix / "pyvenv.cfg", prefix / "bin" / "pxd", Path(sys.executable), Path(os.path.realpath(sys.executable))]
     own += [ROOT / name for name in ("supervisord_py", "cli", "tests")]
@@ -79,10 +80,3 @@ def _copy(root: Path, paths: list[Path], *options: str) -> None:
     with packed:
         subprocess.run(["tar", "-C", root, "-x"], stdin=packed.stdout, check=True)
     assert packed.returncode == 0
-
-
-def _files(distribution: str) -> list[metadata.PackagePath]:
-    try:
-        return metadata.distribution(distribution).files or []
-    except metadata.PackageNotFoundError:  # the lock has packages of other systems, too
-        return []
