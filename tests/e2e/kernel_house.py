@@ -1,9 +1,10 @@
-"""What the black-box tests of kernels say in one line: run cells in a session, look at its row, wait for its end."""
+"""Kernels of a whole daemon, as a stranger with a socket calls them; and what tests say in one line."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -11,17 +12,18 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from beside import beside
-from e2e.house import BIN, House, UnixConnection, alive, house, marked, until, written_pid
+from e2e.house import BIN, DEADLINE, Answer, House, UnixConnection, alive, house, marked, until, written_pid
 
 QUICK = {"PX_DAEMON__BACKOFF_INITIAL_SECONDS": "0.05", "PX_DAEMON__BACKOFF_MAX_SECONDS": "0.1"}
 """A killed brain is back at once."""
 NOBODY_IS_EVICTED = {"PX_KERNELS__IDLE_SECONDS": "3600", "PX_KERNELS__MAX_SESSIONS": "30"}
+PAGE = 4 * 1024 * 1024
 DIRECT, GATEWAY = "direct", "gateway-local"
 HOLDS_THE_LOCK = "sum(range(10 ** 10))"
 """One call into C that no signal ends: minutes on any machine."""
@@ -96,32 +98,217 @@ def value(home: House, session: str, expression: str, **members: Any) -> str:
 
 
 class Later:
-    """A call that goes on beside the test; `result` is its Call, or the broken connection."""
+    """A call that goes on beside the test; what `ask` returns is its result, or the broken connection."""
 
-    def __init__(self, home: House, session: str, code: str, **members: Any) -> None:
-        self._done: concurrent.futures.Future[Call] = concurrent.futures.Future()
-        threading.Thread(target=self._run, args=(home, session, code, members), daemon=True).start()
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self._ask = ask
+        self._done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        threading.Thread(target=self._run, daemon=True).start()
 
-    def _run(self, home: House, session: str, code: str, members: Mapping[str, Any]) -> None:
+    def _run(self) -> None:
         try:
-            self._done.set_result(run(home, session, code, **members))
+            self._done.set_result(self._ask())
         except (OSError, http.client.HTTPException) as error:
             self._done.set_exception(error)
 
-    def result(self, seconds: float = 60.0) -> Call:
+    def done(self) -> bool:
+        return self._done.done()
+
+    def result(self, seconds: float = DEADLINE) -> Any:
         return self._done.result(seconds)
 
-    def cut_off(self, seconds: float = 60.0) -> Call | None:
+    def cut_off(self, seconds: float = DEADLINE) -> Any:
         """Return the answer, None where the connection broke off before there was one."""
         with contextlib.suppress(OSError, http.client.HTTPException):
             return self._done.result(seconds)
         return None
 
+    def document(self) -> dict[str, Any]:
+        answer = self.result()
+        assert answer.status == 200, answer.body
+        document: dict[str, Any] = answer.json()
+        return document
+
+
+@dataclass
+class Stream:
+    """One NDJSON answer that is read when the test wishes."""
+
+    connection: UnixConnection
+    response: http.client.HTTPResponse
+
+    def next(self) -> dict[str, Any]:
+        line = self.response.readline()
+        assert line, "the stream ended without a last word"
+        event: dict[str, Any] = json.loads(line)
+        return event
+
+    def until(self, name: str) -> dict[str, Any]:
+        """Read on to the next event of that name; `done` and problems end every wait."""
+        while True:
+            event = self.next()
+            if event.get("event") == name:
+                return event
+            assert event.get("event") not in {"done", None}, event
+
+    def printed(self, length: int) -> str:
+        """Return the next `length` characters of output, in however many pieces they come."""
+        text = ""
+        while len(text) < length:
+            text += self.until("output")["text"]
+        return text
+
+    def rest(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.response if line.strip()]
+
+    def hang_up(self) -> None:
+        self.response.close()
+        self.connection.close()
+
+
+@dataclass
+class Calls:
+    """The kernels of one daemon; sessions are in `cwd` where a call names no other folder."""
+
+    house: House
+    cwd: str = ""
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def remembered(self, name: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what `ask` gave when it was first asked under that name."""
+        if name not in self.answers:
+            self.answers[name] = ask()
+        return self.answers[name]
+
+    def body(self, code: str | list[Any], **members: Any) -> dict[str, Any]:
+        code_of = {"code": code} if isinstance(code, str) else {"cells": [_cell(item) for item in code]}
+        return {"cwd": self.cwd, **code_of, **members}
+
+    def ask(self, kernel: str, code: str | list[Any], *, seconds: float = DEADLINE, **members: Any) -> Answer:
+        path = f"/api/kernels/{kernel}/execute"
+        return self.house.request("POST", path, self.body(code, **members), seconds=seconds)
+
+    def run(self, kernel: str, code: str | list[Any], **members: Any) -> dict[str, Any]:
+        """Return the px.exec/1 document of a call that ran."""
+        answer = self.ask(kernel, code, **members)
+        assert answer.status == 200, answer.body
+        document: dict[str, Any] = answer.json()
+        assert document["schema"] == "px.exec/1", document
+        return document
+
+    def value(self, kernel: str, code: str, **members: Any) -> str:
+        """Return what one good cell printed or is worth."""
+        document = self.run(kernel, code, **members)
+        assert document["status"] == "ok", document
+        text: str = document["cells"][0]["text"]
+        return text.rstrip("\n")
+
+    def problem(self, kernel: str, code: str | list[Any], **members: Any) -> tuple[int, dict[str, Any]]:
+        """Return the status and the problem document of a call that never ran."""
+        answer = self.ask(kernel, code, **members)
+        assert answer.status != 200, answer.body
+        assert answer.headers["content-type"].startswith("application/problem+json"), answer.headers
+        return answer.status, answer.json()
+
+    def later(self, kernel: str, code: str | list[Any], **members: Any) -> Later:
+        return Later(lambda: self.ask(kernel, code, **members))
+
+    @contextlib.contextmanager
+    def stream(self, kernel: str, code: str | list[Any], **members: Any) -> Iterator[Stream]:
+        connection = UnixConnection(self.house.socket)
+        headers = {"Accept": "application/x-ndjson", "Content-Type": "application/json"}
+        payload = json.dumps(self.body(code, **members)).encode()
+        connection.request("POST", f"/api/kernels/{kernel}/execute", payload, headers)
+        made = Stream(connection, connection.getresponse())
+        try:
+            yield made
+        finally:
+            made.hang_up()
+
+    def interrupt(self, kernel: str) -> dict[str, Any]:
+        answer = self.house.request("POST", f"/api/kernels/{kernel}/interrupt")
+        assert answer.status == 200, answer.body
+        document: dict[str, Any] = answer.json()
+        return document
+
+    def show(self, kernel: str) -> dict[str, Any]:
+        document: dict[str, Any] = self.house.get(f"/api/kernels/{kernel}")
+        return document
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return all sessions."""
+        kernels: list[dict[str, Any]] = self.house.get("/api/kernels")["kernels"]
+        return kernels
+
+    def known(self) -> dict[str, dict[str, Any]]:
+        """Return all sessions, by name."""
+        return {item["name"]: item for item in self.listed()}
+
+    def state(self, kernel: str) -> str | None:
+        found = self.known().get(kernel)
+        return None if found is None else found["state"]
+
+    def wait_state(self, kernel: str, *states: str) -> None:
+        until(lambda: self.state(kernel) in states, f"{kernel} is {' or '.join(states)}")
+
+    def wait_running(self, kernel: str) -> str:
+        """Return the id of the cell that runs, once one was sent; its code may not have begun."""
+        cell: str = until(lambda: (self.known().get(kernel) or {}).get("running"), f"a cell of {kernel} runs")
+        return cell
+
+    def history(self, kernel: str) -> list[dict[str, Any]]:
+        cells: list[dict[str, Any]] = self.house.get(f"/api/kernels/{kernel}/cells")["cells"]
+        return cells
+
+    def pages(self, kernel: str, cell: str, query: str = "", limit: int = PAGE) -> Iterator[bytes]:
+        """Yield the complete output of a cell that has ended, page by page, checking each page's headers."""
+        offset = 0
+        while True:
+            path = f"/api/kernels/{kernel}/cells/{cell}/output?offset={offset}&limit={limit}{query}"
+            answer = self.house.request("GET", path)
+            assert answer.status == 200, answer.body
+            assert answer.headers["content-type"] == "application/octet-stream"
+            assert int(answer.headers["x-offset"]) == offset
+            assert len(answer.body) <= limit
+            offset += len(answer.body)
+            yield answer.body
+            if answer.headers["x-complete"] == "true":
+                assert int(answer.headers["x-total-bytes"]) == offset
+                return
+            assert answer.body, "an empty page of a cell that has ended"
+
+    def output(self, kernel: str, cell: str, query: str = "", limit: int = PAGE) -> bytes:
+        return b"".join(self.pages(kernel, cell, query, limit))
+
+    def digest(self, kernel: str, cell: str) -> tuple[str, int]:
+        found, size = hashlib.sha256(), 0
+        for page in self.pages(kernel, cell):
+            found.update(page)
+            size += len(page)
+        return found.hexdigest(), size
+
+    def events(self, unit: str) -> list[dict[str, Any]]:
+        answer = self.house.request("GET", f"/api/events?unit={unit}")
+        assert answer.status == 200, answer.body
+        return [json.loads(line) for line in answer.body.splitlines() if line.strip()]
+
+
+def _cell(item: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"code": item} if isinstance(item, str) else item
+
+
+def actions(cell: Mapping[str, Any]) -> list[str]:
+    """Return the rungs that ended a cell, in order."""
+    return [step["action"] for step in cell["steps"]]
+
+
+# -- the same in one line, in the house's own folder ------------------------------------------------------------------
+
 
 def begun(home: House, session: str, code: str, mark: Path, **members: Any) -> Later:
     """Start a call whose first cell has made `mark` when this returns."""
     mark.unlink(missing_ok=True)
-    later = Later(home, session, f"open({str(mark)!r}, 'w').close()\n{code}", **members)
+    later = Later(lambda: run(home, session, f"open({str(mark)!r}, 'w').close()\n{code}", **members))
     until(mark.exists, f"the cell made {mark}")
     return later
 
@@ -163,14 +350,14 @@ def row(home: House, session: str) -> dict[str, Any]:
 
 def cells(home: House, session: str) -> list[dict[str, Any]]:
     """Return the history of a session, oldest first."""
-    return list(home.get(f"/api/kernels/{row(home, session)['id']}/cells")["cells"])
+    return Calls(home).history(row(home, session)["id"])
 
 
 def output(home: House, session: str, cell: str) -> bytes:
-    """Return the complete output of a cell."""
+    """Return what there is of the output of a cell, whatever became of its kernel."""
     kernel, found = row(home, session)["id"], b""
     while True:
-        answer = home.request("GET", f"/api/kernels/{kernel}/cells/{cell}/output?offset={len(found)}&limit=8000000")
+        answer = home.request("GET", f"/api/kernels/{kernel}/cells/{cell}/output?offset={len(found)}&limit={PAGE}")
         assert answer.status == 200, answer.body
         if not answer.body:
             return found
@@ -179,9 +366,7 @@ def output(home: House, session: str, cell: str) -> bytes:
 
 def events(home: House, session: str) -> list[dict[str, Any]]:
     """Return what happened to the session's kernel, oldest first."""
-    done = home.pxctl("events", "--unit", f"kernel:{row(home, session)['id']}", "--json")
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return Calls(home).events(f"kernel:{row(home, session)['id']}")
 
 
 def gone(pid: int) -> None:
@@ -221,19 +406,6 @@ def kernels_house(**settings: str) -> Iterator[House]:
         yield home
 
 
-@contextlib.contextmanager
-def deaf_stream(home: House, session: str, code: str, **members: Any) -> Iterator[http.client.HTTPResponse]:
-    """Open the stream of a call and read no more than its head."""
-    connection = UnixConnection(home.socket)
-    body = json.dumps({"cwd": str(home.home), "code": code, "timeout": 60, **members})
-    headers = {"Content-Type": "application/json", "Accept": "application/x-ndjson"}
-    try:
-        connection.request("POST", f"/api/kernels/{session}/execute", body, headers)
-        yield connection.getresponse()
-    finally:
-        connection.close()
-
-
 def pxctl_later(home: House, *args: str) -> subprocess.Popen[str]:
     """Start pxctl beside the test."""
     return beside([BIN / "pxctl", *args], env=home.environ, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True)
@@ -241,7 +413,7 @@ def pxctl_later(home: House, *args: str) -> subprocess.Popen[str]:
 
 def ended(home: House, session: str) -> bool:
     """Say whether the newest cell of a session has ended; no session yet is no."""
-    known = [k for k in home.get("/api/kernels")["kernels"] if k["name"] == session]
+    known = Calls(home).state(session)
     return bool(known) and any(c["ended_at"] for c in cells(home, session)[-1:])
 
 

@@ -331,17 +331,6 @@ def test_completion_scripts_are_valid_and_know_live_names(shared: House) -> None
     assert until(completed, "live names are completed")
 
 
-@pytest.mark.deep
-def test_bad_settings_are_told_by_the_client_too(home: House) -> None:
-    (home.home / "pxd.toml").write_text("[tools]\nwarm_keep_max = 'x'\n")
-    checked = home.pxctl("config", "check")
-    assert checked.returncode == 1
-    assert "pxd.toml:2" in checked.stderr
-    assert checked.stderr.startswith("pxctl: "), "every error of the client begins with its name"
-    shown = home.pxctl("config", "show", "--json")
-    assert json.loads(shown.stdout)["exit_code"] == shown.returncode != 0
-
-
 def test_settings_come_from_files_environment_and_conf_d(home: House) -> None:
     (home.home / "pxd.toml").write_text("[tools]\nwarm_keep_max = 2\nqueue_max = 7\n")
     (home.home / "conf.d").mkdir()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from e2e.house import BIN, UnixConnection, house, until
-from e2e.kernel_calls import Calls
+from e2e.kernel_house import Calls
 from rounds import mostly_deep
 
 SECRETS = dict.fromkeys(

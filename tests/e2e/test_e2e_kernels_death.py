@@ -304,7 +304,7 @@ def test_a_stop_of_the_daemon_ends_cells_and_says_so(fallen: House) -> None:
         what: begun(home, what, code_of(home, what, ends=False), home.home / "begun", seconds=110)
         for what in ("C", "children")
     }
-    calls["shell"] = Later(home, "shell", f"touch {mark}; sleep 1000", language="bash", seconds=110)
+    calls["shell"] = Later(lambda: run(home, "shell", f"touch {mark}; sleep 1000", language="bash", seconds=110))
     until(mark.exists, "the shell cell runs")
     left = escaped(home, "children")
     assert home.stop() == 0

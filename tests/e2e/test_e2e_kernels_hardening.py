@@ -25,10 +25,10 @@ from e2e.kernel_house import (
     GATEWAY,
     HOLDS_THE_LOCK,
     QUICK,
+    Calls,
     begun,
     cells,
     command_lines,
-    deaf_stream,
     ended,
     environment,
     kernels_house,
@@ -83,7 +83,7 @@ def home(served: House) -> Iterator[House]:
 def test_d1_output_that_nobody_reads_never_blocks_a_kernel(home: House, backend: str) -> None:
     """Half a megabyte to fd 1 and 2 from the cell and its children, and nobody reads the stream: the cell ends."""
     session = f"d1-{backend}"
-    with deaf_stream(home, session, FLOOD, backend=backend):
+    with Calls(home, str(home.home)).stream(session, FLOOD, timeout=60, backend=backend):
         until(lambda: ended(home, session), "the cell ended though nobody read")
     last = cells(home, session)[-1]
     assert last["status"] == "ok", last

@@ -17,8 +17,7 @@ import pytest
 
 from beside import beside
 from e2e.house import BIN, UnixConnection, alive, house, until
-from e2e.kernel_calls import Calls, actions
-from e2e.kernel_house import descendants
+from e2e.kernel_house import Calls, actions, descendants
 from rounds import DEEP, mostly_deep
 
 PATIENT = {
@@ -358,7 +357,7 @@ def test_a_call_that_ends_while_its_kernel_starts_runs_nothing(patient: Calls, t
     until(lambda: begun.exists() and begun.read_text(), "the kernel is starting")
     if how == "it is interrupted":
         assert [step["action"] for step in patient.interrupt(name)["steps"]] == ["end_start"]
-    assert call.answer().status == (504 if timeout == 3 else 409), call.answer().body
+    assert call.result().status == (504 if timeout == 3 else 409), call.result().body
     if how == "it is interrupted":
         until(lambda: not any(alive(int(pid)) for pid in begun.read_text().split()), "nothing is left of the start")
     go.touch()

@@ -23,7 +23,7 @@ import pytest
 
 from beside import beside
 from e2e.house import BIN, Answer, House, house, until
-from e2e.kernel_calls import Calls
+from e2e.kernel_house import Calls
 from ports import free_port
 from rounds import mostly_deep
 
@@ -173,9 +173,9 @@ def test_an_endless_flood_is_interrupted_and_everybody_else_is_served(calls: Cal
 def flooded(calls: Calls, code: str, seconds: float) -> Answer:
     """Return the answer of a flood that had so much time; another session was served meanwhile."""
     flood = calls.later("flood", code, timeout=seconds)
-    until(lambda: flood.answers or calls.known()["flood"]["running"], "the flood runs, or has run")
+    until(lambda: flood.done() or calls.known()["flood"]["running"], "the flood runs, or has run")
     assert calls.value("dry", "1 + 1") == "2"
-    return flood.answer()
+    return flood.result()
 
 
 def test_a_cell_that_breaks_its_streams_breaks_them_for_itself_only(calls: Calls) -> None:

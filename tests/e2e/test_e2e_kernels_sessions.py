@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from e2e.house import alive, house, until
-from e2e.kernel_calls import Calls
-from e2e.kernel_house import environment
+from e2e.kernel_house import Calls, environment
 from rounds import mostly_deep
 
 
