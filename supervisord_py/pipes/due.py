@@ -20,6 +20,7 @@ import msgspec
 
 from supervisord_py.pipes.schedule import (
     At,
+    Calendar,
     Cron,
     Every,
     Manual,
@@ -71,6 +72,7 @@ class Progress(msgspec.Struct, frozen=True):
     anchor_at: float  # when it was first seen, last enabled, or its schedule last changed, whichever is latest
     last_run_at: float | None = None  # start of its last run, whatever began it
     last_due: float | None = None  # the last due instant that was dealt with: run, or skipped because it was busy
+    occurrences: int = 0  # runs by this schedule so far
     # The later of the two, and the anchor, on the clock that counts suspend; None where only the wall clock knows.
     touched_boot: float | None = None
     anchor_boot: float | None = None
@@ -162,16 +164,18 @@ def _once(schedule: At, known: Progress, now: Now) -> Decision:
     return Due(instant, _made_good(late))
 
 
-def _by_calendar(schedule: Cron, known: Progress, now: Now) -> Decision:
-    zone = zone_of(schedule.timezone, now.zone)
-    following = next(schedule.following(_watermark(known, now), now.zone), None)
+def _by_calendar(schedule: Cron | Calendar, known: Progress, now: Now) -> Decision:
+    if _left(schedule, known) <= 0:
+        return Never(f"max_occurrences reached: {known.occurrences}", over=True)
+    zone, begun = zone_of(schedule.timezone, now.zone), known.anchor_at
+    following = next(schedule.following(_watermark(known, now), now.zone, begun), None)
     if following is None or following > now.wall:
         return _until(following, zone, now)
-    latest = max(schedule.latest(now.wall, now.zone) or following, following)
+    latest = max(schedule.latest(now.wall, now.zone, begun) or following, following)
     late = now.wall - latest
     if late > CATCH_UP_SECONDS:
         told = f"missed {time_text(latest, zone, now.wall)} by {span_text(late)}, too late to be made good"
-        return _until(next(schedule.following(now.wall, now.zone), None), zone, now, told)
+        return _until(next(schedule.following(now.wall, now.zone, begun), None), zone, now, told)
     if late <= LATE_SECONDS and following == latest:
         return Due(latest, f"due at {time_text(latest, zone, now.wall)}")
     return Due(latest, _made_good(late))
@@ -183,6 +187,12 @@ def _until(at: float | None, zone: tzinfo, now: Now, told: str = "") -> Wait | N
     if at is None:
         return Never(f"{before}has no time to come", over=True)
     return Wait(at, f"{before}waits for {time_text(at, zone, now.wall)}", told)
+
+
+def _left(schedule: Schedule, known: Progress) -> float:
+    """Return how many runs a schedule has left."""
+    most = schedule.max_occurrences if isinstance(schedule, Calendar) else None
+    return math.inf if most is None else most - known.occurrences
 
 
 def _watermark(known: Progress, now: Now) -> float:
@@ -212,25 +222,26 @@ def _staggered(due: Due, now: Now, delay: float) -> Decision:
 # -- what people ask -------------------------------------------------------------------------------------------------
 
 
-def upcoming(schedule: Schedule, now: Now, decision: Decision, count: int = 5) -> tuple[float, ...]:
+def upcoming(schedule: Schedule, known: Progress, now: Now, decision: Decision, count: int = 5) -> tuple[float, ...]:
     """Return the next due instants, ascending, at most `count`, given what was decided; one that is due is now."""
     if isinstance(decision, Never):
         return ()
     first = now.wall if isinstance(decision, Due) else decision.until
-    return tuple(islice(chain([first], _following(schedule, now, first)), count))
+    most = int(max(0, min(count, _left(schedule, known))))
+    return tuple(islice(chain([first], _following(schedule, known, now, first)), most))
 
 
-def period(schedule: Schedule, now: Now) -> float | None:
+def period(schedule: Schedule, known: Progress, now: Now) -> float | None:
     """Return the seconds between two runs, the shortest of the next few; None when it does not repeat."""
     if isinstance(schedule, Every):
         return schedule.seconds
-    found = islice(_following(schedule, now, now.wall), _LOOK_AHEAD)
+    found = islice(_following(schedule, known, now, now.wall), _LOOK_AHEAD)
     return min((later - earlier for earlier, later in pairwise(found)), default=None)
 
 
-def slower(schedule: Schedule, now: Now, average_seconds: float | None) -> str | None:
+def slower(schedule: Schedule, known: Progress, now: Now, average_seconds: float | None) -> str | None:
     """Return a warning when runs take longer than the schedule leaves them (E5), or None."""
-    every = None if average_seconds is None else period(schedule, now)
+    every = None if average_seconds is None else period(schedule, known, now)
     if average_seconds is None or every is None or average_seconds <= every:
         return None
     return (
@@ -241,6 +252,7 @@ def slower(schedule: Schedule, now: Now, average_seconds: float | None) -> str |
 
 def explain(
     schedule: Schedule,
+    known: Progress,
     now: Now,
     decision: Decision,
     *,
@@ -253,21 +265,21 @@ def explain(
     `average_seconds` is what a run takes; a pipe that does not run by itself at present (not `is_on`) is not said to
     be about to.
     """
-    zone = zone_of(schedule.timezone, now.zone) if isinstance(schedule, Cron) else now.zone
+    zone = zone_of(schedule.timezone, now.zone) if isinstance(schedule, Cron | Calendar) else now.zone
     lines = [f"schedule: {describe(schedule)}"]
     if not isinstance(schedule, Manual):
         lines.append(f"{'now' if is_on else 'once it is on'}: {decision.why}")
-    instants = upcoming(schedule, now, decision, count)
+    instants = upcoming(schedule, known, now, decision, count)
     lines += [f"{'next' if is_on else 'would be next'}: {time_text(at, zone, now.wall)}" for at in instants]
-    warning = slower(schedule, now, average_seconds)
+    warning = slower(schedule, known, now, average_seconds)
     return (*lines, *([f"warning: {warning}"] if warning else ()))
 
 
-def _following(schedule: Schedule, now: Now, at: float) -> Iterator[float]:
+def _following(schedule: Schedule, known: Progress, now: Now, at: float) -> Iterator[float]:
     match schedule:
         case Every():
             return counting(at + schedule.seconds, schedule.seconds)
-        case Cron():
-            return schedule.following(at, now.zone)
+        case Cron() | Calendar():
+            return schedule.following(at, now.zone, known.anchor_at)
         case _:
             return iter(())

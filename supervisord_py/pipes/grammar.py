@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from supervisord_py.config.documents import did_you_mean
 from supervisord_py.pipes.schedule import (
+    ELAPSED,
+    FREQUENCIES,
     UNITS,
     WEEKDAYS,
     At,
+    Calendar,
     Cron,
     Every,
     Manual,
@@ -219,67 +222,65 @@ def _checked_cron(text: str) -> str:
 
 # -- schedule_config -------------------------------------------------------------------------------------------------
 
-_FREQUENCIES = ("minutes", "hours", "days", "weeks", "months")
-_BOUNDS = {"interval": (1, 10**6), "day_of_month": (1, 31), "at_hour": (0, 23), "at_minute": (0, 59)}
-_BEYOND = ("starting", "ending", "max_occurrences")  # no schedule here has a first day, a last one, or a number of runs
-_CONFIG_KEYS = ("frequency", *_BOUNDS, "days_of_week", "timezone", *_BEYOND)
-_TIMES_OF_DAY = ("at_hour", "at_minute", "days_of_week", "day_of_month")
-_UNUSED = {
-    **dict.fromkeys(("minutes", "hours"), _TIMES_OF_DAY), **dict.fromkeys(("days", "weeks"), ("day_of_month",)),
-    "months": ("days_of_week",),
+_BOUNDS = {
+    "interval": (1, 10**6), "day_of_month": (1, 31), "at_hour": (0, 23), "at_minute": (0, 59),
+    "max_occurrences": (1, 10**6),
 }  # fmt: skip
+_CONFIG_KEYS = ("frequency", *_BOUNDS, "days_of_week", "timezone", "starting", "ending")
+_UNUSED: dict[str, tuple[str, ...]] = dict.fromkeys(ELAPSED, ("day_of_month", "at_hour", "at_minute"))
+_UNUSED |= {"days": ("day_of_month",), "weeks": ("day_of_month",), "months": ("days_of_week",)}
 _CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
 
 
 def _read_config(config: Mapping[str, object], zone: str | None) -> ParsedSchedule:
-    """Read the map that other programs write, as far as an interval or a cron line says the same.
-
-    Texts stand for numbers. The detail of an error names the key.
-    """
+    """Read the map that other programs write; texts stand for numbers. The detail of an error names the key."""
     given = {key: value for key, value in config.items() if value not in (None, "", "null", [], ())}
     name = str(given.get("frequency")).strip().lower()
     frequency = {"hourly": "hours", "daily": "days"}.get(name, f"{name.removesuffix('s').removesuffix('ly')}s")
-    if frequency not in _FREQUENCIES:
-        raise _config_error(f"frequency {shown(name)} is not one of {', '.join(_FREQUENCIES)}")
+    if frequency not in FREQUENCIES:
+        raise _config_error(f"frequency {shown(name)} is not one of {', '.join(FREQUENCIES)}")
     unused = _UNUSED[frequency]
     warnings = [f"schedule_config: {key} has no effect with frequency {frequency}" for key in given if key in unused]
     unknown = [key for key in given if key not in _CONFIG_KEYS]
     warnings += [f"schedule_config: {key} is unknown{did_you_mean(key, _CONFIG_KEYS)}" for key in unknown]
-    for key in _BEYOND:
-        if key in given:
-            raise _config_error(f"{key} is nothing that a schedule here has", f"leave {key} out")
-    numbers = {key: _number(key, given[key]) for key in _BOUNDS if key in given and key not in unused}
-    every = numbers.get("interval", 1)
-    if frequency in {"minutes", "hours"}:
-        return ParsedSchedule(Every(_checked(every * UNITS[frequency], f"every {every} {frequency}")), tuple(warnings))
-    if every > 1:
-        detail = f"interval {every} of {frequency} with a time of day is more than a cron line says"
-        raise _config_error(detail, "write `schedule: every 2 weeks`, an interval from start to start")
-    zone = checked_zone(str(given["timezone"]).strip()) if "timezone" in given else zone
-    day, days = str(numbers.get("day_of_month", "*")), "*"
-    if frequency != "months" and "days_of_week" in given:
-        days = _days_of_week(given["days_of_week"])
-    if (frequency == "weeks" and days == "*") or (frequency == "months" and day == "*"):
-        raise _config_error(f"{'days_of_week' if frequency == 'weeks' else 'day_of_month'} is missing")
-    if day in {"29", "30"}:
-        raise _config_error(f"day_of_month {day} is not in every month", "write 28, or 31 for the last day")
-    time_of_day = f"{numbers.get('at_minute', 0)} {numbers.get('at_hour', 0)}"
-    return ParsedSchedule(Cron(f"{time_of_day} {'L' if day == '31' else day} * {days}", zone), tuple(warnings))
+    given = {key: value for key, value in given.items() if key not in unused}
+    plan = Calendar(
+        frequency,
+        days_of_week=_days_of_week(given.get("days_of_week", ())),
+        timezone=checked_zone(str(given["timezone"]).strip()) if "timezone" in given else zone,
+        **{key: _number(key, given[key]) for key in _BOUNDS if key in given},
+        **{key: _end_point(key, str(given[key]).strip()) for key in ("starting", "ending") if key in given},
+    )
+    words = f"every {plan.interval} {frequency}"
+    seconds = _checked(plan.interval * FREQUENCIES[frequency], words)
+    is_bounded = plan.days_of_week or plan.starting or plan.ending or plan.max_occurrences
+    return ParsedSchedule(plan if is_bounded or frequency not in ELAPSED else Every(seconds), tuple(warnings))
 
 
 def _config_error(detail: str, hint: str = _CONFIG_HINT) -> ScheduleError:
     return ScheduleError(f"schedule_config: {detail}", hint=hint)
 
 
-def _number(key: str, value: object) -> int:
+def _number(key: str, value: object) -> Any:
     (low, high), text = _BOUNDS[key], str(value).strip()
     if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
         raise _config_error(f"{key} {shown(text)} is no whole number in {low}-{high}")
     return int(text)
 
 
-def _days_of_week(value: object) -> str:
-    """Return days as a cron field; they are given by number (0 and 7 are Sunday) or name."""
+def _end_point(key: str, text: str) -> Any:
+    """Return ISO 8601; a date alone is the beginning of the day, as an `ending` the end of it."""
+    try:
+        moment = _moment(text)
+    except ScheduleError as error:
+        raise _config_error(f"{key}: {error.detail}", f"write `{key}: 2099-01-01T09:00:00Z`") from None
+    if key == "ending" and len(text) == len("2099-01-01"):
+        moment = moment.replace(hour=23, minute=59, second=59)
+    return moment.isoformat()
+
+
+def _days_of_week(value: object) -> tuple[int, ...]:
+    """Return days by POSIX number; they are given by number (0 and 7 are Sunday) or name."""
     found = set()
     for each in value if isinstance(value, list | tuple) else str(value).split(","):
         text = str(each).strip().lower()
@@ -287,4 +288,4 @@ def _days_of_week(value: object) -> str:
         if day is None:
             raise _config_error(f"days_of_week {shown(text)} is no weekday (0 is Sunday, 6 is Saturday)")
         found.add(day)
-    return ",".join(map(str, sorted(found)))
+    return tuple(sorted(found))

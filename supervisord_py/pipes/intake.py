@@ -86,7 +86,9 @@ def build(room: Means, definition: PipeDefinition, order: Order, chosen: Chosen,
     # Windows are chained: one begins where the last successful one ended, so that queueing loses no time.
     start = room.states.get(definition.name).last_context_end
     if start is None:
-        start = now - (due.period(definition.schedule, room.now()) or WINDOW_DEFAULT_SECONDS)
+        start = now - (
+            due.period(definition.schedule, room.states.progress(definition.name), room.now()) or WINDOW_DEFAULT_SECONDS
+        )
     row = Execution(
         id=number,
         pipe_name=definition.name,

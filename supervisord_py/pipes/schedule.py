@@ -1,14 +1,17 @@
-"""The four kinds of schedule and the instants of each, and how times are shown to people. Pure.
+"""The five kinds of schedule and the instants of each, and how times are shown to people. Pure.
 
-cronsim finds the times of cron lines. Text becomes a schedule in `grammar.py`; `due.py` says whether one is due.
+cronsim finds the times of cron lines, dateutil those of `schedule_config`. Text becomes a schedule in `grammar.py`;
+`due.py` says whether one is due.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta, tzinfo
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
@@ -77,7 +80,7 @@ class Cron(msgspec.Struct, frozen=True):
     expression: str  # 5 fields, or 6 with seconds first; POSIX weekdays (0 and 7 are Sunday)
     timezone: str | None = None  # IANA name; None is the machine's zone
 
-    def following(self, instant: float, machine: tzinfo) -> Iterator[float]:
+    def following(self, instant: float, machine: tzinfo, _begun: float = 0.0) -> Iterator[float]:
         """Yield the due instants after `instant`, ascending; none where there is none within 50 years."""
         last = instant
         for found in self._search(instant, machine):
@@ -85,7 +88,7 @@ class Cron(msgspec.Struct, frozen=True):
                 last = found
                 yield found
 
-    def latest(self, instant: float, machine: tzinfo) -> float | None:
+    def latest(self, instant: float, machine: tzinfo, _begun: float = 0.0) -> float | None:
         """Return the last due instant at or before `instant`; None when there is none within 50 years."""
         return next((found for found in self._search(instant + 1, machine, reverse=True) if found <= instant), None)
 
@@ -97,7 +100,68 @@ class Cron(msgspec.Struct, frozen=True):
             yield found.timestamp()
 
 
-Schedule: TypeAlias = Manual | Every | Cron | At
+FREQUENCIES = {"minutes": 60.0, "hours": 3600.0, "days": 86400.0, "weeks": 604800.0, "months": 31 * 86400.0}
+ELAPSED = ("minutes", "hours")  # these have no time of day
+
+
+class Calendar(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """`schedule_config`: every so many units from `starting` on, or else from when the pipe was enabled.
+
+    What it leaves open (the weekday of weeks, the day of months) is that of its beginning. A day that a month has not
+    got is its last. `starting` and `ending` are ISO 8601, on the clock of the zone where they have no offset.
+    """
+
+    frequency: str
+    interval: int = 1
+    days_of_week: tuple[int, ...] = ()  # 0 is Sunday
+    day_of_month: int | None = None
+    at_hour: int = 0
+    at_minute: int = 0
+    timezone: str | None = None  # IANA name; None is the machine's zone
+    starting: str | None = None
+    ending: str | None = None
+    max_occurrences: int | None = None  # runs after which it is over
+
+    def following(self, instant: float, machine: tzinfo, begun: float) -> Iterator[float]:
+        """Yield the due instants after `instant`, ascending, to its end; `begun` is when the pipe was enabled."""
+        zone = zone_of(self.timezone, machine)
+        begin = int(begun) if self.starting is None else _instant(self.starting, zone)  # the ledger keeps no fractions
+        last, end = max(instant, begin - 1), math.inf if self.ending is None else _instant(self.ending, zone)
+        for found in takewhile(lambda at: at <= end, self._instants(last, begin, zone)):
+            if found > last:
+                last = found
+                yield found
+
+    def latest(self, instant: float, machine: tzinfo, begun: float) -> float | None:
+        """Return the last due instant at or before `instant`; None where there is none in the last eight periods."""
+        period = FREQUENCIES[self.frequency] * self.interval
+        near = instant - 8 * max(period, 86400.0 if self.days_of_week else 0.0)
+        return max(takewhile(lambda at: at <= instant, self.following(near, machine, begun)), default=None)
+
+    def _instants(self, near: float, begin: float, zone: tzinfo) -> Iterator[float]:
+        """Return due instants from some period before `near` on; what the zone leaves out comes when it was set."""
+        from dateutil import rrule  # 20 ms, only needed where there is a `schedule_config`
+
+        first = datetime.fromtimestamp(begin, zone).replace(tzinfo=None)
+        if self.frequency not in ELAPSED:
+            first = first.replace(hour=self.at_hour, minute=self.at_minute, second=0)
+        rules: dict[str, Any] = {}
+        if self.frequency == "months":
+            day = self.day_of_month or first.day
+            first, rules = first.replace(day=1), {"bymonthday": tuple(range(min(day, 28), day + 1)), "bysetpos": -1}
+        elif self.days_of_week:  # from a wanted day on some multiple of the interval always is one
+            first += timedelta(days=min((each - first.isoweekday()) % 7 for each in self.days_of_week))
+            rules = {"byweekday": tuple((each - 1) % 7 for each in self.days_of_week)}
+        if self.frequency != "months":  # leave out whole periods, or each question would count from the beginning
+            period = timedelta(seconds=FREQUENCIES[self.frequency]) * self.interval
+            first += max(0, (datetime.fromtimestamp(near, zone).replace(tzinfo=None) - first) // period - 1) * period
+        kinds: tuple[Any, ...] = (rrule.MINUTELY, rrule.HOURLY, rrule.DAILY, rrule.WEEKLY, rrule.MONTHLY)
+        kind = kinds[tuple(FREQUENCIES).index(self.frequency)]
+        found = rrule.rrule(kind, dtstart=first, interval=self.interval, **rules)
+        return (each.replace(tzinfo=zone).timestamp() for each in found)
+
+
+Schedule: TypeAlias = Manual | Every | Cron | At | Calendar
 
 
 def describe(schedule: Schedule, zone: str | None = None) -> str:
@@ -117,6 +181,8 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
         case At():
             when = schedule.reading or f"{schedule.next_day} on the day after it was enabled or written"
             words = f"once, at {when}"
+        case Calendar():
+            words = ", ".join(_calendar_words(schedule))
         case _:
             from cronsim.explain import Expression
 
@@ -124,6 +190,18 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
             words = str(Expression(fields if len(fields) > 5 else ["0", *fields]).explain())
             words = f"{words[:1].lower()}{words[1:]}"
     return f"{words} ({schedule.timezone or zone or 'local time'})"
+
+
+def _calendar_words(plan: Calendar) -> Iterator[str]:
+    yield f"every {plan.frequency[:-1]}" if plan.interval == 1 else f"every {plan.interval} {plan.frequency}"
+    if plan.days_of_week:
+        yield "on " + " ".join(_DAYS[each] for each in plan.days_of_week)
+    if plan.day_of_month is not None:
+        yield f"on day {plan.day_of_month} or the last of the month"
+    if plan.frequency not in ELAPSED:
+        yield f"at {plan.at_hour:02}:{plan.at_minute:02}"
+    bounds = {"from {}": plan.starting, "until {}": plan.ending, "at most {} runs": plan.max_occurrences}
+    yield from (words.format(bound) for words, bound in bounds.items() if bound is not None)
 
 
 # -- times, zones and other people's texts ---------------------------------------------------------------------------

@@ -98,6 +98,7 @@ class PipeStates:
             anchor_at=row.anchor_at if row.anchor_at is not None else self._clocks.wall(),
             last_run_at=row.last_run_at,
             last_due=row.last_due,
+            occurrences=row.occurrences,
             touched_boot=self._boots.get((pipe, touched)),
             anchor_boot=self._boots.get((pipe, "anchor_at")),
         )

@@ -16,7 +16,7 @@ from supervisord_py.pipes.models import (
     PipeView,
     problem_text,
 )
-from supervisord_py.pipes.schedule import At, describe, time_text, zone_of
+from supervisord_py.pipes.schedule import At, Calendar, describe, time_text, zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,13 +126,14 @@ def end_of_times(room: Executions, definition: PipeDefinition) -> Problem | str 
         return f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule"
     if not room.states.is_enabled(definition):
         return f"no run of it comes by itself: {standing.why}"
-    return definition.problem("schedule", f"schedule: {standing.why}", "write a time that will come, or `manual`")
+    key = "schedule_config" if isinstance(definition.schedule, Calendar) else "schedule"
+    return definition.problem(key, f"{key}: {standing.why}", "write a time that will come, or `manual`")
 
 
 def _slower(room: Executions, definition: PipeDefinition) -> str | None:
     """Return a warning when its runs take longer than its schedule leaves them."""
     average = room.states.average_seconds.get(definition.name)
-    return due.slower(definition.schedule, room.now(), average)
+    return due.slower(definition.schedule, room.states.progress(definition.name), room.now(), average)
 
 
 def _silence(room: Executions, name: str) -> str | None:
@@ -155,7 +156,8 @@ def _standing(room: Executions, definition: PipeDefinition) -> Decision:
 
 
 def _upcoming(room: Executions, definition: PipeDefinition, count: int) -> tuple[float, ...]:
-    return due.upcoming(definition.schedule, room.now(), _standing(room, definition), count)
+    standing, progress = _standing(room, definition), room.states.progress(definition.name)
+    return due.upcoming(definition.schedule, progress, room.now(), standing, count)
 
 
 def _last_decision(row: PipeStateRow) -> LastDecision | None:
@@ -177,6 +179,7 @@ def next_report(room: Executions, declared: Declared, count: int) -> NextReport:
     sentences = list(
         due.explain(
             declared.schedule,
+            room.states.progress(declared.name),
             room.now(),
             standing,
             count=count,

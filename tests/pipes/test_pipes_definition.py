@@ -18,7 +18,7 @@ from supervisord_py.pipes.models import (
     RunLimits,
     problem_text,
 )
-from supervisord_py.pipes.schedule import Cron, Manual
+from supervisord_py.pipes.schedule import Calendar, Cron, Manual
 
 
 def test_an_empty_front_matter_is_a_pipe_that_runs_by_hand() -> None:
@@ -76,7 +76,7 @@ redact: ['sk-[a-z]+', "\\\\d{16}"]
         ("timezone: local", "timezone", None),
         ("enabled: 'FALSE'", "enabled", False),
         ("schedule: junk\nschedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}", "schedule",
-         Cron("0 9 * * 1,5")),
+         Calendar("weeks", days_of_week=(1, 5), at_hour=9)),
         ("trigger: pipe_failed:x", "events", (EventPattern("pipe_failed", "x"),)),
         ("trigger: [a_word, 'file_changed:in/*.md']", "events",
          (EventPattern("a_word"), EventPattern("file_changed", "in/*.md"))),

@@ -22,7 +22,7 @@ from supervisord_py.pipes.due import (
     explain,
     upcoming,
 )
-from supervisord_py.pipes.schedule import At, Cron, Every, Manual, Schedule
+from supervisord_py.pipes.schedule import At, Calendar, Cron, Every, Manual, Schedule
 
 HOUR, DAY = 3600.0, 86400.0
 NINE = Cron("0 9 * * *")
@@ -63,6 +63,7 @@ class World:
             known,
             last_due=due.at,
             last_run_at=now.wall if started else known.last_run_at,
+            occurrences=known.occurrences + started,
             touched_boot=now.boottime if started else now.boottime_of(due.at),
         )
         return due
@@ -218,6 +219,34 @@ def test_what_was_missed_asleep_is_spread_and_what_comes_due_is_not() -> None:
     assert isinstance(on_time.decide(delay=20), Due)
 
 
+# schedule_config
+
+
+def test_occurrences_are_counted_and_the_end_is_told() -> None:
+    for plan, why in (
+        (Calendar("days", at_hour=9, max_occurrences=2), "max_occurrences reached: 2"),
+        (Calendar("days", at_hour=9, ending="2026-11-23T23:59:59"), "has no time to come"),
+    ):
+        world = World(plan)
+        assert upcoming(plan, world.progress, world.now, world.decide()) == (NOON + 21 * HOUR, NOON + 45 * HOUR)
+        for _ in range(2):
+            world.pass_(DAY)
+            assert world.run().at == world.now.wall - 3 * HOUR
+        assert world.decide() == Never(why, over=True)
+
+
+def test_the_last_of_several_that_were_missed_is_made_good_or_was_too_long_ago() -> None:
+    world = World(Calendar("days", interval=2, at_hour=9))
+    world.pass_(4 * DAY)
+    assert world.run() == Due(NOON + 4 * DAY - 3 * HOUR, MISSED.format("3 h"))
+    world.pass_(5 * DAY)
+    assert world.waits() == 21 * HOUR
+    ending = World(Calendar("days", at_hour=9, ending="2026-11-22T10:00:00+00:00"))
+    ending.pass_(2 * DAY)
+    told = "missed Sun 2026-11-22 09:00 UTC by 1 d 3 h, too late to be made good; has no time to come"
+    assert ending.decide() == Never(told, over=True)
+
+
 # Laws, for every history
 
 SCHEDULES = st.sampled_from(
@@ -227,6 +256,8 @@ SCHEDULES = st.sampled_from(
         NINE,
         Cron("*/20 * * * *"),
         Cron("30 2 * * *", "Europe/Berlin"),
+        Calendar("days", 2, at_hour=9),
+        Calendar("minutes", 45, max_occurrences=1000),
     ]
 )
 KINDS = st.sampled_from(["pass", "pass", "pass", "back", "forward", "skip"])
@@ -269,18 +300,19 @@ def test_the_next_runs_and_the_whole_story() -> None:
         (At(NOON + 5), 5, (NOON + 5,)),
         (Manual(), 5, ()),
     ):
-        assert upcoming(schedule, NOW, decide(schedule, Progress(NOON), NOW), count) == want
-    assert len(explain(Manual(), NOW, Never("runs by hand"))) == 1
+        assert upcoming(schedule, Progress(NOON), NOW, decide(schedule, Progress(NOON), NOW), count) == want
+    seen = Progress(NOON)
+    assert len(explain(Manual(), seen, NOW, Never("runs by hand"))) == 1
     berlin, half_past_one = Now(NOON, 5000.0, zone=ZoneInfo("Europe/Berlin")), Cron("30 13 * * *")
-    assert explain(half_past_one, berlin, decide(half_past_one, Progress(NOON), berlin), count=2) == (
+    assert explain(half_past_one, seen, berlin, decide(half_past_one, Progress(NOON), berlin), count=2) == (
         "schedule: at 13:30 every day (local time)",
         "now: waits for 13:30 CET",
         "next: 13:30 CET",
         "next: Sun 2026-11-22 13:30 CET",
     )
     put_off = Wait(NOON + 7, "missed 3 runs while off or asleep: one made good, in 7 s")
-    assert "slower" not in "".join(explain(half_past_one, NOW, put_off, average_seconds=900))
-    assert explain(Every(600), NOW, put_off, count=1, average_seconds=900)[1:] == (
+    assert "slower" not in "".join(explain(half_past_one, seen, NOW, put_off, average_seconds=900))
+    assert explain(Every(600), seen, NOW, put_off, count=1, average_seconds=900)[1:] == (
         "now: missed 3 runs while off or asleep: one made good, in 7 s",
         "next: 12:00:07 UTC",
         (

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from supervisord_py.pipes.due import Never, Now, Progress, decide, upcoming
 from supervisord_py.pipes.grammar import ParsedSchedule, parse_schedule
 from supervisord_py.pipes.schedule import (
+    FREQUENCIES,
     At,
+    Calendar,
     Cron,
     Every,
     Manual,
@@ -24,7 +27,7 @@ from supervisord_py.pipes.schedule import (
 )
 
 HOUR, DAY = 3600.0, 86400.0
-BERLIN = ZoneInfo("Europe/Berlin")
+BERLIN, NEW_YORK, LORD_HOWE = (ZoneInfo(name) for name in ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe"))
 
 
 def at(text: str, zone: tzinfo = UTC, fold: int = 0) -> float:
@@ -129,25 +132,27 @@ def test_an_unknown_zone_is_an_error_with_the_nearest(name: str) -> None:
     [
         ({"frequency": "minutes", "interval": 10}, Every(600)),
         ({"frequency": "hours", "days_of_week": [], "at_hour": "0", "starting": ""}, Every(HOUR)),
-        ({"frequency": "hourly", "interval": "6"}, Every(6 * HOUR)),
-        ({"frequency": "Day", "at_hour": "9", "at_minute": 30}, Cron("30 9 * * *")),
-        ({"frequency": "daily", "days_of_week": "mon, 3"}, Cron("0 0 * * 1,3")),
-        ({"frequency": "months", "day_of_month": 28, "at_hour": 7}, Cron("0 7 28 * *")),
-        ({"frequency": "months", "day_of_month": 31}, Cron("0 0 L * *")),
-        ({"frequency": "weekly", "days_of_week": ["1", 5, 7], "timezone": "UTC"}, Cron("0 0 * * 0,1,5", "UTC")),
+        ({"frequency": "hourly", "days_of_week": [1]}, Calendar("hours", days_of_week=(1,))),
+        ({"frequency": "hours", "max_occurrences": 3}, Calendar("hours", max_occurrences=3)),
+        ({"frequency": "Day", "at_hour": "9", "at_minute": 30}, Calendar("days", at_hour=9, at_minute=30)),
+        ({"frequency": "daily", "days_of_week": "mon, 3"}, Calendar("days", days_of_week=(1, 3))),
+        ({"frequency": "months", "day_of_month": 31, "at_hour": 7}, Calendar("months", day_of_month=31, at_hour=7)),
+        (
+            {"frequency": "weekly", "interval": "2", "days_of_week": ["1", 5, 7], "timezone": "UTC",
+             "starting": "2026-12-01", "ending": "2027-12-01", "max_occurrences": "10"},
+            Calendar("weeks", 2, (0, 1, 5), timezone="UTC", starting="2026-12-01T00:00:00",
+                     ending="2027-12-01T23:59:59", max_occurrences=10),
+        ),
+        ({"frequency": "days", "ending": "2027-12-01T09:00:00Z"}, Calendar("days", ending="2027-12-01T09:00:00+00:00")),
         ({"interval": 1}, "frequency 'none'"),
         ({"frequency": "days", "interval": 0}, "interval '0'"),
-        ({"frequency": "hours", "interval": 999_999}, "ten years"),
-        ({"frequency": "weeks", "interval": 2, "days_of_week": [1]}, "more than a cron line says"),
-        ({"frequency": "weeks"}, "days_of_week is missing"),
-        ({"frequency": "months", "at_hour": 9}, "day_of_month is missing"),
-        ({"frequency": "months", "day_of_month": 30}, "not in every month"),
+        ({"frequency": "days", "interval": 999_999}, "ten years"),
         ({"frequency": "weeks", "days_of_week": [8]}, "days_of_week '8'"),
         ({"frequency": "months", "day_of_month": 32}, "day_of_month '32'"),
         ({"frequency": "days", "timezone": "Mars/Base"}, "time zone"),
-        ({"frequency": "days", "max_occurrences": 3}, "max_occurrences is nothing"),
+        ({"frequency": "days", "starting": "soon"}, "starting: 'soon' is no date"),
     ],
-)
+)  # fmt: skip
 def test_a_config_map_wins_over_the_text(members: dict[str, Any], want: Schedule | str) -> None:
     if isinstance(want, str):
         with pytest.raises(ScheduleError, match=want) as caught:
@@ -164,6 +169,60 @@ def test_a_key_of_a_config_map_that_does_nothing_is_warned_of() -> None:
         "schedule_config: at_hour has no effect with frequency hours",
         "schedule_config: at_hours is unknown",
     ]
+
+
+ORIGIN = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()  # a Saturday
+SERIES: list[tuple[Calendar, str]] = [
+    (Calendar("days", 3, at_hour=9, at_minute=30), "11-24 09:30, 11-27 09:30, 11-30 09:30"),
+    (Calendar("days", 7, (1,), at_hour=9), "11-23 09:00, 11-30 09:00"),  # from its first wanted day on
+    (Calendar("days", 2, (1, 2), at_hour=9), "11-23 09:00, 12-01 09:00, 12-07 09:00"),
+    (Calendar("weeks", 2, (1, 5), at_hour=9), "11-23 09:00, 11-27 09:00, 12-07 09:00"),
+    (Calendar("weeks", at_hour=13), "11-21 13:00, 11-28 13:00"),
+    (Calendar("months", day_of_month=31, at_hour=9), "11-30 09:00, 12-31 09:00, 01-31 09:00, 02-28 09:00"),
+    (Calendar("months", 5, at_hour=9), "04-21 09:00, 09-21 09:00"),
+    (Calendar("hours", 6, max_occurrences=9), "11-21 12:00, 11-21 18:00, 11-22 00:00"),
+    (Calendar("hours", 12, (1,)), "11-23 12:00, 11-30 00:00, 11-30 12:00"),
+    (Calendar("minutes", 25, (6,), starting="2026-11-21T23:30"), "11-21 23:30, 11-21 23:55, 11-28 00:05"),
+    (Calendar("days", starting="2026-12-01T09:00+02:00", ending="2026-12-02"), "12-02 00:00"),
+    (  # What the zone leaves out comes as much later as the clock was set.
+        Calendar("days", at_hour=2, at_minute=30, timezone="Europe/Berlin", starting="2026-03-28"),
+        "03-28 01:30, 03-29 01:30, 03-30 00:30",
+    ),
+]
+
+
+@pytest.mark.parametrize(("plan", "want"), SERIES)
+def test_a_series_of_a_config_map(plan: Calendar, want: str) -> None:
+    times = want.split(", ")
+    found = list(islice(plan.following(0.0, UTC, ORIGIN), len(times)))
+    assert [datetime.fromtimestamp(each, UTC).strftime("%m-%d %H:%M") for each in found] == times
+    assert [plan.latest(each + 1, UTC, ORIGIN) for each in found] == found
+    assert plan.latest(found[0] - 1, UTC, ORIGIN) is None
+
+
+PLANS = st.builds(
+    Calendar,
+    frequency=st.sampled_from(list(FREQUENCIES)),
+    interval=st.integers(1, 40),
+    days_of_week=st.sets(st.integers(0, 6), max_size=3).map(lambda days: tuple(sorted(days))),
+    day_of_month=st.none() | st.integers(1, 31),
+    at_hour=st.integers(0, 23),
+)
+
+
+@given(PLANS, st.integers(1_700_000_000, 1_900_000_000), st.integers(0, 40_000_000), st.sampled_from([UTC, BERLIN]))
+def test_following_and_latest_are_each_others_inverse(plan: Calendar, origin: int, later: int, zone: tzinfo) -> None:
+    if plan.frequency not in {"days", "weeks"}:  # of hours on some weekdays, `latest` looks at the last eight
+        plan = replace(plan, days_of_week=())
+    instants = list(islice(plan.following(float(origin + later), zone, origin), 3))
+    assert len(instants) == 3
+    for found in instants:
+        assert found >= origin
+        assert not plan.days_of_week or datetime.fromtimestamp(found, zone).isoweekday() % 7 in plan.days_of_week
+        assert plan.latest(found, zone, origin) == found
+    for earlier, following in pairwise(instants):
+        assert earlier < following
+        assert plan.latest(following - 1, zone, origin) == earlier
 
 
 WORDS = """
@@ -188,7 +247,7 @@ def test_every_text_has_a_next_run_or_an_error(text: str) -> None:
         return
     now = Now(NOW, 1000.0)
     decision = decide(schedule, Progress(NOW), now)
-    instants = upcoming(schedule, now, decision)
+    instants = upcoming(schedule, Progress(NOW), now, decision)
     if isinstance(decision, Never):
         assert isinstance(schedule, Manual) or (decision.over and isinstance(schedule, At))
         assert instants == ()
@@ -206,6 +265,12 @@ def test_every_text_has_a_next_run_or_an_error(text: str) -> None:
         (Cron("0 0 9 1 1 *"), "at 09:00 on January 1 (local time)"),
         (At(after_seconds=1800.0), "once, 30 min after it was enabled or written"),
         (At(reading="2026-12-01T10:00:00"), "once, at 2026-12-01T10:00:00 (local time)"),
+        (
+            Calendar("weeks", 2, (1, 5), at_hour=9, ending="2026-12-31", max_occurrences=3),
+            "every 2 weeks, on Mon Fri, at 09:00, until 2026-12-31, at most 3 runs (local time)",
+        ),
+        (Calendar("hours", days_of_week=(0,)), "every hour, on Sun (local time)"),
+        (Calendar("months", day_of_month=31), "every month, on day 31 or the last of the month, at 00:00 (local time)"),
     ],
 )
 def test_schedules_in_words(schedule: Schedule, words: str) -> None:
