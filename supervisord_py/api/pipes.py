@@ -21,7 +21,6 @@ from msgspec import Meta
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.live import cancel_and_wait
-from supervisord_py.api.names import is_glob, resolve_one
 from supervisord_py.api.streams import (
     NDJSON,
     SSE,
@@ -36,6 +35,7 @@ from supervisord_py.api.streams import (
     rfc3339,
     until_closing,
 )
+from supervisord_py.api.units import is_glob, resolve_one
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Execution, Status, Usage, cut_timeout
 from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE, ExecutionFilter

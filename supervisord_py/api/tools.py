@@ -15,9 +15,8 @@ from aiohttp import web
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
-from supervisord_py.api.names import resolve_one
 from supervisord_py.api.streams import NDJSON, feed, frame, json_answer, pick
-from supervisord_py.api.units import all_units, change_unit
+from supervisord_py.api.units import all_units, change_unit, resolve_one
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.process import program
 from supervisord_py.process.model import Reason

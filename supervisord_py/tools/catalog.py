@@ -37,7 +37,6 @@ class Entry(NamedTuple):
     folder: Path
     spec: ToolSpec | None
     error: ConfigError | None
-    warnings: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()  # the files, relative to the folder, that an instance is started from
     signature: tuple[Stamp, ...] = ()  # of all that was read
     read_at: float = 0.0  # monotonic seconds
@@ -132,7 +131,7 @@ class Catalog:
         before = signature(folder, ())
         try:
             spec = load_tool(folder, self.settings)
-            entry = Entry(spec.name, folder, spec, None, spec.warnings)
+            entry = Entry(spec.name, folder, spec, None)
             sources = sources_of(spec.folder, spec.entrypoint, spec.command)
         except (PxError, OSError) as error:
             found = error if isinstance(error, ConfigError) else _folder_error(folder.name, folder, str(error))

@@ -506,7 +506,7 @@ class Tools:
         if slot is not None and slot.phase is Phase.READY and slot.in_flight:
             word = "busy"
         zygote = self.zygotes.get(self.driver.recipes.get(name))
-        warnings = [*(entry.warnings if entry else ())]
+        warnings = [*(entry.spec.warnings if entry and entry.spec else ())]
         warnings += [f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift]
         warnings += [f"its starts are not forked: {zygote.refused}"] if zygote and zygote.refused else []
         declared = entry is not None and entry.spec is not None and entry.spec.pinned and not last.unpinned

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from multidict import MultiDict
 
 from supervisord_py.api.live import CpuSample
-from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.api.routes import handler_of
 from supervisord_py.api.schemas import (
     Body,
@@ -27,7 +26,7 @@ from supervisord_py.api.schemas import (
     read_query,
 )
 from supervisord_py.api.streams import NDJSON, SSE, choose, json_bytes
-from supervisord_py.api.units import cpu_percent
+from supervisord_py.api.units import cpu_percent, resolve, resolve_one
 from supervisord_py.errors import AmbiguousNameError, BadRequestError, InvalidInputError, UnknownUnitError
 
 NOW = 1_800_000_000.0
