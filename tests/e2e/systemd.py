@@ -78,8 +78,8 @@ def furnish(machine: Machine) -> None:
 
 
 @contextlib.contextmanager
-def booted(require: Callable[[object, str], None]) -> Iterator[Machine]:
-    """Boot a machine with the code in it; skip where that cannot be, and in CI fail."""
+def booted(require: Callable[[object, str], None], bring: Callable[[Machine], None] = furnish) -> Iterator[Machine]:
+    """Boot a machine and bring the code into it; skip where that cannot be, and in CI fail."""
     require(os.geteuid() == 0, "a systemd in namespaces needs root")
     require(Path("/lib/systemd/systemd").exists(), "needs systemd")
     folder = Path(tempfile.mkdtemp(prefix="pxsd-", dir="/tmp"))
@@ -87,7 +87,7 @@ def booted(require: Callable[[object, str], None]) -> Iterator[Machine]:
     up = machine.recipe("up")
     try:
         assert up.returncode == 0, up.stdout + up.stderr
-        furnish(machine)
+        bring(machine)
         yield machine
     finally:
         machine.recipe("down")
