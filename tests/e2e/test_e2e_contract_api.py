@@ -264,16 +264,6 @@ def test_a_lease_holds_the_instance_for_as_long_as_the_connection(home: House) -
     until(lambda: home.status("leased")["in_flight"] == 0, "the lease ends with its connection")
 
 
-def test_keep_alive_per_request(home: House) -> None:
-    home.tool("brief", COUNTING)
-    assert home.request("POST", "/api/tools/brief/run?keep_alive=0", {}).status == 200
-    until(lambda: home.status("brief")["state"] == "cold", "0 means now")
-    home.request("PUT", "/api/tools/brief/pin?forever=1")
-    pid = home.run("brief").json()["pid"]
-    assert home.request("POST", "/api/tools/brief/run?keep_alive=0", {}).json()["pid"] == pid
-    assert home.run("brief").json()["pid"] == pid, "never against a pin"
-
-
 @pytest.mark.parametrize("umask", [0o000, 0o777], ids=oct)
 def test_modes_from_the_first_instant_whatever_the_umask(umask: int) -> None:
     with house() as home:

@@ -185,13 +185,15 @@ def test_pins_and_keep_alive(home: House) -> None:
     home.run("witness")
     until(lambda: home.status("witness")["state"] == "cold", "more than the time of the other is over")
     assert home.status("short")["pid"] == pid, "pinned for ever is exempt from age as well"
+    assert home.request("POST", "/api/tools/short/run?keep_alive=0", {}).json()["pid"] == pid, "never against a pin"
     assert home.pxctl("unpin", "short").returncode == 0
     until(lambda: home.status("short")["state"] == "cold", "without the pin age counts again")
     assert home.pxctl("run", "short", "--keep-alive", "600").returncode == 0
     home.run("witness")
     until(lambda: home.status("witness")["state"] == "cold", "a while is over")
     assert home.status("short")["state"] == "ready", "kept alive by its request"
-    home.pxctl("stop", "short")
+    assert home.request("POST", "/api/tools/short/run?keep_alive=0", {}).status == 200
+    until(lambda: home.status("short")["state"] == "cold", "0 means now")
     home.tool("tomorrow", SLOW, pinned=True)
     assert home.status("tomorrow")["pinned"] is True
 
