@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 LARGE_BYTES = 256 * 1024
 ANSWER_BUFFER_BYTES = 256 * 1024  # of an answer that is held back until it is known to be sound
+LINE_BYTES = 16 * 1024 * 1024  # of a stream that is told in another form than the tool's
 EXIT_RECORD_SECONDS = 1.0
 LATE_RECORD_SECONDS = 10.0
 """The same once the leader is seen dead: its record is sure to come, the keeper only has not got to it yet."""
@@ -417,13 +418,17 @@ def _what_broke(error: Exception) -> str:
 
 
 async def _lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    rest = b""
+    held, size = list[bytes](), 0
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line.rstrip(b"\r")
-    if rest:
-        yield rest
+        first, *rest = chunk.split(b"\n")
+        held.append(first)
+        for piece in rest:
+            yield b"".join(held).removesuffix(b"\r")
+            held, size = [piece], 0
+        if (size := size + len(held[-1])) > LINE_BYTES:
+            raise ToolFailedError(f"A line of the tool's stream is longer than {LINE_BYTES} bytes.")
+    if last := b"".join(held):
+        yield last
 
 
 async def _as_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -102,3 +102,23 @@ async def test_a_slow_reader_slows_the_tool_and_loses_nothing(front: Front) -> N
         assert front.house.state("shapes").state == "busy"
         rest = await answer.content.read()
     assert len(first) + len(rest) == size
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+async def test_a_stream_in_another_form_has_the_same_items_however_it_is_cut(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(raw: bytes) -> AsyncIterator[bytes]:
+        async def pieces() -> AsyncIterator[bytes]:
+            for at in range(0, len(raw), size):
+                yield raw[at : at + size]
+
+        return pieces()
+
+    events = b': beat\n\nevent: x\nid: 1\ndata: {"a":\r\ndata:1}\r\n\r\n\ndata: [2]'
+    assert [item async for item in proxy._as_lines(cut(events))] == [b'{"a": 1}\n', b"[2]\n"]
+    lines = b'{"a": 1}\r\n\n[2]'
+    assert [item async for item in proxy._as_events(cut(lines))] == [b'data: {"a": 1}\n\n', b"data: [2]\n\n"]
+    monkeypatch.setattr(proxy, "LINE_BYTES", 5)
+    with pytest.raises(PxError, match="longer than 5 bytes"):
+        assert [item async for item in proxy._as_lines(cut(b"data: 123456789"))] == []
