@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -60,14 +60,6 @@ class SyncFailedError(PxError):
 # -- what is needed ----------------------------------------------------------------------------------------------
 
 
-class Needs(NamedTuple):
-    """What to install. `requirements` are lines for an installer; `python` is `requires-python`, "" for any."""
-
-    source: str
-    requirements: tuple[str, ...] = ()
-    python: str = ""
-
-
 class Project(msgspec.Struct, frozen=True, rename="kebab"):
     """What counts of `[project]` in a pyproject.toml."""
 
@@ -85,8 +77,8 @@ def read_project(document: Document) -> tuple[Project, list[Problem]]:
     return read or Project(), problems
 
 
-def needs_of(spec: ToolSpec) -> Needs | None:
-    """Return what the tool asks for, or None when it asks for nothing at all.
+def needs_of(spec: ToolSpec) -> tuple[str, Project] | None:
+    """Return the file that says what the tool asks for, and its project, or None when it asks for nothing at all.
 
     Raises ConfigError: the file that should say so is broken.
     """
@@ -99,9 +91,8 @@ def needs_of(spec: ToolSpec) -> Needs | None:
             problems = [error.problem]
         if problems:
             raise config_error(problems, spec.unit, f"mend the file, then: pxctl tools sync {spec.name}")
-    if (spec.folder / REQUIREMENTS).is_file():
-        return Needs(REQUIREMENTS, (), project.requires_python)
-    return Needs(source, tuple(project.dependencies), project.requires_python) if source else None
+    source = REQUIREMENTS if (spec.folder / REQUIREMENTS).is_file() else source
+    return (source, project) if source else None
 
 
 def lacks_bytecode(venv: Path) -> bool:
@@ -149,7 +140,7 @@ class Builder:
             yield f"nothing to build: {spec.unit} has no {REQUIREMENTS}, no {PYPROJECT}"
         else:
             lines: asyncio.Queue[str | None] = asyncio.Queue()
-            task = asyncio.create_task(self._build(spec, needs, lines.put_nowait))
+            task = asyncio.create_task(self._build(spec, *needs, lines.put_nowait))
             task.add_done_callback(lambda _: lines.put_nowait(None))
             try:
                 while (line := await lines.get()) is not None:
@@ -166,7 +157,7 @@ class Builder:
         """
         await self._step(spec, spec.folder / VENV, _compilation(spec.folder / VENV))
 
-    async def _build(self, spec: ToolSpec, needs: Needs, say: Callable[[str], None]) -> None:
+    async def _build(self, spec: ToolSpec, source: str, project: Project, say: Callable[[str], None]) -> None:
         """Run all steps, then put the new environment into its place."""
         if spec.folder in _under_way:
             raise ConflictError(f"{spec.unit} is being synced already", unit=spec.unit)
@@ -179,14 +170,14 @@ class Builder:
             say(line)
 
         try:
-            say(f"building {final} from {needs.source} with {'uv' if self._uv else 'venv and pip'}")
+            say(f"building {final} from {source} with {'uv' if self._uv else 'venv and pip'}")
             await asyncio.to_thread(_clear, spec.folder)
             venv.mkdir(mode=0o700)
             async with asyncio.timeout(BUILD_SECONDS):
-                for argv in self._steps(venv, needs):
+                for argv in self._steps(venv, source, project):
                     ended = await self._step(spec, venv, argv, on_line)
                     if ended.code != 0 and argv != _compilation(venv):
-                        raise _failure(spec, needs, argv, ended.words, tail)
+                        raise _failure(spec, source, argv, ended.words, tail)
             await asyncio.to_thread(_take_place, venv, final)
         except TimeoutError as error:
             detail = f"The build of {spec.unit} took longer than {BUILD_SECONDS:g} s."
@@ -196,24 +187,25 @@ class Builder:
             _under_way.discard(spec.folder)
         say(f"built {final} in {time.monotonic() - started:.1f} s")
 
-    def _steps(self, venv: Path, needs: Needs) -> list[tuple[str, ...]]:
+    def _steps(self, venv: Path, source: str, project: Project) -> list[tuple[str, ...]]:
         python, uv, base = str(venv / "bin" / "python"), self._uv, self._settings.python or sys.executable
         steps: list[tuple[str, ...]]
         if uv is not None:
-            steps = [(uv, "venv", "--allow-existing", "--python", needs.python or base, str(venv))]
-            if needs.source == LOCK:
+            steps = [(uv, "venv", "--allow-existing", "--python", project.requires_python or base, str(venv))]
+            if source == LOCK:
                 frozen = ("--frozen", "--no-dev", "--no-install-project", "--compile-bytecode", "--python", python)
                 return [*steps, (uv, "sync", *frozen)]
             install: tuple[str, ...] = (uv, "pip", "install", "--compile-bytecode", "--python", python, "-r")
         else:
-            check = [(python, "-c", _CHECK_PYTHON, needs.python)] if needs.python else []
+            wanted = project.requires_python
+            check = [(python, "-c", _CHECK_PYTHON, wanted)] if wanted else []
             steps = [(base, "-m", "venv", str(venv)), *check]
             install = (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "-r")
-        if needs.source == REQUIREMENTS:
+        if source == REQUIREMENTS:
             steps.append((*install, REQUIREMENTS))
-        elif needs.requirements:  # installers refuse an empty list
+        elif project.dependencies:  # installers refuse an empty list
             listed = venv / _NEEDS_FILE
-            listed.write_text("".join(f"{each}\n" for each in needs.requirements), encoding="utf-8")
+            listed.write_text("".join(f"{each}\n" for each in project.dependencies), encoding="utf-8")
             steps.append((*install, str(listed)))
         return steps if uv is not None else [*steps, _compilation(venv)]
 
@@ -251,12 +243,12 @@ def _take_place(venv: Path, final: Path) -> None:
     venv.rename(final)
 
 
-def _failure(spec: ToolSpec, needs: Needs, argv: Sequence[str], words: str, tail: Sequence[str]) -> SyncFailedError:
+def _failure(spec: ToolSpec, source: str, argv: Sequence[str], words: str, tail: Sequence[str]) -> SyncFailedError:
     shown = " ".join([Path(argv[0]).name, *(each.partition("\n")[0] for each in argv[1:4])])
     last = next((line for line in reversed(tail) if line.strip()), "it printed nothing")
     return SyncFailedError(
-        f"cannot build {spec.folder / VENV} from {needs.source}: {shown} … {words}: {last[:300]}",
-        hint=f"mend {needs.source} of the tool, then: pxctl tools sync {spec.name}",
+        f"cannot build {spec.folder / VENV} from {source}: {shown} … {words}: {last[:300]}",
+        hint=f"mend {source} of the tool, then: pxctl tools sync {spec.name}",
         unit=spec.unit,
         output_tail="\n".join(tail),
         stderr_tail="\n".join(tail),
