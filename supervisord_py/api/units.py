@@ -108,9 +108,9 @@ def all_units(context: ApiContext) -> dict[str, UnitView]:
 def _unit(kind: type[U], seen: Any, /, **known: Any) -> U:
     """Return a unit: what is known, and all that its room's own view says by the same name."""
     same = [name for name in kind.__struct_fields__ if name not in known and hasattr(seen, name)]
-    if (started := getattr(seen, "started_at", None)) is not None:
-        known["uptime_seconds"] = round(max(0.0, time.time() - started), 3)
-    return kind(**pick(seen, *same) if same else {}, **known)
+    if seen.started_at is not None:
+        known["uptime_seconds"] = round(max(0.0, time.time() - seen.started_at), 3)
+    return kind(**pick(seen, *same), **known)
 
 
 def _tool_unit(state: ToolState) -> UnitView:
