@@ -37,24 +37,17 @@ Texts = Mapping[Path, str]
 
 def unit_texts(invocation: Invocation, platform: str, *, on_demand: bool) -> Texts:
     """Return the files of the service, each with its text; what is enabled and started is the last one."""
-
-    def ask(which: str) -> str:
-        return ask_pxd(invocation, "--print-unit", which).decode()
-
-    if platform == LAUNCHD:
-        text = ask("launchd-socket" if on_demand else "launchd")
-        return {_launchd_path(invocation, text): text}
-    service, socket = _systemd_paths(invocation)
-    return {service: ask("systemd"), **({socket: ask("systemd-socket")} if on_demand else {})}
+    kinds = [platform]
+    if on_demand:
+        kinds = ["launchd-socket"] if platform == LAUNCHD else [SYSTEMD, "systemd-socket"]
+    texts = [ask_pxd(invocation, "--print-unit", kind).decode() for kind in kinds]
+    return dict(zip(_places(invocation, platform, texts[0]), texts, strict=False))
 
 
 def own_files(invocation: Invocation, platform: str) -> list[Path]:
     """Return the files of the service that an install has written."""
-    if platform == LAUNCHD:
-        paths = [_launchd_path(invocation, ask_pxd(invocation, "--print-unit", "launchd").decode())]
-    else:
-        paths = _systemd_paths(invocation)
-    return [path for path in paths if path.exists()]
+    text = ask_pxd(invocation, "--print-unit", LAUNCHD).decode() if platform == LAUNCHD else ""
+    return [path for path in _places(invocation, platform, text) if path.exists()]
 
 
 def _found_files(invocation: Invocation, platform: str) -> list[Path]:
@@ -67,7 +60,10 @@ def _found_files(invocation: Invocation, platform: str) -> list[Path]:
     return []
 
 
-def _systemd_paths(invocation: Invocation) -> list[Path]:
+def _places(invocation: Invocation, platform: str, text: str) -> list[Path]:
+    if platform == LAUNCHD:  # which wants a file to be called after its label
+        folder = Path("/Library/LaunchDaemons" if invocation.system else "~/Library/LaunchAgents").expanduser()
+        return [folder / f"{plistlib.loads(text.encode())['Label']}.plist"]
     folder = Path("/etc/systemd/system")
     if not invocation.system:
         config = invocation.env.get("XDG_CONFIG_HOME", "")
@@ -75,29 +71,27 @@ def _systemd_paths(invocation: Invocation) -> list[Path]:
     return [folder / _SERVICE, folder / _SOCKET]
 
 
-def _launchd_path(invocation: Invocation, text: str) -> Path:
-    folder = Path("/Library/LaunchDaemons" if invocation.system else "~/Library/LaunchAgents").expanduser()
-    return folder / f"{plistlib.loads(text.encode())['Label']}.plist"  # launchd wants it called after its label
-
-
-def _command(text: str) -> list[str]:
-    """Return the command that a service file runs; nothing where it cannot be understood."""
+def read_file(text: str) -> tuple[list[str], dict[str, str]]:
+    """Return command and variables of a service file; nothing where it cannot be understood."""
     with contextlib.suppress(ValueError, KeyError, plistlib.InvalidFileException):
         if text.startswith("<?xml"):
-            return list(plistlib.loads(text.encode())["ProgramArguments"])
-        line = re.search(r"^ExecStart=(.+)$", text, re.MULTILINE)
-        words = shlex.split(line[1]) if line else []
-        return [word.replace("%%", "%").replace("$$", "$") for word in words]
-    return []
+            job = plistlib.loads(text.encode())
+            return job["ProgramArguments"], job["EnvironmentVariables"]
+        lines = re.findall(r"^(ExecStart|Environment)=(.+)$", text, re.MULTILINE)
+        words = [(key, word.replace("%%", "%")) for key, value in lines for word in shlex.split(value)]
+        variables = dict(word.split("=", 1) for key, word in words if key == "Environment")
+        return [word.replace("$$", "$") for key, word in words if key == "ExecStart"], variables
+    return [], {}
 
 
 def _version(command: list[str]) -> str | None:
     """Return the version of pxd that a command runs; None: its program is not there, or is no pxd."""
     start = command[: command.index("--foreground")] if "--foreground" in command else command[:1]
-    with contextlib.suppress(Failure, OSError):
-        found = re.match(r"pxd (\S+)", run([*start, "--version"]).stdout) if start else None
-        return found[1] if found else None
-    return None
+    try:
+        found = re.match(r"pxd (\S+)", run([*start, "--version"]).stdout)
+    except (Failure, OSError):
+        return None
+    return found[1] if found else None
 
 
 # -- install ----------------------------------------------------------------------------------------------------------
@@ -119,7 +113,7 @@ def check_place(invocation: Invocation, platform: str, texts: Texts, *, force: b
         raise Failure(detail, kind="conflict", hint=f"pxctl daemon uninstall{_flag(invocation)}, then install again")
     for path in _found_files(invocation, platform):
         text = path.read_text("utf-8", "surrogateescape")
-        ours, theirs = (_command(one) for one in (next(iter(texts.values())), text))
+        ours, theirs = (read_file(one)[0] for one in (next(iter(texts.values())), text))
         is_other = theirs[:1] != ours[:1]
         if force or text == texts.get(path) or (path not in texts and not is_other):
             continue
@@ -210,11 +204,10 @@ def lingers(invocation: Invocation, platform: str) -> str | None:
 
 
 def command_words(invocation: Invocation, verb: str, *units: Path) -> str:
-    """Return the service manager's own command that does something with units."""
-    if units[0].suffix != ".plist":
-        return " ".join(["systemctl", *([] if invocation.system else ["--user"]), verb, *(path.name for path in units)])
-    start, label = f"bootstrap {_domain(invocation)} {units[0]}", f"{_domain(invocation)}/{units[0].stem}"
-    return f"launchctl {start if verb == 'start' else f'kickstart -k {label}'}"
+    """Return the service manager's own command that does something with units; launchd knows `start` only."""
+    if units[0].suffix == ".plist":
+        return f"launchctl bootstrap {_domain(invocation)} {units[0]}"
+    return " ".join(["systemctl", *([] if invocation.system else ["--user"]), verb, *(path.name for path in units)])
 
 
 # -- uninstall --------------------------------------------------------------------------------------------------------
@@ -269,30 +262,25 @@ def check(invocation: Invocation, platform: str) -> Iterator[tuple[str, str, str
         detail = "no systemd or launchd unit is installed; the daemon does not come back after a boot or a crash"
         yield "service_unit", "warn", detail, again
         return
-    main, command = there[-1], _command(there[0].read_text("utf-8", "surrogateescape"))
+    main, (command, _) = there[-1], read_file(there[0].read_text("utf-8", "surrogateescape"))
     program, version = command[0] if command else "nothing", _version(command)
     again += " --force" + (" --on-demand" if len(there) > 1 else "")
     enabled = active = ""
     if platform == SYSTEMD:
         with contextlib.suppress(Failure):  # it does not run here
             enabled, active = (_show(invocation, main.name, name) for name in ("UnitFileState", "ActiveState"))
+    status, detail, repair = "ok", str(main), None
     if version is None:
-        yield "service_unit", "fail", f"{there[0]} runs {program}, which is not there or is no pxd", again
+        status, detail, repair = "fail", f"{there[0]} runs {program}, which is not there or is no pxd", again
     elif version != own_version():
-        yield "service_unit", "warn", f"{there[0]} runs pxd {version} ({program}); this is {own_version()}", again
+        detail = f"{there[0]} runs pxd {version} ({program}); this is {own_version()}"
+        status, repair = "warn", again
     elif enabled == "disabled":
-        yield (
-            "service_unit",
-            "warn",
-            f"{main} is disabled: it starts nothing",
-            command_words(invocation, "enable", main),
-        )
+        status, detail, repair = "warn", f"{main} is disabled", command_words(invocation, "enable", main)
     elif active == "failed":
-        detail = f"{main.name} has failed, and systemd starts it no more"
-        again = command_words(invocation, "reset-failed", *there) + " && " + command_words(invocation, "start", main)
-        yield "service_unit", "fail", detail, again
-    else:
-        yield "service_unit", "ok", str(main), None
+        status, detail = "fail", f"{main.name} has failed, and systemd starts it no more"
+        repair = f"{command_words(invocation, 'reset-failed', *there)} && {command_words(invocation, 'start', main)}"
+    yield "service_unit", status, detail, repair
     if repair := lingers(invocation, platform):
         yield "linger", "warn", "the user's unit is stopped at logout, with everything it holds", repair
 

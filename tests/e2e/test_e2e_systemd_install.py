@@ -14,7 +14,7 @@ import pytest
 
 from e2e.systemd import INSIDE, Machine
 
-pytestmark = pytest.mark.deep
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(300)]
 
 USER, UID, HOME = "px", 4242, "/home/px"
 
@@ -150,7 +150,7 @@ def test_what_is_told_by_the_environment_goes_into_the_unit(manager: Manager) ->
         if not words:
             other = manager.pxctl("daemon", "install", "--on-demand", bin=place, **env)
             assert (other.returncode, "at boot or login" in other.stderr) == (8, True)
-        gone = manager.pxctl("daemon", "uninstall", **env)
+        gone = manager.pxctl("daemon", "uninstall")
         assert gone.returncode == 0, gone.stderr
         if not manager.system:
             assert f"kept: {env['PX_HOME']}\n" in gone.stdout

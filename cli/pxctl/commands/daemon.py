@@ -204,9 +204,7 @@ _platform = click.option(
 
 
 @declare(daemon, "install", "install pxd")
-@click.option(
-    "--now/--no-start", "start", default=True, help="Start it now (the default), or at the next boot or login."
-)
+@click.option("--now/--no-start", "start", default=True, help="Start it now (default), or at the next boot or login.")
 @click.option("--on-demand", is_flag=True, help="The service manager listens, and starts pxd when somebody connects.")
 @click.option("--print", "only_print", is_flag=True, help="Print the unit and change nothing.")
 @_platform
@@ -236,26 +234,17 @@ def install_service(
         return
     service.check_place(invocation, platform, texts, force=force)
     is_active = service.is_active(invocation, platform, texts)
-    by_hand = not is_active and service.is_listened_at(invocation.socket_path)
+    runs = is_active or service.is_listened_at(invocation.socket_path)
     with invocation.spinner("pxd", "installing…"):
-        written = service.install(invocation, platform, texts, start=start and not by_hand)
-    if by_hand:
+        written = service.install(invocation, platform, texts, start=start and not runs)
+    if runs and (written or not is_active):
         take_over = f"pxctl daemon stop && {service.command_words(invocation, 'start', main)}"
         invocation.notice(f"pxd runs already; for the service manager to take over: {take_over}")
-    elif is_active and written:
-        take_over = service.command_words(invocation, "restart", path)
-        invocation.notice(f"pxd runs on as it was started; to take the new unit over: {take_over}")
     linger = service.lingers(invocation, platform)
     if linger:
         invocation.notice(f"pxd is stopped when you log out; to let it live on: {linger}")
-    document = {
-        "platform": platform,
-        "path": str(path),
-        "written": written,
-        "on_demand": on_demand,
-        "linger": not linger,
-    }
-    if not invocation.print_result({"schema": "px.daemon_install/1", **document}, texts):
+    answer = {"platform": platform, "path": str(path), "written": written, "on_demand": on_demand, "linger": not linger}
+    if not invocation.print_result({"schema": "px.daemon_install/1", **answer}, texts):
         invocation.print(f"pxd is installed: {', '.join(map(str, texts))}")
 
 
@@ -272,6 +261,8 @@ def uninstall_service(invocation: Invocation, platform: str) -> None:
     """
     there = service.own_files(invocation, platform)
     if there:
+        text = there[0].read_text("utf-8", "surrogateescape")
+        invocation.env = {**invocation.env, **service.read_file(text)[1]}  # whose daemon it is
         with invocation.spinner("pxd", "stopping…"):
             service.uninstall(invocation, platform, there)
     else:
