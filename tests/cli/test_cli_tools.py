@@ -106,7 +106,7 @@ def test_doctor_puts_both_sides_together_and_works_without_a_daemon(px: Px, daem
     assert ended.code == 0, ended.text
     assert {"ok    disk: much is free", "      repair: pip install uv"} <= set(ended.lines)
     names = [check["name"] for check in px("doctor", "--json", PATH=path).json()["checks"]]
-    assert names == ["pxd", "daemon", "disk", "uv"]
+    assert names == ["pxd", "service_unit", "daemon", "disk", "uv"]
     alone = px("doctor", PX_SOCKET="/tmp/" + "x" * 120, PATH=path)
     assert (alone.code, "the platform allows" in alone.text, "pxctl daemon start" in alone.text) == (1, True, True)
     assert "fail  daemon: --system means" in px("doctor", "--system", PX_SOCKET="", PATH=path).text
