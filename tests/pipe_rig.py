@@ -184,12 +184,12 @@ class PipeRig:
 
     async def run(self, name: str, **request: Any) -> Execution:
         """Run a pipe to its end."""
-        queued = await self.room.run(name, **request)
+        [queued] = await self.room.run(name, **request)
         return await self.room.wait(queued.id)
 
     async def overdue(self, name: str, size: int) -> Execution:
         """Run a pipe, and turn the clocks to the end of its timeout, once it has said so many bytes and not before."""
-        queued = await self.room.run(name)
+        [queued] = await self.room.run(name)
         live, folder = self.room.runs[queued.id], self.room.folder(queued.id)
 
         def has_spoken() -> bool:  # its time counts from when it is known to run; its first words may be there before

@@ -32,7 +32,7 @@ parser = "text"
 
 async def begun(rig: PipeRig, name: str) -> int:
     """Run a pipe, and wait until its process is there; return the execution's id."""
-    queued = await rig.room.run(name)
+    [queued] = await rig.room.run(name)
     await eventually(lambda: rig.running(queued.id), f"the start of {name}")
     return queued.id
 

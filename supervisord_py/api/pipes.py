@@ -39,7 +39,7 @@ from supervisord_py.api.units import is_glob, resolve_one
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Execution, Status, Usage, cut_timeout
 from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE, ExecutionFilter
-from supervisord_py.pipes.models import LastDecision, PipeView, PublishedEvent
+from supervisord_py.pipes.models import BY_HAND, LastDecision, PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 
 Document = dict[str, Any]
@@ -100,22 +100,17 @@ async def remove_pipe(call: ApiCall) -> web.StreamResponse:
 
 async def run_pipe(call: ApiCall, body: s.RunPipe, *, wait: bool = False) -> web.StreamResponse:
     """Queue an execution: 202 with its row, or with `wait` 200 once it is final. One for each of several contexts."""
-    name, status = pipe_name(call), 200 if wait else _ACCEPTED
-    if isinstance(body.context, list):
-        pipes = call.context.pipes
-        queued = await pipes.run_each(name, body.context, timeout_seconds=body.timeout)
-        rows = [await pipes.wait(each.id) for each in queued] if wait else queued
-        return json_answer(_list_document(rows), status=status)
-    asked = {"context": body.context, "queue": bool(body.queue), "timeout_seconds": body.timeout}
-    return json_answer(await run_document(call, name, wait=wait, **asked), status=status)
-
-
-async def run_document(call: ApiCall, name: str, *, wait: bool = False, **asked: Any) -> dict[str, Any]:
-    """Queue an execution as `Pipes.run` is `asked` to; return its row, with `wait` once it is final."""
-    execution = await call.context.pipes.run(name, **asked)
+    pipes, several = call.context.pipes, isinstance(body.context, list)
+    contexts = body.context if isinstance(body.context, list) else [body.context]
+    orders = [BY_HAND._replace(context=each, timeout_seconds=body.timeout) for each in contexts]
+    rows = await pipes.run(pipe_name(call), orders, queue=several or bool(body.queue))
     if wait:
-        return whole_document(await call.context.pipes.wait(execution.id))
-    return {"schema": "px.execution/1", **execution_document(execution)}
+        rows = [await pipes.wait(each.id) for each in rows]
+    if several:
+        document = _list_document(rows)
+    else:
+        document = whole_document(rows[0]) if wait else {"schema": "px.execution/1", **execution_document(rows[0])}
+    return json_answer(document, status=200 if wait else _ACCEPTED)
 
 
 async def enable(call: ApiCall, body: s.EnablePipe) -> web.StreamResponse:
@@ -196,7 +191,7 @@ def execution_document(execution: Execution) -> Document:
         "tokens": usage.total_tokens or None,
         "cost": usage.cost if usage.total_tokens or usage.cost else None,
         "usage": usage,
-        "truncated": execution.truncated,
+        "truncated": execution.lost_bytes > 0,
         "timeout_wanted_seconds": plan.wanted_seconds,
         "warnings": [] if plan.wanted_seconds is None else [cut_timeout(plan.wanted_seconds, plan.timeout_seconds)],
     }

@@ -69,7 +69,10 @@ async def _act(call: ApiCall, verb: str, view: UnitView, timeout: float | None, 
     """Start, stop or restart one unit. A stop within a restart is always waited for."""
     if view.kind == "pipe":
         if verb == "start":
-            return await pipes.run_document(call, view.name, wait=wait is True)
+            [queued] = await call.context.pipes.run(view.name)
+            if wait is True:
+                return pipes.whole_document(await call.context.pipes.wait(queued.id))
+            return {"schema": "px.execution/1", **pipes.execution_document(queued)}
         if verb == "stop":
             work = pipes.cancel_document(call, view.name)
             return await within(call, timeout, f"The stop of {view.unit}", work, view.unit)

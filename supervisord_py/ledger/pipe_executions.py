@@ -217,10 +217,6 @@ class Execution(
         return Usage(*(getattr(self, name) for name in Usage.__struct_fields__))
 
     @property
-    def truncated(self) -> bool:
-        return self.lost_bytes > 0
-
-    @property
     def unit(self) -> str:
         return f"pipe:{self.pipe_name}"
 

@@ -22,6 +22,7 @@ from supervisord_py.ledger.table import together
 from supervisord_py.pipes.adapters import CannotRunError, PromptBy
 from supervisord_py.pipes.ending import conclude
 from supervisord_py.pipes.launch import check, cleanup, stdin_of, write_files
+from supervisord_py.pipes.models import BudgetRules
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import open_for_child
 from supervisord_py.pipes.preflight import check_provider
@@ -61,8 +62,10 @@ class RunDriver:
                 run.fds += (stdin_of(prompt),)
 
         room, plan, prompt = self._room, run.execution.plan, run.execution.rendered_prompt or ""
-        await self._check_budget(run)
-        redact = run.definition.redact if run.definition else ()
+        redact, budget = (run.definition.redact, run.definition.budget) if run.definition else ((), BudgetRules())
+        tokens_max, cost_max = budget.daily_tokens, budget.daily_cost or room.config.daily_cost
+        if tokens_max is not None or cost_max is not None:
+            await self._check_budget(run, tokens_max, cost_max)
         run.launch = found = await check(room.shelf, run.execution, run.home, redact)
         run.terms, run.stop_seconds = found.terms, found.terms.stop_seconds
         takes_stdin = found.adapter.prompt is PromptBy.STDIN
@@ -92,14 +95,10 @@ class RunDriver:
             stderr_fd=run.fds[1],
         )
 
-    async def _check_budget(self, run: Run) -> None:
+    async def _check_budget(self, run: Run, tokens_max: int | None, cost_max: float | None) -> None:
         """Refuse a run for which its pipe's budget of the day is used up."""
-        room, definition = self._room, run.definition
-        tokens_max = definition.budget.daily_tokens if definition else None
-        cost_max = (definition and definition.budget.daily_cost) or room.config.daily_cost
-        if tokens_max is None and cost_max is None:
-            return
-        now = datetime.fromtimestamp(room.clocks.wall(), ZoneInfo(room.zone_name(definition)))
+        room = self._room
+        now = datetime.fromtimestamp(room.clocks.wall(), ZoneInfo(room.zone_name(run.definition)))
         today = now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
         tokens, cost = await usage_since(room.ledger, today, run.name)
         if tokens_max is not None and tokens >= tokens_max:

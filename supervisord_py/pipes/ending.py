@@ -64,10 +64,10 @@ async def conclude(run: Run) -> Operation | None:
     run.goes_on = run.following is not None
     change = states.change_by(it, outcome, facts["finished_at"], goes_on=run.goes_on)
     if began and run.child is None:
-        states.take(run.name, last_run_at=it.started_at)
-    states.take(run.name, **change)
+        states.take(it.pipe_name, last_run_at=it.started_at)
+    states.take(it.pipe_name, **change)
     run.final = facts
-    also = [PIPE_STATES.merge(run.name, **change)]
+    also = [PIPE_STATES.merge(it.pipe_name, **change)]
     if run.following is not None:
         also.append(EXECUTIONS.insert(run.following[0]))
     elif it.trigger_event and it.trigger_key and outcome.status is not Status.COMPLETED:

@@ -75,7 +75,7 @@ class Executions(Means):
         """When to look at the line again."""
 
     def add(self, run: Run) -> None:
-        self.runs[run.id] = self.of_pipes.setdefault(run.name, {})[run.id] = run
+        self.runs[run.id] = self.of_pipes.setdefault(run.execution.pipe_name, {})[run.id] = run
 
     def of_pipe(self, pipe: str) -> tuple[Run, ...]:
         found = self.of_pipes.get(pipe, {})

@@ -27,7 +27,6 @@ from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fil
 from supervisord_py.pipes.config import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.output import make_folder, remove_raw
-from supervisord_py.pipes.preflight import AgentVersion
 from supervisord_py.pipes.secrets import resolve_key
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.adapters import AgentSpec, Values
+    from supervisord_py.pipes.adapters import AgentSpec, Values, Version
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.shelf import AgentShelf
 
@@ -75,7 +74,7 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     values: Values
     terms: RunTerms
     secrets: tuple[str, ...] = ()  # what must never be stored
-    version: AgentVersion = AgentVersion()
+    version: str | None = None  # of its program, as far as it is known
     session_path: str | None = None  # where the agent keeps its session; None where it keeps none
     warnings: tuple[str, ...] = ()
 
@@ -114,7 +113,10 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     # A program finds its own runtime: `#!/usr/bin/env node` beside it, or in a usual place.
     places = (*path.split(os.pathsep), os.path.dirname(program), *_search_path("", home))
     env = Environment({**plain, "PATH": os.pathsep.join(dict.fromkeys(places))})
-    version = await shelf.versions.find(spec, program, folder, env, shelf.run)
+    version: Version | None = None
+    warnings: tuple[str, ...] = ()
+    if spec.version.argv:
+        version, warnings = await shelf.versions.find(spec, program, folder, env, shelf.run)
     keeps_session = plan.history and bool(spec.session_argv)
     if plan.history and not keeps_session:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)
@@ -135,12 +137,12 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
         argv=(program, *argv[1:]),
         env=env,
         cwd=str(folder),
-        values={**values, "key_reference": spec.reference(version.version)},
+        values={**values, "key_reference": spec.reference(version)},
         terms=terms,
         secrets=secrets,
-        version=version,
+        version=None if version is None else ".".join(map(str, version)),
         session_path=str(values["session_dir"]) if keeps_session else None,
-        warnings=(*version.warnings, *doubts),
+        warnings=(*warnings, *doubts),
     )
 
 

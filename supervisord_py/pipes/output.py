@@ -290,6 +290,6 @@ def page(folder: Path, row: Execution, stream: OutputStream, offset: int, limit:
     total, is_final = size(folder, stream), row.status.is_final
     data = read(folder, stream, offset, limit)
     is_gone = total is None and getattr(row, f"{stream.value}_bytes", 0) > 0
-    is_cut = is_final and (row.truncated or is_gone)
+    is_cut = is_final and (row.lost_bytes > 0 or is_gone)
     is_end = is_final and not is_cut and offset + len(data) >= (total or 0)
     return OutputPage(data, offset, total or 0, is_end, is_cut)

@@ -37,18 +37,6 @@ ProgramRunner = Callable[..., Awaitable[Completed]]
 """`run(argv, *, name, timeout, cwd, env)`: `process.program.run` with its keeper."""
 
 
-class AgentVersion(msgspec.Struct, frozen=True):
-    """What was found. `version` None is unknown."""
-
-    version: Version | None = None
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str | None:
-        """`0.74.2`, or None."""
-        return None if self.version is None else ".".join(map(str, self.version))
-
-
 class VersionCache:
     """Asks programs for their versions, once as long as the file of the program stays the same."""
 
@@ -57,30 +45,28 @@ class VersionCache:
 
     async def find(
         self, spec: AgentSpec, executable: str, cwd: Path, env: Mapping[str, str], run: ProgramRunner
-    ) -> AgentVersion:
-        """Return the version of an agent's program, in the folder and environment that it would run with.
+    ) -> tuple[Version | None, tuple[str, ...]]:
+        """Return the version of an agent's program, in the folder and environment that it would run with, and warnings.
 
         Raises CannotRunError: `agent_incompatible`.
         """
         rule = spec.version
-        if not rule.argv:
-            return AgentVersion()
         if not spec.argv or rule.argv[0] != spec.argv[0]:
-            return AgentVersion(warnings=(f"nobody can say which version of {spec.name} this is",))
+            return None, (f"nobody can say which version of {spec.name} this is",)
         command, stamp = (executable, *rule.argv[1:]), _stamp(executable)
         known = self._known.get(command)
         if known is None or known[0] != stamp:
             version, said = await _asked(spec, command, cwd, env, run)
             if version is None:
-                return AgentVersion(warnings=(f"the version of {spec.name} could not be found: {said}",))
+                return None, (f"the version of {spec.name} could not be found: {said}",)
             known = self._known[command] = stamp, version
-        found = AgentVersion(known[1])
-        if rule.want is not None and not in_range(known[1], rule.want):
-            raise _incompatible(spec, f"{spec.name} is {found.text}, and this adapter needs {rule.want}")
-        if rule.tested is not None and not in_range(known[1], rule.tested):
-            doubt = f"{spec.name} is {found.text}; this adapter was tested with {rule.tested}"
-            return AgentVersion(known[1], (doubt,))
-        return found
+        found, text = known[1], ".".join(map(str, known[1]))
+        if rule.want is not None and not in_range(found, rule.want):
+            raise _incompatible(spec, f"{spec.name} is {text}, and this adapter needs {rule.want}")
+        if rule.tested is not None and not in_range(found, rule.tested):
+            doubt = f"{spec.name} is {text}; this adapter was tested with {rule.tested}"
+            return found, (doubt,)
+        return found, ()
 
 
 async def _asked(

@@ -2,8 +2,8 @@
 
 Law: in a line, whoever has been ready longest is first (ready = queued, and `not_before` is past; the id breaks ties),
 and only its own pipe, being at work, lets others pass it. Nobody waits while a slot of his group and his pipe are free.
-A slot is held from `admit` to `ended`, whatever happens in between, so nothing is started twice. After each change
-call `admit`; when nothing changes, `next_deadline` says when to call it again.
+A slot is held from `admit` until its holder is out of `running`, whatever happens in between, so nothing is started
+twice. After each change call `admit`; when nothing changes, `next_deadline` says when to call it again.
 """
 
 from __future__ import annotations
@@ -61,10 +61,6 @@ class Queue:
         could = (entry for entry in self._line if free[entry.group] > 0 and entry.pipe_name not in pipes)
         self.next_deadline = min((entry.not_before for entry in could if entry.not_before is not None), default=None)
         return tuple(admitted)
-
-    def ended(self, number: int) -> None:
-        """Free the slot and the pipe of an execution; one that holds none has given them back already."""
-        self.running.pop(number, None)
 
     def remove(self, number: int) -> bool:
         """Take an execution out of the line; return False where it was not in it (it may hold a slot: end it)."""

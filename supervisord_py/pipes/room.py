@@ -8,7 +8,7 @@ slot, whatever became of the execution. A control plane that leaves takes nothin
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -147,7 +147,7 @@ class Pipes(Executions):
         finally:
             self.runs.pop(run.id, None)
             self.of_pipes.get(it.pipe_name, {}).pop(run.id, None)
-            self.line.ended(run.id)
+            self.line.running.pop(run.id, None)
             run.done.set()
             run.tell()
             self.admit()
@@ -213,33 +213,22 @@ class Pipes(Executions):
 
     # -- executions --------------------------------------------------------------------------------------------------
 
-    async def run(
-        self,
-        name: str,
-        *,
-        context: Mapping[str, Any] | None = None,
-        queue: bool = False,
-        timeout_seconds: float | None = None,
-    ) -> Execution:
-        """Run a pipe by hand; return its execution: in line, running, or failed at once.
+    async def run(self, name: str, orders: Sequence[Order] = (BY_HAND,), *, queue: bool = False) -> Sequence[Execution]:
+        """Run a pipe by hand, once for each order, all of them or none; return how they are then: in line, or failed.
 
-        Args:
-            context: JSON values that the prompt shows to the agent; None for none.
-            queue: Wait in line where the pipe runs already, instead of being refused.
-            timeout_seconds: Of this run alone; None for the pipe's own.
+        `queue`: they wait in line where the pipe runs already, instead of being refused.
 
         Raises UnknownUnitError, ConfigError: there is no pipe of that name, or its file is broken;
         ConflictError: it runs, or waits for its run, already (unless `queue`).
         """
-        order = BY_HAND._replace(context=context, timeout_seconds=timeout_seconds)
-        return (await self._run_by_hand(name, [order], queue=queue))[0]
-
-    async def run_each(
-        self, name: str, contexts: Sequence[Mapping[str, Any]], *, timeout_seconds: float | None = None
-    ) -> tuple[Execution, ...]:
-        """Queue a run by hand for each context, in their order: all of them or none. Raises as `run`."""
-        orders = [BY_HAND._replace(context=each, timeout_seconds=timeout_seconds) for each in contexts]
-        return await self._run_by_hand(name, orders, queue=True)
+        self.refuse_at_the_end()
+        definition = usable(await self.files.afresh(name))
+        chosen = await choose(self, definition, orders[0])
+        # From here to the last of them nobody else has a turn: of two that ask at once, the second sees the first.
+        self._check_by_hand(name, orders, queue=queue)
+        rows = tuple(map(self.view, await self.enqueue(definition, orders, chosen)))
+        await self.ledger.flush()
+        return rows
 
     async def retry(self, number: int) -> Execution:
         """Run an execution again, as a new row that names it, with what its pipe says now; raises as `run`."""
@@ -251,29 +240,19 @@ class Pipes(Executions):
                 unit=before.unit,
                 execution=number,
             )
-        return (await self._run_by_hand(before.pipe_name, [again(before)], queue=False))[0]
-
-    async def _run_by_hand(self, name: str, orders: Sequence[Order], *, queue: bool) -> tuple[Execution, ...]:
-        self.refuse_at_the_end()
-        definition = usable(await self.files.afresh(name))
-        chosen = await choose(self, definition, orders[0])
-        # From here to the last of them nobody else has a turn: of two that ask at once, the second sees the first.
-        self._check_by_hand(name, orders, queue=queue)
-        rows = tuple(map(self.view, await self.enqueue(definition, orders, chosen)))
-        await self.ledger.flush()
-        return rows
+        return (await self.run(before.pipe_name, [again(before)]))[0]
 
     def _check_by_hand(self, name: str, orders: Sequence[Order], *, queue: bool) -> None:
         """Refuse what nobody can mean: a timeout that is none, too many in line, a run beside another (not `queue`).
 
         The other one is at work already, or was asked for by hand, too.
         """
-        unit, seconds, others = f"pipe:{name}", orders[0].timeout_seconds, self.of_pipe(name)
+        unit, seconds, others = f"pipe:{name}", orders[0].timeout_seconds, self.of_pipes.get(name, {})
         if seconds is not None and not seconds > 0:
             message = f"a timeout of {seconds:g} s is no time"
             errors = [{"pointer": "/timeout", "message": message}]
             raise InvalidInputError(message, hint="give seconds greater than 0", unit=unit, errors=errors)
-        for run in () if queue else others:
+        for run in () if queue else others.values():
             waits = self.line.position(run.id) is not None
             if not waits or run.execution.trigger is Trigger.MANUAL:
                 raise ConflictError(

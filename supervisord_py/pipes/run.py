@@ -77,6 +77,7 @@ class Run(Instance):
         ("spawned", "start_failed", "stopping", "stopped", "died"), ""
     ) | {"adopted": "execution_adopted"}
     logged = False
+    died = False  # whether its end is an accident: the outcome says so, not the exit
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class Run(Instance):
         after: Callable[[Run], Awaitable[None]],
         key: str | None = None,
     ) -> None:
-        super().__init__(key or room.placement.new_key(), execution.unit)
+        super().__init__(key or room.placement.new_key(), f"pipe:{execution.pipe_name}")
         loop = asyncio.get_running_loop()
         self.room = room
         self._conclude = conclude  # decides how it ended; returns what writes that down
@@ -96,7 +97,7 @@ class Run(Instance):
         self.id = execution.id
         self.folder = room.folder(execution.id)
         self.definition = definition
-        self.home = definition.folder if definition else room.config.pipes_dir / self.name
+        self.home = definition.folder if definition else room.config.pipes_dir / execution.pipe_name
         self.terms = RunTerms()
         if execution.progress:
             with suppress(msgspec.MsgspecError):
@@ -123,11 +124,6 @@ class Run(Instance):
         self._copier: Copier | None = None
         self._settling: asyncio.TimerHandle | None = None
         self._stamp: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def died(self) -> bool:
-        """Whether its end is an accident: the outcome says so, not the exit."""
-        return False
 
     @property
     def is_leaving_line(self) -> bool:
@@ -188,17 +184,17 @@ class Run(Instance):
         known = {"started_at": now, "queue_wait_ms": wait_ms, "instance": self.key}
         self.become(status=Status.RUNNING, **known)
         claim = mark_running(self.id, progress=msgspec.json.encode(self.terms).decode(), **known)
-        return together(claim, PIPE_STATES.merge(self.name, last_run_at=now), super().starting())
+        return together(claim, PIPE_STATES.merge(self.execution.pipe_name, last_run_at=now), super().starting())
 
     def spawned(self, child: Child) -> Operation:
         who, found, clocks = child.identity, self.launch, self.room.clocks
-        self.room.states.take(self.name, last_run_at=self.execution.started_at)
+        self.room.states.take(self.execution.pipe_name, last_run_at=self.execution.started_at)
         self.heard_at = clocks.boot()
         self.deadline = clocks.awake() + self.execution.plan.timeout_seconds  # not before it began
         known = {"pid": who.pid, "start_time": who.start_time, "boot_id": who.boot_id}
         known |= {"started_at": whole_ms(child.started_at)}
         if found is not None:
-            known |= {"agent_version": found.version.text, "session_path": found.session_path}
+            known |= {"agent_version": found.version, "session_path": found.session_path}
         self.become(**known)
         return together(EXECUTIONS.update(self.id, OPEN, **known), super().spawned(child))
 
@@ -237,37 +233,12 @@ class Run(Instance):
             await self.see_through()
 
     async def see_through(self) -> None:
-        """Wait until its process, where there is one, has ended, or is to end, and stop what is left of it."""
+        """Look after it until its process, where there is one, has ended or is to end; stop what is left of it."""
+        room, clocks, pause = self.room, self.room.clocks, FIRST_PAUSE_SECONDS
+        exited = asyncio.ensure_future(room.placement.wait(self.key)) if self.child and self.error is None else None
         try:
-            if self.child is not None and self.error is None:
-                await self._until_over()
-        except KeeperLostError:
-            _log.error("pipe_run_lost", unit=self.unit, execution=self.id)  # the next start tells of it
-            self.leave()
-            return
-        except Exception as error:
-            _log.exception("pipe_run_broke", unit=self.unit, execution=self.id)
-            self.outcome = Outcome(Status.FAILED, ErrorType.UNKNOWN, f"{type(error).__name__}: {error}")
-        if self.cause is not Cause.NOBODY:
-            self.wanted = REASONS[self.cause]
-        await self.room.supervisor.stop(self.room.driver, self, self.wanted)
-
-    async def shut_down(self, placement: KeeperClient) -> StopReport:
-        """End its whole tree; what survives is named in the row, and does not keep the slot."""
-        word = (self.wanted or Reason.EXIT).value
-        self.report = await placement.stop(self.key, grace_seconds=self.stop_seconds, reason=word)
-        if self.report.survivors and not self.final:
-            await self.room.ledger.write(together(await self._conclude(self)))
-            await self.finish()
-        return self.report
-
-    async def _until_over(self) -> None:
-        """Wait until it has ended by itself, or is to end; take its output and look after it meanwhile."""
-        clocks, copier = self.room.clocks, await self.open_output()
-        exited = asyncio.ensure_future(self.room.supervisor.wait(self))
-        pause, self.is_at_work = FIRST_PAUSE_SECONDS, True
-        try:
-            while not exited.done() and not self._to_end.done():
+            self.is_at_work = exited is not None
+            while exited is not None and not exited.done() and not self._to_end.done():
                 left = max(0.0, self.deadline - clocks.awake())
                 # Once it has long said nothing, the look at all runs says whether there is more.
                 if self.terms.copied and (pause < LONGEST_PAUSE_SECONDS or self._news is not None):
@@ -278,16 +249,36 @@ class Run(Instance):
                     self._grown.result()
                     self._grown, pause = asyncio.get_running_loop().create_future(), FIRST_PAUSE_SECONDS
                 if self.terms.copied and not exited.done():
-                    pause = await self._copy(copier, pause)
+                    pause = await self._copy(pause)
                 if clocks.awake() >= self.deadline and not exited.done():
                     self.want_end(Cause.TIMEOUT, _too_late(self.execution))
-            if exited.done():
-                exited.result()
+            if exited is not None and exited.done():
+                self.record = exited.result()
+        except KeeperLostError:
+            _log.error("pipe_run_lost", unit=self.unit, execution=self.id)  # the next start tells of it
+            self.leave()
+            return
+        except Exception as error:
+            _log.exception("pipe_run_broke", unit=self.unit, execution=self.id)
+            self.outcome = Outcome(Status.FAILED, ErrorType.UNKNOWN, f"{type(error).__name__}: {error}")
         finally:
             self.is_at_work = False
-            exited.cancel()
+            if exited is not None:
+                exited.cancel()
             if self._settling is not None:
                 self._settling.cancel()
+        if self.cause is not Cause.NOBODY:
+            self.wanted = REASONS[self.cause]
+        await room.supervisor.stop(room.driver, self, self.wanted)
+
+    async def shut_down(self, placement: KeeperClient) -> StopReport:
+        """End its whole tree; what survives is named in the row, and does not keep the slot."""
+        word = (self.wanted or Reason.EXIT).value
+        self.report = await placement.stop(self.key, grace_seconds=self.stop_seconds, reason=word)
+        if self.report.survivors and not self.final:
+            await self.room.ledger.write(together(await self._conclude(self)))
+            await self.finish()
+        return self.report
 
     # -- its output -------------------------------------------------------------------------------------------------
 
@@ -303,8 +294,9 @@ class Run(Instance):
             self._copier = Copier(self.folder, self.terms.parser, copied=copied, secrets=secrets, patterns=patterns)
         return self._copier
 
-    async def _copy(self, copier: Copier, pause: float) -> float:
+    async def _copy(self, pause: float) -> float:
         """Make what is kept of what has come, and look at what the agent has said; return when to do it again."""
+        copier = await self.open_output()
         try:
             moved = await asyncio.to_thread(copier.step)
         except OSError as error:

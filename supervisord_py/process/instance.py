@@ -203,7 +203,8 @@ class Instance:
             return ended(self.key, time.time(), reason)
         names = ("code", "signal", "max_rss_bytes", "memory_peak_bytes", "log_end")
         facts = {name: getattr(record, name) for name in names}
-        facts |= {"verdict": _verdict(record), "cpu_seconds": record.user_seconds + record.system_seconds}
+        facts |= {"cpu_seconds": record.user_seconds + record.system_seconds}
+        facts |= {"verdict": record.verdict and _verdict(record)}
         return ended(self.key, record.ended_at, reason, **facts)
 
     # -- how its process is reached: by the keeper, where its driver knows nothing better ----------------------

@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import os
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -89,6 +90,7 @@ class KeeperClient:
     Attributes:
         caps: What the keeper is and can do here, as it said when greeted.
         log_dir: Root of the output segments: `log_dir/<kind>/<name>/`.
+        new_key: Returns a fresh key.
         lost: Whether the keeper is gone, or the channel closed.
     """
 
@@ -97,7 +99,7 @@ class KeeperClient:
     def __init__(self, channel: socket.socket, *, daemon_id: str, log_dir: str) -> None:
         self.log_dir = log_dir
         self.lost = False
-        self._daemon_id = daemon_id
+        self.new_key = partial(host.new_key, daemon_id)
         self._loop = asyncio.get_running_loop()
         self._frames = FrameSocket(channel)
         self._fd = channel.fileno()
@@ -140,9 +142,6 @@ class KeeperClient:
             client.close()
             raise
         return client
-
-    def new_key(self) -> str:
-        return host.new_key(self._daemon_id)
 
     def children(self) -> tuple[Child, ...]:
         """Return what is held and not yet released, as far as it is known here; asks nobody."""
@@ -328,7 +327,8 @@ class KeeperClient:
     ) -> Message:
         """Ask, and return the answer; an empty one where the keeper refused with the kind `fine`."""
         reply, unwanted, refusal = await self._exchange(verb, seconds or CALL_SECONDS, fds, members)
-        close_fds(unwanted)
+        if unwanted:
+            close_fds(unwanted)
         if refusal is not None and refusal.get("kind") != fine:
             raise _error_of(refusal)
         return reply if refusal is None else {}
@@ -342,7 +342,8 @@ class KeeperClient:
         number = next(self._numbers)
         future = self._pending[number] = self._loop.create_future()
         try:
-            self._send({"id": number, "verb": verb, **members}, fds)
+            self._frames.push({"id": number, "verb": verb, **members}, fds)
+            self._flush()
             async with asyncio.timeout(seconds):
                 reply, came = await future
         except FrameError as error:
@@ -361,10 +362,6 @@ class KeeperClient:
         close_fds(came)
         refusal = reply.get("error")
         return reply, [], refusal if isinstance(refusal, dict) else {"kind": "failed", "detail": f"refused: {reply}"}
-
-    def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        self._frames.push(message, fds)
-        self._flush()
 
     def _flush(self) -> None:
         try:
@@ -410,9 +407,10 @@ class KeeperClient:
     def _event(self, event: Message) -> None:
         match name := event.get("event"):
             case "ping":
-                self._send({"id": next(self._numbers), "verb": "alive"})
+                self._frames.push({"id": next(self._numbers), "verb": "alive"})
+                self._flush()
             case "exit":
-                self._ended(_exit_record(event["record"]))
+                self._ended(event["record"])
             case "gone":
                 if event["key"] in self._children:
                     self._emptied.add(event["key"])
@@ -426,8 +424,13 @@ class KeeperClient:
             case other:
                 _log.warning("keeper_event_unknown", keeper_event=other)
 
-    def _ended(self, record: ExitRecord) -> None:
+    def _ended(self, message: Message) -> None:
         """Take an exit record; one that is known already (the keeper repeats until it is released) changes nothing."""
+        verdict = message.get("verdict")
+        if verdict and verdict.get("reason") not in _REASONS:
+            # A word outside the list is somebody's stop, because an exit must not be lost over it.
+            verdict = {**verdict, "reason": Reason.STOPPED}
+        record = _read(ExitRecord, {**message, "identity": message, "verdict": verdict})
         if (child := self._children.get(record.key)) is not None and child.exit is None:
             self._children[record.key] = msgspec.structs.replace(child, exit=record)
         end = self._ends.setdefault(record.key, self._loop.create_future())
@@ -436,14 +439,15 @@ class KeeperClient:
 
     def _hold(self, message: Any) -> Child:
         """Note a child; one whose end is known here stays ended, however late the keeper's word about it comes."""
-        child, end = _child(message), None
-        known = self._ends.get(child.key)
-        if child.exit is None and known is not None and known.done() and not known.exception():
-            end = known.result()
-        self._children[child.key] = child = msgspec.structs.replace(child, exit=child.exit or end)
-        if child.exit is not None:
-            self._ended(child.exit)
-        return child
+        known = message if isinstance(message, dict) else {}
+        child = _read(Child, {**known, "identity": known, "exit": None})
+        over = self._ends.get(child.key)
+        if over is not None and over.done() and not over.exception():
+            child = msgspec.structs.replace(child, exit=over.result())
+        self._children[child.key] = child
+        if known.get("exit"):
+            self._ended(known["exit"])
+        return self._children[child.key]
 
     def _keeper_lost(self, why: str) -> None:
         self._end(why)
@@ -475,21 +479,6 @@ def _read(kind: type[T], message: Any) -> T:
     except msgspec.ValidationError as error:
         said = f"the keeper's {kind.__name__} cannot be read: {error}"
         raise KeeperLostError(said, hint=f"keeper and control plane differ: {_BOTH_HINT}") from error
-
-
-def _child(message: Any) -> Child:
-    if not isinstance(message, dict):
-        return _read(Child, message)
-    record = message.get("exit")
-    return _read(Child, {**message, "identity": message, "exit": _exit_record(record) if record else None})
-
-
-def _exit_record(message: Message) -> ExitRecord:
-    verdict = message.get("verdict")
-    if verdict and verdict.get("reason") not in _REASONS:
-        # A word outside the list is somebody's stop, because an exit must not be lost over it.
-        verdict = {**verdict, "reason": Reason.STOPPED}
-    return _read(ExitRecord, {**message, "identity": message, "verdict": verdict})
 
 
 # -- what a refusal means to a user: a start that failed names the program, the stage and the system's own words -------

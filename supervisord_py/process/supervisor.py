@@ -106,12 +106,18 @@ class Supervisor:
             task.cancel()
         return task
 
-    def say(self, event: str, instance: Instance, reason: Reason | None = None, **facts: Any) -> int:
-        """Publish an event about an instance; its cause is the one before it, unless `cause` is given."""
+    def say(
+        self, event: str, instance: Instance, reason: Reason | None = None, *, where: bool = False, **facts: Any
+    ) -> int:
+        """Publish an event about an instance; its cause is the one before it, unless `cause` is given.
+
+        `where`: with its pid, and its port where it has one.
+        """
         event, cause = instance.words.get(event, event), facts.pop("cause", instance.event)
         if not event:
             return instance.event or 0
-        facts = {**instance.facts(), **facts}
+        place = {"pid": instance.pid, **({"port": instance.port} if instance.port else {})} if where else {}
+        facts = {**instance.facts(), **place, **facts}
         number = self._events.publish(event, instance.unit, reason, instance=instance.key, cause=cause, **facts)
         instance.event = number
         return number
@@ -149,7 +155,7 @@ class Supervisor:
         spec = msgspec.structs.replace(spec, tag=instance.note())
         instance.child = child = await instance.spawn(self.placement, spec)
         instance.started_at = child.started_at
-        self.say("spawned", instance, **_where(instance))
+        self.say("spawned", instance, where=True)
         await self._ledger.write(instance.spawned(child))
 
     async def resume(self, driver: Driver[Kind_contra], instance: Kind_contra) -> None:
@@ -165,7 +171,7 @@ class Supervisor:
 
         Give it to nobody before: the next control plane tells by that an end from one of a start.
         """
-        self.say("ready", instance, **_where(instance), **facts)
+        self.say("ready", instance, where=True, **facts)
         if instance.ready_at is not None and instance.is_ours:
             self._ledger.post(became_ready(instance.key, instance.ready_at))
         with contextlib.suppress(KeeperLostError):  # whoever waits for its end is told
@@ -212,7 +218,7 @@ class Supervisor:
             instance.record = child.exit
             await self.stop(driver, instance, None)
         elif note is not None and note.stopping is None and await driver.adopt(instance, note):
-            self.say("adopted", instance, **_where(instance))
+            self.say("adopted", instance, where=True)
             if instance.phase is Phase.READY and not was_ready:  # it has come up since
                 await self.became_ready(instance)
             return instance
@@ -257,7 +263,7 @@ class Supervisor:
             driver.fail_waiters(instance)
             await self.annotate(instance)
         elif instance.error is None and (instance.record is not None or not instance.is_ours):
-            instance.decide_end(await self.last_words(instance))
+            instance.decide_end(await self.last_words(instance) if instance.logged else "")
             driver.fail_waiters(instance)
         await self._clear(instance)
         if instance.record is None and instance.is_ours:
@@ -327,7 +333,7 @@ class Supervisor:
 
     async def last_words(self, instance: Instance) -> str:
         """Return the tail of an instance whose leader has ended, after its pipes are drained if that is quick."""
-        if instance.child is None or not instance.logged:
+        if instance.child is None:
             return ""
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
@@ -348,10 +354,6 @@ def decode_tail(raw: bytes, limit: int) -> str:
         while tail and tail[0] & 0xC0 == 0x80:
             tail = tail[1:]
     return tail.decode(errors="replace")
-
-
-def _where(instance: Instance) -> dict[str, Any]:
-    return {"pid": instance.pid, "port": instance.port} if instance.port else {"pid": instance.pid}
 
 
 async def _guarded(work: Coroutine[Any, Any, object]) -> None:

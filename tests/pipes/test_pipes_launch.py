@@ -131,7 +131,7 @@ async def test_pi_is_made_ready(house: House) -> None:
     }
     assert {name: found.env[name] for name in expected} == expected
     assert Path(expected["PX_OUTPUT_DIR"]).is_dir()
-    assert (found.version.text, found.warnings, found.session_path) == ("0.74.2", (), sessions)
+    assert (found.version, found.warnings, found.session_path) == ("0.74.2", (), sessions)
     assert list(found.secrets) == ["sk-very-secret"]
     everything = repr(found) + "".join(path.read_text() for path in house.run_dir.rglob("*") if path.is_file())
     assert "sk-very-secret" not in everything + "".join(found.argv)

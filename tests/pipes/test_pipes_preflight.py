@@ -153,8 +153,8 @@ def test_names_of_models(raw: bytes) -> None:
     ],
 )
 async def test_an_odd_version_is_a_warning(tmp_path: Path, answer: Completed | Exception, words: str | None) -> None:
-    found = await VersionCache().find(CLAUDE, "/bin/sh", tmp_path, {}, answering(answer))
-    assert found.warnings == (() if words is None else (words,))
+    _version, found = await VersionCache().find(CLAUDE, "/bin/sh", tmp_path, {}, answering(answer))
+    assert found == (() if words is None else (words,))
 
 
 async def test_a_version_that_cannot_work_is_agent_incompatible_with_its_cure(tmp_path: Path) -> None:
@@ -175,10 +175,10 @@ async def test_versions_are_asked_once_for_each_file(tmp_path: Path) -> None:
     program.touch()
     for answer in ("2.1.3", "2.9.9"):
         found = await cache.find(CLAUDE, str(program), tmp_path, {}, answering(Completed(0, None, answer)))
-        assert found.text == "2.1.3"
+        assert found == ((2, 1, 3), ())
     os.utime(program, ns=(1, 1))
     found = await cache.find(CLAUDE, str(program), tmp_path, {}, answering(Completed(0, None, "2.9.9")))
-    assert found.text == "2.9.9"
+    assert found == ((2, 9, 9), ())
     other = msgspec.structs.replace(CLAUDE, argv=("node",))
     found = await cache.find(other, str(program), tmp_path, {}, answering(Completed(0, None, "2.1.3")))
-    assert found.warnings == ("nobody can say which version of claude this is",)
+    assert found[1] == ("nobody can say which version of claude this is",)

@@ -88,7 +88,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
         number = self.any_id(data)
-        self.queue.ended(number)
+        self.queue.running.pop(number, None)
         if number in self.known and not self.known[number].waits:
             del self.known[number]
 

@@ -17,6 +17,7 @@ from supervisord_py.ledger.pipe_executions import ErrorType, Status
 from supervisord_py.pipes import checks as checks_module
 from supervisord_py.pipes.catalog import Change
 from supervisord_py.pipes.checks import CheckStatus
+from supervisord_py.pipes.models import BY_HAND
 
 
 async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Path) -> None:
@@ -27,7 +28,7 @@ async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Pat
         told = "timeout: 600 s is cut to 60 s (pipes.timeout_max_seconds)"
         assert rig.room.get("long").warnings == (told,)
         assert told in {each.message for each in await rig.room.files.validate("long")}
-        queued = await rig.room.run("long", timeout_seconds=90.0)
+        [queued] = await rig.room.run("long", [BY_HAND._replace(timeout_seconds=90.0)])
         assert execution_document(queued)["warnings"] == ["timeout: 90 s is cut to 60 s (pipes.timeout_max_seconds)"]
         await rig.room.cancel(queued.id)
 
@@ -229,7 +230,7 @@ async def test_who_is_queued_has_a_place_and_a_timeout_begins_with_the_process(s
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "exec sleep 1000", "timeout: 100")
         await rig.room.upkeep.refresh()
-        queued = await rig.room.run("p")
+        [queued] = await rig.room.run("p")
         assert (queued.status.value, queued.position) == ("queued", 1)
         await eventually(lambda: rig.room.get("p").pid, "the start")
         live, clocks = rig.room.running("p"), rig.time.clocks

@@ -100,7 +100,7 @@ async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
 async def test_who_waits_gets_the_output_though_the_ledger_takes_nothing(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         folder = rig.shell("talk", "while [ ! -e gate ]; do sleep 0.01; done; yes words | head -c 200000")
-        queued = await rig.room.run("talk")
+        [queued] = await rig.room.run("talk")
         await eventually(lambda: rig.running(queued.id), "the start")
         await rig.ledger.flush()
         connection = rig.ledger._writer._connection
@@ -202,7 +202,7 @@ async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_w
         with monkeypatch.context() as crash:
             crash.setattr(Pipes, "after", _nothing)
             crash.setattr(KeeperClient, "release", _nothing)
-            number = (await rig.room.run("flaky")).id
+            number = (await rig.room.run("flaky"))[0].id
             async with asyncio.timeout(PATIENCE):
                 while not (await rig.room.ledger.flush() and await _is_final(rig, number)):
                     await asyncio.sleep(0.005)
@@ -306,7 +306,7 @@ async def test_who_follows_is_told_the_end_that_came_while_the_start_was_being_t
     """Else `pipe run` says of a run that ended at once that it is queued, and not why it failed."""
     async with pipe_house(short_tmp) as rig:
         rig.shell("brief", "exit 3")
-        number = (await rig.room.run("brief")).id
+        number = (await rig.room.run("brief"))[0].id
         async with aclosing(rig.room.follow(number)) as items:
             first = await anext(items)
             await eventually(lambda: number not in rig.room.runs, "its end")
@@ -329,7 +329,7 @@ async def test_a_run_whose_end_cannot_be_written_keeps_its_output_for_the_next_s
             raise LedgerUnavailableError("the ledger is closed")
 
         rig.ledger.write = goes_away  # type: ignore[method-assign]
-        number = (await rig.room.run("p")).id
+        number = (await rig.room.run("p"))[0].id
         await eventually(lambda: rig.room.runs[number].is_left, "the run to be left")
         rig.ledger.write = write  # type: ignore[method-assign]
         (row,) = await rig.rows("p")

@@ -26,6 +26,7 @@ from supervisord_py.pipes.adapters import load_adapters
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
 from supervisord_py.pipes.intake import WINDOW_DEFAULT_SECONDS
 from supervisord_py.pipes.launch import provider_doubt
+from supervisord_py.pipes.models import BY_HAND
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.run import WAKE_SILENCE_SECONDS
 from supervisord_py.pipes.schedule import Every
@@ -55,7 +56,7 @@ async def test_a2_the_preset_is_frozen_in_the_queue(rig: PipeRig) -> None:
     folder = rig.write("a2", "agent: tell\npreset: a2")
     (folder / "wait").touch()
     first = await begun(rig, "a2")
-    second = await rig.room.run("a2", queue=True)
+    [second] = await rig.room.run("a2", queue=True)
     presets(rig, preset("a2", 'provider = "openai"', 'model = "after"'))
     row = await rig.room.execution(second.id, blobs=True)
     assert (row.status, row.preset.id, row.preset.model) == (Status.QUEUED, "a2", "before")
@@ -307,7 +308,7 @@ async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pyte
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
         monkeypatch.setattr(output, "disk_is_full", lambda _: True)
-        queued = [await house.room.run(name) for name in ("c2", "c2-well")]
+        queued = [(await house.room.run(name))[0] for name in ("c2", "c2-well")]
         await eventually(lambda: len(house.room.refused_output()) == 2, "the trouble")
         assert "full" in (house.room.health().ledger or "")
         connection.execute("PRAGMA max_page_count = 1000000")
@@ -317,8 +318,8 @@ async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pyte
             (folder / "gate").touch()
         bad, good = await asyncio.gather(*(house.room.wait(each.id) for each in queued))
         await eventually(lambda: house.room.health().ledger is None, "the recovery")
-        assert (bad.status, bad.error_type, bad.truncated) == (Status.FAILED, ErrorType.DISK_FULL, True)
-        assert (good.status, good.stdout, good.truncated) == (Status.COMPLETED, "one\ntwo\n", True)
+        assert (bad.status, bad.error_type, bad.lost_bytes > 0) == (Status.FAILED, ErrorType.DISK_FULL, True)
+        assert (good.status, good.stdout, good.lost_bytes > 0) == (Status.COMPLETED, "one\ntwo\n", True)
         while not await house.ledger.flush():
             await asyncio.sleep(0.005)
         row = await house.room.execution(bad.id, blobs=True)
@@ -401,7 +402,7 @@ async def test_c8_the_row_knows_its_window_and_its_context(rig: PipeRig) -> None
     """The same values as the prompt names; the next window begins where this one ended."""
     rig.shell("c8", "cat")
     with settings(rig, timezone="Europe/Berlin"):
-        queued = await rig.room.run("c8", context={"query": "invoices"})
+        [queued] = await rig.room.run("c8", [BY_HAND._replace(context={"query": "invoices"})])
         first = await rig.room.wait(queued.id)
     second = await rig.run("c8")
     assert (first.context_end, second.context_start) == (first.queued_at, first.context_end)
