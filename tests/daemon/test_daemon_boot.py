@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 from supervisord_py.config.settings import DEFAULTS
-from supervisord_py.daemon import boot, rooms
+from supervisord_py.daemon import boot
 from supervisord_py.daemon.control_plane import Shutdown, ShutdownRequests
 from supervisord_py.daemon.paths import resolve_paths
-from supervisord_py.daemon.settings import Loaded
 
 PATHS = resolve_paths({"PX_HOME": "/h"})
 MIB = 1024 * 1024
@@ -36,13 +35,6 @@ def test_the_keeper_is_told_all_that_it_needs_in_a_descriptor() -> None:
     assert told["control_argv"] == [sys.executable, "-P", "-m", "supervisord_py.daemon.control", *fds, *words]
     assert told["pxd_argv"] == [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *words]
     assert (told["log_segment_bytes"], told["stop_seconds"], told["watchdog_seconds"]) == (8 * MIB, 10.0, 10.0)
-
-
-def test_the_constants_of_the_rooms_are_the_defaults_of_the_settings() -> None:
-    """A room that is made without settings behaves as one of a daemon without a pxd.toml."""
-    kernels = rooms.kernels_config(Loaded(), PATHS)
-    for part in (kernels.env, kernels.sessions, kernels.ladder, kernels.output, kernels.limits):
-        assert part == type(part)()
 
 
 async def test_who_waits_for_an_end_hears_the_first_request_and_then_only_stronger_ones() -> None:
