@@ -87,12 +87,12 @@ def _gauges(call: ApiCall) -> Iterator[Family]:
     yield "waiting", "Runs waiting in line.", (), {(): sum(one.waiting for one in tools)}
     calls = sum(one.waiting for one in kernels)
     yield "kernel_calls_waiting", "Calls waiting for their session.", (), {(): calls}
-    groups = {(one.group.value,): one for one in context.pipes.queue()}
-    running = {key: len(one.running) for key, one in groups.items()}
+    groups = {(one["group"].value,): one for one in context.pipes.queue()}
+    running = {key: len(one["running"]) for key, one in groups.items()}
     yield "pipe_running", "Executions under way.", ("group",), running
-    queued = {key: len(one.waiting) for key, one in groups.items()}
+    queued = {key: len(one["waiting"]) for key, one in groups.items()}
     yield "pipe_queue_length", "Executions waiting in line.", ("group",), queued
-    slots = {key: one.slots for key, one in groups.items()}
+    slots = {key: one["slots"] for key, one in groups.items()}
     yield "pipe_slots", "How many may run at a time.", ("group",), slots
     up = context.pipes.health().scheduler_running
     yield "pipe_scheduler_up", "1 while schedules start pipes.", (), {(): up}

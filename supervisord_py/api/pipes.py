@@ -146,16 +146,15 @@ async def validate(call: ApiCall) -> web.StreamResponse:
 async def next_runs(call: ApiCall, *, count: s.Count = 5) -> web.StreamResponse:
     """Answer when it is due next, and why."""
     report = call.context.pipes.next(pipe_name(call), count)
-    upcoming = [rfc3339(each) for each in report.upcoming]
-    known = {**pick(report), "upcoming": upcoming, "last_decision": _decision(report.last_decision)}
-    return json_answer({"schema": "px.next/1", **known, "next_run": upcoming[0] if upcoming else None})
+    upcoming = [rfc3339(each) for each in report["upcoming"]]
+    report |= {"upcoming": upcoming, "last_decision": _decision(report["last_decision"])}
+    return json_answer({"schema": "px.next/1", **report, "next_run": upcoming[0] if upcoming else None})
 
 
 async def queue(call: ApiCall) -> web.StreamResponse:
     """Answer with all lines and slots."""
     groups = [
-        {**pick(each, "group", "slots")}
-        | {name: [execution_document(it) for it in getattr(each, name)] for name in ("running", "waiting")}
+        each | {name: list(map(execution_document, each[name])) for name in ("running", "waiting")}
         for each in call.context.pipes.queue()
     ]
     return json_answer({"schema": "px.queue/1", "groups": groups})
@@ -179,8 +178,7 @@ async def publish_event(call: ApiCall, body: s.Happening) -> web.StreamResponse:
     """Take an event from outside: 202 with the pipes that it starts. The same `key` starts each of them once."""
     event = PublishedEvent(call.path("name"), key=body.key, facts=body.data)
     claims = await call.context.pipes.publish_event(event)
-    known = pick(claims, "claimed", "suppressed")
-    return json_answer({"schema": "px.event-claims/1", **known}, status=_ACCEPTED)
+    return json_answer({"schema": "px.event-claims/1", **claims}, status=_ACCEPTED)
 
 
 def execution_document(execution: Execution) -> Document:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
     from supervisord_py.pipes.means import Means
-    from supervisord_py.pipes.models import EventClaims, EventPattern
+    from supervisord_py.pipes.models import EventPattern
 
 _OWN = ("pipe.md", "output", ".env")  # in a pipe's folder, what the pipe itself or its owner writes: no news to it
 
@@ -121,7 +121,7 @@ _log = structlog.get_logger(__name__)
 
 class EventSources:
     def __init__(
-        self, room: Means, publish: Callable[[PublishedEvent, int | None], Coroutine[Any, Any, EventClaims]]
+        self, room: Means, publish: Callable[[PublishedEvent, int | None], Coroutine[Any, Any, object]]
     ) -> None:
         self._room = room
         self._publish = publish

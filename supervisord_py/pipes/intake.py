@@ -151,7 +151,7 @@ def next_try(run: Run, definition: PipeDefinition, outcome: Outcome) -> tuple[Ex
     found = outcomes.next_try(outcome, it.plan, it.preset, it.retry_count, first=first, rules=rules, chance=chance)
     if found is None:
         return None
-    delay = found.delay_seconds
+    plan, preset, delay = found
     not_before = None if delay is None else whole_ms(room.clocks.moment() + delay)
-    order, chosen = again(it)._replace(not_before=not_before), Chosen(found.plan, found.preset)
+    order, chosen = again(it)._replace(not_before=not_before), Chosen(plan, preset)
     return build(room, definition, order, chosen, room.ledger.next_number("pipe_executions")), order, chosen

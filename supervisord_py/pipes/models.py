@@ -17,7 +17,7 @@ from supervisord_py.pipes.schedule import Schedule
 
 if TYPE_CHECKING:
     from supervisord_py.errors import ConfigError
-    from supervisord_py.ledger.pipe_executions import Execution, Status
+    from supervisord_py.ledger.pipe_executions import Status
 
 COMMAND = "command"  # the agent that is a pipe's own program: its `command`. It needs no model.
 
@@ -175,25 +175,6 @@ class PublishedEvent(NamedTuple):
         return self.name if self.subject is None else f"{self.name}:{self.subject}"
 
 
-class Claimed(msgspec.Struct, frozen=True):
-    """A pipe that an event starts, and the execution that came of it."""
-
-    pipe: str
-    execution: int
-
-
-class Suppressed(msgspec.Struct, frozen=True):
-    """A pipe whose pattern fits, and why it was not started."""
-
-    pipe: str
-    why: str
-
-
-class EventClaims(msgspec.Struct, frozen=True):
-    claimed: tuple[Claimed, ...] = ()
-    suppressed: tuple[Suppressed, ...] = ()
-
-
 class LastDecision(msgspec.Struct, frozen=True):
     """What the scheduler last decided about a pipe, in a sentence."""
 
@@ -227,28 +208,6 @@ class PipeView(msgspec.Struct, frozen=True):
     started_at: float | None = None
     folder: str | None = None
     file: str | None = None
-
-
-class GroupView(msgspec.Struct, frozen=True):
-    """One line and its slots. `waiting` is in order; blobs are absent in all of them."""
-
-    group: Group
-    slots: int
-    running: tuple[Execution, ...]
-    waiting: tuple[Execution, ...]
-
-
-class NextReport(msgspec.Struct, frozen=True):
-    name: str
-    enabled: bool
-    schedule: str | None
-    summary: str  # the schedule in words
-    upcoming: tuple[float, ...]  # Unix seconds, ascending; empty where nothing is due by itself
-    sentences: tuple[str, ...]  # why it runs next when it does, or why it does not
-    timezone: str | None = None
-    last_decision: LastDecision | None = None  # what was done: started, skipped, refused. That it waits is none.
-    now: str | None = None  # what it waits for; None where it does not run by itself
-    events: tuple[str, ...] = ()  # what else starts it
 
 
 class PipesHealth(msgspec.Struct, frozen=True):

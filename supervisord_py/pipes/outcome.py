@@ -347,14 +347,6 @@ _NO_OTHER_MODEL_HELPS = frozenset((
 ))  # fmt: skip
 
 
-class NextTry(msgspec.Struct, frozen=True):
-    """Another execution that follows a failed one; `delay_seconds` None = at once, with the next preset."""
-
-    plan: Plan
-    preset: Preset
-    delay_seconds: float | None = None
-
-
 def next_try(
     outcome: Outcome,
     plan: Plan,
@@ -364,8 +356,8 @@ def next_try(
     first: float,
     rules: RetryRules,
     chance: float,
-) -> NextTry | None:
-    """Decide on the retry of an execution: the next preset at once, the same again later, or nothing.
+) -> tuple[Plan, Preset, float | None] | None:
+    """Decide on the retry of an execution: the next preset at once, the same again after some seconds, or nothing.
 
     Args:
         plan, preset: What it was run with: how many retries and which presets are left.
@@ -377,7 +369,7 @@ def next_try(
     if error_type is None:
         return None
     if plan.fallbacks and error_type not in _NO_OTHER_MODEL_HELPS:
-        return NextTry(structs.replace(plan, fallbacks=plan.fallbacks[1:]), plan.fallbacks[0])
+        return structs.replace(plan, fallbacks=plan.fallbacks[1:]), plan.fallbacks[0], None
     passes = error_type in _PASSING or (error_type is ErrorType.TIMEOUT and rules.on_timeout)
     if not passes or plan.retries <= 0:
         return None
@@ -386,4 +378,4 @@ def next_try(
     if (hint := outcome.retry_after_seconds) is not None:
         delay = min(hint, LONGEST_SECONDS)
     # Jitter only ever adds, so that nobody comes too early.
-    return NextTry(structs.replace(plan, retries=plan.retries - 1), preset, delay * (1 + JITTER * chance))
+    return structs.replace(plan, retries=plan.retries - 1), preset, delay * (1 + JITTER * chance)

@@ -8,7 +8,7 @@ slot, whatever became of the execution. A control plane that leaves takes nothin
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.models import EventClaims, GroupView, NextReport, Order, PipeView, PublishedEvent
+    from supervisord_py.pipes.models import Order, PipeView, PublishedEvent
     from supervisord_py.pipes.run import Run
 
 WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
@@ -186,11 +186,11 @@ class Pipes(Executions):
         """Return every pipe, by name; broken ones with their `config_error`."""
         return tuple(status.view(self, declared) for declared in self.catalog.pipes.values())
 
-    def queue(self) -> tuple[GroupView, ...]:
+    def queue(self) -> list[dict[str, Any]]:
         """Return all lines."""
         return status.lines(self)
 
-    def next(self, name: str, count: int = 5) -> NextReport:
+    def next(self, name: str, count: int = 5) -> dict[str, Any]:
         """Return when a pipe is due, and why; UnknownUnitError where there is none of that name."""
         return status.next_report(self, self.definition(name), count)
 
@@ -286,7 +286,7 @@ class Pipes(Executions):
         self.definition(name)
         return await self.cancel_all(name, "cancelled on request")
 
-    async def publish_event(self, event: PublishedEvent) -> EventClaims:
+    async def publish_event(self, event: PublishedEvent) -> dict[str, list[dict[str, Any]]]:
         """Start every enabled pipe that waits for an event, once each; not to be cancelled.
 
         Raises BadRequestError: there is no such event.

@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.ledger.pipe_executions import Group, cut_timeout
 from supervisord_py.pipes import due, events
 from supervisord_py.pipes.due import Never, Wait, decide
-from supervisord_py.pipes.models import (
-    BrokenPipe,
-    GroupView,
-    LastDecision,
-    NextReport,
-    PipeDefinition,
-    PipeView,
-    problem_text,
-)
+from supervisord_py.pipes.models import BrokenPipe, LastDecision, PipeDefinition, PipeView, problem_text
 from supervisord_py.pipes.schedule import At, Calendar, describe, time_text, zone_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from supervisord_py.config.documents import Problem
+    from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.ledger.pipe_state import PipeStateRow
     from supervisord_py.pipes.due import Decision
     from supervisord_py.pipes.executions import Executions
@@ -169,60 +162,68 @@ def _last_decision(row: PipeStateRow) -> LastDecision | None:
 # -- times to come -----------------------------------------------------------------------------------------------------
 
 
-def next_report(room: Executions, declared: Declared, count: int) -> NextReport:
-    """Return when a pipe is due, and why."""
+def next_report(room: Executions, declared: Declared, count: int) -> dict[str, Any]:
+    """Return when a pipe is due, and why: what each sentence says, in the order of a person's questions."""
     shown, config = view(room, declared), room.config
+    report: dict[str, Any] = {
+        "name": declared.name,
+        "enabled": shown.enabled,
+        "schedule": shown.schedule,
+        "summary": "broken",  # the schedule in words
+        "upcoming": (),  # Unix seconds, ascending; empty where nothing is due by itself
+        "sentences": [],
+        "timezone": None,
+        "last_decision": shown.last_decision,  # what was done: started, skipped, refused. That it waits is none.
+        "now": None,  # what it waits for
+        "events": shown.events,  # what else starts it
+    }
+    sentences = report["sentences"]
     if isinstance(declared, BrokenPipe):
-        why = (f"it cannot run: {problem_text(declared.problem)}",)
-        return NextReport(declared.name, shown.enabled, None, "broken", (), why, None, shown.last_decision)
+        sentences.append(f"it cannot run: {problem_text(declared.problem)}")
+        return report
     is_on, standing = shown.enabled and config.enabled, _standing(room, declared)
-    sentences = list(
-        due.explain(
-            declared.schedule,
-            room.states.progress(declared.name),
-            room.now(),
-            standing,
-            count=count,
-            average_seconds=shown.average_duration_seconds,
-            is_on=is_on,
-        )
-    )
-    if declared.events:
-        sentences.append(f"events: {', '.join(shown.events)}")
-    if fault := room.faults.find(declared) or room.faults.missing_agent(declared):
-        sentences.insert(0, f"each run of it fails at once: {problem_text(fault)}")
-    if not config.enabled:
-        sentences.insert(0, "no pipe runs by itself here (pipes.enabled = false)")
     if not shown.enabled:
         is_spent = isinstance(declared.schedule, At) and isinstance(standing, Never)
         cure = "write another time" if is_spent else f"`pxctl pipe enable {declared.name}` lets it run by itself"
-        sentences.insert(0, f"it is disabled; {cure}")
-    return NextReport(
-        name=declared.name,
-        enabled=shown.enabled,
-        schedule=declared.schedule_text,
-        summary=describe(declared.schedule, config.timezone),
-        upcoming=_upcoming(room, declared, count) if is_on else (),
-        sentences=tuple(sentences),
-        timezone=room.zone_name(declared),
-        last_decision=shown.last_decision,
-        now=standing.why if is_on else None,
-        events=shown.events,
+        sentences.append(f"it is disabled; {cure}")
+    if not config.enabled:
+        sentences.append("no pipe runs by itself here (pipes.enabled = false)")
+    if fault := room.faults.find(declared) or room.faults.missing_agent(declared):
+        sentences.append(f"each run of it fails at once: {problem_text(fault)}")
+    sentences += due.explain(
+        declared.schedule,
+        room.states.progress(declared.name),
+        room.now(),
+        standing,
+        count=count,
+        average_seconds=shown.average_duration_seconds,
+        is_on=is_on,
     )
+    if declared.events:
+        sentences.append(f"events: {', '.join(shown.events)}")
+    return report | {
+        "summary": describe(declared.schedule, config.timezone),
+        "upcoming": _upcoming(room, declared, count) if is_on else (),
+        "timezone": room.zone_name(declared),
+        "now": standing.why if is_on else None,
+    }
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def lines(room: Executions) -> tuple[GroupView, ...]:
-    """Return who runs and who waits, by group."""
+def lines(room: Executions) -> list[dict[str, Any]]:
+    """Return each group, its slots, who runs and who waits, in order; without blobs."""
 
-    def views(numbers: list[int]) -> Any:
-        return tuple(room.view(room.runs[number]) for number in numbers if number in room.runs)
+    def views(numbers: Iterable[int]) -> list[Execution]:
+        return [room.view(room.runs[number]) for number in numbers if number in room.runs]
 
-    found = []
-    for group in Group:
-        holders = views([number for number, it in room.line.running.items() if it.group is group])
-        waiting = views([it.id for it in room.line.waiting(group)])
-        found.append(GroupView(group, getattr(room.config, f"slots_{group}"), holders, waiting))
-    return tuple(found)
+    return [
+        {
+            "group": group,
+            "slots": getattr(room.config, f"slots_{group}"),
+            "running": views(number for number, it in room.line.running.items() if it.group is group),
+            "waiting": views(it.id for it in room.line.waiting(group)),
+        }
+        for group in Group
+    ]

@@ -18,7 +18,7 @@ from supervisord_py.ledger.pipe_state import Claim
 from supervisord_py.pipes import events
 from supervisord_py.pipes.definition import FILE_CHANGED
 from supervisord_py.pipes.intake import choose
-from supervisord_py.pipes.models import Claimed, EventClaims, Order, PublishedEvent, Suppressed
+from supervisord_py.pipes.models import Order, PublishedEvent
 from supervisord_py.pipes.schedule import At
 
 if TYPE_CHECKING:
@@ -59,16 +59,19 @@ class Triggers:
 
     async def publish(
         self, published: PublishedEvent, cause: int | None = None, source: Execution | None = None
-    ) -> EventClaims:
-        """Start every enabled pipe that waits for an event, once each; `source` is the execution that caused it."""
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Start every enabled pipe that waits for an event, once each; `source` is the execution that caused it.
+
+        Returns:
+            `claimed`: the pipes that it starts, and their executions; `suppressed`: those that it does not, and why.
+        """
         if source is None and published.source is not None:
             running = self._room.running(published.source)
             source = None if running is None else running.execution
         before = (source.plan.context or {}).get("chain", ()) if source is not None and source.trigger_event else ()
         chain = (*before, published.source) if published.source is not None else ()
         event = published._replace(key=published.key or uuid.uuid4().hex, chain=chain)
-        claimed: list[Claimed] = []
-        suppressed: list[Suppressed] = []
+        found: dict[str, list[dict[str, Any]]] = {"claimed": [], "suppressed": []}
         for definition in self._room.listening:
             if not any(events.matches(each, event, str(definition.folder)) for each in definition.events):
                 continue
@@ -81,11 +84,11 @@ class Triggers:
                 else:
                     why = "it has taken this event before"
                 if run is not None:
-                    claimed.append(Claimed(definition.name, run.id))
+                    found["claimed"].append({"pipe": definition.name, "execution": run.id})
                     continue
-            suppressed.append(Suppressed(definition.name, why))
+            found["suppressed"].append({"pipe": definition.name, "why": why})
             _log.info("pipe_event_suppressed", pipe=definition.name, event_name=event.text, why=why)
-        return EventClaims(tuple(claimed), tuple(suppressed))
+        return found
 
     def _looping(self, pipe: str, event: PublishedEvent, cause: int | None) -> str | None:
         """Return why an event would go round in a loop; it is told, too, for whoever made the ring has to learn of it.

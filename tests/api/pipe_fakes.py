@@ -13,7 +13,6 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Execution, Group, Plan, Preset, Status
 from supervisord_py.pipes.checks import Check, CheckStatus
 from supervisord_py.pipes.models import (
-    GroupView,
     PipesHealth,
     PipeView,
 )
@@ -77,8 +76,9 @@ class FakePipes:
         self.asked.append(("validate", name))
         return (Check("schedule", CheckStatus.FAIL, "it is odd", 3, "write `every 2h`"),)
 
-    def queue(self) -> tuple[GroupView, ...]:
-        return (GroupView(Group.MANUAL, 4, (execution(1),), (execution(2, position=1),)),)
+    def queue(self) -> list[dict[str, Any]]:
+        waiting = [execution(2, position=1)]
+        return [{"group": Group.MANUAL, "slots": 4, "running": [execution(1)], "waiting": waiting}]
 
     async def execution(self, number: int, *, pipe: str | None = None, blobs: bool = False) -> Execution:
         row = self.rows.get(number)

@@ -17,7 +17,6 @@ from supervisord_py.pipes.outcome import (
     Cause,
     ErrorPattern,
     ExitInfo,
-    NextTry,
     Requirement,
     SuccessRule,
     ceiling_exceeded,
@@ -219,7 +218,7 @@ ALONE = Plan("pi", retries=1)
 def follows(
     error: ErrorType | None, plan: Plan = ALONE, count: int = 0, wait: float | None = None, luck: float = 0.0,
     rules: RetryRules = RetryRules(),  # noqa: B008 - frozen
-) -> NextTry | None:  # fmt: skip
+) -> tuple[Plan, Preset, float | None] | None:  # fmt: skip
     outcome = Outcome(Status.COMPLETED if error is None else Status.FAILED, error, "x", wait)
     return next_try(outcome, plan, OWN, count, first=10.0, rules=rules, chance=luck)
 
@@ -227,8 +226,8 @@ def follows(
 def test_the_next_preset_is_tried_at_once_where_another_model_may_help() -> None:
     found = follows(E.TIMEOUT, PLAN)
     assert found is not None
-    assert (found.preset.id, [it.id for it in found.plan.fallbacks], found.plan.retries) == ("b", ["c"], 2)
-    assert found.delay_seconds is None
+    plan, preset, delay = found
+    assert (preset.id, [it.id for it in plan.fallbacks], plan.retries, delay) == ("b", ["c"], 2, None)
     assert {kind for kind in ErrorType if follows(kind, PLAN) is not None} == {
         E.TIMEOUT, E.RATE_LIMITED, E.QUOTA_EXHAUSTED, E.MODEL_NOT_FOUND, E.AUTH_FAILED, E.NETWORK, E.CONTEXT_OVERFLOW,
         E.PREFLIGHT_FAILED, E.MISSING_OUTPUT, E.PROVIDER_ERROR, E.UNKNOWN,
@@ -241,10 +240,10 @@ def test_only_what_passes_by_itself_is_tried_again_and_a_providers_word_wins() -
     assert follows(E.TIMEOUT, rules=RetryRules(on_timeout=True)) is not None
     assert follows(E.NETWORK, Plan("pi", retries=0)) is None
     assert follows(None) is None
-    assert follows(E.RATE_LIMITED, wait=42.0) == NextTry(Plan("pi", retries=0), OWN, 42.0)
+    assert follows(E.RATE_LIMITED, wait=42.0) == (Plan("pi", retries=0), OWN, 42.0)
     endless, own = follows(E.RATE_LIMITED, wait=86400.0), follows(E.NETWORK, rules=RetryRules(delay_seconds=1.0))
-    assert [it and it.delay_seconds for it in (endless, own)] == [LONGEST_SECONDS, 1.0]
-    delays = [it.delay_seconds or 0 for count in range(9) if (it := follows(E.NETWORK, count=count))]
+    assert [it and it[2] for it in (endless, own)] == [LONGEST_SECONDS, 1.0]
+    delays = [it[2] or 0 for count in range(9) if (it := follows(E.NETWORK, count=count))]
     assert (delays, delays[-1]) == (sorted(delays), LONGEST_SECONDS)
 
 

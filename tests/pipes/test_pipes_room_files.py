@@ -125,7 +125,7 @@ async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(
             done = await rig.run(name)
             assert (done.error_type, done.pid) == (kind, None)
             assert words in (done.error_message or "")
-            assert told in rig.room.next(name).sentences[0]
+            assert told in rig.room.next(name)["sentences"][0]
         assert (views["sound"].config_error, rig.room.health().broken) == (None, len(CASES))
         checks = {each.name: each.status for each in await rig.room.files.validate("careless")}
         assert checks["presets"] is CheckStatus.FAIL
@@ -204,7 +204,7 @@ async def test_validate_warns_of_providers_presets_and_times(short_tmp: Path) ->
         assert [(it.name, it.line, it.hint) for it in failed] == [
             ("schedule", 4, "write a time that will come, or `manual`")
         ]
-        assert not any("fails at once" in each for each in rig.room.next("odd").sentences)
+        assert not any("fails at once" in each for each in rig.room.next("odd")["sentences"])
 
 
 async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(short_tmp: Path) -> None:

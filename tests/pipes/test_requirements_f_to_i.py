@@ -222,8 +222,8 @@ async def test_h3_several_at_once_are_all_tracked(rig: PipeRig) -> None:
     for name in names:
         rig.shell(name, "sleep 1000")
     numbers = [await begun(rig, name) for name in names]
-    manual = next(it for it in rig.room.queue() if it.group == "manual")
-    shown = {it.id: it.pid for it in manual.running}
+    manual = next(it for it in rig.room.queue() if it["group"] == "manual")
+    shown = {it.id: it.pid for it in manual["running"]}
     assert set(numbers) <= set(shown)
     assert len({shown[number] for number in numbers} - {None}) == 3
     for number in numbers:
@@ -239,7 +239,7 @@ async def test_h4_sessions_take_no_slot_of_pipes(short_tmp: Path) -> None:
         await house.room.upkeep.refresh()
         await eventually(lambda: house.room.get("h4-due").pid, "the scheduled one")
         await begun(house, "h4-hand")
-        assert {it.group: len(it.running) for it in house.room.queue()} == {
+        assert {it["group"]: len(it["running"]) for it in house.room.queue()} == {
             "scheduled": 1,
             "event": 0,
             "manual": 1,
