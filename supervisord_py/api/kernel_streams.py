@@ -118,8 +118,9 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
         if reading is None:
             log = CellLog(call.context.config.cells_dir / started.session_id, started.id)
             reading = Reading(log, *told, span_bytes=READ_BYTES)
+            await held.until_more(events, LOOK_SECONDS)  # most cells are over by then, and one look is enough
         has_ended = events < len(held.events) or held.work.done()
-        found = await asyncio.to_thread(reading.pieces, record)
+        found = reading.pieces(record) if reading.is_little else await asyncio.to_thread(reading.pieces, record)
         is_last = reading.ended or (has_ended and not found)
         for item in [*found, None] if is_last else found:
             if isinstance(item, Piece):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import TYPE_CHECKING
 
@@ -34,19 +33,10 @@ class Timeout(Struct, frozen=True):
 
 
 def timeout_of(asked: float | None, config: KernelsConfig) -> Timeout:
-    """Return the time in force for what was asked; None is the default.
-
-    Raises InvalidInputError: not a time: infinite, not a number.
-    """
+    """Return the time in force for what was asked; None is the default."""
     if asked is None:
         return Timeout(config.timeout_seconds)
     low, high = config.timeout_min_seconds, config.timeout_max_seconds
-    if not math.isfinite(asked):
-        raise _refused(
-            "/timeout",
-            f"must be a number of seconds from {low:g} to {high:g}, not {asked:g}",
-            hint=f"Leave it out for the default of {config.timeout_seconds:g} s.",
-        )
     if asked < low:
         never = "" if asked > 0 else f": {asked:g} does not mean for ever"
         return Timeout(low, f"timeout {asked:g} s was raised to {low:g} s, the least there is{never}.")

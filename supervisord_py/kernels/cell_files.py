@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 READ_BYTES = 64 * 1024
+SMALL_BYTES = 16 * 1024
 MOST_PIECES = 256
 CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 Size = Annotated[int, Meta(ge=0)]
@@ -247,6 +248,14 @@ class Reading:
 
     def spans(self) -> Iterator[StreamSpan]:
         return (item for item in self.news() if isinstance(item, StreamSpan))
+
+    @property
+    def is_little(self) -> bool:
+        """Whether what there is to be read is soon read: the way to a thread and back would take longer."""
+        left = sum(self._log.size(stream) - told for stream, told in self.told.items())
+        with suppress(OSError):
+            left += self._log.records_path.stat().st_size - self.line
+        return left <= SMALL_BYTES
 
     def pieces(self, seen: int = -1) -> list[Piece | Record]:
         """Return the next few things, about one piece of bytes; [] where there is nothing new.

@@ -13,7 +13,7 @@ from supervisord_py.kernels import retention
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.call_rules import CellOutcome, judge
 from supervisord_py.kernels.cell import CellError, CellResult, CellStatus, Variables
-from supervisord_py.kernels.cell_files import CellLog
+from supervisord_py.kernels.cell_files import SMALL_BYTES, CellLog
 from supervisord_py.kernels.kernel_driver import folder_of_cells
 from supervisord_py.kernels.messages import end_in_row, how_it_ended
 from supervisord_py.kernels.session import BackendName
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 SWEEP_SECONDS = 300.0
 ROW_SECONDS = 1.0  # how long a cell waits for a disk that neither takes its row nor refuses it
-SMALL_BYTES = 16 * 1024
 _PAGE = 1000
 _log = structlog.get_logger(__name__)
 

@@ -59,7 +59,6 @@ async def running(house: RoomHouse, backend: FakeBackend, *codes: str, **changes
     [
         ({"cwd": "/nowhere/at/all"}, "/cwd"),
         ({"session": "no good"}, "/name"),
-        ({"timeout_seconds": float("inf")}, "/timeout"),
         ({"interpreter": "/nowhere/python"}, "/interpreter"),
     ],
 )
