@@ -16,7 +16,6 @@ class Exit:
     OK, FAILED, USAGE, INACTIVE, UNKNOWN_UNIT, UNREACHABLE, PERMISSION, TIMED_OUT, CONFLICT, LIMIT_EXCEEDED = range(10)
 
 
-_EXIT_BY_STATUS = {400: 2, 401: 6, 403: 6, 404: 4, 409: 8, 413: 2, 422: 2, 504: 7}
 _EXIT_BY_KIND = {
     "usage": 2, "unconfirmed": 2, "binary_answer": 2, "inactive": 3, "not_running": 3, "unknown_unit": 4,
     "unreachable": 5, "forbidden": 6, "timed_out": 7, "conflict": 8, "survivors": 8,
@@ -61,7 +60,7 @@ class DaemonProblem(Failure):
             str(members.get("detail") or members.get("title") or f"the daemon answered {status}"),
             kind=str(members.get("kind") or "failed"),
             hint=members.get("hint"),
-            exit_code=members.get("exit_code") or _EXIT_BY_STATUS.get(status, Exit.FAILED),
+            exit_code=members.get("exit_code") or Exit.FAILED,
             unit=members.get("unit"),
         )
         self.status, self.members = status, members

@@ -65,17 +65,6 @@ def test_what_is_not_up(px: Px, daemon: FakeDaemon, state: str) -> None:
     assert "memory_limit" in ended.text
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [(400, 2), (401, 6), (403, 6), (404, 4), (409, 8), (413, 2), (422, 2), (429, 1), (500, 1), (503, 1), (504, 7)],
-)
-def test_exit_codes_follow_the_status_where_the_document_is_silent(
-    px: Px, daemon: FakeDaemon, status: int, code: int
-) -> None:
-    daemon.on("GET /api/status", problem(status, "odd"))
-    assert px("status").code == code
-
-
 def test_candidates_errors_and_survivors_are_listed(px: Px, daemon: FakeDaemon) -> None:
     errors = [{"pointer": "/a", "message": "odd"}, {"pointer": "", "message": "all"}, "no"]
     lists = {"candidates": ["tool:x", "pipe:x"], "survivors": [{"pid": 7, "name": "sh"}], "errors": errors}
