@@ -183,6 +183,5 @@ class Invocation:
                 self.warn("not removed")
                 raise Silent(Exit.FAILED)
         answer = self.client().ask("DELETE", target, timeout=None)
-        result = answer if answer.document else {"schema": "px.removed/1", "unit": unit, "removed": True}
-        if not self.print_result(result, [unit.partition(":")[2]]):
+        if not self.print_result(answer, [unit.partition(":")[2]]):
             self.print(f"{unit} removed")

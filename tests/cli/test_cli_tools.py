@@ -52,8 +52,8 @@ def test_one_tool_is_shown_with_its_inputs(px: Px, daemon: FakeDaemon) -> None:
 @pytest.mark.parametrize(("overall", "code"), [("pass", 0), ("warn", 0), ("fail", 1)])
 def test_validation_exits_with_its_verdict(px: Px, daemon: FakeDaemon, overall: str, code: int) -> None:
     checks = [
-        {"name": "one", "status": "pass", "message": "fine", "details": {"x": 1}},
-        {"name": "two", "status": overall, "message": "hm", "details": ["because", "of that"]},
+        {"name": "one", "status": "pass", "message": "fine", "details": None},
+        {"name": "two", "status": overall, "message": "hm", "details": "because\nof that"},
     ]
     found = {"schema": "px.validation/1", "tool_id": "a", "overall": overall, "checks": checks}
     daemon.on("POST /api/tools/a/validate", document(found))
@@ -65,8 +65,8 @@ def test_validation_exits_with_its_verdict(px: Px, daemon: FakeDaemon, overall: 
 
 def test_debugging_shows_what_was_found_and_the_next_step(px: Px, daemon: FakeDaemon) -> None:
     cases = [
-        {"case": "never_ready", "found": True, "evidence": ["it said", "boom\x1b[2J"], "next_step": "mend main.py"},
-        {"case": "memory_limit", "found": True, "evidence": {"rss": 5}, "next_step": None},
+        {"case": "never_ready", "found": True, "evidence": "it said\nboom\x1b[2J", "next_step": "mend main.py"},
+        {"case": "memory_limit", "found": True, "evidence": "rss: 5", "next_step": None},
         {"case": "drift", "found": False, "evidence": None, "next_step": None},
     ]
     daemon.on("POST /api/tools/a/debug", document({"cases": cases, "verdict": "it never came up"}))

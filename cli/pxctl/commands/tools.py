@@ -127,16 +127,11 @@ def validate_tool(invocation: Invocation, tool: str) -> int:
         invocation.print(*invocation.table(_CHECK_COLUMNS, checks))
         for check in checks:
             if check.get("status") not in {"pass", "skip"}:
-                invocation.print(*(f"  {check.get('name')}: {detail}" for detail in _texts(check.get("details"))))
+                invocation.print(
+                    *(f"  {check.get('name')}: {detail}" for detail in str(check.get("details") or "").splitlines())
+                )
         invocation.print(f"{document.get('tool_id')}: " + invocation.paint(overall, BY_STATE.get(overall)))
     return Exit.FAILED if overall == "fail" else Exit.OK
-
-
-def _texts(value: Any) -> list[str]:
-    """Return details or evidence, whatever their form, as lines."""
-    if isinstance(value, dict):
-        return [f"{key}: {inner}" for key, inner in value.items()]
-    return [line for one in (value if isinstance(value, list) else [value or ""]) for line in str(one).splitlines()]
 
 
 @declare(tools, "debug", "debug {tool}")
@@ -157,7 +152,7 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
             invocation.print(invocation.paint(clean(f"no     {case.get('case')}"), "dim"))
             continue
         invocation.print(invocation.paint("FOUND", "red") + clean(f"  {case.get('case')}"))
-        invocation.print(*(f"       {clean(line)}" for line in _texts(case.get("evidence"))))
+        invocation.print(*(f"       {clean(line)}" for line in str(case.get("evidence")).splitlines()))
         if case.get("next_step"):
             invocation.print(f"       next: {clean(str(case['next_step']))}")
     if answer.document.get("verdict"):
