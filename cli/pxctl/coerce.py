@@ -22,7 +22,7 @@ from typing import Any
 
 from pxctl.output import read_input
 
-Schema = Mapping[str, Any]
+Schema = Mapping[str, Any]  # of a tool that the daemon has read: it is sound
 
 _BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 _LOOSE_NUMBER = re.compile(r"[+-]?([0-9]{1,300}\.?[0-9]*|\.[0-9]+)")  # as people write it, and JSON does not
@@ -171,8 +171,8 @@ def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:
 
 def _items(variant: Schema, at: int) -> Any:
     """Return the schema of an element of an array; {} where the schema says nothing about it."""
-    prefix = variant.get("prefixItems")
-    return prefix[at] if isinstance(prefix, list) and at < len(prefix) else variant.get("items", {})
+    prefix = variant.get("prefixItems", ())
+    return prefix[at] if at < len(prefix) else variant.get("items", {})
 
 
 def _variants(schema: Any, root: Schema) -> list[Schema]:
@@ -184,10 +184,8 @@ def _variants(schema: Any, root: Schema) -> list[Schema]:
         if not isinstance(one, dict) or id(one) in found:
             continue
         found[id(one)] = one
-        branches = [_resolve(one["$ref"], root)] if isinstance(one.get("$ref"), str) else []
-        for word in ("anyOf", "oneOf", "allOf"):
-            branches += one[word] if isinstance(one.get(word), list) else []
-        waiting += reversed(branches)
+        branches = [_resolve(one["$ref"], root)] if "$ref" in one else []
+        waiting += reversed([*branches, *(each for word in ("anyOf", "oneOf", "allOf") for each in one.get(word, ()))])
     return list(found.values())
 
 
@@ -201,10 +199,8 @@ def _resolve(reference: str, root: Schema) -> Any:
 
 
 def _types(variant: Schema) -> list[str]:
-    kinds = variant.get("type")
-    found = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)]
-    if variant.get("nullable") is True:
-        found.append("null")
+    kinds = variant.get("type", [])
+    found: list[str] = kinds if isinstance(kinds, list) else [kinds]
     if not found and ("properties" in variant or "additionalProperties" in variant):
         return ["object"]
     if not found and ("items" in variant or "prefixItems" in variant):
@@ -215,8 +211,7 @@ def _types(variant: Schema) -> list[str]:
 def _properties(schema: Any, root: Schema) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for variant in _variants(schema, root):
-        if isinstance(properties := variant.get("properties"), dict):
-            found = {**properties, **found}
+        found = {**variant.get("properties", {}), **found}
     return found
 
 
