@@ -536,5 +536,8 @@ class Tools:
     def import_seconds(self) -> Iterator[tuple[str, Mapping[str, float]]]:
         """Yield what each package takes that a tool imports, of tools that have a zygote, which measured it."""
         for tool, recipe in sorted(self.driver.recipes.items()):
-            if (zygote := self.zygotes.get(recipe)) is not None and zygote.import_seconds:
-                yield tool, zygote.import_seconds
+            zygote = self.zygotes.get(recipe)  # which may import for other tools, too
+            own = {module.partition(".")[0] for module in self.states.of(tool).imports}
+            measured = zygote.import_seconds if zygote is not None else {}
+            if seconds := {package: measured[package] for package in measured if package in own}:
+                yield tool, seconds
