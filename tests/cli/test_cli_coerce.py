@@ -22,6 +22,7 @@ def under(schema: Any, text: str, root: Any = None) -> Any:
         ({"type": "number"}, "nan", "nan"), ({"type": "number"}, "1e999", "1e999"), ({"type": "number"}, "-.5", -0.5),
         ({"type": "boolean"}, "Yes", True), ({"type": "boolean"}, "perhaps", "perhaps"),
         ({"type": ["integer", "boolean"]}, "1", 1), ({"type": ["number", "null"]}, "null", None),
+        ({"type": ["string", "null"]}, "null", None),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "null", None),
         ({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}, "1,2", "1,2"),
         ({"oneOf": [{"type": "string"}, {"type": "array"}]}, "[1]", [1]),
