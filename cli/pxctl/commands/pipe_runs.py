@@ -185,7 +185,8 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...], everythi
     outcomes = one_by_one(invocation, "cancel", [f"execution {number}" for number in numbers], cancel)
     if names:
         outcomes += request(invocation, client, "stop", names)
-    cancelled = [one for outcome in outcomes for one in (outcome.document or {}).get("executions", [])]
+    documents = [one for _, one in outcomes if not isinstance(one, Failure)]
+    cancelled = [one for document in documents for one in document.get("executions", [])]
 
     def show(_: str, document: Document) -> None:
         for one in document.get("executions", []):

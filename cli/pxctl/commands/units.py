@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -146,26 +146,22 @@ def _redraw(invocation: Invocation, lines: list[str], drawn: int) -> int:
 # -- several units at once --------------------------------------------------------------------------------------------
 
 
-class UnitOutcome(NamedTuple):
-    """What became of one unit: the daemon's document, or a failure."""
-
-    unit: str
-    document: Document | None = None
-    failure: Failure | None = None
+UnitOutcome = tuple[str, Document | Failure]
+"""What became of one unit: the daemon's document, or a failure."""
 
 
 def one_by_one(
     invocation: Invocation, verb: str, units: Sequence[str], step: Callable[[str], Any]
 ) -> list[UnitOutcome]:
     """Do to each unit what is over at once; failures are kept, not raised."""
-    outcomes = []
+    outcomes: list[UnitOutcome] = []
     for unit in units:
         try:
             with invocation.detaching(f"detached; what was asked of {unit} goes on"):
-                outcomes.append(UnitOutcome(unit, step(unit)))
+                outcomes.append((unit, step(unit)))
         except Failure as failure:
             failure.action = f"{verb} {unit}"
-            outcomes.append(UnitOutcome(unit, failure=failure))
+            outcomes.append((unit, failure))
     return outcomes
 
 
@@ -179,8 +175,8 @@ def print_outcomes(
 
     `merged` makes that document; or it names its list (px.pins/1: `pins`), and that of a single unit stays as it is.
     """
-    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
-    found = [(outcome.unit, outcome.document) for outcome in outcomes if outcome.document is not None]
+    failures = [one for _, one in outcomes if isinstance(one, Failure)]
+    found = [(unit, one) for unit, one in outcomes if not isinstance(one, Failure)]
     if failures and len(outcomes) == 1:
         raise failures[0]
     if invocation.json:
@@ -257,17 +253,17 @@ def _outcome(verb: str, result: Document, timeout: float | None) -> UnitOutcome:
             what, goal = ("something of it is left", " --for stopped") if verb == "stop" else ("it is not ready", "")
             failure.detail, failure.hint = f"{what} after {timeout:g} s; the {verb} goes on", f"pxctl wait {unit}{goal}"
         failure.action = f"{verb} {unit}"
-        return UnitOutcome(unit, failure=failure)
+        return unit, failure
     if "units" in answer:
-        return UnitOutcome(unit, answer)
+        return unit, answer
     if not unit.startswith("pipe:"):
-        return UnitOutcome(unit, {"units": [{**answer, "unit": unit}]})
+        return unit, {"units": [{**answer, "unit": unit}]}
     if verb == "start":
         found = {"unit": unit, "state": answer.get("status"), "pid": answer.get("pid"), "execution": answer.get("id")}
-        return UnitOutcome(unit, {"units": [found]})
+        return unit, {"units": [found]}
     executions = answer.get("executions", [])
     stopped = {"unit": unit, "state": "stopped", "pid": None, "cancelled": [one.get("id") for one in executions]}
-    return UnitOutcome(unit, {"units": [stopped], "executions": executions})
+    return unit, {"units": [stopped], "executions": executions}
 
 
 @declare(root, "start", "start {units}")
