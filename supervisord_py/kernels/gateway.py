@@ -269,13 +269,6 @@ class GatewayExternal(RemoteKernels):
             return client if client.shown == held.url else None
         return None
 
-    async def health(self) -> str | None:
-        try:
-            await self.specs()
-        except PxError as error:
-            return error.detail
-        return None
-
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         return await self._client().preflight()
 

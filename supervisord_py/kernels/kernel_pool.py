@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Backends
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.execution import CellExecution
     from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session_register import SessionRegister
     from supervisord_py.ledger.store import Ledger
@@ -112,9 +111,10 @@ class KernelPool:
             self.look_at_foreign_use()
             self.register.write_used()
             self.perform(self.set.settle(clock.now()))
-            if busy := [it for it in self.kernels if it.run is not None]:
-                await asyncio.to_thread(_hold_to_cap, [it.run for it in busy if it.run is not None])
-                await self.measure(*busy)
+            busy = {it: it.run for it in self.kernels if it.run is not None}
+            for run in busy.values():
+                await asyncio.to_thread(run.hold_to_cap)
+            await self.measure(*busy)
 
     def look_at_foreign_use(self) -> None:
         """Note what clients that are not ours (JupyterLab, a console) did meanwhile."""
@@ -304,8 +304,3 @@ class KernelPool:
         for key, stat in stats.items():
             keys[key].rss_bytes = stat.rss_bytes
         return max((stat.rss_bytes for stat in stats.values()), default=None)
-
-
-def _hold_to_cap(runs: Sequence[CellExecution]) -> None:
-    for run in runs:
-        run.hold_to_cap()

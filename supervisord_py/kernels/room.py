@@ -221,8 +221,11 @@ class Kernels:
         """Return which kinds of cells are offered, and why not."""
 
         async def ask_gateway() -> str | None:
-            gateway: Any = await self.pool.driver.backends.get(BackendName.GATEWAY_EXTERNAL)
-            return str(told) if (told := await gateway.health()) is not None else None
+            try:
+                await self.specs()
+            except PxError as error:
+                return error.detail
+            return None
 
         asked = ChooseRequest(cwd=cwd, environ=environ or {})
         return await self.resolver.capabilities(self.config, ask_gateway, asked)

@@ -174,9 +174,6 @@ class FakeBackend:
     async def attach(self, launch: Launch, child: Child) -> FakeHandle | None:
         return None
 
-    async def health(self) -> str | None:
-        return None
-
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         return {}
 

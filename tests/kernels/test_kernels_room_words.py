@@ -176,8 +176,3 @@ def test_a_note_names_its_session_and_words_of_another_version_are_not_understoo
     for change in ({"session": {**own["session"], "cwd": None}}, {"interrupt_mode": 5}, {"method": "magic"}):
         assert own_of(Note(NOTE_VERSION, own={**own, **change})) is None
     assert own_of(None) is None
-
-
-def test_an_end_at_a_server_makes_a_sentence() -> None:
-    text = messages.death_in_cell(End(Reason.EXIT)).value
-    assert text.startswith("The kernel ended at its server while the cell ran.")
