@@ -15,6 +15,7 @@ from e2e.house import server, until
 
 BIN = Path(sys.executable).parent
 SECONDS = 240.0
+LOOK = "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup) && cat memory.max pids.max cpu.max"
 FILL = "return len(bytearray(body['mb'] << 20)) >> 20"
 TOOLS: dict[str, tuple[dict[str, Any], str]] = {
     "eater": ({"max_memory_mb": 200}, FILL),
@@ -107,8 +108,13 @@ def machines_unit() -> dict[str, Any]:
     """Every limit below the machine's unit, and again after each way in which its processes are replaced."""
     pxctl, seen = Client(flags=("--system",)), dict[str, Any]()
     Path("/etc/pxd").mkdir()
-    Path("/etc/pxd/pxd.toml").write_text("[daemon]\nzygotes = 0\n")
+    Path("/etc/pxd/pxd.toml").write_text("[daemon]\nzygotes = 0\n[kernels]\nprocesses = 60\ncpu_percent = 70\n")
     write_tools(Path("/var/lib/pxd/tools"))
+    pipe = Path("/var/lib/pxd/pipes/look")
+    pipe.mkdir(parents=True)
+    limits = "limits: {memory: 64MB, processes: 30, cpu_percent: 40}"
+    (pipe / "pipe.md").write_text(f"---\nagent: command\ncommand: sh look.sh\nenabled: false\n{limits}\n---\nLook.\n")
+    (pipe / "look.sh").write_text(LOOK)
     pxctl("daemon", "install")
     until(lambda: shown("ActiveState") == "active", "the unit is up", SECONDS)
     seen["rungs"] = pxctl.rungs()
@@ -118,6 +124,9 @@ def machines_unit() -> dict[str, Any]:
     seen["forked"] = pxctl.read("run", "forker")
     seen["burnt"] = pxctl.read("run", "burner")
     group = Path("/sys/fs/cgroup") / pxctl.read("run", "bomb").lstrip("/")
+    seen["shell"] = pxctl("exec", "--bash", LOOK).stdout.split()
+    pxctl("pipe", "run", "look", "--timeout", "120")
+    seen["pipe"] = pxctl("pipe", "output", "1").stdout.split()
     seen["bomb"] = (group.is_dir(), pxctl("stop", "bomb").returncode, group.is_dir())
     # The whole unit's limit, which the tool's own is far above.
     run("systemctl", "set-property", "--runtime", "pxd.service", "MemoryMax=400M")

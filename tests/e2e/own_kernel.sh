@@ -1,7 +1,7 @@
 #!/bin/bash
 # own_kernel.sh DIR PROGRAM...: run a program as root under a real systemd on a User-Mode-Linux kernel: one of its own, so
 # that cgroup v2 has cpu, memory and pids whatever the machine does with them. It sees / and writes to a copy of it in
-# memory; DIR/share is /run/px there. Its output comes to DIR/share/out, and its exit code is ours; 125: no such kernel.
+# memory; DIR/share is /run/px there. Its output comes to DIR/share/out, and its exit code is ours; 125: no kernel boots.
 # Debian: user-mode-linux systemd dbus libpam-systemd
 set -euo pipefail
 S=$(realpath -m "$1"); shift
@@ -32,5 +32,5 @@ EOF2
 chmod +x "$S/init"
 TMPDIR=/dev/shm linux.uml mem=1G umid="px$$" uml_dir="$S/uml" rootfstype=hostfs rootflags=/ ro init="$S/init" \
   px_s="$S" px_m="$M" con=null con0=fd:0,fd:1 ssl=null quiet </dev/null >"$S/log" 2>&1 || true
-[ -s "$S/share/rc" ] || { tail -20 "$S/log" >&2; exit 125; }
+[ -s "$S/share/rc" ] || { tail -20 "$S/log" >&2; [ -e "$S/share/out" ] || exit 125; exit 1; }
 exit "$(cat "$S/share/rc")"

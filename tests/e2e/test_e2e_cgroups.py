@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]  # everything is some 
 
 HERE = Path(__file__).parent
 BOOT_SECONDS = 800
+NO_KERNEL = 125
 MB = 1 << 20
 ALL = {"kill_rung": "cgroup", "memory_rung": "cgroup", "controllers": ["cpu", "memory", "pids"], "doctor": ["ok", None]}
 
@@ -33,10 +34,14 @@ def seen(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     require(os.geteuid() == 0, "NOT SHOWN: limits of cgroups; a kernel of its own sees all files as root only")
     require(shutil.which("linux.uml"), "NOT SHOWN: limits of cgroups; needs user-mode-linux")
     with tempfile.TemporaryDirectory(prefix="pxuml-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        yield played(Path(folder))
+        code, said = played(Path(folder))
+        require(code != NO_KERNEL, f"NOT SHOWN: limits of cgroups; the kernel does not boot here: {said}")
+        assert code == 0, said
+        yield json.loads((Path(folder) / "share" / "seen.json").read_text())
 
 
-def played(folder: Path) -> dict[str, Any]:
+def played(folder: Path) -> tuple[int, str]:
+    """Return the exit code of own_kernel.sh, and the last of what was said."""
     words = ["bash", HERE / "own_kernel.sh", folder, sys.executable, HERE / "cgroups_inside.py"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as kernel:
         try:
@@ -46,9 +51,7 @@ def played(folder: Path) -> dict[str, Any]:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(int(path.read_text()), signal.SIGKILL)
     out = folder / "share" / "out"
-    assert kernel.returncode == 0, said + (out.read_text(errors="replace")[-4000:] if out.exists() else "")
-    found: dict[str, Any] = json.loads((folder / "share" / "seen.json").read_text())
-    return found
+    return kernel.returncode, said + (out.read_text(errors="replace")[-4000:] if out.exists() else "")
 
 
 def bounded(forked: int) -> bool:
@@ -91,6 +94,11 @@ def test_processes_are_counted_by_tool_and_root_is_bound_too(unit: dict[str, Any
 
 def test_a_tool_gets_no_more_of_a_processor_than_it_is_allowed(unit: dict[str, Any]) -> None:
     assert 0.05 < unit["burnt"] < 0.3
+
+
+def test_kernels_and_pipes_are_held_as_tools_are(unit: dict[str, Any]) -> None:
+    assert unit["shell"] == [str(4096 * MB), "60", "70000", "100000"]
+    assert unit["pipe"] == [str(64 * MB), "30", "40000", "100000"]
 
 
 def test_one_write_ends_what_keeps_moving(unit: dict[str, Any]) -> None:
