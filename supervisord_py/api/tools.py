@@ -22,8 +22,10 @@ from supervisord_py.process import program
 from supervisord_py.process.model import Reason
 from supervisord_py.tools.catalog import Entry, is_example
 from supervisord_py.tools.install import EXAMPLE, Template, add_tool, new_tool, remove_tool
+from supervisord_py.tools.manifest import VENV
 from supervisord_py.tools.proxy import forward
 from supervisord_py.tools.status import ToolState
+from supervisord_py.tools.sync import Builder, lacks_bytecode, needs_sync
 
 _CREATED = 201
 
@@ -179,14 +181,13 @@ async def add(call: ApiCall, body: s.Add) -> web.StreamResponse:
             hint="the daemon has another working directory: send the absolute path",
         )
     config, settings = call.context.config, call.context.launcher.config.settings
-    added = await asyncio.to_thread(
+    spec = await asyncio.to_thread(
         add_tool, body.source, config.tools_dir, examples_dir=config.examples_dir, name=body.name, settings=settings
     )
-    if added.needs_compile:
-        await _builder(call).compile_bytecode(added.spec)
+    if await asyncio.to_thread(lacks_bytecode, spec.folder / VENV):
+        await _builder(call).compile_bytecode(spec)
     call.context.launcher.catalog.refresh()
-    document = {**_whole_document(call, added.spec.name), "needs_sync": added.needs_sync}
-    return json_answer(document, status=_CREATED)
+    return json_answer({**_whole_document(call, spec.name), "needs_sync": needs_sync(spec)}, status=_CREATED)
 
 
 async def remove(call: ApiCall, *, force: bool = False) -> web.StreamResponse:
@@ -233,9 +234,7 @@ async def sync(call: ApiCall) -> web.StreamResponse:
         return await feed(call, NDJSON, told())
 
 
-def _builder(call: ApiCall) -> Any:
-    from supervisord_py.tools.sync import Builder
-
+def _builder(call: ApiCall) -> Builder:
     run_program = partial(program.run, call.context.placement)
     return Builder(run_program, os.environ, call.context.launcher.config.settings, shutil.which("uv"))
 

@@ -16,15 +16,14 @@ import shutil
 import stat
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from supervisord_py.config.documents import DocumentError, did_you_mean, read_document
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.tools.catalog import EXAMPLES
-from supervisord_py.tools.manifest import MANIFEST, VENV, Dialect, dialect_of, load_tool, name_trouble
-from supervisord_py.tools.sync import lacks_bytecode, needs_of
+from supervisord_py.tools.manifest import MANIFEST, Dialect, dialect_of, load_tool, name_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,11 +39,8 @@ TEMPLATES = EXAMPLES.with_name("templates")
 _LEFT_BEHIND = (".venv.*", "__pycache__", ".git")  # not copied from the top of the folder: these are not the tool
 
 
-class ToolsDiskError(PxError):
+class ToolsDiskError(PxError, kind="disk", title="The tools directory cannot be written"):
     """The tools directory cannot be written."""
-
-    kind = "disk"
-    title = "The tools directory cannot be written"
 
 
 class Template(StrEnum):
@@ -53,14 +49,6 @@ class Template(StrEnum):
     STDLIB = "stdlib"
     FASTAPI = "fastapi"
     NODE = "node"
-
-
-class Added(NamedTuple):
-    """A tool that was added: it asks for packages and has no `.venv`, or its `.venv` has no bytecode."""
-
-    spec: ToolSpec
-    needs_sync: bool
-    needs_compile: bool
 
 
 @contextlib.contextmanager
@@ -123,8 +111,8 @@ def _declare(draft: Path, manifest: dict[str, Any]) -> None:
 
 def add_tool(
     source: str, tools_dir: Path, *, examples_dir: Path, name: str | None = None, settings: ToolsSettings | None = None
-) -> Added:
-    """Copy a tool into `tools_dir`.
+) -> ToolSpec:
+    """Copy a tool into `tools_dir` and return its spec.
 
     Args:
         source: Path of a folder, or `example:NAME`.
@@ -158,12 +146,7 @@ def add_tool(
         if name is not None and isinstance(declared.get(key), str) and declared[key] != name:
             _declare(draft, declared | {key: name})
         _check(draft, origin, settings)
-    spec = load_tool(folder, settings)
-    needs_sync = not spec.python and not os.path.lexists(folder / VENV)
-    if needs_sync:
-        with contextlib.suppress(ConfigError):  # a broken pyproject.toml is for `sync` to refuse
-            needs_sync = needs_of(spec) is not None
-    return Added(spec, needs_sync, lacks_bytecode(folder / VENV))
+    return load_tool(folder, settings)
 
 
 def _origin(source: str, examples_dir: Path) -> Path:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from supervisord_py.config.documents import DocumentError, config_error, convert, read_document
-from supervisord_py.errors import ConflictError, PxError, TimedOutError
+from supervisord_py.errors import ConfigError, ConflictError, PxError, TimedOutError
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed
 from supervisord_py.process.program import Completed
 from supervisord_py.tools.manifest import VENV
@@ -50,11 +50,8 @@ if found not in SpecifierSet(wanted):
 _under_way: set[Path] = set()
 
 
-class SyncFailedError(PxError):
+class SyncFailedError(PxError, kind="sync_failed", title="The virtual environment could not be built"):
     """A `.venv` could not be built. `output_tail` holds the last lines of the builder."""
-
-    kind = "sync_failed"
-    title = "The virtual environment could not be built"
 
 
 # -- what is needed ----------------------------------------------------------------------------------------------
@@ -93,6 +90,13 @@ def needs_of(spec: ToolSpec) -> tuple[str, Project] | None:
             raise config_error(problems, spec.unit, f"mend the file, then: pxctl tools sync {spec.name}")
     source = REQUIREMENTS if (spec.folder / REQUIREMENTS).is_file() else source
     return (source, project) if source else None
+
+
+def needs_sync(spec: ToolSpec) -> bool:
+    """Say whether a tool asks for packages and has neither a `.venv` nor an interpreter of its own."""
+    with contextlib.suppress(ConfigError):  # a broken pyproject.toml is for `sync` to refuse
+        return not spec.python and not os.path.lexists(spec.folder / VENV) and needs_of(spec) is not None
+    return False
 
 
 def lacks_bytecode(venv: Path) -> bool:

@@ -15,7 +15,6 @@ import pytest
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.tools.catalog import EXAMPLES, Catalog
 from supervisord_py.tools.install import (
-    Added,
     Template,
     ToolsDiskError,
     add_tool,
@@ -23,6 +22,8 @@ from supervisord_py.tools.install import (
     placed,
     remove_tool,
 )
+from supervisord_py.tools.manifest import ToolSpec
+from supervisord_py.tools.sync import lacks_bytecode, needs_sync
 from supervisord_py.tools.validate import validate_tool
 from tool_folders import write_tool
 from tools.tool_house import ToolHouse
@@ -32,7 +33,7 @@ def left_in(folder: Path) -> list[str]:
     return sorted(os.listdir(folder)) if folder.exists() else []
 
 
-def add(tmp_path: Path, source: Path | str, name: str | None = None) -> Added:
+def add(tmp_path: Path, source: Path | str, name: str | None = None) -> ToolSpec:
     return add_tool(str(source), tmp_path / "tools", examples_dir=EXAMPLES, name=name)
 
 
@@ -76,7 +77,7 @@ def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) 
     copy = tmp_path / "tools" / "x"
     assert left_in(copy) == [".venv", "data", "extra.txt", "link", "main.py", "requirements.txt", "tool.json"]
     assert (left_in(copy / "data"), os.readlink(copy / "link")) == (["__pycache__"], "extra.txt")
-    assert (added.needs_sync, added.needs_compile) == (False, True)
+    assert (needs_sync(added), lacks_bytecode(copy / ".venv")) == (False, True)
 
 
 def test_what_cannot_be_added(tmp_path: Path) -> None:
