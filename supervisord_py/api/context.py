@@ -80,7 +80,6 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: Path
     cells_dir: Path
     tools_dir: Path
-    examples_dir: Path
     max_body_bytes: int = 16 * 1024 * 1024  # largest request body
     stream_heartbeat_seconds: float = 15.0  # longest silence on a followed stream, so that a lost client is noticed
     drain_seconds: float = 5.0  # what requests under way get when the control plane is replaced

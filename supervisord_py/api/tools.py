@@ -181,9 +181,7 @@ async def add(call: ApiCall, body: s.Add) -> web.StreamResponse:
             hint="the daemon has another working directory: send the absolute path",
         )
     config, settings = call.context.config, call.context.launcher.config.settings
-    spec = await asyncio.to_thread(
-        add_tool, body.source, config.tools_dir, examples_dir=config.examples_dir, name=body.name, settings=settings
-    )
+    spec = await asyncio.to_thread(add_tool, body.source, config.tools_dir, name=body.name, settings=settings)
     if await asyncio.to_thread(lacks_bytecode, spec.folder / VENV):
         await _builder(call).compile_bytecode(spec)
     call.context.launcher.catalog.refresh()

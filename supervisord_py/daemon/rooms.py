@@ -88,4 +88,4 @@ def api_config(settings: Settings, paths: Paths, tcp: TcpAccess | None) -> ApiCo
     """Return what the API is told."""
     places = {name: getattr(paths, name) for name in ("state_dir", "run_dir", "cells_dir", "tools_dir")}
     most = settings.tools.max_body_bytes
-    return _of(ApiConfig, settings.api, **places, examples_dir=EXAMPLES / "tools", max_body_bytes=most, tcp=tcp)
+    return _of(ApiConfig, settings.api, **places, max_body_bytes=most, tcp=tcp)

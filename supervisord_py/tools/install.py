@@ -110,14 +110,13 @@ def _declare(draft: Path, manifest: dict[str, Any]) -> None:
 
 
 def add_tool(
-    source: str, tools_dir: Path, *, examples_dir: Path, name: str | None = None, settings: ToolsSettings | None = None
+    source: str, tools_dir: Path, *, name: str | None = None, settings: ToolsSettings | None = None
 ) -> ToolSpec:
     """Copy a tool into `tools_dir` and return its spec.
 
     Args:
         source: Path of a folder, or `example:NAME`.
         tools_dir: Where it goes; made if need be.
-        examples_dir: Where the examples of the package lie.
         name: What it is called from now on, also in its copied declaration; None takes the name that it has.
         settings: As for `load_tool`.
 
@@ -128,7 +127,7 @@ def add_tool(
         ConfigError: The tool is broken; nothing was added.
         ToolsDiskError: The copy failed; nothing was added.
     """
-    origin = _origin(source, examples_dir)
+    origin = _origin(source)
     try:
         declared = read_document(origin / MANIFEST).value
     except DocumentError:
@@ -149,17 +148,17 @@ def add_tool(
     return load_tool(folder, settings)
 
 
-def _origin(source: str, examples_dir: Path) -> Path:
+def _origin(source: str) -> Path:
     """Return the folder of a tool that is to be copied."""
     if "\0" in source or not source:
         raise BadRequestError("the source of a tool is a folder or example:NAME")
     if source.startswith(EXAMPLE):
         name = source.removeprefix(EXAMPLE)
-        known = sorted(path.parent.name for path in examples_dir.glob(f"*/{MANIFEST}"))
+        known = sorted(path.parent.name for path in EXAMPLES.glob(f"*/{MANIFEST}"))
         if name not in known:
             detail = f"there is no example {name[:80]!r}{did_you_mean(name, known)}"
             raise UnknownUnitError(detail, hint=f"examples: {', '.join(known) or 'none'}")
-        return examples_dir / name
+        return EXAMPLES / name
     path = Path(source).expanduser().absolute()
     if not path.is_dir():
         raise BadRequestError(f"{path} is no folder", hint="pxctl tools add PATH, or pxctl tools add example:NAME")

@@ -187,13 +187,13 @@ class Rig:
 @contextlib.asynccontextmanager
 async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     """Serve an API under `root` until the end of the block."""
-    folders = {name: root / name for name in ("run", "state", "logs", "cells", "tools", "examples")}
+    folders = {name: root / name for name in ("run", "state", "logs", "cells", "tools")}
     for folder in folders.values():
         folder.mkdir(mode=0o700)
     path = folders["run"] / "pxd.sock"
     ledger = await Ledger.open(folders["state"] / "pxd.db")
     events = await EventStream.open(EventJournal(ledger))
-    config = {**{f"{name}_dir": folders[name] for name in ("state", "run", "cells", "tools", "examples")}, **config}
+    config = {**{f"{name}_dir": folders[name] for name in ("state", "run", "cells", "tools")}, **config}
     settings = ToolsSettings(max_body_bytes=config.get("max_body_bytes", 16 * 1024 * 1024))
     tools = ToolsConfig(root, folders["run"], settings)
     launcher = FakeLauncher(Catalog([folders["tools"]]), tools)

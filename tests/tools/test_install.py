@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
-from supervisord_py.tools.catalog import EXAMPLES, Catalog
+from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.install import (
     Template,
     ToolsDiskError,
@@ -34,7 +34,7 @@ def left_in(folder: Path) -> list[str]:
 
 
 def add(tmp_path: Path, source: Path | str, name: str | None = None) -> ToolSpec:
-    return add_tool(str(source), tmp_path / "tools", examples_dir=EXAMPLES, name=name)
+    return add_tool(str(source), tmp_path / "tools", name=name)
 
 
 @pytest.mark.parametrize("template", list(Template))
@@ -104,7 +104,7 @@ def test_what_cannot_be_added(tmp_path: Path) -> None:
         assert broken.value.extra["file"] == str(tmp_path / "src" / "bad" / "tool.json"), "the user's own"
         assert ".adding-" not in json.dumps(broken.value.problem())
     with pytest.raises(BadRequestError, match="contains the tools directory"):
-        add_tool(str(good), good / "tools", examples_dir=EXAMPLES)
+        add_tool(str(good), good / "tools")
     assert left_in(tmp_path / "tools") == ["good"]
 
 
