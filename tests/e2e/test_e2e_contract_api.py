@@ -44,6 +44,7 @@ def home() -> Iterator[House]:
     """One daemon for the whole module; every test has its own tool where state matters."""
     listen = {"PX_API__LISTEN": f"127.0.0.1:{free_port()}"}
     with house({"PX_TOOLS__WARM_KEEP_MAX": "50", "PX_API__STREAM_HEARTBEAT_SECONDS": "50", **listen}) as made:
+        made.measured = True
         made.start()
         made.tool("echo", COUNTING)
         yield made

@@ -41,6 +41,7 @@ ECHO = server("time.sleep(body.get('seconds', 0)); print('said', body.get('word'
 def shared() -> Iterator[House]:
     """One daemon with `echo`, `twin-a`, `twin-b`."""
     with house({"PX_TOOLS__WARM_KEEP_MAX": "50"}) as made:
+        made.measured = True
         made.start()
         for name in ("echo", "twin-a", "twin-b"):
             made.tool(name, ECHO, input=TYPED)

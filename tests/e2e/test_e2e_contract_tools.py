@@ -54,6 +54,7 @@ if __name__ == "__main__":
 def home() -> Iterator[House]:
     """One daemon; each test has its own tools. A secret of the daemon's environment is in it."""
     with house({"PX_TOOLS__WARM_KEEP_MAX": "50", "DAEMONS_OWN_SECRET": "s3cret"}) as made:
+        made.measured = True
         made.start()
         yield made
 

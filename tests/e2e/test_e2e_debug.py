@@ -20,6 +20,7 @@ NUMBERED = {"type": "object", "properties": {"n": {"type": "integer"}}, "require
 def home() -> Iterator[House]:
     """One daemon; each fault has its own tool."""
     with house({"PX_TOOLS__WARM_KEEP_MAX": "50"}) as made:
+        made.measured = True
         made.start()
         yield made
 

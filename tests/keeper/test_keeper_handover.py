@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from keeper.keeper_rig import KEEPER_ARGV, MAIN, PYTHON, RUNGS, Rig, alive, family, index, probe
+from keeper.keeper_rig import MAIN, PLAIN_ARGV, PYTHON, RUNGS, Rig, alive, family, index, probe
 from rounds import mostly_deep
 
 COUNTS = """
@@ -46,7 +46,7 @@ def installed(rig: Rig) -> Path:
     package = rig.dir / "lib" / "supervisord_py"
     shutil.copytree(MAIN.parent, package / "keeper", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(MAIN.parents[1] / "__init__.py", package)
-    rig.argv = [*KEEPER_ARGV[:-1], str(package / "keeper" / "__main__.py")]
+    rig.argv = [*PLAIN_ARGV[:-1], str(package / "keeper" / "__main__.py")]
     return package
 
 

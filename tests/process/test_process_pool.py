@@ -163,6 +163,15 @@ def test_another_declaration_is_tried_at_once() -> None:
     assert pool.ask(rules=Rules("v3", 1, 100.0)) == (Start("a", 3),)
 
 
+def test_a_start_that_outlived_its_declaration_says_nothing_of_the_next_one() -> None:
+    pool = Pool(backoff=HOLDING)
+    pool.ask()
+    pool.set.forget("a", pool.now)
+    pool.send("start_failed", "a", 1)
+    pool.send("gone", "a", 1)
+    assert pool.ask() == (Start("a", 2),)
+
+
 def test_a_backoff_holds_also_while_the_failed_one_goes_and_keeps_the_bounds_of_the_line() -> None:
     pool = Pool(backoff=HOLDING, queue_max=0)
     pool.ask()
