@@ -72,9 +72,10 @@ def adapter(name: str, *argv: str, parser: str = "pi-jsonl", more: str = "") -> 
 
 
 @contextlib.contextmanager
-def pipes_house(*, start: bool = True, agents: str = "", **settings: str) -> Iterator[House]:
+def pipes_house(*, start: bool = True, agents: str = "", measured: bool = False, **settings: str) -> Iterator[House]:
     """Make a house whose pipes may name the fake agents; settings are environment variables of the daemon."""
     with house({**QUICK, **settings}) as home:
+        home.measured = measured
         tables = [
             adapter(
                 name, sys.executable, "-I", "-S", str(FAKE_AGENT), "--as", tongue, parser=parser_of(tongue), more=rule

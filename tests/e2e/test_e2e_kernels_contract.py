@@ -78,6 +78,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
         (made.home / "pxd.toml").write_text(
             f"[kernels]\nenv_allow = {json.dumps(ALLOW)}\nenv_deny = {json.dumps([*SECRETS, 'XDG_DENIED'])}\n"
         )
+        made.measured = True
         made.start()
         yield Calls(made, str(tmp_path_factory.mktemp("contract")))
 

@@ -59,7 +59,7 @@ TALKS = "echo to out; echo to err >&2; printf 'caf\\303\\251 '; while [ ! -e go 
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[House]:
-    with pipes_house() as made:
+    with pipes_house(measured=True) as made:
         shell(made, "talks", TALKS)
         shell(made, "good", "cat; echo good", "schedule: '30 9 * * 1-5'\ntimezone: Europe/Berlin")
         shell(made, "bad", "echo so far; exit 3")
