@@ -320,8 +320,15 @@ class Supervisor:
         if instance.child is None or not instance.logged:
             return ""
         end = instance.record.log_end if instance.record else None
+        if end is None:
+            with contextlib.suppress(PxError):  # what was written before it answers, the keeper has put into the log
+                await self.placement.stat([])
         raw = await asyncio.to_thread(self._read_tail, instance.unit, instance.child.log_position, end, since)
         return decode_tail(raw, TAIL_BYTES)
+
+    async def tail_since(self, unit: str, since: float) -> str:
+        """Return the end of what a unit has written to stderr since a time (Unix seconds), decoded."""
+        return decode_tail(await asyncio.to_thread(self._read_tail, unit, 0, None, since), TAIL_BYTES)
 
     def _read_tail(self, unit: str, start: int, end: int | None, since: float | None) -> bytes:
         try:

@@ -65,9 +65,17 @@ def in_problems(spec: ToolSpec, problems: Sequence[Mapping[str, Any]]) -> Found:
 
 
 def in_records(
-    spec: ToolSpec, drift: Sequence[str], ended: Sequence[InstanceRow], runs: Sequence[RunRow], stderr: str
+    spec: ToolSpec,
+    drift: Sequence[str],
+    ended: Sequence[InstanceRow],
+    runs: Sequence[RunRow],
+    stderr: str,
+    mute: RunRow | None,
 ) -> Found:
-    """Look for cases in the past of this declaration: its lives and runs, the newest first, and its stderr."""
+    """Look for cases in the past of this declaration: its lives and runs, the newest first, and its stderr.
+
+    `mute`: the newest run that failed, where nothing was written to stderr since.
+    """
     found = Found()
     if drift:
         step = f"Serve tool.json as it is on GET /schema, or correct {spec.manifest_path}."
@@ -77,9 +85,8 @@ def in_records(
         who = "the schema" if refused[0].error_kind == "invalid_input" else "the tool"
         said = f"{len(refused)} of the last {len(runs)} runs were refused by {who} with 422 (run {refused[0].id})"
         found["invalid_input"] = (said, f"Compare the input with `pxctl tools show {spec.name}`.")
-    failed = [row for row in runs if row.error_kind == "tool_failed" and (row.status or 0) >= 500]
-    if failed and not stderr.strip():
-        said = f"Run {failed[0].id} ended with {failed[0].status}, and stderr is empty."
+    if mute is not None:
+        said = f"Run {mute.id} ended with {mute.status}, and stderr is empty."
         found["bad_answer"] = (said, _return_an_object(spec))
     lives = {row.key: row for row in ended if row.reason in _ON_PURPOSE}
     for row in runs:  # the pool never does that by itself; a stop, a removal does
@@ -135,7 +142,10 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
     ended = [row for row in lives if row.spec_digest == spec.digest]
     stderr = "\n".join([tail, *(str(each.get("stderr_tail", "")) for each in problems)])
-    found = {**in_records(spec, drift, ended, past, stderr), **in_problems(spec, problems)}
+    mute = next((row for row in past if row.error_kind == "tool_failed" and (row.status or 0) >= 500), None)
+    if mute is not None and (await tools.supervisor.tail_since(spec.unit, mute.started_at)).strip():
+        mute = None
+    found = {**in_records(spec, drift, ended, past, stderr, mute), **in_problems(spec, problems)}
     cases: list[dict[str, Any]] = []
     for case in (*TABLE, *(each for each in FURTHER if each in found)):
         evidence, step = found.get(case, (None, None))

@@ -150,6 +150,15 @@ def test_a_run_that_took_too_long_and_a_tool_that_ignores_sigterm(home: House) -
     assert "tools debug" not in json.dumps(document), "who asks debug is not sent to debug"
 
 
+def test_a_run_that_said_why_it_failed_is_no_bad_answer_to_a_later_process(home: House) -> None:
+    fails = server("print('because', file=sys.stderr, flush=True) if body else None; return body")
+    home.tool("talks", fails.replace("self.answer(run(body))", "self.answer(run(body), 500 if body else 200)"))
+    assert home.run("talks", {"n": 1}).status == 500
+    assert home.pxctl("restart", "talks").returncode == 0
+    assert home.run("talks").status == 200, "its row comes behind that of the run which failed"
+    assert diagnosed(home, "talks") == {}
+
+
 def test_a_sound_tool_has_no_fault(home: House) -> None:
     home.tool("sound", ECHO)
     assert home.run("sound").status == 200

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -113,3 +115,17 @@ async def test_runs_that_fail_through_their_tool_are_events_but_no_flood(
     with pytest.raises(ToolFailedError):
         await house.ask("shapes", {"do": "die", "number": 3})
     assert await fail(503) == [(500, False), (502, True), (503, False)]
+
+
+async def test_what_a_tool_said_before_its_error_is_told_however_late_the_keeper_reads_it(house: ToolHouse) -> None:
+    house.add("shapes")
+    await house.ask("shapes")
+    os.kill(house.rig.pid, signal.SIGSTOP)
+    try:
+        run = asyncio.create_task(house.ask("shapes", {"do": "status", "number": 500}))
+        await asyncio.wait([run], timeout=1)
+    finally:
+        os.kill(house.rig.pid, signal.SIGCONT)
+    with pytest.raises(ToolFailedError) as failed:
+        await run
+    assert failed.value.extra["stderr_tail"] == "trouble at the mill\n"
