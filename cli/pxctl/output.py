@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -278,6 +278,11 @@ class Column(NamedTuple):
         value = row.get(self.value) if isinstance(self.value, str) else self.value(row)
         text = "" if value is None or value is False or value == ABSENT else clean(str(value))
         return text, self.style(row) if self.style is not None else None
+
+
+def with_broken(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows; of those whose files are broken that is the state."""
+    return [row | {"state": "broken"} if row.get("config_error") else row for row in rows]
 
 
 def state_column(key: str = "state", title: str = "STATE", rank: int = 1) -> Column:

@@ -54,7 +54,8 @@ _SHOWN = tuple(name for name in Execution.__struct_fields__ if name not in _HIDD
 
 def pipe_document(view: PipeView) -> Document:
     """Return one pipe."""
-    return {**pick(view), "unit": f"pipe:{view.name}", "last_decision": _decision(view.last_decision)}
+    known = {"unit": f"pipe:{view.name}", "state": view.state}
+    return {**pick(view), **known, "last_decision": _decision(view.last_decision)}
 
 
 def _decision(decision: LastDecision | None) -> Document | None:

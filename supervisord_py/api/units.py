@@ -88,7 +88,7 @@ class KernelUnit(UnitView, kw_only=True):
 
 
 class PipeUnit(UnitView, kw_only=True):
-    """A pipe. Its state is one of `running queued idle disabled failed`; failed is one that cannot run."""
+    """A pipe."""
 
     enabled: bool
     schedule: str | None
@@ -127,20 +127,11 @@ def _kernel_unit(view: SessionView) -> KernelUnit:
 def pipe_unit(view: PipeView) -> PipeUnit:
     hint = f"pxctl pipe validate {view.name}"
     failure = view.config_error and {"kind": "config_error", "detail": view.config_error, "hint": hint}
-    if view.running is not None:
-        state = "running"
-    elif view.queued:
-        state = "queued"
-    elif view.config_error is not None:
-        state = "failed"
-    else:
-        state = "idle" if view.enabled else "disabled"
     return _unit(
         PipeUnit,
         view,
         unit=f"pipe:{view.name}",
         kind="pipe",
-        state=state,
         last_used=rfc3339(view.last_run),
         in_flight=int(view.running is not None),
         waiting=view.queued,

@@ -209,6 +209,17 @@ class PipeView(msgspec.Struct, frozen=True):
     folder: str | None = None
     file: str | None = None
 
+    @property
+    def state(self) -> str:
+        """Return one of `running queued idle disabled failed`; failed is one that cannot run."""
+        if self.running is not None:
+            return "running"
+        if self.queued:
+            return "queued"
+        if self.config_error is not None:
+            return "failed"
+        return "idle" if self.enabled else "disabled"
+
 
 class PipesHealth(msgspec.Struct, frozen=True):
     scheduler_running: bool  # False before the listener is up, and after the end

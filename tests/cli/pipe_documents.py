@@ -11,7 +11,7 @@ LONG_AGO = "2026-01-01T00:00:00.000Z"
 
 def pipe(name: str = "digest", **members: Any) -> dict[str, Any]:
     known = {
-        "schema": "px.pipe/1", "name": name, "enabled": True, "schedule": "every 2h", "next_run": None,
+        "schema": "px.pipe/1", "name": name, "state": "idle", "enabled": True, "schedule": "every 2h", "next_run": None,
         "last_run": None, "last_status": None, "running": None, "queued": 0, "consecutive_failures": 0,
         "config_error": None, "unit": f"pipe:{name}", "warnings": [], "agent": "command", "presets": [], "muted": False,
         "folder": f"/p/{name}", "file": f"/p/{name}/pipe.md",

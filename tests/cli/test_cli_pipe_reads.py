@@ -16,11 +16,11 @@ def test_list_shows_each_pipe_in_its_state(px: Px, daemon: FakeDaemon) -> None:
     everything = {
         "schema": "px.pipes/1",
         "pipes": [
-            pipe("bad", config_error="/p/bad/pipe.md:3: schedule: no"),
-            pipe("off", enabled=False),
+            pipe("bad", state="failed", config_error="/p/bad/pipe.md:3: schedule: no"),
+            pipe("off", state="disabled", enabled=False),
             pipe("on", last_run=LONG_AGO, last_status="failed", consecutive_failures=3),
-            pipe("now", running=12),
-            pipe("next", queued=2),
+            pipe("now", state="running", running=12),
+            pipe("next", state="queued", queued=2),
             pipe("slow", slower_than_schedule=True),
             pipe("long", warnings=["timeout: 9 s is cut to 3 s"]),
         ],

@@ -14,7 +14,7 @@ from pxctl.commands.units import one_by_one, print_outcomes
 from pxctl.completion import example_pipes, execution_names, pipe_keys, pipe_names
 from pxctl.failures import Document, Exit, Failure, usage
 from pxctl.invocation import Invocation
-from pxctl.output import BY_STATE, Column, ago, clean, state_column
+from pxctl.output import BY_STATE, Column, ago, clean, state_column, with_broken
 from pxctl.shown import harmless
 
 pipe = declare_group("pipe", "Pipes: agents that run on a schedule, on events or by hand; and their executions.")
@@ -23,16 +23,6 @@ _pipes = click.argument("names", nargs=-1, required=True, metavar="NAME...", she
 
 
 # -- list, show -------------------------------------------------------------------------------------------------------
-
-
-def _state_of(pipe: Document) -> str:
-    if pipe.get("running") is not None:
-        return "running"
-    if pipe.get("queued"):
-        return "queued"
-    if pipe.get("config_error"):
-        return "broken"
-    return "idle" if pipe.get("enabled") else "disabled"
 
 
 def _remark(pipe: Document) -> tuple[str, str | None]:
@@ -49,7 +39,7 @@ def _remark(pipe: Document) -> tuple[str, str | None]:
 
 _COLUMNS = [
     Column("PIPE", "name", minimum=12),
-    Column("STATE", _state_of, 1, style=lambda pipe: BY_STATE.get(_state_of(pipe))),
+    state_column(),
     Column("SCHEDULE", "schedule", 4, minimum=10),
     Column("NEXT RUN", lambda pipe: ago(pipe.get("next_run")), 2),
     Column("LAST RUN", lambda pipe: ago(pipe.get("last_run")), 5),
@@ -68,7 +58,7 @@ def list_pipes(invocation: Invocation) -> None:
     """
     answer = invocation.client().get("/api/pipes")
     none = "no pipes yet; add one: pxctl pipe add example:disk-digest"
-    invocation.print_rows(answer, answer.document.get("pipes", []), "name", _COLUMNS, none)
+    invocation.print_rows(answer, with_broken(answer.document.get("pipes", [])), "name", _COLUMNS, none)
 
 
 @declare(pipe, "show")
@@ -96,9 +86,9 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
     elif not invocation.print_result(answer, [document.get("id" if is_execution else "name")]):
         decision = document.get("last_decision") or {}
         last = f"{invocation.moment(decision.get('at'))}: {decision.get('text')}" if decision else None
-        state = None if is_execution else _state_of(document)
         cost = executions.money(document.get("cost"))
-        invocation.print_members(document, state=state, last_decision=last, cost=cost)
+        (shown,) = with_broken([document])
+        invocation.print_members(shown, last_decision=last, cost=cost)
 
 
 # -- validate, new, add, remove, config, enable, disable, next --------------------------------------------------------

@@ -14,7 +14,7 @@ from pxctl.completion import example_tools, tool_names
 from pxctl.failures import Document, Exit, Failure, Interrupted
 from pxctl.follow import stream
 from pxctl.invocation import Invocation
-from pxctl.output import BY_STATE, Column, clean, state_column
+from pxctl.output import BY_STATE, Column, clean, state_column, with_broken
 
 tools = declare_group("tools", "The catalog of tools: list, show, validate, add and more.")
 _tool = click.argument(
@@ -47,9 +47,7 @@ def list_tools(invocation: Invocation) -> None:
     $ pxctl tools list
     """
     answer = invocation.client().get("/api/tools")
-    found = [
-        tool | ({"state": "broken"} if tool.get("config_error") else {}) for tool in answer.document.get("tools", [])
-    ]
+    found = with_broken(answer.document.get("tools", []))
     none = "no tools yet; add one: pxctl tools add example:compound-interest"
     invocation.print_rows(answer, found, "name", _COLUMNS, none)
     for tool in [] if invocation.json else found:

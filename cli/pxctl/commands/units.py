@@ -101,7 +101,7 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool, int
 
 def _status_lines(invocation: Invocation, document: Document) -> list[str]:
     daemon = document.get("daemon") or {}
-    units = [unit | ({"state": "broken"} if unit.get("config_error") else {}) for unit in document.get("units", [])]
+    units = output.with_broken(document.get("units", []))
     lines = invocation.table(_COLUMNS, units) if units else []
     if invocation.out_is_terminal:
         keeper, control = daemon.get("keeper") or {}, daemon.get("control") or {}
