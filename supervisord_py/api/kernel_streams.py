@@ -29,8 +29,6 @@ from supervisord_py.kernels.cell import (
     CellDone,
     CellResult,
     CellStarted,
-    KernelStarting,
-    Queued,
     RungClimbed,
 )
 from supervisord_py.kernels.cell_files import READ_BYTES, CellLog, Piece, Reading, as_event
@@ -116,7 +114,7 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
             await held.until_more(events)
             continue
         if reading is None:
-            log = CellLog(call.context.config.cells_dir / started.session_id, started.id)
+            log = CellLog(call.context.config.cells_dir / started.kernel, started.id)
             reading = Reading(log, *told, span_bytes=READ_BYTES)
             await held.until_more(events, LOOK_SECONDS)  # most cells are over by then, and one look is enough
         has_ended = events < len(held.events) or held.work.done()
@@ -143,20 +141,12 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
 
 def event_document(event: CallEvent) -> Document:
     """Return an event of a call as its followers are told it."""
-    match event:
-        case Queued():
-            return {"event": "queued", **asdict(event)}
-        case KernelStarting():
-            return {"event": "starting", "kernel": event.session_id, "interpreter": event.interpreter}
-        case CellStarted(session_id=kernel):
-            known = asdict(event)
-            del known["session_id"]
-            return {"event": "cell_started", **known, "kernel": kernel}
-        case RungClimbed():
-            return {"event": "rung", "id": event.id, **asdict(event.step)}
-        case CellDone():
-            return {"event": "cell_done", "cell": cell_document(event.result)}
-    return {"event": "notice", **asdict(event)}
+    kind = {"event": event.__struct_config__.tag}
+    if isinstance(event, CellDone):
+        return {**kind, "cell": cell_document(event.result)}
+    if isinstance(event, RungClimbed):
+        return {**kind, "id": event.id, **asdict(event.step)}
+    return {**kind, **asdict(event)}
 
 
 def cell_document(cell: CellResult) -> Document:

@@ -128,47 +128,47 @@ class CallResult(Struct, frozen=True):
         return next((cell.status for cell in self.cells if cell.status is not CellStatus.OK), CellStatus.OK)
 
 
-# -- while it runs: what followers of a call are told, in order -----------------------------------------------------
+# -- while it runs: what followers are told, in order; the tag is the event's name ------------------------------------------
 
 
-class Queued(Struct, frozen=True):
+class Queued(Struct, frozen=True, tag="queued"):
     """The call waits; `position` 1 is next."""
 
     position: int
 
 
-class KernelStarting(Struct, frozen=True):
+class KernelStarting(Struct, frozen=True, tag="starting"):
     """The session's kernel is being started."""
 
-    session_id: str
+    kernel: str  # id of the session
     interpreter: str
 
 
-class CellStarted(Struct, frozen=True):
-    """A cell was sent to the kernel of `session_id`; `count` is how many cells the call has."""
+class CellStarted(Struct, frozen=True, tag="cell_started"):
+    """A cell was sent to the kernel of a session; `count` is how many cells the call has."""
 
     index: int
     id: str
     title: str | None
-    session_id: str = ""
+    kernel: str = ""
     code: str = ""
     count: int = 0
 
 
-class RungClimbed(Struct, frozen=True):
+class RungClimbed(Struct, frozen=True, tag="rung"):
     """A step was taken to end a cell."""
 
     id: str
     step: Step
 
 
-class CellDone(Struct, frozen=True):
+class CellDone(Struct, frozen=True, tag="cell_done"):
     """A cell ended."""
 
     result: CellResult
 
 
-class Notice(Struct, frozen=True):
+class Notice(Struct, frozen=True, tag="notice"):
     """Something for people."""
 
     text: str
