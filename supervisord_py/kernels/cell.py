@@ -128,7 +128,7 @@ class CallResult(Struct, frozen=True):
         return next((cell.status for cell in self.cells if cell.status is not CellStatus.OK), CellStatus.OK)
 
 
-# -- while it runs: what followers are told, in order; the tag is the event's name ------------------------------------------
+# -- while it runs: what followers are told, in order; the tag is the event's name -------------------------------------
 
 
 class Queued(Struct, frozen=True, tag="queued"):
