@@ -18,7 +18,8 @@ HOOK = Path(__file__).parent / "hops_hook"
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[House]:
-    with house({"PYTHONPATH": str(HOOK)}) as px:
+    # Nothing is made ready for the next start beside the calls that are looked at.
+    with house({"PYTHONPATH": str(HOOK), "PX_DAEMON__ZYGOTES": "0"}) as px:
         px.settings = {**px.settings, "PX_HOPS": str(px.home / "hops")}
         px.tool("double", server("return {'double': 2 * body['n']}"))
         folder = px.home / "pipes" / "tick"
