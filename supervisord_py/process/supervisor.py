@@ -167,15 +167,16 @@ class Supervisor:
         instance.ready_at, instance.phase = time.time(), Phase.READY
 
     async def became_ready(self, instance: Instance, **facts: Any) -> None:
-        """Tell everybody that an instance takes work; returns when the keeper knows it.
+        """Have the keeper know that an instance takes work, then tell everybody.
 
-        Give it to nobody before: the next control plane tells by that an end from one of a start.
+        Give it to nobody before: the next control plane tells by that an end from one of a start. Give it out at once
+        when this returns: who waits for the event looks at the state then, and no other event follows.
         """
+        with contextlib.suppress(KeeperLostError):  # whoever waits for its end is told
+            await self.annotate(instance)
         self.say("ready", instance, where=True, **facts)
         if instance.ready_at is not None and instance.is_ours:
             self._ledger.post(became_ready(instance.key, instance.ready_at))
-        with contextlib.suppress(KeeperLostError):  # whoever waits for its end is told
-            await self.annotate(instance)
 
     async def annotate(self, instance: Instance) -> None:
         """Have the keeper remember what is known now."""

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import time
+from contextlib import closing
 
 import pytest
 
@@ -33,6 +34,17 @@ async def test_an_impatient_request_leaves_the_start_going(house: ToolHouse) -> 
     (house.tools / "shapes" / "gate").touch()
     await eventually(lambda: house.state("shapes").state == "ready")
     assert len(await house.said("starting", "tool:shapes")) == 1
+
+
+async def test_who_is_told_that_a_tool_is_ready_finds_it_ready(house: ToolHouse) -> None:
+    house.add("shapes")
+    with closing(house.events.subscribe(unit="tool:shapes")) as told:
+        start = asyncio.create_task(house.launcher.warm("shapes"))
+        async for event in told:
+            if getattr(event, "event", None) == "ready":
+                break
+        assert house.state("shapes").state in {"ready", "busy"}, "no other event tells who waits to look again"
+        await start
 
 
 async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
