@@ -110,7 +110,8 @@ async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse
     assert await house.placement.take_fd("listen:tool:shapes") is None
 
 
-async def test_a_memory_budget_evicts_by_size(houses: Houses) -> None:
+async def test_a_memory_budget_evicts_by_size(houses: Houses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "PERIOD_SECONDS", 0.05)
     house = await houses(memory_budget_mb=1)
     house.add("shapes")
     await house.ask("shapes")
