@@ -6,7 +6,6 @@ preset does not run while it, or the whole file, is broken.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -81,15 +80,6 @@ class PresetProblem(msgspec.Struct, frozen=True):
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
-
-
-async def read_presets(file: Path) -> Presets:
-    """Return the presets of a file; read it once more shortly after when it makes no sense: it may be half written."""
-    presets = await asyncio.to_thread(load_presets, file)
-    if presets.file_problem is not None:
-        await asyncio.sleep(0.2)
-        presets = await asyncio.to_thread(load_presets, file)
-    return presets
 
 
 def load_presets(file: Path) -> Presets:

@@ -18,7 +18,7 @@ import structlog
 
 from supervisord_py.pipes.adapters import load_adapters, sentence
 from supervisord_py.pipes.preflight import VersionCache
-from supervisord_py.pipes.presets import load_presets, read_presets
+from supervisord_py.pipes.presets import load_presets
 from supervisord_py.process import program
 
 if TYPE_CHECKING:
@@ -107,8 +107,9 @@ class AgentShelf:
         return {name: [sentence(each) for each in problems] for name, problems in found.items()}
 
     async def look(self) -> tuple[Adapters, Presets]:
-        """Return agents and presets as their files stand; presets that make no sense are looked at twice (I3)."""
+        """Return agents and presets as their files stand; presets that make no sense may be half written (I3)."""
         adapters, presets = self.adapters_now(), self.presets_now()  # a stat of each file: cheaper than a thread
         if presets.file_problem is not None:
-            presets = await read_presets(self.config.presets_file)
+            await asyncio.sleep(0.2)
+            presets = self.presets_now()
         return adapters, presets

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,8 +19,8 @@ from supervisord_py.api.units import pipe_unit
 from supervisord_py.errors import BadRequestError, ConfigError, PxError, ShuttingDownError
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.pipes import executions
-from supervisord_py.pipes import presets as preset_file
 from supervisord_py.pipes.output import OutputStream
+from supervisord_py.pipes.shelf import AgentShelf
 from supervisord_py.process.model import Child, ChildSpec
 
 # -- F: files ----------------------------------------------------------------------------------------------------------
@@ -296,7 +298,9 @@ async def test_i3_a_store_that_is_being_written_is_read_again(tmp_path: Path, mo
         file.write_text('[presets.i3]\nmodel = "half"\n')
 
     monkeypatch.setattr("asyncio.sleep", meanwhile)
-    presets = await preset_file.read_presets(file)
+    config: Any = SimpleNamespace(presets_file=file, agents_file=tmp_path / "agents.toml")
+    placement: Any = None
+    _agents, presets = await AgentShelf(config, placement, {}).look()
     assert (presets.file_problem, presets.by_id["i3"].model) == (None, "half")
 
 
