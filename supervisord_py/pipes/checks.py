@@ -17,7 +17,7 @@ from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.adapters import CannotRunError, placeholders_of
 from supervisord_py.pipes.launch import DOTENV, find_executable
 from supervisord_py.pipes.models import COMMAND, BrokenPipe
-from supervisord_py.pipes.presets import PresetProblem, resolve
+from supervisord_py.pipes.presets import resolve
 from supervisord_py.pipes.schedule import Manual
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
@@ -56,9 +56,10 @@ class PipeFaults:
             spec = self._shelf.adapters_now().get(definition.agent)
         except ConfigError as error:
             yield definition.problem("agent", error.detail, error.hint or "see agents.toml(5)")
-        found = resolve(definition, self._shelf.presets_now())
-        if isinstance(found, PresetProblem):
-            yield definition.problem("preset", found.message, found.hint)
+        try:
+            resolve(definition, self._shelf.presets_now())
+        except CannotRunError as error:
+            yield definition.problem("preset", error.detail, error.hint or "see presets.toml(5)")
         if spec is not None and not spec.argv and (problem := self._program(definition, spec)) is not None:
             yield problem
 

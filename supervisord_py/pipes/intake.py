@@ -20,9 +20,10 @@ from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome,
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due
 from supervisord_py.pipes import outcome as outcomes
+from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.clocks import whole_ms
 from supervisord_py.pipes.models import Chosen, Order
-from supervisord_py.pipes.presets import PresetProblem, ResolvedPreset, resolve
+from supervisord_py.pipes.presets import ResolvedPreset, resolve
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.means import Means
@@ -51,14 +52,16 @@ def again(before: Execution) -> Order:
 async def choose(room: Means, definition: PipeDefinition, order: Order) -> Chosen:
     """Decide with which agent, limits and presets an execution is to be run, as the files stand now."""
     adapters, presets = await room.shelf.look()
-    found, refusal = resolve(definition, presets), None
+    refusal: Outcome | None = None
+    try:
+        found = resolve(definition, presets)
+    except CannotRunError as error:
+        refusal = Outcome(Status.FAILED, error.error_type, error.message)
+        found = ResolvedPreset(Preset(id=next(iter(definition.presets), None)))
     try:
         adapters.get(definition.agent)
     except ConfigError as error:
         refusal = Outcome(Status.FAILED, ErrorType.CONFIG_ERROR, f"{error.detail}; {error.hint}")
-    if isinstance(found, PresetProblem):
-        refusal = refusal or Outcome(Status.FAILED, found.error_type, f"{found.message}; {found.hint}")
-        found = ResolvedPreset(Preset(id=next(iter(definition.presets), None)))
     limits, retries, most = definition.limits, definition.retries.max_retries, room.config.timeout_max_seconds
     wanted = order.timeout_seconds or definition.timeout_seconds or min(TIMEOUT_SECONDS, most)
     plan = Plan(

@@ -16,7 +16,7 @@ from supervisord_py.pipes.adapters import CannotRunError, finding
 from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.launch import DOTENV, check, provider_doubt
 from supervisord_py.pipes.models import BY_HAND, COMMAND, BrokenPipe, PipeDefinition, error_of
-from supervisord_py.pipes.presets import EVERY, PresetProblem, resolve
+from supervisord_py.pipes.presets import EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.front_matter import Value
     from supervisord_py.pipes.models import Chosen, Declared, PipeView
-    from supervisord_py.pipes.presets import ResolvedPreset
     from supervisord_py.pipes.upkeep import Upkeep
 
 
@@ -142,8 +141,6 @@ class PipeFiles:
             return validate(declared)
         chosen = await choose(self._room, declared, BY_HAND)
         adapters, presets = await self._room.shelf.look()
-        found = resolve(declared, presets)
-        words = None if isinstance(found, PresetProblem) else _in_words(declared, found)
         faults = await asyncio.to_thread(self._room.faults.afresh, declared)
         troubles = {"presets" if each.pointer == "/preset" else each.pointer[1:]: each for each in faults}
         agent, agent_doubts = await self._of_agent(declared, chosen, adapters)
@@ -158,7 +155,7 @@ class PipeFiles:
         preset_doubts = [f"the preset {each!r} is left out: {finding(presets.broken[each][0])}" for each in left_out]
         runs_with = f"it runs with {chosen.preset.id or 'no preset'}"
         doubts["presets"] = [f"{each} ({runs_with})" for each in (*chosen.warnings, *preset_doubts)]
-        return await asyncio.to_thread(validate, declared, troubles, doubts, words)
+        return await asyncio.to_thread(validate, declared, troubles, doubts, _in_words(declared, chosen))
 
     async def _of_agent(
         self, definition: PipeDefinition, chosen: Chosen, adapters: Adapters
@@ -178,7 +175,7 @@ class PipeFiles:
         return None, tuple(dict.fromkeys((*doubts, *filter(None, later))))
 
 
-def _in_words(definition: PipeDefinition, found: ResolvedPreset) -> str | None:
+def _in_words(definition: PipeDefinition, found: Chosen) -> str | None:
     """Say which presets a pipe would run with, and what they are; None where it needs none."""
     if definition.agent == COMMAND and found.preset.id is None:
         return None
@@ -186,5 +183,5 @@ def _in_words(definition: PipeDefinition, found: ResolvedPreset) -> str | None:
     if found.preset.id is None:
         return what
     default = "" if definition.presets else ", the default one"
-    then = f"; then {', '.join(each.id or '' for each in found.fallbacks)}" if found.fallbacks else ""
+    then = f"; then {', '.join(each.id or '' for each in found.plan.fallbacks)}" if found.plan.fallbacks else ""
     return f"{found.preset.id}{default}: {what}{then}"

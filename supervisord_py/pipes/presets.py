@@ -13,7 +13,7 @@ from msgspec import Meta, structs
 
 from supervisord_py.config.documents import Problem, convert, nearest
 from supervisord_py.ledger.pipe_executions import ErrorType, Preset
-from supervisord_py.pipes.adapters import COMMAND, finding, read_tables, sentence
+from supervisord_py.pipes.adapters import COMMAND, CannotRunError, finding, read_tables, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,14 +69,6 @@ class ResolvedPreset(msgspec.Struct, frozen=True):
     preset: Preset
     fallbacks: tuple[Preset, ...] = ()
     warnings: tuple[str, ...] = ()
-
-
-class PresetProblem(msgspec.Struct, frozen=True):
-    """Why a pipe's preset cannot be had: the execution fails with this."""
-
-    message: str
-    hint: str
-    error_type: ErrorType = ErrorType.PRESET_NOT_FOUND
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -136,11 +128,13 @@ def _preset(name: str, read: PresetTable) -> Preset:
 # -- choosing ----------------------------------------------------------------------------------------------------------
 
 
-def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset | PresetProblem:
+def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:
     """Say what a pipe runs with: its presets in order, else its own provider and model, else the default, else nothing.
 
     With nothing the agent chooses; `"*"` stands for every preset not named before it. A pipe's own program asks no
     model, so the default one is not for it.
+
+    Raises CannotRunError: none of them can be had, which fails the execution.
     """
     asks_model = definition.agent != COMMAND
     words = definition.presets if asks_model or not AUTO.issuperset(definition.presets) else ()
@@ -151,17 +145,13 @@ def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset | Pr
             own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
             whole = presets.file_problem
             return ResolvedPreset(own, warnings=() if whole is None else (sentence(whole),))
-        if problem := _broken_default(presets):
-            return problem
+        _check_default(presets)
     names: dict[str, None] = {}
     for word in words or ("auto",):
-        found = _meant(word, presets)
-        if isinstance(found, PresetProblem):
-            return found
-        names |= dict.fromkeys(found)
+        names |= dict.fromkeys(_meant(word, presets))
     if not names:
         message = f'the pipe {definition.name!r} asks for every preset ("*"), and {presets.file} has none'
-        return PresetProblem(message, "add one: [presets.NAME]")
+        raise _missing(message, "add one: [presets.NAME]")
     chain = tuple(presets.by_id[name] for name in names)
     if definition.effort is not None:  # wins over the preset's
         chain = tuple(structs.replace(each, effort=definition.effort) for each in chain)
@@ -170,36 +160,41 @@ def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset | Pr
     return ResolvedPreset(chain[0], chain[1:], tuple(rivals) if uses_default else ())
 
 
-def _meant(word: str, presets: Presets) -> Sequence[str] | PresetProblem:
+def _meant(word: str, presets: Presets) -> Sequence[str]:
     """Return the presets that one word of a pipe's list stands for."""
     if (whole := presets.file_problem) is not None:
-        return PresetProblem(f"the preset {word!r} cannot be had: {finding(whole)}", whole.hint or _SEE)
+        raise _missing(f"the preset {word!r} cannot be had: {finding(whole)}", whole.hint or _SEE)
     if word == EVERY:
         return tuple(presets.by_id)
     if word in presets.by_id:
         return (word,)
     if word in presets.broken:
         first = presets.broken[word][0]
-        return PresetProblem(f"the preset {word!r} is broken: {finding(first)}", first.hint or _SEE)
+        raise _missing(f"the preset {word!r} is broken: {finding(first)}", first.hint or _SEE)
     known = ", ".join(presets.by_id) or "none at all"
     if word not in AUTO:
         near = nearest(word, presets.by_id)
         hint = f"did you mean {near!r}?" if near else f"add [presets.{word}] to {presets.file}, or name another one"
-        return PresetProblem(f"there is no preset {word!r} in {presets.file}; there are: {known}", hint)
+        raise _missing(f"there is no preset {word!r} in {presets.file}; there are: {known}", hint)
     if presets.default_id is not None:
-        return _broken_default(presets) or (presets.default_id,)
-    return PresetProblem(
+        _check_default(presets)
+        return (presets.default_id,)
+    raise _missing(
         f"no preset of {presets.file} is the default one, and the pipe asks for it ({word!r}); there are: {known}",
         'write default = true into one of them, or name one in pipe.md: preset: "NAME"',
     )
 
 
-def _broken_default(presets: Presets) -> PresetProblem | None:
-    """Return why nobody can know the default preset, or take it; None where it is sound, or there is none."""
+def _check_default(presets: Presets) -> None:
+    """Refuse where nobody can know the default preset, or take it; none at all is fine."""
     if presets.file_problem is not None:
         what, first = "the default preset cannot be had", presets.file_problem
     elif found := presets.broken.get(presets.default_id or ""):
         what, first = f"the default preset {presets.default_id!r} is broken", found[0]
     else:
-        return None
-    return PresetProblem(f"{what}: {finding(first)}", first.hint or _SEE, ErrorType.CONFIG_ERROR)
+        return
+    raise CannotRunError(ErrorType.CONFIG_ERROR, f"{what}: {finding(first)}", hint=first.hint or _SEE)
+
+
+def _missing(message: str, hint: str) -> CannotRunError:
+    return CannotRunError(ErrorType.PRESET_NOT_FOUND, message, hint=hint)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from supervisord_py.ledger.pipe_executions import ErrorType, Preset
-from supervisord_py.pipes.adapters import finding
+from supervisord_py.pipes.adapters import CannotRunError, finding
 from supervisord_py.pipes.models import PipeDefinition
-from supervisord_py.pipes.presets import PresetProblem, Presets, ResolvedPreset, load_presets, resolve
+from supervisord_py.pipes.presets import Presets, load_presets, resolve
 from supervisord_py.pipes.schedule import Manual
 
 TEXT = """
@@ -52,16 +52,10 @@ def pipe(*presets: str, **fields: Any) -> PipeDefinition:
     return PipeDefinition("p", Path("/p"), Path("/p/pipe.md"), Manual(), "manual", "body", presets=presets, **fields)
 
 
-def resolved(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:
-    found = resolve(definition, presets)
-    assert isinstance(found, ResolvedPreset), found
-    return found
-
-
-def refused(definition: PipeDefinition, presets: Presets) -> PresetProblem:
-    found = resolve(definition, presets)
-    assert isinstance(found, PresetProblem)
-    return found
+def refused(definition: PipeDefinition, presets: Presets) -> CannotRunError:
+    with pytest.raises(CannotRunError) as caught:
+        resolve(definition, presets)
+    return caught.value
 
 
 def test_the_file_is_read_whole(load: Any) -> None:
@@ -91,18 +85,18 @@ CHOICES: list[tuple[PipeDefinition, list[str | None]]] = [
 def test_the_order_is_preset_then_the_pipes_own_then_the_default_then_nothing(
     load: Any, definition: PipeDefinition, names: list[str | None]
 ) -> None:
-    found = resolved(definition, load())
+    found = resolve(definition, load())
     assert [each.id for each in (found.preset, *found.fallbacks)] == names
-    assert resolved(pipe(), load("")).preset == Preset()
-    assert resolved(pipe(provider="native-ollama"), load()).preset.provider == "ollama"
-    assert [resolved(pipe(*it, effort="low"), load()).preset.effort for it in ((), ("good",))] == ["low", "low"]
+    assert resolve(pipe(), load("")).preset == Preset()
+    assert resolve(pipe(provider="native-ollama"), load()).preset.provider == "ollama"
+    assert [resolve(pipe(*it, effort="low"), load()).preset.effort for it in ((), ("good",))] == ["low", "low"]
 
 
 def test_a_missing_preset_is_named_with_the_file_and_those_there_are(load: Any, file: Path) -> None:
     presets: Presets = load()
     trouble = refused(pipe("good", "fats", model="gpt"), presets)
     assert trouble.error_type is ErrorType.PRESET_NOT_FOUND
-    assert trouble.message == f"there is no preset 'fats' in {file}; there are: fast, good, local"
+    assert trouble.detail == f"there is no preset 'fats' in {file}; there are: fast, good, local"
     assert trouble.hint == "did you mean 'fast'?"
     assert "add [presets.zzz]" in refused(pipe("zzz"), presets).hint
     assert "there are: none at all" in refused(pipe("zzz"), load("")).message
@@ -159,8 +153,8 @@ def test_a_broken_default_is_never_passed_over_and_a_rival_is_told(load: Any) ->
     for text in ("[presets.main]\nmodle = 'x'\ndefault = true\n", "[presets.default]\n", "[presets.a"):
         found = refused(pipe(), load(text))
         assert found.error_type is ErrorType.CONFIG_ERROR
-        assert resolved(pipe(model="own"), load(text)).preset.model == "own"
-    both = resolved(pipe(), load(TWO_DEFAULTS))
+        assert resolve(pipe(model="own"), load(text)).preset.model == "own"
+    both = resolve(pipe(), load(TWO_DEFAULTS))
     assert (both.preset.id, len(both.warnings)) == ("a", 1)
     assert "presets.b.default: another preset is the default one already" in both.warnings[0]
 
