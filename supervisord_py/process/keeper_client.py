@@ -48,7 +48,6 @@ READS_A_TURN = 8  # reads before the loop gets its turn again: a flood of events
 CALL_SECONDS = 15.0  # for an answer of the keeper to anything but the two below
 SPAWN_SECONDS = 30.0  # for an answer to `spawn`: exec of a large program from a slow disk
 KILL_SECONDS = 10.0  # how long the keeper goes on killing after the grace of a stop, before it names what is left
-GONE_SECONDS = 0.05  # how long the word that a tree went with its leader is waited for, before it is asked to go
 SLACK_SECONDS = 15.0  # what a stop may take beyond grace and kill until it counts as unanswered
 _REASONS = frozenset(Reason)
 GROUPS_REVISION = 6  # of the first keeper that knows limits of groups
@@ -108,7 +107,6 @@ class KeeperClient:
         self._children: dict[str, Child] = {}
         self._ends: dict[str, asyncio.Future[ExitRecord]] = {}  # of what is waited for, or has ended
         self._emptied: set[str] = set()  # held, and told to be gone with its tree: there is nothing to stop
-        self._emptying: dict[str, asyncio.Future[None]] = {}  # of what that is waited for
         self._log_trouble: Topic[LogTrouble] = Topic()
         self._control: Topic[ControlEvent] = Topic()
         self._lost: Topic[None] = Topic()
@@ -226,11 +224,8 @@ class KeeperClient:
         """TERM, grace, KILL to the whole tree; returns when it is gone or with what is left.
 
         An unknown key is already gone: an empty report. So is one of which the keeper has said so, without asking it:
-        of a leader that has ended by itself it most often does a moment later.
+        of a leader that has ended by itself it most often does in one breath with the end.
         """
-        if key not in self._emptied and (child := self._children.get(key)) is not None and child.exit is not None:
-            emptied = self._emptying.setdefault(key, self._loop.create_future())
-            await asyncio.wait((emptied,), timeout=GONE_SECONDS)
         if key in self._emptied:
             return StopReport(key)
         seconds = grace_seconds + KILL_SECONDS + SLACK_SECONDS
@@ -258,7 +253,6 @@ class KeeperClient:
         self._children.pop(key, None)
         self._ends.pop(key, None)
         self._emptied.discard(key)
-        self._emptying.pop(key, None)
 
     # -- descriptors -----------------------------------------------------------------------------------------------
 
@@ -414,8 +408,6 @@ class KeeperClient:
             case "gone":
                 if event["key"] in self._children:
                     self._emptied.add(event["key"])
-                if (emptied := self._emptying.pop(event["key"], None)) is not None:
-                    emptied.set_result(None)
             case "log_degraded" | "log_recovered":
                 fields = {"errno": None, **event, "recovered": name == "log_recovered"}
                 self._log_trouble.emit(_read(LogTrouble, fields))
