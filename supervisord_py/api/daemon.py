@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from supervisord_py.api.context import ApiCall, ApiContext
-from supervisord_py.api.streams import json_answer, pick, rfc3339
+from supervisord_py.api.streams import json_answer, pick, rfc3339, uptime_seconds
 from supervisord_py.api.units import resident_bytes
 
 _ACCEPTED = 202
@@ -23,12 +23,14 @@ def daemon_document(call: ApiCall) -> dict[str, Any]:
             "version": caps.keeper_version,
             "pid": caps.keeper_pid,
             "started_at": rfc3339(caps.keeper_started_at),
+            "uptime_seconds": uptime_seconds(caps.keeper_started_at),
             "rss_bytes": resident_bytes(caps.keeper_pid),
         },
         "control": {
             "version": facts.version,
             "pid": facts.control_pid,
             "started_at": rfc3339(facts.control_started_at),
+            "uptime_seconds": uptime_seconds(facts.control_started_at),
             "restarts": caps.control_restarts,
             "rss_bytes": resident_bytes(facts.control_pid),
         },

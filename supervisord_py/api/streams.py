@@ -11,6 +11,7 @@ import asyncio
 import base64
 import codecs
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -43,6 +44,11 @@ def rfc3339(moment: float | None) -> str | None:
     if moment is None:
         return None
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def uptime_seconds(started_at: float) -> float:
+    """Return for how long something has run that began at these Unix seconds, to the millisecond."""
+    return round(max(0.0, time.time() - started_at), 3)
 
 
 def pick(value: Any, *names: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import msgspec
 
 from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.live import CpuSample
-from supervisord_py.api.streams import pick, rfc3339
+from supervisord_py.api.streams import pick, rfc3339, uptime_seconds
 from supervisord_py.errors import (
     AmbiguousNameError,
     BadRequestError,
@@ -109,7 +109,7 @@ def _unit(kind: type[U], seen: Any, /, **known: Any) -> U:
     """Return a unit: what is known, and all that its room's own view says by the same name."""
     same = [name for name in kind.__struct_fields__ if name not in known and hasattr(seen, name)]
     if seen.started_at is not None:
-        known["uptime_seconds"] = round(max(0.0, time.time() - seen.started_at), 3)
+        known["uptime_seconds"] = uptime_seconds(seen.started_at)
     return kind(**pick(seen, *same), **known)
 
 

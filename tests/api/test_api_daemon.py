@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 from jsonschema_rs import meta
+from msgspec import structs
 
 from api.api_rig import STDERR, Output, Rig
 from supervisord_py.api.openapi import openapi_document
@@ -13,6 +15,15 @@ from supervisord_py.api.routes import ROUTES
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.process.model import Reason
+
+
+async def test_the_daemon_object_says_how_long_each_half_has_run(rig: Rig) -> None:
+    began = time.time()
+    rig.placement.caps = structs.replace(rig.placement.caps, keeper_started_at=began - 90)
+    rig.control.facts = structs.replace(rig.control.facts, control_started_at=began + 90)  # the clock was set back
+    daemon = (await rig.get("/api/daemon"))[1]
+    assert 90 <= daemon["keeper"]["uptime_seconds"] <= 90 + time.time() - began + 0.001
+    assert daemon["control"]["uptime_seconds"] == 0
 
 
 async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:

@@ -95,8 +95,8 @@ def test_status_has_every_promised_key(home: House) -> None:
     home.run("echo")
     document = home.get("/api/status")
     assert document["daemon"].keys() >= DAEMON
-    assert document["daemon"]["keeper"].keys() >= {"pid", "started_at", "rss_bytes"}
-    assert document["daemon"]["control"].keys() >= {"pid", "started_at", "restarts", "rss_bytes"}
+    assert document["daemon"]["keeper"].keys() >= {"pid", "started_at", "uptime_seconds", "rss_bytes"}
+    assert document["daemon"]["control"].keys() >= {"pid", "started_at", "uptime_seconds", "restarts", "rss_bytes"}
     assert document["daemon"]["socket"] == home.socket
     unit = home.status("echo")
     assert unit.keys() >= UNIT
