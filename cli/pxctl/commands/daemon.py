@@ -341,7 +341,9 @@ def check_settings(invocation: Invocation) -> None:
 
     $ pxctl config check
     """
-    output.write(daemon_process.ask_pxd(invocation, "--check-config", *(["--json"] if invocation.json else [])))
+    told = daemon_process.ask_pxd(invocation, "--check-config", *(["--json"] if invocation.json else []))
+    if invocation.json or not invocation.quiet:
+        output.write(told)
 
 
 @declare(root, "completion")
