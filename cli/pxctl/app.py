@@ -94,6 +94,9 @@ class Seconds(click.FloatRange):
 
     name = "seconds"
 
+    def _describe_range(self) -> str:
+        return "" if self.min is None else super()._describe_range()  # click would say x<=None
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):

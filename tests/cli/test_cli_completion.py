@@ -173,6 +173,7 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     ended = CliRunner().invoke(root, [*path, "--help"], prog_name="pxctl")
     assert (ended.exit_code, ended.stderr) == (0, "")
     assert ended.stdout.startswith(f"Usage: {' '.join(['pxctl', *path])}")
+    assert "=None" not in ended.stdout
     for option in ("--socket", "--system", "--json", "--color", "-q"):
         assert option in ended.stdout
     # Explained once, by `pxctl --help`, and elsewhere only named.
