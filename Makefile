@@ -78,8 +78,8 @@ weight: ## lines, files, classes and tests of each folder
 lock: ## resolve the dependencies anew and write all lock files (needs uv)
 	@.ci/lock
 
-dist: environment ## source distribution and wheel in dist/
-	rm -rf dist
+dist: environment ## source distribution and wheel in dist/, where `make deb` leaves its package, too
+	rm -f dist/*.tar.gz dist/*.whl
 	$(BIN)/python -m build --no-isolation
 
 deb: environment ## Debian package in dist/, with its Python packages in a private environment (on Debian)
