@@ -1,4 +1,4 @@
-"""Replace the keeper by the version of itself that was installed meanwhile, as `systemctl daemon-reexec` does.
+"""An upgrade in place: the keeper becomes the version that was installed meanwhile, as by `systemctl daemon-reexec`.
 
 Same pid, same children, same descriptors: what is held goes as JSON in a memfd over exec, descriptors by their numbers.
 A process of the new version reads it first and says whether it could go on from it; until the exec nothing is let go.

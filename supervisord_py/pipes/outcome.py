@@ -1,4 +1,4 @@
-"""How an execution ended, why it failed, and what follows: pure decisions over text and numbers.
+"""How an execution ended, why it failed, and whether a retry follows: pure decisions over text and numbers.
 
 `judge` decides in this order: what we ended has our reason; a limit that the keeper enforced is the reason; an error
 that the agent's stream ends with is a failure whatever the exit code; a complete answer is a success even where the
