@@ -183,8 +183,10 @@ def run(argv: list[str], env: Mapping[str, str] | None = None) -> subprocess.Com
 # -- its end ----------------------------------------------------------------------------------------------------------
 
 
-def stop_daemon(client: Client, timeout: float) -> None:
+def stop_daemon(client: Client, timeout: float) -> int:
     """Ask for the orderly stop, and return when the daemon's own processes and those of its units are gone.
+
+    Returns how many executions of pipes waited in line: the next daemon runs them.
 
     Raises Unreachable: no daemon answers; Failure: names what outlived the stop.
     """
@@ -213,6 +215,7 @@ def stop_daemon(client: Client, timeout: float) -> None:
             detail = f"still alive: {', '.join(pids[pid] for pid in left)}"
             raise Failure(detail, kind="survivors", hint=hint, survivors=survivors)
         time.sleep(_PAUSE_SECONDS)
+    return sum(unit.get("waiting") or 0 for unit in document.get("units", []) if unit.get("kind") == "pipe")
 
 
 def _lives(process: psutil.Process) -> bool:

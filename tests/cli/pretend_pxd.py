@@ -66,7 +66,10 @@ def serve(how: str) -> None:
     ended = threading.Event()
     control = [os.getpid()]
     child = subprocess.Popen(["sleep", "300"]) if how == "child" else None
-    units = [] if child is None else [{"unit": "tool:a", "state": "ready", "pid": child.pid}]
+    units: list[dict[str, object]] = []
+    if child is not None:
+        units.append({"unit": "tool:a", "kind": "tool", "state": "ready", "pid": child.pid, "waiting": 1})
+        units.append({"unit": "pipe:b", "kind": "pipe", "state": "queued", "pid": None, "waiting": 2})
 
     def facts() -> dict[str, object]:
         began = "2026-11-21T10:00:00Z"

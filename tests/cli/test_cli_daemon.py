@@ -75,6 +75,7 @@ def test_stop_returns_when_daemon_and_children_are_gone(house: House) -> None:
     pid = house("daemon", "status", "--json").json()["keeper"]["pid"]
     ended = house("daemon", "stop")
     assert (ended.code, ended.text) == (0, "pxd stopped\n")
+    assert "wait in line: 2;" in ended.err, "what a tool's callers wait for is not kept"
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     ended = house("daemon", "stop")
     assert (ended.code, ended.out) == (0, b"")

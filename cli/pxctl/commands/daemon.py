@@ -76,20 +76,22 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
     $ pxctl daemon stop
     $ pxctl daemon stop --timeout 20
     """
-    was_running, is_awaited = True, service.is_waiting(invocation)
+    was_running, is_awaited, waiting = True, service.is_waiting(invocation), 0
     try:
         if is_awaited:
             raise Unreachable(invocation.socket_path, "the service manager holds the socket")
         with invocation.detaching("detached; pxd goes on stopping"), invocation.spinner("pxd", "stopping…"):
-            daemon_process.stop_daemon(invocation.client(), timeout)
+            waiting = daemon_process.stop_daemon(invocation.client(), timeout)
     except Unreachable:
         invocation.notice(f"pxd does not run (nobody answers at {invocation.socket_path})")
         was_running = False
     else:
         is_awaited = os.path.exists(invocation.socket_path)  # its own socket goes with the keeper
     result = {"schema": "px.daemon_stop/1", "was_running": was_running, "survivors": [], "on_demand": is_awaited}
-    if not invocation.print_result(result, ()) and was_running:
+    if not invocation.print_result({**result, "queued": waiting}, ()) and was_running:
         invocation.print("pxd stopped")
+    if waiting:
+        invocation.notice(f"executions of pipes that wait in line: {waiting}; they run once pxd is started again")
     if is_awaited:
         unless = service.command_words(invocation, "stop", Path("pxd.socket"))
         unless = "pxctl daemon uninstall" if service.HERE == service.LAUNCHD else unless
