@@ -56,7 +56,7 @@ class House:
 
     Attributes:
         measured: Whether coverage follows into its processes, which costs each a tenth of a second and its brains half
-            of their speed. What a black-box test proves, it proves without; tests/daemon, cli and keeper measure.
+            of their speed. It does where a contract is gone through; what is about deaths and loads does without.
         elsewhere: The socket, where it is not at its place.
         runner: What runs pxd, and becomes it; nothing else.
     """

@@ -34,6 +34,7 @@ def held() -> Iterator[House]:
     """A house whose daemon serves all tests of this file; most of them use its session `stay`."""
     # An interrupt has long enough to show itself: a kernel that this machine lets wait is not taken for a deaf one.
     with house({"PX_KERNELS__LADDER_TERMINATE_SECONDS": "10", "PX_KERNELS__LADDER_KILL_SECONDS": "11"}) as made:
+        made.measured = True
         made.start()
         yield made
 

@@ -23,6 +23,7 @@ def held() -> Iterator[House]:
     # An interrupt has long enough to show itself: a kernel that this machine lets wait is not taken for a deaf one.
     patient = {"PX_KERNELS__LADDER_TERMINATE_SECONDS": "20", "PX_KERNELS__LADDER_KILL_SECONDS": "21"}
     with house({"PX_KERNELS__MAX_SESSIONS": "8", **patient}) as made:
+        made.measured = True
         made.start()
         yield made
 

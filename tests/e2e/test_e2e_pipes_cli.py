@@ -23,7 +23,7 @@ GATE = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo over"
 @pytest.fixture(scope="module")
 def held() -> Iterator[House]:
     """A house whose daemon serves all tests of this file; each has pipes of its own."""
-    with pipes_house() as made:
+    with pipes_house(measured=True) as made:
         yield made
 
 

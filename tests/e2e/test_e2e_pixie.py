@@ -90,6 +90,7 @@ OUTPUTS = [{"key": "log", "label": "Log", "type": "log", "streaming": True}]
 def home() -> Iterator[House]:
     """One daemon; each test has its own tool."""
     with house({"PX_TOOLS__WARM_KEEP_MAX": "50"}) as made:
+        made.measured = True
         made.start()
         yield made
 

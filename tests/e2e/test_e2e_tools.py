@@ -35,6 +35,7 @@ def shared() -> Iterator[House]:
     with house({**SECRETS, **SMALL_LOGS, "PX_TOOLS__WARM_KEEP_MAX": "50"}) as made:
         made.tool("good", ECHO)
         made.tool("echo", ECHO)
+        made.measured = True
         made.start()
         yield made
         assert made.run("good").status == 200, "other tools are unaffected"
