@@ -46,6 +46,17 @@ def test_an_interrupt_alone_ends_an_asynchronous_cell(rig: InsideRig, whose: str
     rig.good("1")
 
 
+def test_a_signal_wakes_a_loop_that_is_just_about_to_sleep(rig: InsideRig) -> None:
+    """Without a descriptor to which C writes, Python would see it when the loop wakes by itself: ten minutes later."""
+    rig.good("import asyncio, signal\nawait asyncio.sleep(0)\nfd = signal.set_wakeup_fd(-1)\nsignal.set_wakeup_fd(fd)")
+    rig.good("assert fd == asyncio.get_running_loop()._csock.fileno()")
+    rig.good("import socket\nown, other = socket.socketpair()\nown.setblocking(False)")
+    rig.good(
+        "signal.set_wakeup_fd(own.fileno())\nawait asyncio.sleep(0)\nassert signal.set_wakeup_fd(-1) == own.fileno()"
+    )
+    rig.good("own.close()\nother.close()")
+
+
 def test_whenever_an_interrupt_hits_the_request_is_answered_and_ended(rig: InsideRig) -> None:
     """Also before the code begins, after it ended, and while records are written."""
     rig.good("1")  # what was asked before is answered to its end: in that, SIGINT is ipykernel's own affair

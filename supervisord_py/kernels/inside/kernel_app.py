@@ -158,6 +158,7 @@ class Interrupts:
                 loop.call_soon_threadsafe(int)  # any call: the loop wakes
 
         before = signal.signal(signal.SIGINT, handle)
+        _let_signals_wake(loop)
         if self._came:
             signal.raise_signal(signal.SIGINT)
         try:
@@ -170,6 +171,18 @@ class Interrupts:
         if _is_user_code(frame):
             raise KeyboardInterrupt
         self._came = True
+
+
+def _let_signals_wake(loop: Any) -> None:
+    """Have C wake the loop: Python sees a signal that comes right before it sleeps only when it wakes by itself.
+
+    It stays so for user code that adds handlers to the loop; a descriptor of somebody else stays, too.
+    """
+    socket = getattr(loop, "_csock", None)  # no other name for it; uvloop has its own
+    if socket is not None:
+        there = signal.set_wakeup_fd(socket.fileno(), warn_on_full_buffer=False)
+        if there not in {-1, socket.fileno()}:
+            signal.set_wakeup_fd(there)
 
 
 INTERRUPTS = Interrupts()
