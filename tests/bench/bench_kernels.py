@@ -1,7 +1,7 @@
-"""Kernels through the daemon against what one would use instead: jupyter_client's manager and client.
+"""Kernels through the daemon against what one would use instead: jupyter_client's manager and client, and a gateway.
 
-The first cell of a new session, forked and spawned, a round trip of `1+1`, and a print of 50 MB of which no byte may be
-lost on either side.
+Six comparisons: the first cell of a new session, forked and spawned, those of eight at the same moment, a round trip of
+`1+1`, the same through a kernel_gateway's websocket, and a print of 50 MB of which no byte may be lost on either side.
 """
 
 from __future__ import annotations
@@ -9,12 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import secrets
 import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 from bench_stage import (
     DEADLINE,
     Daemon,
@@ -22,6 +30,7 @@ from bench_stage import (
     ask,
     compared,
     daemon,
+    free_port,
     interleaved,
     print_table,
     resident_mib,
@@ -31,6 +40,7 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
 CALLS = 40
+KERNELS = 8
 PRINTED = 50_000_000
 PRINT = f"import sys\nfor _ in range(500): print('x' * {PRINTED // 500 - 1})\nsys.stdout.flush()"
 
@@ -86,6 +96,59 @@ async def first_cell_of_theirs() -> float:
     seconds = time.perf_counter() - begin
     await ended(manager, client)
     return seconds
+
+
+# -- a gateway -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def gateway(folder: Path) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """Run a kernel_gateway and give the websocket of a kernel of it."""
+    port, token = free_port(), secrets.token_hex(8)
+    argv = [
+        sys.executable,
+        "-m",
+        "kernel_gateway",
+        f"--KernelGatewayApp.port={port}",
+        "--KernelGatewayApp.port_retries=0",
+    ]
+    with (folder / "gateway.log").open("wb") as log:
+        process = subprocess.Popen(argv, env=os.environ | {"KG_AUTH_TOKEN": token}, stdout=log, stderr=log)
+    url, headers = f"http://127.0.0.1:{port}", {"Authorization": f"token {token}"}
+    try:
+        async with aiohttp.ClientSession(url, headers=headers) as http:
+            deadline = time.monotonic() + DEADLINE
+            while time.monotonic() < deadline:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with http.get("/api/kernelspecs") as answer:
+                        if answer.ok:
+                            break
+                await asyncio.sleep(0.1)
+            async with http.post("/api/kernels", json={"name": "python3"}) as answer:
+                kernel = (await answer.json())["id"]
+            async with http.ws_connect(f"/api/kernels/{kernel}/channels", max_msg_size=0) as wire:
+                yield wire
+            await http.delete(f"/api/kernels/{kernel}")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+async def through_gateway(wire: aiohttp.ClientWebSocketResponse, calls: int) -> float:
+    """Return the seconds of one `1+1` over the websocket, the mean over `calls`."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        sent = secrets.token_hex(8)
+        header = {"msg_id": sent, "msg_type": "execute_request", "username": "", "session": "bench", "version": "5.3"}
+        content = {"code": "1+1", "silent": False, "store_history": False, "allow_stdin": False, "stop_on_error": True}
+        message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+        await wire.send_str(json.dumps(message | {"buffers": []}))
+        missing = {"execute_reply", "idle"}
+        while missing:
+            told = json.loads((await wire.receive()).data)
+            if told["parent_header"].get("msg_id") == sent:
+                missing -= {told["msg_type"], told["content"].get("execution_state")}
+    return (time.perf_counter() - begin) / calls
 
 
 # -- ours ----------------------------------------------------------------------------------------------------------
@@ -145,9 +208,40 @@ def first_cells(other: Other, rounds: int) -> list[Row]:
     return [compared(words, found[name], theirs, "jupyter_client") for name, words in names.items()]
 
 
+def side_by_side(other: Other, rounds: int) -> list[Row]:
+    """Compare the first cells of several new sessions that are asked for at the same moment."""
+
+    async def theirs() -> float:
+        begin = time.perf_counter()
+        made = await asyncio.gather(*(started() for _ in range(KERNELS)))
+        await asyncio.gather(*(finish(client, "1+1") for _, client in made))
+        seconds = time.perf_counter() - begin
+        await asyncio.gather(*(ended(*each) for each in made))
+        return seconds
+
+    with daemon([], PX_KERNELS__MAX_SESSIONS=str(KERNELS)) as held:
+        execute(held, "1+1")
+        until(lambda: has_zygote(held), "a zygote")
+
+        def ours() -> float:
+            for kernel in held.ask("GET", "/api/kernels")["kernels"]:
+                held.ask("POST", f"/api/kernels/{kernel['id']}/stop")
+            begin = time.perf_counter()
+            with ThreadPoolExecutor(KERNELS) as clients:
+                answers = clients.map(lambda at: execute(held, "1+1", session=f"bench{at}"), range(KERNELS))
+            seconds = time.perf_counter() - begin
+            if len({answer["kernel"] for answer in answers}) != KERNELS:
+                raise RuntimeError("sessions shared a kernel")
+            return seconds
+
+        found = interleaved({"ours": ours, "theirs": lambda: float(other.run(theirs()))}, rounds)
+    words = f"first cells of {KERNELS} at once, forked"
+    return [compared(words, found["ours"], found["theirs"], "jupyter_client")]
+
+
 def round_trips(other: Other, rounds: int) -> list[Row]:
-    """Compare a round trip of `1+1` with a client of one's own."""
-    with daemon([]) as held:
+    """Compare a round trip of `1+1` with a client of one's own, and with a gateway."""
+    with daemon([]) as held, tempfile.TemporaryDirectory() as folder:
         execute(held, "1+1")
         manager, client = other.run(started())
 
@@ -157,13 +251,18 @@ def round_trips(other: Other, rounds: int) -> list[Row]:
                 await finish(client, "1+1")
             return (time.perf_counter() - begin) / CALLS
 
+        stage = gateway(Path(folder))
+        wire = other.run(stage.__aenter__())
         acts: dict[str, Callable[[], float]] = {
             "ours": lambda: round_trip_of_ours(held),
             "own": lambda: float(other.run(own())),
+            "gateway": lambda: float(other.run(through_gateway(wire, CALLS))),
         }
         found = interleaved(acts, rounds)
+        other.run(stage.__aexit__(None, None, None))
         other.run(ended(manager, client))
-    return [compared("1+1", found["ours"], found["own"], "ZMQ client")]
+    whose = {"ZMQ client": found["own"], "gateway websocket": found["gateway"]}
+    return [compared("1+1", found["ours"], theirs, name) for name, theirs in whose.items()]
 
 
 def prints(other: Other, rounds: int) -> list[Row]:
@@ -202,7 +301,7 @@ def prints(other: Other, rounds: int) -> list[Row]:
 def main() -> None:
     """Measure and print."""
     other = Other()
-    rows = [*first_cells(other, 10), *round_trips(other, 10), *prints(other, 5)]
+    rows = [*first_cells(other, 10), *side_by_side(other, 5), *round_trips(other, 10), *prints(other, 5)]
     print_table("Kernels: a call through the daemon against what one would use instead", rows)
 
 
