@@ -44,10 +44,13 @@ def main(argv: list[str]) -> int:
         interrupted, survivors = sweep(boot.daemon_id, boot.run_dir)
         journal.info("swept", interrupted=interrupted, survivors=[row.pid for row in survivors])
         return EXIT_SURVIVORS if survivors else 0
-    from supervisord_py.keeper import verbs
+    from supervisord_py.keeper import handover, verbs
     from supervisord_py.keeper.main import Keeper
 
     keeper = Keeper(boot, Birth(), journal, verbs.receive)
+    if boot.handover is not None:
+        handover.take_over(keeper, boot.handover)
+        boot.handover = None
     code = keeper.run()
     if keeper.shutdown.anew:
         keeper.exec_anew()

@@ -15,7 +15,7 @@ import os
 import signal
 import traceback
 
-from supervisord_py.keeper import handover, procfs, spawn, sweep, system
+from supervisord_py.keeper import procfs, spawn, sweep, system
 from supervisord_py.keeper.boot import Rungs
 from supervisord_py.keeper.children import Children
 from supervisord_py.keeper.control import EXIT_BAD_SETTINGS, ControlProcess, Notifier
@@ -61,7 +61,7 @@ class Keeper:
         self.loop = Loop(self._callback_failed)
         self.notifier = Notifier(os.environ)
         self.stored: dict[str, int] = {}  # descriptors by name, kept for the control plane
-        self.successor: str | None = None  # the version to become when the control plane has ended
+        self.succeed: Callable[[], None] | None = None  # becomes another version, when the control plane has ended
         system.set_name("pxd: keeper")
         self.inherited = system.shut_inherited()
         birth.take_descriptors()
@@ -88,9 +88,6 @@ class Keeper:
             lambda message, fds: receive(self, message, fds),
             self._control_ended,
         )
-        if boot.handover is not None:
-            handover.take_over(self, boot.handover)
-            boot.handover = None
 
     def run(self) -> int:
         """Hold until the end; return the exit code."""
@@ -182,9 +179,9 @@ class Keeper:
 
     def _control_ended(self, code: int) -> None:
         self.shutdown.control_ended(code)
-        if self.successor is not None and not self.shutdown.begun:
-            self.successor = None
-            handover.let_go(self)
+        succeed, self.succeed = self.succeed, None
+        if succeed is not None and not self.shutdown.begun:
+            succeed()
 
     def _callback_failed(self, error: Exception) -> None:
         lines = traceback.format_exception(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 from supervisord_py import __version__
 from supervisord_py.keeper import handover, procfs
@@ -225,8 +226,9 @@ def _restart(request: VerbRequest) -> None:
 
 def _upgrade(request: VerbRequest) -> Members:
     keeper = request.keeper
-    keeper.successor = handover.prepare(keeper)
-    return {"version": keeper.successor}
+    version = handover.prepare(keeper)
+    keeper.succeed = partial(handover.let_go, keeper) if version is not None else None
+    return {"version": version}
 
 
 VERBS: dict[str, Callable[[VerbRequest], Members | None]] = {

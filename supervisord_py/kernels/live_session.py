@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import KernelHandle, Launch
     from supervisord_py.kernels.choice import Choice
-    from supervisord_py.kernels.execution import CellExecution
     from supervisord_py.ledger.kernels import Newest
     from supervisord_py.process.instance import End, Note
     from supervisord_py.process.keeper_client import KeeperClient
@@ -167,7 +166,7 @@ class KernelInstance(Instance):
         self.give_up_at = 0.0  # loop time by which it must answer
         self.cold_start_ms = 0  # from the decision to readiness
         self.method = StartMethod.SPAWN
-        self.run: CellExecution | None = None  # the cell of ours that it is at, until it is known how that ended
+        self.run: Any = None  # the CellExecution that it is at, until it is known how that ended
         self.has_run = False  # a cell of ours was sent to it: there are variables to be lost
         self.foreign_used_at: float | None = None  # when a client that is not ours used it, as far as we have seen
         self.exiting = False  # a cell said exit(): it ends by its own wish
