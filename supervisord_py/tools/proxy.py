@@ -54,6 +54,7 @@ EXIT_RECORD_SECONDS = 1.0
 LATE_RECORD_SECONDS = 10.0
 """The same once the leader is seen dead: its record is sure to come, the keeper only has not got to it yet."""
 CANCEL_SECONDS = 1.0
+TRACEBACK_SECONDS = 0.05  # servers such as uvicorn write down an exception once its answer is out
 _TOOL_WORDS_BYTES = 64 * 1024
 _FORWARDED = (
     "Accept", "Accept-Language", "Idempotency-Key", "Last-Event-ID", "Traceparent", "Tracestate", "X-Request-Id",
@@ -351,6 +352,8 @@ class ToolRun:
             with contextlib.suppress(ValueError):
                 said = json.loads(body)
         words = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+        if response.status >= 500:
+            await asyncio.sleep(TRACEBACK_SECONDS)
         error = ToolFailedError(
             f"{self.spec.unit} answered {response.status}{': ' + words[:300] if words else ''}",
             hint=f"See `pxctl logs {self.spec.unit} --stderr` and `pxctl tools debug {self.spec.name}`.",

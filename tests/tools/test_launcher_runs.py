@@ -117,7 +117,17 @@ async def test_runs_that_fail_through_their_tool_are_events_but_no_flood(
     assert await fail(503) == [(500, False), (502, True), (503, False)]
 
 
-async def test_what_a_tool_said_before_its_error_is_told_however_late_the_keeper_reads_it(house: ToolHouse) -> None:
+SAID = "trouble at the mill\na traceback, once the answer is out\n"
+
+
+async def test_what_a_tool_says_once_its_error_is_out_is_told(house: ToolHouse) -> None:
+    house.add("shapes")
+    with pytest.raises(ToolFailedError) as failed:
+        await house.ask("shapes", {"do": "status", "number": 500})
+    assert failed.value.extra["stderr_tail"] == SAID
+
+
+async def test_what_a_tool_said_of_its_error_is_told_however_late_the_keeper_reads_it(house: ToolHouse) -> None:
     house.add("shapes")
     await house.ask("shapes")
     os.kill(house.rig.pid, signal.SIGSTOP)
@@ -128,4 +138,4 @@ async def test_what_a_tool_said_before_its_error_is_told_however_late_the_keeper
         os.kill(house.rig.pid, signal.SIGCONT)
     with pytest.raises(ToolFailedError) as failed:
         await run
-    assert failed.value.extra["stderr_tail"] == "trouble at the mill\n"
+    assert failed.value.extra["stderr_tail"] == SAID

@@ -62,6 +62,8 @@ class Shapes(BaseHTTPRequestHandler):
     def do_status(self, value):
         print("trouble at the mill", file=sys.stderr, flush=True)
         self.answer({"detail": "no such thing"}, int(value["number"]))
+        time.sleep(0.02)
+        print("a traceback, once the answer is out", file=sys.stderr, flush=True)
 
     def do_half(self, value):
         self.send_response(200)
