@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in one unit of ru_maxrss (getrusage(2))
 KEPT = (
     *("key", "unit", "tag", "boot_id", "fingerprint", "pid", "start_time", "report", "started_at", "log_position"),
-    *("tree_alive", "verdict", "exit", "max_rss_bytes", "memory_grace", "memory_in_kernel", "cpu_limit"),
+    *("tree_alive", "stopping", "verdict", "exit", "max_rss_bytes", "memory_grace", "memory_in_kernel", "cpu_limit"),
 )
 """What goes to the next version of the keeper as it stands (handover.py)."""
 WHO = ("key", "unit", "pid", "start_time", "boot_id", "started_at")
