@@ -61,6 +61,7 @@ class Pipes(Executions):
         await self.shelf.open()
         await self.states.open()
         changed = await self.upkeep.begin()
+        self.look_again()  # who waits for events hears, too, of what ended while nobody was here
         self.driver = driver = RunDriver(self)
         await driver.adopt_all()
         await self.upkeep.settle_all(changed)

@@ -74,7 +74,7 @@ class Run(Instance):
     """
 
     words: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("spawned", "start_failed", "stopping", "stopped", "died"), ""
+        ("spawned", "ready", "start_failed", "stopping", "stopped", "died"), ""
     ) | {"adopted": "execution_adopted"}
     logged = False
     died = False  # whether its end is an accident: the outcome says so, not the exit

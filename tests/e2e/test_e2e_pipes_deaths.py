@@ -154,6 +154,19 @@ def kill_the_brain(home: House) -> None:
     until(home.answers, "the next brain answers")
 
 
+def test_an_end_that_no_brain_saw_starts_who_waits_for_it(lasting: House) -> None:
+    home = lasting
+    shell(home, "follows", "echo heard", "trigger: pipe_completed:leads")
+    shell(home, "leads", f"while kill -0 {home.pids()[1]}; do :; done; echo END")
+    until(lambda: {each["name"] for each in home.get("/api/pipes")["pipes"]} >= {"follows", "leads"}, "both are known")
+    assert home.request("POST", "/api/pipes/follows/enable").status == 200
+    first = begin(home, "leads").id
+    started(home, first)
+    kill_the_brain(home)
+    assert ended(home, first).ended == ("completed", None)
+    until(lambda: [each.trigger_key for each in rows(home, "pipe=follows")] == [str(first)], "it is told, and once")
+
+
 def whole(text: str) -> None:
     """Assert that every line is there once, in its order."""
     *lines, last = text.splitlines()
