@@ -23,7 +23,7 @@ from supervisord_py.errors import InvalidInputError, StartFailedError
 from supervisord_py.kernels.choice import DECISIVE, PROGRAMS, Attempt, CandidateVerdict, Source, shortened
 from supervisord_py.kernels.environment import Activation
 from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.installs import how_it_ended, is_complete
+from supervisord_py.kernels.installs import how_it_ended, is_complete, mark_of
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
 from supervisord_py.zygote.main import stamped
@@ -52,6 +52,10 @@ class Candidate(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
     root: str | None = None
     name: str | None = None
+
+    def places(self) -> list[str]:
+        """Return what decides whether it is there: the files and folders that `find` looks at."""
+        return [*self.paths, *(() if self.root is None else (self.root, str(mark_of(Path(self.root)))))]
 
 
 def candidates(

@@ -2,7 +2,8 @@
 
 The first candidate that runs is taken; why the others were not is kept. What somebody named is taken or refused, never
 replaced. An interpreter without ipykernel gets an overlay with it, which is installed where that is allowed; else the
-next one has its turn. Nothing is installed in silence.
+next one has its turn. Nothing is installed in silence. A choice is remembered for the next call from the same folder
+and environment, and holds while every file that it was made from is as it was.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import shlex
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -34,19 +36,20 @@ from supervisord_py.kernels.installs import (
     Installs,
     find_installers,
     is_complete,
+    mark_of,
 )
 from supervisord_py.kernels.interpreters import MANAGED, Candidate, InterpreterProbe, candidates, refused
 from supervisord_py.kernels.kernelspecs import NATIVE, find_kernelspec
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
+from supervisord_py.zygote.main import stamped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from pathlib import Path
 
     from supervisord_py.kernels.choice import ChooseRequest
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.interpreters import Interpreter
+    from supervisord_py.kernels.interpreters import Interpreter, Stamps
     from supervisord_py.kernels.kernelspecs import Kernelspec
     from supervisord_py.process.keeper_client import KeeperClient
 
@@ -56,6 +59,15 @@ _ACTIVE = frozenset({*MARKS, "CONDA_DEFAULT_ENV"})
 
 def ignore(_line: str) -> None:
     """Tell nobody."""
+
+
+class Remembered(NamedTuple):
+    """A choice, for what it was made, and from which files."""
+
+    request: ChooseRequest
+    config: KernelsConfig
+    choice: Choice
+    stamps: Stamps
 
 
 class InterpreterResolver:
@@ -68,6 +80,7 @@ class InterpreterResolver:
         self.own = own or {}
         self.probe = InterpreterProbe(client)
         self.installs = Installs(client)
+        self.remembered: dict[tuple[str | None, str | None], Remembered] = {}
 
     async def close(self) -> None:
         await self.installs.close()
@@ -153,6 +166,8 @@ class Resolution:
         self._cwd = ""
         self._modules: tuple[str, ...] = ()
         self._attempts: list[Attempt] = []
+        self._seen: list[Stamps] = []  # as the files of each candidate were before it was looked at
+        self._said: Interpreter | None = None  # by the one that was taken
         self.failed: Choice | None = None
         self.installable = False
 
@@ -167,7 +182,13 @@ class Resolution:
             ) from None
 
     async def _choose(self) -> Choice:
-        request = self._request
+        request, resolver = self._request, self._resolver
+        place, asked = (request.cwd, request.interpreter), replace(request, deadline=None)
+        known = resolver.remembered.get(place)
+        if known is not None and (known.request, known.config) == (asked, self._config):
+            if await asyncio.to_thread(stamped, known.stamps) == known.stamps:
+                return known.choice
+            del resolver.remembered[place]
         self._cwd = await asyncio.to_thread(interpreters.real_cwd, request.cwd, self._home)
         if request.language == BASH or request.backend is BackendName.BASH:
             return await self._bash()
@@ -204,13 +225,13 @@ class Resolution:
         if taken is None:
             raise self._none_runs(spec)
         path, activation, overlay = taken
-        before = takewhile(lambda each: each.verdict is not CandidateVerdict.TAKEN, self._attempts)
+        before = tuple(takewhile(lambda each: each.verdict is not CandidateVerdict.TAKEN, self._attempts))
         notices = tuple(  # cells run with another's packages now
             f"{each.sentence}{f' ({each.remedy})' if each.remedy else ''}; cells run with {path} instead"
             for each in before
             if each.verdict is CandidateVerdict.UNUSABLE
         )
-        return self._made(
+        choice = self._made(
             key or interpreters.session_path(path),
             self._filtered(activation, spec),
             interpreter=path,
@@ -219,6 +240,23 @@ class Resolution:
             interrupt_mode=spec.interrupt_mode if spec else "signal",
             notices=notices,
         )
+        if spec is None and self._said is not None and not self._said.is_shim and not notices:
+            await self._remember(choice, self._said, self._seen[: len(before) + 1])
+        return choice
+
+    async def _remember(self, choice: Choice, said: Interpreter, seen: Sequence[Stamps]) -> None:
+        """Remember a choice that no trouble led to, and which depends on files alone."""
+        known, request = self._resolver.remembered, self._request
+        places = [self._cwd, str(self._config.modules_dir), f"{self._cwd}/{interpreters.PROJECT_MODULES}"]
+        if choice.overlay is not None:
+            places += [f"{choice.overlay}/ipykernel", str(mark_of(Path(choice.overlay)))]
+        stamps = await asyncio.to_thread(lambda: {**stamped(places), **said.stamps()})
+        for each in seen:
+            stamps |= each
+        while len(known) >= interpreters.REMEMBERED:
+            del known[next(iter(known))]
+        asked = replace(request, deadline=None)
+        known[request.cwd, request.interpreter] = Remembered(asked, self._config, choice, stamps)
 
     def _elsewhere(self) -> Choice:
         """Of an external gateway only the name of the kernelspec is known; nothing of this machine is sent there."""
@@ -277,6 +315,7 @@ class Resolution:
         """Return path, environment and overlay of the first that runs; what is said of each goes to the attempts."""
 
         def look_around() -> list[str | Attempt]:
+            self._seen = [stamped(each.places()) for each in order]
             self._modules = interpreters.module_folders(str(self._config.modules_dir), self._cwd)
             return [interpreters.find(each, self._cwd) for each in order]
 
@@ -314,6 +353,7 @@ class Resolution:
             return Attempt(source, path, CandidateVerdict.UNUSABLE, why, version, remedy), path, None
         # a shim found on PATH gives way to what it leads to; what somebody named by its path stays
         path = asked.executable if asked.is_shim and source is Source.PATH else path
+        self._said = asked
         return Attempt(source, path, CandidateVerdict.TAKEN, runs, version), asked.executable, overlay
 
     async def _overlay_trouble(self, asked: Interpreter, overlay: Path) -> tuple[str | None, str | None]:

@@ -105,6 +105,22 @@ async def test_what_an_interpreter_said_holds_until_something_changes(house: Res
         await house.choose(install=False)
 
 
+async def test_a_choice_holds_until_a_file_that_it_was_made_from_changes(house: ResolverHouse) -> None:
+    fake_python(house.bin / "python3")
+    first = await house.choose()
+    assert await house.choose() is first
+    assert await house.choose(environ={"PATH": str(house.bin)}) is not first, "for another environment it is another"
+    first = await house.choose()
+    nearer = fake_python(house.proj / ".venv" / "bin" / "python")
+    assert (await house.choose()).interpreter == str(nearer), "one that comes to be and is thought of earlier"
+    (house.proj / interpreters.PROJECT_MODULES).mkdir(parents=True)
+    assert (await house.choose()).modules, "a folder of modules"
+    script(nearer, "exit 3")
+    assert (await house.choose()).notices
+    fake_python(nearer)
+    assert (await house.choose()).interpreter == str(nearer), "a failure is never remembered"
+
+
 async def test_a_shim_on_path_gives_way_and_is_asked_for_each_directory(house: ResolverHouse) -> None:
     real = fake_python(house.folder / "versions" / "3" / "bin" / "python3")
     shim = script(house.bin / "python3", f'exec {real} "$@"')
