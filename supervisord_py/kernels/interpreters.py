@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -41,6 +41,8 @@ PROBE_SECONDS = 10.0
 SHIM_SECONDS = 30.0
 """How long a program that only leads to another one (pyenv's) is believed: its answer depends on files nobody knows."""
 REMEMBERED = 64
+K = TypeVar("K")
+V = TypeVar("V")
 _VERSIONED = re.compile(r"python[0-9.]*")
 _SCRIPT = str(Path(self_report.__file__).absolute())
 
@@ -217,6 +219,7 @@ class Interpreter(msgspec.Struct, frozen=True):
     pip: bool
     packages: tuple[str, ...]
     path: str = ""
+    until: float = float("inf")  # monotonic: how long that is believed while the files are as they were
 
     @property
     def is_shim(self) -> bool:
@@ -227,6 +230,13 @@ class Interpreter(msgspec.Struct, frozen=True):
         """Return what differs when a file has changed that the answer depends on."""
         settings = str(Path(self.executable).parent.with_name("pyvenv.cfg"))
         return stamped((self.path, os.path.realpath(self.path), settings, *self.packages))
+
+
+def remember(known: dict[K, V], key: K, value: V) -> None:
+    """Put it among what is known; the oldest goes for it."""
+    while len(known) >= REMEMBERED:
+        del known[next(iter(known))]
+    known[key] = value
 
 
 def read_report(path: str, text: str) -> Interpreter | str:
@@ -249,7 +259,7 @@ class InterpreterProbe:
 
     def __init__(self, client: KeeperClient) -> None:
         self._client = client
-        self._answers: dict[tuple[str, str], tuple[Interpreter, Stamps, float]] = {}
+        self._answers: dict[tuple[str, str], tuple[Interpreter, Stamps]] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def ask(self, path: str, cwd: str, env: Callable[[], Mapping[str, str]]) -> Interpreter | str:
@@ -260,17 +270,17 @@ class InterpreterProbe:
         lock = self._asking.setdefault(path, asyncio.Lock())
         async with lock:
             for key in ((path, ""), (path, cwd)):
-                said, seen, until = self._answers.get(key, (None, {}, 0.0))
-                if said is not None and time.monotonic() < until and await asyncio.to_thread(said.stamps) == seen:
+                said, seen = self._answers.get(key, (None, {}))
+                if said is None or time.monotonic() >= said.until:
+                    continue
+                if await asyncio.to_thread(said.stamps) == seen:
                     return said
             answer = await self._run(path, cwd, env())
             if isinstance(answer, Interpreter):
-                key, until = (path, ""), float("inf")
+                key = (path, "")
                 if answer.is_shim:
-                    key, until = (path, cwd), time.monotonic() + SHIM_SECONDS
-                while len(self._answers) >= REMEMBERED:
-                    del self._answers[next(iter(self._answers))]
-                self._answers[key] = answer, await asyncio.to_thread(answer.stamps), until
+                    key, answer = (path, cwd), msgspec.structs.replace(answer, until=time.monotonic() + SHIM_SECONDS)
+                remember(self._answers, key, (answer, await asyncio.to_thread(answer.stamps)))
             return answer
 
     async def _run(self, path: str, cwd: str, env: Mapping[str, str]) -> Interpreter | str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import time
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,6 +69,7 @@ class Remembered(NamedTuple):
     config: KernelsConfig
     choice: Choice
     stamps: Stamps
+    until: float
 
 
 class InterpreterResolver:
@@ -185,10 +187,9 @@ class Resolution:
         request, resolver = self._request, self._resolver
         place, asked = (request.cwd, request.interpreter), replace(request, deadline=None)
         known = resolver.remembered.get(place)
-        if known is not None and (known.request, known.config) == (asked, self._config):
-            if await asyncio.to_thread(stamped, known.stamps) == known.stamps:
-                return known.choice
-            del resolver.remembered[place]
+        is_alike = known is not None and known[:2] == (asked, self._config) and time.monotonic() < known.until
+        if known is not None and is_alike and await asyncio.to_thread(stamped, known.stamps) == known.stamps:
+            return known.choice
         self._cwd = await asyncio.to_thread(interpreters.real_cwd, request.cwd, self._home)
         if request.language == BASH or request.backend is BackendName.BASH:
             return await self._bash()
@@ -240,23 +241,22 @@ class Resolution:
             interrupt_mode=spec.interrupt_mode if spec else "signal",
             notices=notices,
         )
-        if spec is None and self._said is not None and not self._said.is_shim and not notices:
+        if spec is None and self._said is not None and not notices:
             await self._remember(choice, self._said, self._seen[: len(before) + 1])
         return choice
 
     async def _remember(self, choice: Choice, said: Interpreter, seen: Sequence[Stamps]) -> None:
         """Remember a choice that no trouble led to, and which depends on files alone."""
-        known, request = self._resolver.remembered, self._request
+        request = self._request
         places = [self._cwd, str(self._config.modules_dir), f"{self._cwd}/{interpreters.PROJECT_MODULES}"]
         if choice.overlay is not None:
             places += [f"{choice.overlay}/ipykernel", str(mark_of(Path(choice.overlay)))]
         stamps = await asyncio.to_thread(lambda: {**stamped(places), **said.stamps()})
         for each in seen:
             stamps |= each
-        while len(known) >= interpreters.REMEMBERED:
-            del known[next(iter(known))]
         asked = replace(request, deadline=None)
-        known[request.cwd, request.interpreter] = Remembered(asked, self._config, choice, stamps)
+        remembered = Remembered(asked, self._config, choice, stamps, said.until)
+        interpreters.remember(self._resolver.remembered, (request.cwd, request.interpreter), remembered)
 
     def _elsewhere(self) -> Choice:
         """Of an external gateway only the name of the kernelspec is known; nothing of this machine is sent there."""
