@@ -1,7 +1,7 @@
 """Who is asking? Peer credentials on the Unix socket; bearer token, Host and Origin on the loopback listener.
 
 SO_PEERCRED (unix(7)) gives `struct ucred` {pid, uid, gid} as of connect(2). LOCAL_PEERCRED (macOS unix(4)) gives
-`struct xucred` {u_int version, uid_t uid, …}, without a pid. Both are asked once a connection.
+`struct xucred` {u_int version, uid_t uid, …}.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import socket
 import struct
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from ipaddress import ip_address
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from supervisord_py.api.context import TcpAccess
@@ -24,30 +22,24 @@ _XUCRED = struct.Struct("II")
 _XUCRED_SIZE = 76
 _DARWIN_SOL_LOCAL = 0
 _DARWIN_LOCAL_PEERCRED = 1
-_INSTANCE_HEADER = "X-Px-Instance"
 
 
-class LocalPeer(NamedTuple):
-    """A process on this machine, by its credentials; pid is None where the system does not tell."""
-
-    uid: int
-    pid: int | None
-
-
-def peer_credentials(connection: socket.socket) -> LocalPeer:
-    """Ask the kernel who is at the other end of a Unix socket."""
-    if sys.platform == "darwin":
-        raw = connection.getsockopt(_DARWIN_SOL_LOCAL, _DARWIN_LOCAL_PEERCRED, _XUCRED_SIZE)
-        return LocalPeer(uid=_XUCRED.unpack_from(raw)[1], pid=None)
-    pid, uid, _gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return LocalPeer(uid=uid, pid=pid)
+def peer_uid(connection: socket.socket) -> int:
+    """Ask the kernel whose process is at the other end of a Unix socket. Raises ForbiddenError: it does not tell."""
+    try:
+        if sys.platform == "darwin":
+            raw = connection.getsockopt(_DARWIN_SOL_LOCAL, _DARWIN_LOCAL_PEERCRED, _XUCRED_SIZE)
+            return int(_XUCRED.unpack_from(raw)[1])
+        return int(_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1])
+    except OSError as error:
+        raise ForbiddenError(f"Nobody knows whose request this is: {error.strerror}.") from error
 
 
-def admit_local(peer: LocalPeer, own_uid: int) -> None:
+def admit_local(uid: int, own_uid: int) -> None:
     """Let the daemon's own user and root in. Raises ForbiddenError: it is someone else."""
-    if peer.uid not in {own_uid, 0}:
+    if uid not in {own_uid, 0}:
         raise ForbiddenError(
-            f"This daemon belongs to uid {own_uid}; uid {peer.uid} may not use it.",
+            f"This daemon belongs to uid {own_uid}; uid {uid} may not use it.",
             hint="start a daemon of your own: pxctl daemon start",
         )
 
@@ -84,25 +76,3 @@ def is_loopback(url: str, port: int | None = None) -> bool:
         return parts.hostname == "localhost" or ip_address(parts.hostname or "").is_loopback
     except ValueError:
         return False
-
-
-def caller_instance(headers: Mapping[str, str], peer: LocalPeer | None, living: Mapping[int, str]) -> str | None:
-    """Return the instance of ours that a request comes from, told by the caller or read from its process.
-
-    Every child bears PX_INSTANCE, and so does what it starts; a cell that calls its own session is known by it. What a
-    zygote forked bears the zygote's mark in /proc, and is known by the pids of `living` among its parents.
-    """
-    if told := headers.get(_INSTANCE_HEADER):
-        return told
-    if peer is None or peer.pid is None:
-        return None
-    import psutil  # a megabyte that an idle daemon does not need
-
-    born = None
-    with suppress(psutil.Error, OSError, ValueError):
-        caller = psutil.Process(peer.pid)
-        born = caller.environ().get("PX_INSTANCE")
-        if born is not None and born not in living.values():
-            line = [caller, *caller.parents()]
-            return next((living[each.pid] for each in line if each.pid in living), born)
-    return born

@@ -84,8 +84,6 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     stream_heartbeat_seconds: float = 15.0  # longest silence on a followed stream, so that a lost client is noticed
     drain_seconds: float = 5.0  # what requests under way get when the control plane is replaced
     tcp: TcpAccess | None = None  # the loopback listener, or None when there is none
-    tcp_connections: int = 128  # how many connections that listener has at a time; one more is closed at once
-    first_request_seconds: float = 10.0  # how long a connection of that listener may be there before it asks something
 
 
 class ApiContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,6 @@ import msgspec
 from aiohttp import web
 
 from supervisord_py.api import schemas as s
-from supervisord_py.api.auth import caller_instance
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.kernel_streams import cell_document, resume, tell
 from supervisord_py.api.live import HeldCall
@@ -171,10 +170,6 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
     else:
         content = content._replace(missed_spec=None)
 
-    def caller() -> str | None:
-        living = {view.pid: view.instance for view in kernels.snapshot() if view.pid is not None and view.instance}
-        return caller_instance(call.request.headers, getattr(call.request.protocol, "peer", None), living)
-
     request = CallRequest(
         session=call.path("k").removeprefix("kernel:"),
         cells=content.cells,
@@ -182,7 +177,7 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
         timeout_seconds=body.timeout,
         reset=bool(body.reset),
         per_call=bool(body.per_call),
-        caller=caller,
+        caller=lambda: call.request.headers.get("X-Px-Instance"),
         **place,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -18,53 +18,13 @@ import structlog
 from supervisord_py.errors import InterruptedRunError, PxError
 from supervisord_py.kernels.cell import CallEvent
 from supervisord_py.ledger.events import Event
-from supervisord_py.ledger.pipe_executions import Status
 
 T = TypeVar("T")
 Document = dict[str, Any]
 Work = Callable[[Callable[[CallEvent], None]], Coroutine[Any, Any, Document]]
 _LAST_CHANCE_SECONDS = 10.0
 _DRAIN_SHARE = 0.8  # of what requests get when the control plane is replaced: the rest is for telling that it is
-_ENDS = {f"execution_{it.value}": it.value for it in Status if it.is_final}
-_PREFIXES = {"tool": "", "kernel": "kernel_"}
-TIMED = {
-    "cold_start_seconds": "From the spawn to ready.",
-    "kernel_cold_start_seconds": "From the spawn to ready.",
-    "pipe_queue_wait_seconds": "From the trigger to the start.",
-}
 _log = structlog.get_logger(__name__)
-
-
-class Counts:
-    """What the event stream told since the control plane started, by family, and there by labels."""
-
-    def __init__(self) -> None:
-        self.counters: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
-        self.milliseconds: dict[str, list[float]] = {name: [0, 0.0] for name in TIMED}  # how many, and their sum
-        self.counters["starts"][()] = self.counters["kernel_starts"][()] = 0
-        self.counters["pipe_executions"].update({(status, ""): 0 for status in _ENDS.values()})
-
-    def _observe(self, name: str, milliseconds: Any) -> None:
-        if isinstance(milliseconds, int | float):
-            self.milliseconds[name][0] += 1
-            self.milliseconds[name][1] += milliseconds
-
-    def count(self, event: Event) -> None:
-        facts, prefix = event.facts, _PREFIXES.get((event.unit or "").partition(":")[0])
-        match event.event:
-            case "execution_queued":
-                self.counters["pipe_executions_queued"][str(facts.get("trigger")),] += 1
-            case "execution_started":
-                self._observe("pipe_queue_wait_seconds", facts.get("queue_wait_ms"))
-            case word if word in _ENDS:
-                self.counters["pipe_executions"][_ENDS[word], str(facts.get("error_type") or "")] += 1
-            case "ready" if prefix is not None:
-                self.counters[f"{prefix}starts"][()] += 1
-                self._observe(f"{prefix}cold_start_seconds", facts.get("cold_start_ms"))
-            case "stopped" | "died" if prefix is not None and event.reason is not None:
-                self.counters[f"{prefix}endings"][event.reason,] += 1
-            case "start_failed" if prefix is not None:
-                self.counters[f"{prefix}start_failures"][event.reason or "unknown",] += 1
 
 
 class CpuSample(NamedTuple):
@@ -78,17 +38,27 @@ class CpuSample(NamedTuple):
 class Live:
     """What changes while the API runs."""
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self) -> None:
         self.closing = asyncio.Event()  # set when followed streams must end
         self.given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once work whose course is followed is to be left, because we are replaced."""
         self.requests: Counter[tuple[str, int]] = Counter()  # answers by route and status
-        self.counts = counts  # what the event stream told
+        self.events: Counter[tuple[str, str, str]] = Counter()  # by kind of the unit, word, reason
+        self.cold_starts: dict[str, list[float]] = {}  # by kind of the unit: how many, and their sum in seconds
         self.cpu: dict[str, CpuSample] = {}  # by instance
         self.channels: Counter[str] = Counter()  # open WebSockets of Jupyter's clients by session
         self.held: dict[str, HeldCall] = {}  # told as server-sent events, by the id under which clients come back
         self._tasks: set[asyncio.Task[Any]] = set()
         self._left: set[asyncio.Task[Any]] = set()
+
+    def count(self, event: Event) -> None:
+        """Take an event into what metrics tell."""
+        kind = (event.unit or "daemon").partition(":")[0]
+        self.events[kind, event.event, str(event.reason or event.facts.get("error_type") or "")] += 1
+        if isinstance(milliseconds := event.facts.get("cold_start_ms"), int | float):
+            known = self.cold_starts.setdefault(kind, [0, 0.0])
+            known[0] += 1
+            known[1] += milliseconds / 1000
 
     def end_streams(self, drain_seconds: float) -> None:
         """Have followed streams end; work whose course is followed has a part of that time, then it is left."""

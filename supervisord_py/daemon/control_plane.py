@@ -21,13 +21,13 @@ import msgspec
 import structlog
 
 from supervisord_py import __version__
-from supervisord_py.api.app import build_app, build_runner
+from supervisord_py.api.app import serve
 from supervisord_py.api.context import ApiContext, DaemonFacts
 from supervisord_py.daemon import interrupted, rooms
 from supervisord_py.daemon.boot import daemon_id
 from supervisord_py.daemon.logging import set_level
 from supervisord_py.daemon.settings import Loaded, SettingsError, changed_keys, recall_valid, restart_needed
-from supervisord_py.daemon.sockets import open_tcp, serve_on
+from supervisord_py.daemon.sockets import open_tcp
 from supervisord_py.errors import KeeperLostError, PxError, StartFailedError
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import retention
@@ -214,8 +214,8 @@ class ControlPlane:
             config=rooms.api_config(settings, paths, access),
             interrupted=losses.interrupted,
         )
-        self._runner = build_runner(build_app(context), shutdown_seconds=settings.api.drain_seconds)
-        await serve_on(self._runner, self._options.listening, tcp)
+        listeners = (self._options.listening, tcp)
+        self._runner = await serve(context, *listeners, drain_seconds=settings.api.drain_seconds)
 
     def _pipes_config(self) -> PipesConfig:
         settings, paths = self.loaded.settings, self._options.paths

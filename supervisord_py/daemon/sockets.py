@@ -25,14 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from aiohttp import web
-
     from supervisord_py.api.context import TcpAccess
 
 FIRST_INHERITED = 3  # SD_LISTEN_FDS_START of sd_listen_fds(3)
 LAUNCHD_SOCKET = "pxd"  # its name under Sockets of the property list
-BACKLOG = 1024  # while the control plane restarts, clients wait here; the kernel caps it at net.core.somaxconn
-TCP_BACKLOG = 128
+BACKLOG = 1024  # as of the API, which listens on it
 TOKEN_LETTERS = 16  # a shorter token is no secret
 
 
@@ -216,13 +213,3 @@ def read_or_make_token(path: Path) -> str:
     if len(token) < TOKEN_LETTERS or not token.isascii() or not token.isprintable():
         raise unusable(f"holds no token of at least {TOKEN_LETTERS} printable ASCII letters")
     return token
-
-
-async def serve_on(runner: web.AppRunner, unix: socket.socket, tcp: socket.socket | None) -> None:
-    """Serve on both sockets; the runner closes them. Serving calls listen(2) again, which sets the backlog anew."""
-    from aiohttp import web
-
-    await runner.setup()
-    await web.SockSite(runner, unix, backlog=BACKLOG).start()
-    if tcp is not None:
-        await web.SockSite(runner, tcp, backlog=TCP_BACKLOG).start()

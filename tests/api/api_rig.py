@@ -21,7 +21,7 @@ from multidict import CIMultiDict
 
 from api.kernel_fakes import FakeKernels
 from api.pipe_fakes import FakePipes
-from supervisord_py.api.app import build_app, build_runner
+from supervisord_py.api.app import serve
 from supervisord_py.api.context import ApiConfig, ApiContext, DaemonFacts
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import PxError
@@ -222,12 +222,10 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
 @contextlib.asynccontextmanager
 async def serving(context: ApiContext, path: Path) -> AsyncIterator[tuple[web.AppRunner, aiohttp.ClientSession]]:
     """Serve a context on a Unix socket, with a client that knows where."""
-    runner = build_runner(build_app(context), shutdown_seconds=DEADLINE)
-    await runner.setup()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     path.chmod(0o600)
-    await web.SockSite(runner, listener).start()
+    runner = await serve(context, listener, drain_seconds=DEADLINE)
     client = aiohttp.ClientSession("http://px", connector=aiohttp.UnixConnector(str(path), limit=0))
     try:
         yield runner, client

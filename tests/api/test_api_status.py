@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from api.api_rig import Rig
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.model import Reason, TreeStat
@@ -38,22 +36,24 @@ async def test_a_remembered_session_gives_its_name_up_to_a_living_one(rig: Rig) 
     assert (status, problem["candidates"]) == (400, sorted([living.unit, another.unit]))
 
 
-async def test_metrics_count_kernels_apart_from_tools(rig: Rig) -> None:
+async def test_metrics_count_units_events_and_requests(rig: Rig) -> None:
     view = rig.kernels.put("work", queued=3)
-    rig.context.events.publish("ready", view.unit, cold_start_ms=200)
-    rig.context.events.publish("died", view.unit, Reason.SIGNAL)
-    rig.context.events.publish("start_failed", view.unit, Reason.EARLY_EXIT)
-    rig.context.events.publish("ready", "tool:x")
-    await asyncio.sleep(0)
+    rig.pipes.put("broken", config_error="pipe.md:3: no")
+    publish = rig.context.events.publish
+    publish("ready", view.unit, cold_start_ms=200)
+    publish("died", view.unit, Reason.SIGNAL)
+    publish("execution_failed", "pipe:digest", execution=2, error_type="crash")
+    await rig.get("/api/health")
     page = (await rig.get("/api/metrics"))[1].decode()
     for line in (
-        'pxd_kernels{state="idle"} 1.0',
-        'pxd_kernels{state="failed"} 0.0',
-        "pxd_kernel_calls_waiting 3.0",
-        "pxd_kernel_starts_total 1.0",
-        'pxd_kernel_endings_total{reason="signal"} 1.0',
-        'pxd_kernel_start_failures_total{reason="early_exit"} 1.0',
-        "pxd_kernel_cold_start_seconds_count 1.0",
-        "pxd_starts_total 1.0",
+        "pxd_up 1.0",
+        'pxd_units{kind="kernel",state="idle"} 1.0',
+        'pxd_units{kind="pipe",state="failed"} 1.0',
+        'pxd_waiting{kind="kernel"} 3.0',
+        'pxd_events_total{event="died",kind="kernel",reason="signal"} 1.0',
+        'pxd_events_total{event="execution_failed",kind="pipe",reason="crash"} 1.0',
+        'pxd_cold_start_seconds_count{kind="kernel"} 1.0',
+        'pxd_cold_start_seconds_sum{kind="kernel"} 0.2',
+        'pxd_http_requests_total{route="GET /api/health",status="200"} 1.0',
     ):
         assert f"\n{line}\n" in page, line

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -83,38 +82,6 @@ async def test_output_that_the_disk_refuses_is_told_wherever_somebody_asks_how_t
     assert known in (await rig.get("/api/status"))[1]["daemon"]["degraded"]
     check = {"name": part, "status": "fail", "detail": detail, "repair": repair}
     assert check in (await rig.get("/api/doctor"))[1]["checks"]
-
-
-async def test_metrics_count_pipes_executions_and_lines(rig: Rig) -> None:
-    rig.pipes.put()
-    rig.pipes.put("broken", config_error="pipe.md:3: no")
-    rig.pipes.rows[1] = execution(1)
-    publish = rig.context.events.publish
-    publish("execution_queued", "pipe:digest", execution=1, trigger="manual")
-    publish("execution_started", "pipe:digest", execution=1, queue_wait_ms=30)
-    publish("execution_started", "pipe:digest", execution=1, queue_wait_ms=None)
-    publish("execution_completed", "pipe:digest", execution=1, error_type=None)
-    publish("execution_failed", "pipe:digest", execution=2, error_type="crash")
-    publish("pipe_muted", "pipe:digest")
-    await asyncio.sleep(0)
-    page = (await rig.get("/api/metrics"))[1].decode()
-    for line in (
-        'pxd_pipes{state="idle"} 1.0',
-        'pxd_pipes{state="failed"} 1.0',
-        'pxd_pipe_running{group="manual"} 1.0',
-        'pxd_pipe_queue_length{group="manual"} 1.0',
-        'pxd_pipe_slots{group="manual"} 4.0',
-        "pxd_pipe_scheduler_up 1.0",
-        "pxd_pipe_scheduler_restarts_total 0.0",
-        'pxd_pipe_executions_queued_total{trigger="manual"} 1.0',
-        'pxd_pipe_executions_total{error_type="",status="completed"} 1.0',
-        'pxd_pipe_executions_total{error_type="crash",status="failed"} 1.0',
-        'pxd_pipe_executions_total{error_type="",status="timed_out"} 0.0',
-        "pxd_pipe_queue_wait_seconds_count 1.0",
-        "pxd_pipe_queue_wait_seconds_count 1.0",
-        "pxd_starts_total 0.0",
-    ):
-        assert f"\n{line}\n" in page, line
 
 
 async def _found(rig: Rig) -> dict[str, dict[str, Any]]:
