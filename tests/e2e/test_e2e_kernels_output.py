@@ -212,22 +212,6 @@ def test_a_page_of_a_cell_that_runs_says_that_there_may_be_more(calls: Calls, tm
     assert calls.house.request("GET", path).headers["x-complete"] == "true"
 
 
-def test_joined_threads_print_whole_lines_into_their_cell(calls: Calls) -> None:
-    """The order between them is free; a line that one has only begun is there at the end, too."""
-    code = (
-        "import threading\n"
-        "def say(name):\n"
-        "    for i in range(1000): print(name, i, '.' * 40)\n"
-        "    print('open', name, end='')\n"
-        "threads = [threading.Thread(target=say, args=(name,)) for name in 'abcdefgh']\n"
-        "[thread.start() for thread in threads]; [thread.join() for thread in threads]; None"
-    )
-    cell = only(calls.run("written", code, timeout=50))
-    lines = calls.output("written", cell["id"]).decode().split("\n")
-    assert sorted(lines[:-1]) == sorted(f"{name} {i} {'.' * 40}" for name in "abcdefgh" for i in range(1000))
-    assert sorted(lines[-1].replace("open", "").split()) == list("abcdefgh")
-
-
 def test_what_a_thread_prints_after_the_end_is_kept_with_its_cell(calls: Calls, tmp_path: Path) -> None:
     code = (
         "import threading, pathlib, time\n"

@@ -1,4 +1,4 @@
-"""The prelude: what its functions return, what they tell, and that the man page knows them."""
+"""The prelude: what its functions return and tell, `run` and `!` lines, and that the man page knows them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import inspect
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from kernels.inside_rig import InsideRig, kernel, ours
+from kernels.inside_rig import InsideRig, kernel, ours, until
 from supervisord_py.kernels.inside import prelude
 
 MAN = Path(__file__).parents[2] / "man" / "man7" / "px-prelude.7"
@@ -30,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Return the status events that are published."""
     published: list[dict[str, Any]] = []
-    monkeypatch.setattr("IPython.display.publish_display_data", lambda data: published.append(*data.values()))
+    monkeypatch.setattr(prelude, "publish_display_data", lambda data: published.append(*data.values()))
     return published
 
 
@@ -38,89 +40,49 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def rig() -> Iterator[InsideRig]:
     folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
     try:
-        with kernel(folder, ours()) as made:
+        with kernel(folder, ours(), interrupted=True) as made:
             yield made
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# -- read, write, append, diff ---------------------------------------------------------------------------------------
+def test_files_are_read_written_and_compared_and_that_is_told(here: Path, events: list[dict[str, Any]]) -> None:
+    assert prelude.write("new/folder/a.txt", "same\nbefore\n") == Path("new/folder/a.txt")
+    assert events == [{"op": "write", "path": "new/folder/a.txt", "bytes": 12, "preview": "same\nbefore\n"}]
+    prelude.write("b", b"same\n\xff\n")
+    assert prelude.read("b") == "same\n\ufffd\n"
+    assert repr(prelude.read("b")) == "same\n\ufffd\n", "as it is, where it is a cell's value"
+    assert prelude.diff("new/folder/a.txt", "b").splitlines()[3:] == [" same", "-before", "+\ufffd"]
 
 
-def test_what_is_written_can_be_read_whole_or_in_part(here: Path, events: list[dict[str, Any]]) -> None:
-    assert prelude.write("new/folder/a.txt", "one\ntwo\n") == Path("new/folder/a.txt")
-    prelude.append("new/folder/a.txt", b"thr\xffee")
-    assert prelude.read("new/folder/a.txt") == "one\ntwo\nthr�ee"
-    assert prelude.read("new/folder/a.txt", 2, 1) == "two\n"
-    assert prelude.read("new/folder/a.txt", limit=0) == ""
-    assert repr(prelude.read("new/folder/a.txt", limit=2)) == "one\ntwo\n"
-    assert [event["op"] for event in events] == ["write", "append", "read", "read", "read", "read"]
-    assert events[0] == {"op": "write", "path": "new/folder/a.txt", "bytes": 8, "preview": "one\ntwo\n"}
-    assert events[3]["lines"] == 1
-
-
-def test_diff_tells_what_changed(here: Path, events: list[dict[str, Any]]) -> None:
-    (here / "old").write_text("same\nbefore\n")
-    (here / "new").write_text("same\nafter\nmore\n")
-    shown = ["--- old", "+++ new", "@@ -1,2 +1,3 @@", " same", "-before", "+after", "+more"]
-    assert prelude.diff("old", "new").splitlines() == shown
-    assert (events[0]["added"], events[0]["removed"]) == (2, 1)
-    assert prelude.diff("old", "old") == ""
-
-
-# -- find, grep, tree ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def project(here: Path) -> Path:
-    subprocess.run(["git", "init", "-q", str(here)], check=True)
+@pytest.mark.parametrize("with_git", [True, False])
+def test_searches_leave_out_what_is_hidden_and_what_git_ignores(
+    here: Path, events: list[dict[str, Any]], with_git: bool
+) -> None:
+    if with_git:
+        subprocess.run(["git", "init", "-q", str(here)], check=True)
     for name, text in {
         "src/main.py": "def main():\n    return 'needle'\n",
         "src/deep/er/test_a.py": "# Needle\n",
         "README.md": "needle.\n",
         "build/out.py": "needle\n",
-        "kept.log": "needle\n",
-        "other.log": "needle\n",
         ".hidden/x.py": "needle\n",
         "data.bin": "\0needle\n",
-        ".gitignore": "build/\n*.log\n!kept.log\n",
+        ".gitignore": "build/\n",
     }.items():
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(text)
-    return here
-
-
-def test_find_honours_patterns_gitignore_and_kinds(project: Path, events: list[dict[str, Any]]) -> None:
-    assert prelude.find("*.py") == ["src/deep/er/test_a.py", "src/main.py"]
+    built = [] if with_git else ["build/out.py"]
+    assert prelude.find("*.py") == [*built, "src/deep/er/test_a.py", "src/main.py"]
+    assert events[0]["matches"] == prelude.find("*.py")
     assert prelude.find("src/**/test_*.py") == ["src/deep/er/test_a.py"]
-    assert prelude.find("src/*.py", project) == [f"{project}/src/main.py"]
-    assert prelude.find("*.log") == ["kept.log"]
-    everything = [".hidden/x.py", "build/out.py", "src/deep/er/test_a.py", "src/main.py"]
-    assert prelude.find("*.py", hidden=True) == everything
-    assert prelude.find(kind="folder") == ["src", "src/deep", "src/deep/er"]
-    assert len(prelude.find(kind="any", limit=2)) == 2
-    assert events[-1]["capped"] is True
-    assert events[0]["matches"] == ["src/deep/er/test_a.py", "src/main.py"]
-    assert repr(prelude.find("nothing.at.all")) == "(nothing)"
-
-
-def test_grep_tells_file_line_and_text(project: Path, events: list[dict[str, Any]]) -> None:
-    lines = [("README.md", 1, "needle."), ("kept.log", 1, "needle"), ("src/main.py", 2, "    return 'needle'")]
-    assert prelude.grep("needle") == lines  # and not in data.bin
-    assert str(prelude.grep("needle", glob="*.md")[0]) == "README.md:1: needle."
-    assert len(prelude.grep("NEEDLE", "src", ignore_case=True)) == 2
-    assert prelude.grep("def", "src/main.py") == [("src/main.py", 1, "def main():")]
-    assert len(prelude.grep("needle", hidden=True, limit=2)) == events[-1]["count"] == 2
-
-
-def test_tree_is_cut_by_depth_and_by_lines(project: Path, events: list[dict[str, Any]]) -> None:
-    drawn = ["./", "  README.md", "  data.bin", "  kept.log", "  src/", "    deep/", "    main.py"]
-    assert prelude.tree(depth=2).splitlines() == drawn
-    assert prelude.tree(limit=2).splitlines()[-1] == "… and 5 more"
-    assert events[1]["more"] == 5
-
-
-# -- env, output, display --------------------------------------------------------------------------------------------
+    assert prelude.find("src/*n.py", here, limit=1) == [f"{here}/src/main.py"]
+    found = [("README.md", 1, "needle."), ("src/main.py", 2, "    return 'needle'")]
+    assert [it for it in prelude.grep("needle") if it.path not in built] == found  # and not in data.bin
+    assert len(prelude.grep("NEEDLE", "src", glob="*a*", ignore_case=True)) == 2
+    assert prelude.grep("def", "src/main.py", limit=1)[0].line == 1
+    assert prelude.tree("src").splitlines() == ["src/", "  deep/", "    er/", "      test_a.py", "  main.py"]
+    assert prelude.tree(depth=2, limit=2).splitlines()[3:] == [f"… and {3 + 2 * len(built)} more"]
 
 
 def test_env_gets_sets_and_lists_without_telling_values(
@@ -132,33 +94,19 @@ def test_env_gets_sets_and_lists_without_telling_values(
     assert prelude.env("NOT_THERE_AT_ALL") is None
     assert "SECRET_ONE" in str(prelude.env()).splitlines()
     assert "hush" not in str(events)
-    assert [event["action"] for event in events] == ["get", "set", "get", "list"]
-    assert [event.get("found") for event in events] == [True, True, False, None]
 
 
 def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
     first = rig.good("print('é' * 100_000); import sys; print('err', file=sys.stderr)")
-    whole = rig.good(f"x = output('{first.id}'); assert x == 'é' * 100_000 + '\\nerr\\n', x[-20:]; x[-4:]")
+    whole = rig.good(f"assert output('{first.id}') == 'é' * 100_000 + '\\nerr\\n'")
     assert rig.records(whole.id, "status")[0]["event"]["bytes"] == 200_005
-    rig.good(f"assert output('{first.id}', 2, 4) == 'éé'")
-    silent = rig.good("pass")
-    rig.good(f"assert output('{silent.id}') == ''")
-    missing = rig.run("output('0000')").reply
-    assert missing["ename"] == "FileNotFoundError"
-    assert silent.id in missing["evalue"]
-    assert rig.run("output('../x')").reply["ename"] == "FileNotFoundError"
+    for none in ("0000", "../x"):
+        assert rig.run(f"output({none!r})").reply["ename"] == "FileNotFoundError"
 
 
-# -- names and documentation -----------------------------------------------------------------------------------------
-
-
-def test_every_name_is_there_and_help_tells_of_it(rig: InsideRig) -> None:
-    ran = rig.good("help(read)")
-    assert "Return the text of a file" in rig.out(ran.id).decode()
+def test_every_function_is_in_the_manual_as_it_is_and_helps(rig: InsideRig) -> None:
+    assert "Return the text of a file" in rig.out(rig.good("help(read)").id).decode()
     rig.good("; ".join(prelude.__all__))
-
-
-def test_every_function_is_in_the_manual_as_it_is() -> None:
     lines = [line for line in MAN.read_text().splitlines() if line.startswith("\\fB")]
     page = re.sub(r"\\f[BIPR]|\\&", "", "\n".join(lines)).replace("\\-", "-")
     documented = dict(re.findall(r"^(\w+)\((.*)\)$", page, re.MULTILINE))
@@ -173,3 +121,62 @@ def _shown(default: object) -> str:
     if default is inspect.Parameter.empty:
         return ""
     return f'"{default}"' if isinstance(default, str) else str(default)
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def is_over(pid: int) -> bool:
+    """Say whether a process has ended; whoever inherited it may not have looked yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_run_returns_code_and_both_streams(here: Path, events: list[dict[str, Any]]) -> None:
+    done = prelude.run("echo out; echo err >&2; exit 3")
+    assert (done, bool(done), repr(done)) == ((3, "out\n", "err\n"), False, "out\nerr\n[exit code 3]")
+    assert (events[0]["op"], events[0]["returncode"], events[0]["preview"]) == ("run", 3, repr(done))
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        prelude.run("echo why >&2; exit 4", check=True)
+    assert (failed.value.returncode, failed.value.stderr) == (4, "why\n")
+    (here / "sub").mkdir()
+    done = prelude.run('pwd; echo "$MINE"; cat', cwd="sub", env={"MINE": "value"}, input="given")
+    assert done.stdout == f"{here}/sub\nvalue\ngiven"
+    os.kill(int(prelude.run("sleep 600 & echo $!").stdout), signal.SIGKILL)  # in the background: not waited for
+
+
+def test_run_ends_what_is_late_with_all_of_its_group(
+    here: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prelude, "GRACE", 0.5)
+    command = "trap 'echo asked' INT; (trap '' INT; echo $BASHPID; exec sleep 600) & while :; do wait; done"
+    with pytest.raises(subprocess.TimeoutExpired) as late:
+        prelude.run(command, timeout=2.0)
+    stubborn, asked = str(late.value.stdout).split()
+    assert asked == "asked"
+    until(lambda: is_over(int(stubborn)), "the end of the stubborn child")
+    assert (events[0]["timed_out"], events[0]["returncode"]) == (True, -signal.SIGKILL)
+
+
+def test_an_interrupt_of_the_cell_reaches_the_command_first(rig: InsideRig) -> None:
+    """As SIGINT, with time to tidy up; its own session keeps it from the kernel's."""
+    rig.good("import sys; sys.modules['px_inside.prelude'].GRACE = 600.0")
+    cell = rig.send("run(\"trap 'echo tidied > tidy; exit 0' INT; touch begun; while :; do sleep 0.05; done\")")
+    until((rig.cwd / "begun").exists, "the command")
+    rig.interrupt()
+    assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
+    assert (rig.cwd / "tidy").read_text() == "tidied\n"
+
+
+def test_the_output_of_a_line_is_what_it_wrote_and_its_code_is_kept(rig: InsideRig) -> None:
+    ran = rig.good("def f():\n    local = 'here'\n    !printf \"$local {local} $$HOME\\377\\n\"; exit 3\nf()")
+    assert rig.out(ran.id) == b"here here " + os.environ["HOME"].encode() + b"\xff\n"
+    rig.good("assert _exit_code == 3")
+    ran = rig.good("print('first')\n!cat; read x; echo $?\nprint('last')")
+    assert rig.out(ran.id) == b"first\n1\nlast\n"
+    ran = rig.good("%%capture got\n!echo hidden")
+    assert rig.out(ran.id) == b""
+    rig.good("assert got.stdout.strip() == 'hidden', got.stdout")
+    assert rig.run("!tty -s && echo 'a terminal'", px=False).text().strip() == "a terminal", "of others"

@@ -11,7 +11,6 @@ from __future__ import annotations
 # ipykernel and IPython are typed in parts only.
 import asyncio
 import faulthandler
-import logging
 import os
 import shutil
 import signal
@@ -19,31 +18,26 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import zmq
 from ipykernel import ipkernel, kernelapp, zmqshell
-from IPython.core.error import StdinNotImplementedError
 from IPython.core.events import EventManager
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client import session as jupyter_session
 from traitlets import default
 
-from .shell import run_to_end  # noqa: TID252
+from .prelude import offered, run_to_end  # noqa: TID252
 from .streams import CELLS, CURRENT, attribute_threads  # noqa: TID252
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
     from typing import Any
 
-    from .modules import Modules  # noqa: TID252
     from .streams import OwnCell  # noqa: TID252
 
-NO_TERMINAL = (
-    "{name}() was called, but nobody can answer: this cell runs without a terminal. "
-    "Put the value into the code instead, e.g. name = 'value', or read it from a file or from os.environ"
-)
 _FOLDER = os.path.dirname(__file__)
 _DISPLAYS = ("display_data", "update_display_data", "clear_output")
 _RECORDED = (*_DISPLAYS, "execute_result", "error", "execute_reply")
@@ -72,10 +66,6 @@ class Session(jupyter_session.Session):
         if cell is None:
             return
         for each in CELLS.streams.values():
-            if kind == "execute_reply":
-                each.end_lines(cell)
-            else:
-                each.put_line(cell)  # it comes before what this thread shows now
             each.publish()
         if kind != "execute_reply":
             cell.writer.message(kind, content)
@@ -85,9 +75,10 @@ class Session(jupyter_session.Session):
 
 
 class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
-    """ipykernel's shell. `offered`: what user code finds, unless it makes the names its own."""
+    """ipykernel's shell. `offered`: what user code finds, unless it makes the names its own; `news`: of its import."""
 
-    offered: Modules | None = None
+    offered: Mapping[str, Any] = MappingProxyType({})
+    news = ""
 
     async def run_code(self, *args: Any, **kwargs: Any) -> Any:
         """Run user code; an interrupt that came before it is raised here."""
@@ -97,7 +88,7 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Show what was raised; an interrupt without our frames, whose sources say nothing to users."""
         kind, _, trace = sys.exc_info()
-        if kind in (KeyboardInterrupt, StdinNotImplementedError) and trace is not None:
+        if kind is KeyboardInterrupt and trace is not None:
             while trace.tb_next is not None and not trace.tb_next.tb_frame.f_code.co_filename.startswith(_FOLDER):
                 trace = trace.tb_next
             trace.tb_next = None
@@ -105,11 +96,7 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
 
     def init_user_ns(self) -> None:
         super().init_user_ns()
-        self.offer()
-
-    def offer(self) -> None:
-        """Put names into the user's namespace; what is there stays."""
-        for name, value in (self.offered.names if self.offered else {}).items():
+        for name, value in self.offered.items():
             if self.user_ns.setdefault(name, value) is value:
                 self.user_ns_hidden[name] = value
 
@@ -236,10 +223,8 @@ class IPythonKernel(ipkernel.IPythonKernel):
         try:
             CELLS.take_descriptors(cell)
             CELLS.set_parent(parent)
-            shell: Any = self.shell
-            if shell.offered is not None and (news := shell.offered.look_again()) is not None:
-                shell.offer()
-                sys.stderr.write(news)
+            news, ZMQInteractiveShell.news = ZMQInteractiveShell.news, ""
+            sys.stderr.write(news)
             await super().execute_request(stream, ident, parent)
         except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:
             if not cell.writer.ended:  # ipykernel would log it, and the client would wait for ever
@@ -258,19 +243,6 @@ class IPythonKernel(ipkernel.IPythonKernel):
         if parent["content"].get("stop_on_error", True):
             self._abort_queues()
 
-    def raw_input(self, *args: Any, **kwargs: Any) -> Any:
-        self._need_somebody("input")
-        return super().raw_input(*args, **kwargs)
-
-    def getpass(self, *args: Any, **kwargs: Any) -> Any:
-        self._need_somebody("getpass")
-        return super().getpass(*args, **kwargs)
-
-    def _need_somebody(self, name: str) -> None:
-        header = jupyter_session.extract_header(self.get_parent("shell") or {})
-        if not self._allow_stdin and CELLS.get(header or {}) is not None:
-            raise StdinNotImplementedError(NO_TERMINAL.format(name=name))
-
     def _cancel_on_sigint(self, future: Any) -> Any:
         """Cancel an `await` on SIGINT; entered while it runs."""
         return INTERRUPTS.awaiting(future)
@@ -283,9 +255,6 @@ class IPKernelApp(kernelapp.IPKernelApp):
 
     def log_connection_info(self) -> None:
         """Keep ipykernel's advice for terminals to itself: a kernel that dies would have it as its last words."""
-        level, self.log_level = self.log_level, logging.CRITICAL
-        super().log_connection_info()
-        self.log_level = level
 
     def _bind_socket(self, s: Any, port: int) -> int:
         """Welcome every subscriber of iopub, not only the first one of a topic: the daemon is always there before."""
@@ -302,10 +271,10 @@ class IPKernelApp(kernelapp.IPKernelApp):
         attribute_threads()
 
 
-def run(arguments: Any, offered: Modules) -> None:
-    """Be the kernel until it is told to end; `arguments` are for ipykernel, `offered` are names for user code."""
+def run(arguments: Any, modules: Sequence[str]) -> None:
+    """Be the kernel until it is told to end; `arguments` are for ipykernel, `modules` the folders of modules."""
     CELLS.pid = os.getpid()  # this may have been forked since it was imported
-    ZMQInteractiveShell.offered = offered
+    ZMQInteractiveShell.offered, ZMQInteractiveShell.news = offered(modules)
     app = IPKernelApp.instance(kernel_class=IPythonKernel, outstream_class=__package__ + ".streams.OutStream")
     app.config.HistoryManager.hist_file = ":memory:"  # nobody asks for yesterday's, and the disk takes time
     app.initialize(arguments)

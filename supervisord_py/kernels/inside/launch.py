@@ -99,8 +99,7 @@ def main() -> None:
 
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell that starts a job with `&` has it inherited
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    modules = importlib.import_module(PACKAGE + ".modules")
-    kernel_app.run(sys.argv[1:], modules.Modules(options.px_modules))
+    kernel_app.run(sys.argv[1:], options.px_modules)
 
 
 if __name__ == "__main__":

@@ -7,231 +7,265 @@
 
 from __future__ import annotations
 
+# mypy: allow-untyped-calls
+# IPython is typed in parts only.
+import contextlib
+import difflib
 import fnmatch
-import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
-from itertools import islice
+import tempfile
+import time
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, NamedTuple
 
-from IPython.display import display
+from IPython.display import display, publish_display_data
 
-from .cell_writer import RECORDS, STREAMS  # noqa: TID252
-from .shell import Lines, Text, clipped, run, tell  # noqa: TID252
+from .cell_writer import RECORDS, STATUS_MIME, STREAMS  # noqa: TID252
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import ModuleType
+    from typing import Any
 
-__all__ = ["append", "diff", "display", "env", "find", "grep", "output", "read", "run", "tree", "write"]
-_NEWEST = 20
-_KINDS = ("file", "folder", "any")
+__all__ = ["diff", "display", "env", "find", "grep", "output", "read", "run", "tree", "write"]
+GRACE = 2.0  # seconds between SIGINT and SIGKILL of a command's group
+_PREVIEW, _LISTED = 500, 20
+
+
+class Text(str):
+    """A str that shows itself as it is when it is the value of a cell, without quotes and escapes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _tell(op: str, **fields: Any) -> None:
+    """Emit a status event: which helper, and what it did, in a few words and numbers."""
+    publish_display_data({STATUS_MIME: {"op": op, **{name: _small(value) for name, value in fields.items()}}})
+
+
+def _small(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_small(str(entry)) for entry in value[:_LISTED]]
+    return value[:_PREVIEW] if isinstance(value, str) else value
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def read(path: str | Path, offset: int = 1, limit: int | None = None) -> Text:
-    """Return the text of a file, or `limit` lines of it from line `offset` on; lines count from 1.
+def read(path: str | Path) -> Text:
+    """Return the text of a file. Bytes that are no UTF-8 come out as U+FFFD.
 
-    Bytes that are no UTF-8 come out as U+FFFD. `~` is the home directory, here and in the other helpers.
+    `~` is the home directory, here and in the other helpers.
     """
-    if offset < 1 or (limit is not None and limit < 0):
-        raise ValueError("lines count from 1: offset must be at least 1, and limit at least 0")
     place = Path(path).expanduser()
-    with place.open(encoding="utf-8", errors="replace", newline="") as file:
-        lines = list(islice(file, offset - 1, None if limit is None else offset - 1 + limit))
-    text = Text("".join(lines))
-    tell("read", path=str(place), offset=offset, lines=len(lines), chars=len(text), preview=text)
+    text = Text(place.read_bytes().decode(errors="replace"))
+    _tell("read", path=str(place), chars=len(text), preview=text)
     return text
 
 
 def write(path: str | Path, content: str | bytes) -> Path:
     """Write a text (as UTF-8) or bytes in place of what was in a file; return its path. Missing folders are made."""
-    return _put("write", "wb", path, content)
-
-
-def append(path: str | Path, content: str | bytes) -> Path:
-    """Write as `write` does, at the end of the file."""
-    return _put("append", "ab", path, content)
-
-
-def _put(op: str, mode: str, path: str | Path, content: str | bytes) -> Path:
     data = content.encode() if isinstance(content, str) else bytes(content)
     place = Path(path).expanduser()
     place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open(mode) as file:
-        file.write(data)
-    tell(op, path=str(place), bytes=len(data), preview=content if isinstance(content, str) else "")
+    place.write_bytes(data)
+    _tell("write", path=str(place), bytes=len(data), preview=data.decode(errors="replace"))
     return place
 
 
 def diff(old: str | Path, new: str | Path) -> Text:
     """Return the differences of two files as a unified diff; empty where there are none."""
-    import difflib
-
-    names = [str(old), str(new)]
-    before, after = (
-        Path(name).expanduser().read_text(encoding="utf-8", errors="replace").splitlines() for name in names
-    )
-    changes = list(difflib.unified_diff(before, after, names[0], names[1], lineterm=""))
-    text = Text("\n".join(changes))
-    added, removed = (sum(line.startswith(sign) for line in changes[2:]) for sign in "+-")
-    tell("diff", old=names[0], new=names[1], added=added, removed=removed, preview=text)
+    before, after = (Path(name).expanduser().read_text("utf-8", "replace").splitlines() for name in (old, new))
+    text = Text("\n".join(difflib.unified_diff(before, after, str(old), str(new), lineterm="")))
+    _tell("diff", old=str(old), new=str(new), preview=text)
     return text
 
 
-# -- searches ----------------------------------------------------------------------------------------------------------
-
-
 class Match(NamedTuple):
-    """One line that `grep` found: `path`, `line` (from 1), `text`; shown as `path:line: text`."""
+    """One line that `grep` found; lines count from 1."""
 
     path: str
     line: int
     text: str
 
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {clipped(self.text)}"
 
+def find(pattern: str = "*", path: str | Path = ".", *, limit: int = 1000) -> list[str]:
+    """Return the files below a folder that match a pattern, sorted.
 
-def find(
-    pattern: str = "*", path: str | Path = ".", *, kind: str = "file", hidden: bool = False, limit: int = 1000
-) -> Lines:
-    """Return the paths below a folder that match a pattern, sorted; `kind` is `file`, `folder` or `any`.
-
-    `*.py` is about names; a pattern with a slash about paths below `path`: `src/**/test_*.py`. With `hidden` also what
-    has a leading dot or is ignored by git.
+    `*.py` is about names; a pattern with a slash about paths below `path`: `src/**/test_*.py`. Names with a leading dot
+    are left out, and what git ignores.
     """
-    if kind not in _KINDS:
-        raise ValueError("kind must be one of " + ", ".join(_KINDS))
-    root = _folder(path)
-    wanted = (
-        _joined(root, relative)
-        for relative, is_folder in _walk(root, hidden=hidden)
-        if (kind == "any" or (kind == "folder") == is_folder) and _matches(relative, pattern)
-    )
-    found = Lines(islice(wanted, limit))
-    tell("find", pattern=pattern, path=root, count=len(found), capped=len(found) >= limit, matches=found)
+    root = Path(path).expanduser()
+    found = [str(root / file) for file in _files(root) if _matches(file, pattern)][:limit]
+    _tell("find", pattern=pattern, path=str(root), count=len(found), matches=found)
     return found
 
 
 def grep(
-    pattern: str,
-    path: str | Path = ".",
-    *,
-    glob: str = "*",
-    ignore_case: bool = False,
-    hidden: bool = False,
-    limit: int = 200,
-) -> Lines:
+    pattern: str, path: str | Path = ".", *, glob: str = "*", ignore_case: bool = False, limit: int = 200
+) -> list[Match]:
     """Return the lines that match a regular expression, as `Match(path, line, text)`. Binary files are left out.
 
     `path` is a file or a folder; of a folder the files that match `glob` are searched, as `find` would find them.
     """
     wanted = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
-    root = os.path.expanduser(str(path))
-    if not os.path.exists(root):
-        raise FileNotFoundError("there is no " + root)
-    places = iter([root])
-    if os.path.isdir(root):
-        files = (relative for relative, is_folder in _walk(root, hidden=hidden) if not is_folder)
-        places = (_joined(root, relative) for relative in files if _matches(relative, glob))
-    hits = (Match(place, number, line) for place in places for number, line in _lines(place) if wanted.search(line))
-    found = Lines(islice(hits, limit))
-    tell("grep", pattern=pattern, path=root, count=len(found), capped=len(found) >= limit, matches=found)
-    return found
+    root = Path(path).expanduser()
+    found: list[Match] = []
+    places = [root] if root.is_file() else [root / file for file in _files(root) if _matches(file, glob)]
+    for place in places:
+        data = b"\0"
+        with contextlib.suppress(OSError):
+            data = place.read_bytes()
+        if b"\0" not in data[:8192]:
+            lines = enumerate(data.decode(errors="replace").splitlines(), 1)
+            found += [Match(str(place), number, line) for number, line in lines if wanted.search(line)]
+        if len(found) >= limit:
+            break
+    _tell("grep", pattern=pattern, path=str(root), count=len(found[:limit]), matches=found[:limit])
+    return found[:limit]
 
 
-def tree(path: str | Path = ".", depth: int = 3, *, hidden: bool = False, limit: int = 200) -> Text:
+def tree(path: str | Path = ".", depth: int = 3, *, limit: int = 200) -> Text:
     """Return a drawing of a folder: one name a line, indented, folders with a slash; at most `limit` lines."""
-    root = _folder(path)
-    lines = [root.rstrip("/") + "/"]
-    for relative, is_folder in _walk(root, hidden=hidden):
-        level = relative.count("/") + 1
-        if level <= depth:
-            lines.append("  " * level + os.path.basename(relative) + ("/" if is_folder else ""))
-    more = max(0, len(lines) - 1 - limit)
-    if more:
-        lines[limit + 1 :] = [f"… and {more} more"]
-    text = Text("\n".join(lines))
-    tell("tree", path=root, depth=depth, count=len(lines) - 1 - (more > 0), more=more, preview=text)
+    root = Path(path).expanduser()
+    lines, last = [f"{root}/"], [""]
+    for file in _files(root):
+        names = file.split("/")
+        for level, name in enumerate(names[:depth], 1):
+            if names[:level] != last[:level]:
+                lines.append("  " * level + name + ("/" if level < len(names) else ""))
+        last = names
+    more = len(lines) - 1 - limit
+    text = Text("\n".join(lines if more <= 0 else [*lines[: limit + 1], f"… and {more} more"]))
+    _tell("tree", path=str(root), depth=depth, preview=text)
     return text
 
 
-def _folder(path: str | Path) -> str:
-    folder = os.path.expanduser(str(path))
-    if not os.path.isdir(folder):
-        raise NotADirectoryError("there is no folder " + folder)
-    return folder
-
-
-def _joined(root: str, relative: str) -> str:
-    return relative if root == "." else os.path.join(root, relative)
-
-
-def _walk(root: str, *, hidden: bool, known: set[str] | None = None) -> Iterator[tuple[str, bool]]:
-    """Yield relative path and whether it is a folder, sorted. Folders behind links are not entered.
-
-    `known`: what git does not ignore, empty where git knows nothing; each repository is asked once.
-    """
-    if known is None or os.path.exists(os.path.join(root, ".git")):
-        known = set() if hidden else _known_to_git(root)
-    try:
-        entries = sorted(os.scandir(root), key=lambda entry: entry.name)
-    except OSError:
-        return
-    for entry in entries:
-        name, is_folder = entry.name, entry.is_dir(follow_symlinks=False)
-        if name == ".git" or (not hidden and (name[0] == "." or (known and entry.path not in known))):
-            continue
-        yield name, is_folder
-        if is_folder:
-            below = _walk(entry.path, hidden=hidden, known=known)
-            yield from ((name + "/" + relative, is_one) for relative, is_one in below)
-
-
-def _known_to_git(root: str) -> set[str]:
-    """Return the paths below a folder that git does not ignore, folders on the way included."""
-    command = ("git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+def _files(root: Path) -> list[str]:
+    """Return the files below a folder, relative to it, sorted."""
+    if not root.is_dir():
+        raise NotADirectoryError(f"there is no folder {root}")
+    command = ("git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z")
     try:
         listed = subprocess.run(command, capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return set()
-    known = {path.rstrip("/") for path in os.fsdecode(listed).split("\0") if path}
-    known |= {str(folder) for path in known for folder in Path(path).parents}
-    return {os.path.join(root, path) for path in known}
+        found = [file for file in os.fsdecode(listed).split("\0") if (root / file).is_file()]
+    except (OSError, subprocess.CalledProcessError):  # no git, or no repository
+        found = [str(Path(folder, name).relative_to(root)) for folder, name in _walk(root)]
+    return sorted({file for file in found if not any(name.startswith(".") for name in file.split("/"))})
 
 
-def _matches(relative: str, pattern: str) -> bool:
+def _walk(root: Path) -> Iterator[tuple[str, str]]:
+    for folder, below, names in os.walk(root):
+        below[:] = [name for name in below if not name.startswith(".")]
+        yield from ((folder, name) for name in names)
+
+
+def _matches(file: str, pattern: str) -> bool:
     """Say whether a path matches: all of it where the pattern has a slash, else its name."""
-    if "/" not in pattern:
-        return fnmatch.fnmatchcase(os.path.basename(relative), pattern)
-    return _fits(relative.split("/"), pattern.split("/"))
+    if "/" in pattern:  # `*` stands for slashes, too
+        return fnmatch.fnmatchcase(file, pattern.replace("**/", "*"))
+    return fnmatch.fnmatchcase(os.path.basename(file), pattern)
 
 
-def _fits(names: list[str], globs: list[str]) -> bool:
-    """Compare name by name; `**` stands for any number of folders, at the end for all that is below."""
-    if not globs:
-        return not names
-    if globs[0] == "**":
-        return any(_fits(names[at:], globs[1:]) for at in range(len(names) + (len(globs) == 1)))
-    return bool(names) and fnmatch.fnmatchcase(names[0], globs[0]) and _fits(names[1:], globs[1:])
+# -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def _lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line; none of a file with a NUL near its beginning, or that may not be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            if "\0" in file.read(8192):
-                return
+class CommandResult(NamedTuple):
+    """What came of a command; true where it went well. `returncode` -N: signal N."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    def __bool__(self) -> bool:
+        return self.returncode == 0
+
+    def __repr__(self) -> str:
+        texts = [text.rstrip("\n") for text in (self.stdout, self.stderr) if text]
+        return "\n".join([*texts, f"[exit code {self.returncode}]"] if self.returncode or not texts else texts)
+
+
+def run(
+    command: str,
+    *,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    input: str | bytes = "",
+    timeout: float | None = None,
+    check: bool = False,
+) -> CommandResult:
+    """Run a command with `bash -c`, wait for it, return its exit code and output; `env` is added to ours.
+
+    It has a session of its own. When the cell is interrupted, or after `timeout` seconds, its group gets SIGINT, and
+    SIGKILL two seconds later. What it leaves in the background (`server &`) goes on, and is not waited for.
+
+    Raises subprocess.TimeoutExpired: with `stdout` and `stderr` up to then; subprocess.CalledProcessError: it
+    failed, and `check` was set.
+    """
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        # Files, not pipes: what is left in the background holds them open, and must not hold us.
+        stdin.write(input.encode() if isinstance(input, str) else input)
+        stdin.seek(0)
+        code, is_late = run_to_end(
+            [shutil.which("bash") or "/bin/sh", "-c", command],
+            timeout,
+            cwd=None if cwd is None else Path(cwd).expanduser(),
+            env={**os.environ, **(env or {})},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        texts = []
+        for file in (stdout, stderr):
             file.seek(0)
-            for number, line in enumerate(file, 1):
-                yield number, line.rstrip("\n")
-    except OSError:
-        return
+            texts.append(file.read().decode(errors="replace"))
+    done = CommandResult(code, *texts)
+    _tell("run", command=command, returncode=code, timed_out=is_late, preview=repr(done))
+    if is_late:
+        raise subprocess.TimeoutExpired(command, timeout or 0, *texts)
+    if check and not done:
+        raise subprocess.CalledProcessError(code, command, *texts)
+    return done
+
+
+def run_to_end(arguments: Sequence[str], timeout: float | None = None, **options: Any) -> tuple[int, bool]:
+    """Run a command in a session of its own to its end; any exception, also an interrupt, ends it.
+
+    Returns its exit code, -N where signal N ended it, and whether it was ended because `timeout` seconds were over.
+    """
+    process = subprocess.Popen(arguments, start_new_session=True, **options)
+    try:
+        return process.wait(timeout), False
+    except subprocess.TimeoutExpired:
+        _end_group(process)
+        return process.returncode, True
+    except BaseException:
+        if process.returncode is None:
+            _end_group(process)
+        raise
+
+
+def _end_group(process: subprocess.Popen[Any]) -> None:
+    """SIGINT to the group, SIGKILL when the leader is gone or two seconds have passed; a second interrupt hurries."""
+    try:
+        deadline = time.monotonic() + GRACE
+        os.killpg(process.pid, signal.SIGINT)
+        while time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.02)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM where only zombies are left
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 # -- environment and cells ---------------------------------------------------------------------------------------------
@@ -240,46 +274,59 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
 def env(name: str | None = None, value: str | None = None) -> str | None:
     """Return a variable of the environment (None where there is none), after setting it where a value is given.
 
-    Without a name, the names of all are returned, one a line.
+    Without a name, the names of all are returned, one a line. Values are not told.
     """
-    if name is None:
-        names = sorted(os.environ)
-        tell("env", action="list", count=len(names), names=names)
-        return Text("\n".join(names))
-    if value is not None:
+    if value is not None and name is not None:
         os.environ[name] = value
-    tell("env", action="get" if value is None else "set", name=name, found=name in os.environ)
-    return os.environ.get(name)
+    _tell("env", name=name, is_set=value is not None)
+    return Text("\n".join(sorted(os.environ))) if name is None else os.environ.get(name)
 
 
-def output(id: str, offset: int = 0, limit: int | None = None) -> Text:
-    """Return what another cell of this session printed, complete also where the answer was cut; answers name the id.
+def output(id: str) -> Text:
+    """Return what another cell of this session printed, stdout and then stderr, complete also where the answer was cut.
 
-    `offset` and `limit` are bytes.
+    Answers name the id.
     """
-    if offset < 0 or (limit is not None and limit < 0):
-        raise ValueError("offset and limit must not be less than 0")
-    data = _printed(id)[offset : None if limit is None else offset + limit]
+    streams = sys.modules.get((__package__ or "") + ".streams")
+    folder = Path(getattr(streams and streams.CELLS, "folder", None) or os.devnull)
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", id) or not (folder / (id + RECORDS)).exists():
+        raise FileNotFoundError(f"there is no cell {id!r} of this session whose output is kept")
+    paths = [folder / (id + ending) for ending in STREAMS.values()]
+    data = b"".join(path.read_bytes() for path in paths if path.exists())
     text = Text(data.decode(errors="replace"))
-    tell("output", id=id, offset=offset, bytes=len(data), preview=text)
+    _tell("output", id=id, bytes=len(data), preview=text)
     return text
 
 
-def _printed(name: str) -> bytes:
-    streams = sys.modules.get((__package__ or "") + ".streams")
-    folder = None if streams is None else streams.CELLS.folder
-    if folder is None:
-        raise FileNotFoundError("this kernel has not run a cell whose output is kept in files")
-    records = Path(folder, name + RECORDS)
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or not records.exists():
-        cells = sorted(Path(folder).glob("*" + RECORDS), key=lambda path: path.stat().st_mtime, reverse=True)
-        newest = ", ".join(path.stem for path in cells[:_NEWEST])
-        raise FileNotFoundError('there is no cell "' + name + '"; the newest are: ' + newest)
-    paths = [Path(folder, name + STREAMS[stream]) for stream in ("stdout", "stderr")]
-    out, err = (path.read_bytes() if path.exists() else b"" for path in paths)
-    found = (json.loads(line) for line in records.read_bytes().split(b"\n") if line.endswith(b"}"))
-    pieces, at, err_at = [], 0, 0
-    for record in (*found, {"at": len(out), "err_at": len(err)}):  # before each record there is stderr, then stdout
-        pieces += [err[err_at : record.get("err_at", 0)], out[at : record["at"]]]
-        at, err_at = max(at, record["at"]), max(err_at, record.get("err_at", 0))
-    return b"".join(pieces)
+# -- modules -----------------------------------------------------------------------------------------------------------
+
+
+def offered(folders: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Return the names that user code finds, and what is to be told: the prelude's, and those of all modules there.
+
+    A module `x.py` is imported as `px_module_x`: it must not hide an installed one. The last folder's counts where
+    several have the same; one that cannot be imported stops nobody.
+    """
+    names, news = _public(sys.modules[__name__]), ""
+    files: dict[str, Path] = {}
+    for folder in folders:
+        files.update((path.stem, path) for path in Path(folder).glob("*.py"))
+    for name, path in sorted(files.items()):
+        spec: Any = spec_from_file_location("px_module_" + name, path)
+        sys.modules[spec.name] = module = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+            names.update(_public(module))
+        except (Exception, SystemExit) as error:
+            del sys.modules[spec.name]
+            lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
+            if isinstance(error, SyntaxError) and error.filename == str(path):
+                lines.append(error.lineno)
+            news += f"px: {path}:{lines[-1] if lines else 1}: {type(error).__name__}: {error} (its names are missing)\n"
+    return names, news
+
+
+def _public(module: ModuleType) -> dict[str, Any]:
+    """Return what `from module import *` would give."""
+    names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+    return {name: getattr(module, name) for name in names}

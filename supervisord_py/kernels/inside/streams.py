@@ -1,8 +1,8 @@
 """The kernel's stdout and stderr: ipykernel's own, and for cells of ours the cell's files.
 
 While a cell of ours runs, its files are descriptors 1 and 2, so children and C libraries write there, too; what is
-printed is in the file before `print` returns (of a thread: once its line ends), and its first bytes are published for
-other clients. For any other request nothing differs from ipykernel.
+printed is in the file before `print` returns, and its first bytes are published for other clients. For any other
+request nothing differs from ipykernel.
 """
 
 from __future__ import annotations
@@ -27,35 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NUMBERS = {"stdout": 1, "stderr": 2}
-LONGEST_LINE = 8192  # bytes that wait for the end of a thread's line, as in Python's own streams
 REMEMBERED = 1024  # cells whose late output is still known for what it is
 POOLS = frozenset(("concurrent.futures.thread", "multiprocessing.pool"))
 """Their workers live for many cells: what they print is the doing of whoever gave them work last."""
 
 
 class OwnCell:
-    """One cell of ours. `left`: bytes of its text that are still to be published.
-
-    `lines`: what threads have begun to print, by stream and thread. A print is two writes, and lines of several threads
-    must not mix: until the cell `is_over`, only whole ones are written. The main thread's text never waits.
-    """
+    """One cell of ours. `left`: bytes of its text that are still to be published."""
 
     def __init__(self, header: Mapping[str, Any], folder: str, name: str, preview: int, cap: int) -> None:
         self.header = dict(header)
         self.writer = CellWriter(folder, name, cap)
         self.left = preview
-        self.lines: dict[tuple[str, threading.Thread], bytes] = {}
-        self.is_over = False
         self.decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in NUMBERS}
-
-    def gather(self, stream: str, data: bytes) -> bytes:
-        """Return what is to be written now of what the calling thread has printed."""
-        key = stream, threading.current_thread()
-        data = self.lines.pop(key, b"") + data
-        if b"\n" not in data and b"\r" not in data and len(data) < LONGEST_LINE:
-            self.lines[key] = data
-            data = self.lines.pop(key, b"") if self.is_over else b""  # asked last: it may end at any moment
-        return data
 
 
 CURRENT: ContextVar[OwnCell | None] = ContextVar("px_cell", default=None)
@@ -156,38 +140,18 @@ class OutStream(Stock):
         if cell is None or not isinstance(string, str):
             return super().write(string)
         data = _encoded(string)
-        if threading.get_ident() != threading.main_thread().ident and os.getpid() == CELLS.pid:
-            data = cell.gather(self.name, data)
-        if data:
-            self._put(cell, data)
-        return len(string)
-
-    def _put(self, cell: OwnCell, data: bytes) -> None:
         cell.writer.write(self.name, data)
         if cell.left > 0 and os.getpid() == CELLS.pid:
             piece = data[: cell.left]
             cell.left -= len(piece)
             self._is_unpublished = True
             super().write(cell.decoders[self.name].decode(piece))
+        return len(string)
 
     def flush(self) -> None:
-        """Of cells of ours there is nothing to be flushed but the line that a thread has begun."""
-        cell = self.cell()
-        if cell is None:
+        """Of cells of ours there is nothing to be flushed."""
+        if self.cell() is None:
             super().flush()
-        else:
-            self.put_line(cell)
-
-    def put_line(self, cell: OwnCell) -> None:
-        if data := cell.lines.pop((self.name, threading.current_thread()), b""):
-            self._put(cell, data)
-
-    def end_lines(self, cell: OwnCell) -> None:
-        """Write what threads have begun to print: the cell is over, from now on nothing waits."""
-        cell.is_over = True
-        for key in [key for key in list(cell.lines) if key[0] == self.name]:
-            if data := cell.lines.pop(key, b""):
-                self._put(cell, data)
 
     def publish(self) -> None:
         """Send what was not sent yet: before any other message about the cell."""
