@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 import time
 from contextlib import AsyncExitStack
 from enum import IntEnum
@@ -26,9 +25,9 @@ from supervisord_py.api.context import ApiContext, DaemonFacts
 from supervisord_py.daemon import interrupted, rooms
 from supervisord_py.daemon.boot import daemon_id
 from supervisord_py.daemon.logging import set_level
-from supervisord_py.daemon.settings import Loaded, SettingsError, changed_keys, recall_valid, restart_needed
+from supervisord_py.daemon.settings import Loaded, changed_keys, keep_valid, restart_needed
 from supervisord_py.daemon.sockets import open_tcp
-from supervisord_py.errors import KeeperLostError, PxError, StartFailedError
+from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import retention
 from supervisord_py.ledger.events import EventJournal
@@ -52,10 +51,8 @@ if TYPE_CHECKING:
     from supervisord_py.process.model import ControlEvent, LogTrouble
 
 LOSS_SECONDS = 2.0  # how long it may take to write down that the keeper is lost; then the clean-up begins anyway
-READ_SECONDS = 30.0  # how long the program that validates changed settings may take
 FIRST_PRUNE_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
-_READER = "settings"
 
 _log = structlog.get_logger(__name__)
 
@@ -123,7 +120,6 @@ class ControlPlane:
         self._tcp: tuple[str, int, str] | None = None
         self._runner: web.AppRunner | None = None
         self._reload_wanted = asyncio.Event()
-        self._reading = asyncio.Lock()
         self._socket = str(options.listening.getsockname())
         settings, paths = options.loaded.settings, options.paths
         self.facts = DaemonFacts(
@@ -166,7 +162,6 @@ class ControlPlane:
         placement, options = self.placement, self._options
         placement.on_lost(lambda: self.requests.make(Shutdown.KEEPER_LOST))
         self._watch_troubles()
-        await program.stop_left_over(placement, _READER)
         held = [child.key for child in placement.children()]
         await program.stop_left_over(placement)
         losses = await interrupted.close(self.ledger, self.events, placement.caps, held)
@@ -360,41 +355,29 @@ class ControlPlane:
         self.requests.make(Shutdown.STOP)
 
     async def _read(self) -> Loaded:
-        """Return the settings as they are now; a program validates them anew if anything of them has changed.
+        """Return the settings as they are now; they are validated anew if anything of them has changed.
 
-        Raises SettingsError: they are broken.
+        Raises SettingsError: they are broken; PxError: they cannot be kept for the next control plane.
         """
-        paths, flags = self._options.paths, self._options.flags
-        async with self._reading:
-            if flags.sources(paths).stamp() == self.loaded.stamp:
-                self.recover("config")
-                return self.loaded
-            argv = (sys.executable, "-P", "-m", "supervisord_py.daemon.settings_reader", str(paths.run_dir))
-            try:
-                read = await program.run(
-                    self.placement,
-                    (*argv, *flags.words()),
-                    name=_READER,
-                    cwd="/",
-                    env=dict(os.environ),
-                    timeout=READ_SECONDS,
-                )
-                if read.code == SettingsError.exit_code:
-                    raise SettingsError(msgspec.json.decode(read.stdout))
-                loaded = recall_valid(paths.run_dir)
-                if read.code != 0 or loaded is None:
-                    raise StartFailedError(
-                        f"the program that reads the settings {read.words}: {read.last_line}",
-                        hint=f"pxctl config check; df -h {paths.run_dir}",
-                    )
-            except (PxError, TimeoutError) as error:
-                if isinstance(error, TimeoutError):
-                    error = StartFailedError(f"the settings could not be read in {READ_SECONDS:g} s")
-                said = f"the settings cannot be loaded, those that worked last are in force: {error}"
-                self.degrade("config", said, "pxctl config check")
-                raise error from None
-            self.recover("config")
+        folder, sources = self._options.paths.run_dir, self._options.flags.sources(self._options.paths)
+
+        def validated() -> Loaded:
+            from supervisord_py.daemon.settings_reader import read_settings  # pydantic: a third of a second
+
+            loaded = read_settings(sources)
+            keep_valid(folder, loaded)
             return loaded
+
+        loaded = self.loaded
+        try:
+            if sources.stamp() != loaded.stamp:
+                loaded = await asyncio.to_thread(validated)
+        except (PxError, OSError) as error:
+            said = f"the settings cannot be loaded, those that worked last are in force: {error}"
+            self.degrade("config", said, "pxctl config check")
+            raise error if isinstance(error, PxError) else PxError(said, hint=f"df -h {folder}") from None
+        self.recover("config")
+        return loaded
 
     def _watch_troubles(self) -> None:
         """Turn what log and ledger report into events and into degradations that `status` and `doctor` show."""

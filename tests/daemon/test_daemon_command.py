@@ -86,7 +86,7 @@ def test_bad_settings_exit_78_with_file_line_key_and_nearest(home: Path, words: 
     assert done.stderr.splitlines() == [
         f"pxd: {home}/pxd.toml:3: unknown setting tools.warm_keep_mxa; did you mean tools.warm_keep_max?",
         f"pxd: {home}/conf.d/a.toml:2: tools.queue_max: expected a valid integer, got 'x'",
-        "pxd: env PX_TOOLS__WARM_KEEP_MX: unknown setting tools.warm_keep_mx; did you mean PX_TOOLS__WARM_KEEP_MAX?",
+        "pxd: env PX_TOOLS__WARM_KEEP_MX: unknown setting tools.warm_keep_mx; did you mean tools.warm_keep_max?",
         "hint: `pxd --check-config` checks again; `pxd --show-config` shows every key with its value and origin",
     ]
     assert not (home / "run").exists()
