@@ -18,16 +18,13 @@ def main(argv: list[str]) -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     sys.path.append(os.path.dirname(os.path.dirname(here)))
-    from supervisord_py.keeper.boot import Birth, BootError, Journal, read_boot
+    from supervisord_py.keeper.boot import Birth, Journal, read_boot
 
     journal = Journal()
     try:
         boot = read_boot(int(argv[argv.index("--boot-fd") + 1]))
-    except (ValueError, IndexError):
-        sys.stderr.write("usage: keeper --boot-fd N [--sweep]\n")
-        raise SystemExit(EXIT_USAGE) from None
-    except BootError as error:
-        journal.error("boot_failed", detail=str(error))
+    except (ValueError, IndexError, OSError) as error:
+        journal.error("boot_failed", detail=f"--boot-fd N, from which a boot document can be read: {error}")
         return EXIT_USAGE
     if "--check" in argv:
         from supervisord_py.keeper import handover

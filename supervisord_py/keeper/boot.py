@@ -10,10 +10,11 @@ import json
 import os
 import resource
 import select
+import sys
 import time
 from functools import partial
 
-from supervisord_py.keeper import cgroup, procfs, system
+from supervisord_py.keeper import cgroup, procfs, spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,61 +24,50 @@ STDERR_FD = 2
 LINE_LIMIT = 4000  # bytes of one line, below PIPE_BUF (pipe(7)): a pipe that polls writable takes it whole, at once
 
 
-class BootError(Exception):
-    """The boot document cannot be used."""
-
-
 class Boot:
     """The boot document. Durations in seconds, sizes in bytes; descriptors are -1 where there is none."""
 
+    daemon_id: str
+    run_dir: str
+    log_dir: str
+    control_argv: list[str]
+    pxd_argv: list[str]
+    socket_path = ""
+    socket_owned = False  # unlink it at the end
+    listen_fd = -1
+    lock_fd = -1
+    log_segment_bytes = 8 << 20
+    log_total_bytes = 64 << 20
+    log_spill_bytes = 1 << 20
+    stop_seconds = 10.0
+    watchdog_seconds = 0.0
+    control_hang_seconds = 30.0
+    backoff_initial_seconds = 0.2
+    backoff_max_seconds = 30.0
+    cgroup = "auto"
+    platform = "auto"
+    handover: dict[str, Any] | None = None  # of an earlier version (handover.py)
+
     def __init__(self, document: dict[str, Any]) -> None:
-        get = document.get
-        self.handover: dict[str, Any] | None = document.pop("handover", None)  # of an earlier version (handover.py)
+        vars(self).update({name: value for name, value in document.items() if value is not None})
+        document.pop("handover", None)
         self.document = document
-        try:
-            self.daemon_id: str = document["daemon_id"]
-            self.run_dir: str = document["run_dir"]
-            self.log_dir: str = document["log_dir"]
-            self.control_argv: list[str] = list(document["control_argv"])
-        except KeyError as missing:
-            raise BootError(f"the boot document lacks {missing}") from None
-        self.pxd_argv: list[str] = list(get("pxd_argv") or ())
-        self.socket_path: str = get("socket_path") or ""
-        self.socket_owned: bool = get("socket_owned", os.environ.get("LISTEN_PID") != str(os.getpid()))
-        self.listen_fd = -1 if get("listen_fd") is None else int(document["listen_fd"])
-        self.lock_fd = -1 if get("lock_fd") is None else int(document["lock_fd"])
-        self.log_segment_bytes = int(get("log_segment_bytes", 8 << 20))
-        self.log_total_bytes = int(get("log_total_bytes", 64 << 20))
-        self.log_spill_bytes = int(get("log_spill_bytes", 1 << 20))
-        self.stop_seconds = float(get("stop_seconds", 10))
-        self.watchdog_seconds = float(get("watchdog_seconds", 0))
-        self.control_hang_seconds = float(get("control_hang_seconds", 30))
-        self.backoff_initial_seconds = float(get("backoff_initial_seconds", 0.2))
-        self.backoff_max_seconds = float(get("backoff_max_seconds", 30))
-        self.cgroup: str = get("cgroup", "auto")
-        self.platform: str = get("platform", "auto")
 
 
 def read_boot(fd: int) -> Boot:
-    """Read the document from an inherited pipe or memfd, to its end, and close it."""
-    try:
-        if os.fstat(fd).st_size:  # a memfd or a file may stand at its end after the writing
-            os.lseek(fd, 0, os.SEEK_SET)
-        with open(fd, "rb") as file:
-            document = json.load(file)
-    except (OSError, ValueError) as error:
-        raise BootError(f"the boot document on descriptor {fd} cannot be read: {error}") from None
-    if not isinstance(document, dict):
-        raise BootError("the boot document is no JSON object")
-    return Boot(document)
+    """Read the document from an inherited pipe or memfd, to its end, and close it. Raises OSError, ValueError."""
+    if os.fstat(fd).st_size:  # a memfd or a file may stand at its end after the writing
+        os.lseek(fd, 0, os.SEEK_SET)
+    with open(fd, "rb") as file:
+        return Boot(json.load(file))
 
 
 class Rungs:
     """What this machine lets us do (DESIGN §5): how a tree is killed, and how its memory is limited."""
 
     def __init__(self, boot: Boot) -> None:
-        self.portable = boot.platform == "portable" or not system.LINUX
-        self.subreaper = not self.portable and system.become_subreaper()
+        self.portable = boot.platform == "portable" or not sys.platform.startswith("linux")
+        self.subreaper = not self.portable and become_subreaper()
         if boot.handover is None:
             self.groups = cgroup.found(boot.daemon_id) if self.subreaper and boot.cgroup != "off" else None
         else:  # nothing is tried where children live
@@ -90,19 +80,32 @@ class Rungs:
             self.memory = "cgroup" if "memory" in self.controllers else self.memory
 
 
+def become_subreaper() -> bool:
+    """Make every orphaned descendant come back to this process (prctl(2), Linux 3.4). False where it cannot be."""
+    try:
+        spawn.prctl(spawn.PR_SET_CHILD_SUBREAPER, 1)
+    except OSError:
+        return False
+    return True
+
+
 class Birth:
     """Facts of this very process, taken before it changes any of them."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.started_at = time.time()
-        me = procfs.look(self.pid)
-        self.start_time = me.start_time if me else 0
         self.boot_id = procfs.boot_id()
         self.environ = dict(os.environ)
         self.nofile = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Everything that the keeper makes is its user's alone, whatever umask it was started with.
         self.umask = os.umask(0o077)
+        self.inherited = []  # descriptors from 3 on; a child gets none of them unasked
+        for fd in map(int, os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")):
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
+                if fd > STDERR_FD:
+                    os.set_inheritable(fd, False)
+                    self.inherited.append(fd)
 
     def take_descriptors(self) -> None:
         """Raise the soft limit of open files to the hard one: each child costs three. Children get the old one."""

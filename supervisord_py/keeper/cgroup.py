@@ -160,14 +160,16 @@ class Cgroup:
 
     def remove(self) -> bool:
         """Remove it with all below; False while something is in it."""
-        for path in reversed(list(walk(self.path))):
+        for paths in ([self.path], reversed(list(walk(self.path)))):  # most often nothing is below
             try:
-                os.rmdir(path)
+                for path in paths:
+                    os.rmdir(path)
+                return True
             except FileNotFoundError:
-                continue
+                return True
             except OSError:
-                return False
-        return True
+                continue
+        return False
 
 
 class Cgroups:

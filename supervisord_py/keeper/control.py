@@ -71,6 +71,7 @@ class ControlProcess:
         self._frames: FrameSocket | None = None
         self._reading = False  # False once no frame will come any more
         self._report = -1
+        self._flushing: Timer | None = None
         self._began = self._answered = 0.0
         self._unanswered = 0
         """Pings, one a period, since its last answer: a keeper that was stopped itself has asked nothing meanwhile."""
@@ -119,10 +120,9 @@ class ControlProcess:
         finally:
             os.close(null)
         self._strangers.add(self.pid)
-        self._loop.watch(self._report, self._confirm)
 
     def _not_started(self, error: SpawnError) -> None:
-        self._journal.error("control_not_started", stage=error.stage, errno=error.error, detail=str(error))
+        self._journal.error("control_not_started", **error.document)
 
     def reply(self, pid: int, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Answer the control plane of that pid; what another one asked is nobody's business any more."""
@@ -135,23 +135,31 @@ class ControlProcess:
             self._send(event)
 
     def _send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Queue a frame, with duplicates of `fds`: nothing here ever waits."""
+        """Queue a frame, with duplicates of `fds`: nothing here ever waits, and what one turn says goes out at once."""
         if self._frames is None:
             return
         self._frames.push(message, fds)
         if self._frames.queued > BACKLOG_BYTES:
             self._channel_ended("it does not read what it is sent")
-        else:
-            self._flush()
+        elif self._flushing is None:
+            self._flushing = self._loop.later(0, self._flush)
 
     def _flush(self) -> None:
+        self._flushing = None
         if self._frames is None or not self._reading:
             return
         try:
             done = self._frames.flush()
         except OSError:
             return  # the reading side will say how it ended
-        self._loop.watch(self._frames.fileno(), self._readable, None if done else self._flush)
+        if not done:
+            self._loop.watch(self._frames.fileno(), self._readable, self._flushed)
+
+    def _flushed(self) -> None:
+        """Go on with what its socket had no room for."""
+        assert self._frames is not None
+        self._loop.watch(self._frames.fileno(), self._readable)
+        self._flush()
 
     def _readable(self) -> None:
         assert self._frames is not None
@@ -197,15 +205,14 @@ class ControlProcess:
         """Reap it if it has ended, and start another one in due time."""
         if not self.pid:
             return
-        try:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-        except ChildProcessError:
-            pid, status = self.pid, 0
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid == 0:
             return
         code = os.waitstatus_to_exitcode(status)
         lived = self._loop.now() - self._began
-        self._confirm()
+        if (failure := spawn.read_report(self._report)) is not None:
+            self._not_started(failure)
+        os.close(self._report)
         self._strangers.discard(pid)
         self.pid = 0
         self.said_hello = False
@@ -230,19 +237,6 @@ class ControlProcess:
             self._notifier.status(f"control plane starts again in {pause:.1f} s")
         if self._restart_timer is None:
             self._restart_timer = self._loop.later(pause, self.start)
-
-    def _confirm(self) -> None:
-        if self._report < 0:
-            return
-        try:
-            failure = spawn.read_report(self._report)
-        except BlockingIOError:
-            return
-        self._loop.unwatch(self._report)
-        os.close(self._report)
-        self._report = -1
-        if failure is not None:
-            self._not_started(failure)
 
     def _channel_ended(self, why: str) -> None:
         """No frame will come any more: it is about to end, with a code that tells why; or it must."""

@@ -15,7 +15,7 @@ import sys
 
 from supervisord_py import __version__
 from supervisord_py.keeper import spawn
-from supervisord_py.keeper.child import HeldChild
+from supervisord_py.keeper.children import HeldChild
 from supervisord_py.keeper.procfs import slurp
 from supervisord_py.keeper.spawn import RefusedError
 from supervisord_py.keeper.tree import KILL_SECONDS
@@ -68,7 +68,7 @@ def let_go(keeper: Keeper) -> None:
         document = _document(keeper)
         children = document["handover"]["children"]
         held = [fd for child in children for fd in (child["report"], *(pipe[0] for pipe in child["pipes"])) if fd >= 0]
-        fds = [_memfd(document), *held, *keeper.stored.values(), *keeper.inherited]
+        fds = [_memfd(document), *held, *keeper.stored.values(), *keeper.birth.inherited]
         for fd in fds:
             os.set_inheritable(fd, True)
         keeper.birth.restore()

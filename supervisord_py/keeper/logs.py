@@ -4,9 +4,9 @@ A pipe is read a bounded piece a turn, so that a flood starves nobody. It ends w
 says nothing about the child (grandchildren inherit pipes): an exit is decided by wait alone, and what is in a pipe at
 that moment is drained first.
 
-While the disk takes nothing, bytes are kept in memory up to `spill_bytes`, and what comes beyond that is counted. The
-disk is asked again every second. Once it takes bytes again, those kept are written with their own
-times, then one GAP record tells how many were lost. A child never notices.
+While the disk takes nothing, bytes are kept in memory up to `log_spill_bytes`, and what comes beyond that is counted.
+The disk is asked again every second. Once it takes bytes again, those kept are written with their own times, then one
+GAP record tells how many were lost. A child never notices.
 """
 
 from __future__ import annotations
@@ -17,15 +17,7 @@ import struct
 import time
 from collections import deque
 
-from supervisord_py.keeper.protocol import (
-    GAP,
-    INDEX_RECORD,
-    INDEX_RECORD_SIZE,
-    SEGMENT_DIGITS,
-    STDERR,
-    STDOUT,
-    unit_directory,
-)
+from supervisord_py.keeper.protocol import GAP, INDEX_RECORD, INDEX_RECORD_SIZE, SEGMENT_DIGITS, unit_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +26,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.keeper.boot import Boot
     from supervisord_py.keeper.loop import Loop, Timer
-
-    Record = tuple[int, float, int, int, int, int]
 
 PIECE_BYTES = 65536
 DRAIN_BYTES = 1 << 20
@@ -52,7 +42,7 @@ class Segments:
 
     def __init__(self, directory: str, segment_bytes: int, total_bytes: int) -> None:
         self.directory = directory
-        self.segment_bytes = max(1, segment_bytes)  # of bytes or of records, at which a new segment begins
+        self.segment_bytes = segment_bytes  # of bytes or of records, at which a new segment begins
         self.total_bytes = total_bytes  # of all segments and records together, beyond which the oldest go
         self.position = 0  # the unit's cumulative output position: where the next byte goes
         self.instance = 0  # number of the last instance that wrote here
@@ -60,13 +50,9 @@ class Segments:
         self._start = self._idx_size = 0
         self._log = self._idx = -1
 
-    @property
-    def is_open(self) -> bool:
-        return self._log >= 0
-
     def open(self) -> None:
         """Open the last segment, or a first one; nothing when open already."""
-        if self.is_open:
+        if self._log >= 0:
             return
         os.makedirs(self.directory, 0o700, exist_ok=True)
         names = [name for name in os.listdir(self.directory) if name.endswith(".log")]
@@ -113,9 +99,12 @@ class Segments:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the disk took a part: nothing else does that
         self._idx_size += len(record)
 
-    def _last(self, count: int) -> Record:
-        record: Record = _record.unpack(os.pread(self._idx, INDEX_RECORD_SIZE, (count - 1) * INDEX_RECORD_SIZE))
-        return record
+    def _last(self, count: int) -> tuple[int, float, int, int, int, int]:
+        """Return the last of so many records."""
+        found: tuple[int, float, int, int, int, int] = _record.unpack(
+            os.pread(self._idx, INDEX_RECORD_SIZE, (count - 1) * INDEX_RECORD_SIZE)
+        )
+        return found
 
     def _begin(self, start: int) -> None:
         log, idx = self._paths(start)
@@ -155,8 +144,7 @@ class UnitLog:
     """Where the pipes of one unit's instances end."""
 
     def __init__(self, logs: Logs, unit: str, segments: Segments) -> None:
-        self._logs = logs
-        self._segments = segments
+        self._logs, self._segments = logs, segments
         self._pending: deque[tuple[float, int, int, bytes]] = deque()
         self._pending_bytes = 0
         self._lost = 0
@@ -175,17 +163,17 @@ class UnitLog:
         """Cumulative position: where the next byte will be found, those kept in memory included."""
         return self._segments.position + self._pending_bytes
 
-    def open(self, instance: int) -> None:
-        """Open if need be; numbers up to `instance` are taken."""
-        if not self.degraded:
-            self._flush()
-        self._instance = max(self._instance, self._segments.instance, instance)
-
     def next_instance(self) -> int:
-        """Open if need be, and return the number that marks the next instance's records."""
+        """Return the number that marks the next instance's records."""
         self.open(0)
         self._instance = self._instance % INSTANCES + 1
         return self._instance
+
+    def open(self, instance: int) -> None:
+        """Open if need be; numbers up to `instance` are taken."""
+        if not self.degraded:
+            self.flush()
+        self._instance = max(self._instance, self._segments.instance, instance)
 
     def write(self, stream: int, instance: int, data: bytes) -> None:
         """Take bytes that just arrived."""
@@ -198,47 +186,39 @@ class UnitLog:
             self._pending.append((time.time(), stream, instance, data))
             self._pending_bytes += len(data)
         if not self.degraded:
-            self._flush()
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is kept; what the disk does not take now is tried again later."""
+        try:
+            self._segments.open()
+            while self._pending:
+                when, stream, instance, data = self._pending.popleft()
+                written = 0
+                try:
+                    written = self._segments.append(when, stream, instance, data)
+                finally:
+                    self._pending_bytes -= written
+                    if written < len(data):
+                        self._pending.appendleft((when, stream, instance, data[written:]))
+            if self._lost:
+                self._segments.gap(time.time(), self._lost)
+        except OSError as error:
+            if not self.degraded:
+                facts = {"unit": self.unit, "errno": error.errno, "lost_bytes": self._lost}
+                self._logs.emit({"event": "log_degraded", **facts})
+            self._retry = self._logs.loop.later(RETRY_SECONDS, self.flush)
+            return
+        if self.degraded:
+            lost, self._lost, self._retry = self._lost, 0, None
+            self._logs.emit({"event": "log_recovered", "unit": self.unit, "lost_bytes": lost})
+            self._logs.tidy(self)
 
     def close(self) -> None:
         """Write what can be written and give the files back."""
         if self.degraded:
-            self._flush()
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+            self.flush()
         self._segments.close()
-
-    def _flush(self) -> None:
-        try:
-            self._segments.open()
-            while self._pending:
-                when, stream, instance, data = self._pending[0]
-                written = self._segments.append(when, stream, instance, data)
-                self._pending_bytes -= written
-                if written < len(data):
-                    self._pending[0] = (when, stream, instance, data[written:])
-                else:
-                    self._pending.popleft()
-            if self._lost:
-                self._segments.gap(time.time(), self._lost)
-        except OSError as error:
-            self._degrade(error)
-            return
-        if self._retry is not None:
-            lost, self._lost = self._lost, 0
-            self._retry.cancel()
-            self._retry = None
-            self._logs.emit({"event": "log_recovered", "unit": self.unit, "lost_bytes": lost})
-            self._logs.tidy(self)
-
-    def _degrade(self, error: OSError) -> None:
-        if self._retry is None:
-            facts = {"unit": self.unit, "errno": error.errno, "lost_bytes": self._lost}
-            self._logs.emit({"event": "log_degraded", **facts})
-        else:
-            self._retry.cancel()
-        self._retry = self._logs.loop.later(RETRY_SECONDS, self._flush)
 
 
 class OutputPipe:
@@ -246,12 +226,9 @@ class OutputPipe:
 
     __slots__ = ("_logs", "fd", "instance", "log", "stream")
 
-    def __init__(self, logs: Logs, fd: int, stream: int, log: UnitLog, instance: int) -> None:
-        self._logs = logs
-        self.fd = fd
-        self.stream = stream
-        self.log = log
-        self.instance = instance
+    def __init__(self, logs: Logs, log: UnitLog, fd: int, stream: int, instance: int) -> None:
+        self._logs, self.log = logs, log
+        self.fd, self.stream, self.instance = fd, stream, instance
 
     def pump(self) -> int:
         """Move one piece; return its size, 0 at the end or when there is nothing now."""
@@ -289,31 +266,22 @@ class Logs:
     """All units' logs that are in use; `emit` is told of `log_degraded` and `log_recovered`."""
 
     def __init__(self, loop: Loop, emit: Callable[[dict[str, Any]], None], boot: Boot) -> None:
-        self.loop = loop
-        self.emit = emit
+        self.loop, self.emit = loop, emit
         self.spill_bytes = boot.log_spill_bytes
-        self._log_dir = boot.log_dir
-        self._sizes = boot.log_segment_bytes, boot.log_total_bytes
+        self._log_dir, self._sizes = boot.log_dir, (boot.log_segment_bytes, boot.log_total_bytes)
         self._open: dict[str, UnitLog] = {}
 
     def log(self, unit: str) -> UnitLog:
-        """Return the unit's log."""
+        """Return the unit's log. Raises ValueError: its name would lead elsewhere."""
         log = self._open.get(unit)
         if log is None:
             log = self._open[unit] = UnitLog(self, unit, Segments(unit_directory(self._log_dir, unit), *self._sizes))
         return log
 
-    def attach(self, log: UnitLog, stdout: int, stderr: int) -> list[OutputPipe]:
-        """Read from pipes from now on, as the next instance of the unit; -1 for none. They are ours then."""
-        ends = [(fd, stream) for fd, stream in ((stdout, STDOUT), (stderr, STDERR)) if fd >= 0]
-        instance = log.next_instance() if ends else 0
-        return self.resume(log, [(fd, stream, instance) for fd, stream in ends])
-
-    def resume(self, log: UnitLog, ends: Sequence[Sequence[int]]) -> list[OutputPipe]:
-        """Read from pipes from now on, each (descriptor, stream, instance)."""
-        if ends:
-            log.open(max(instance for _, _, instance in ends))
-        pipes = [OutputPipe(self, fd, stream, log, instance) for fd, stream, instance in ends]
+    def read_from(self, log: UnitLog, ends: Sequence[Sequence[int]]) -> list[OutputPipe]:
+        """Read from pipes from now on, each (descriptor, stream, instance); they are ours."""
+        log.open(max(instance for _, _, instance in ends))
+        pipes = [OutputPipe(self, log, *end) for end in ends]
         for pipe in pipes:
             os.set_blocking(pipe.fd, False)
             log.pipes += 1

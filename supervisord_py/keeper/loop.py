@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class Timer:
-    """One moment to come. `cancel()` is enough to forget it."""
+    """One moment to come."""
 
-    __slots__ = ("callback", "cancelled", "when")
+    __slots__ = ("callback", "when")
 
-    def __init__(self, when: float, callback: Callback) -> None:
+    def __init__(self, when: float, callback: Callback | None) -> None:
         self.when = when
         self.callback = callback
-        self.cancelled = False
 
     def cancel(self) -> None:
-        self.cancelled = True
+        """Forget it."""
+        self.callback = None
 
 
 class Loop:
@@ -37,7 +37,6 @@ class Loop:
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
         self._selector = selectors.DefaultSelector()
         self._heap: list[tuple[float, int, Timer]] = []
-        self._soon: list[Callback] = []
         self._sequence = 0
         self._running = False
         self._on_error = on_error
@@ -58,19 +57,11 @@ class Loop:
             self._selector.unregister(fd)
 
     def later(self, seconds: float, callback: Callback) -> Timer:
-        """Call back once, `seconds` from now."""
+        """Call back once, `seconds` from now; 0 is the next turn."""
         timer = Timer(self.now() + seconds, callback)
         self._sequence += 1
         heapq.heappush(self._heap, (timer.when, self._sequence, timer))
         return timer
-
-    def soon(self, callback: Callback) -> None:
-        """Call back once, in the next turn."""
-        self._soon.append(callback)
-
-    def armed(self) -> int:
-        """Count the timers that will fire; an idle keeper has none of its own."""
-        return sum(not timer.cancelled for _, _, timer in self._heap)
 
     def stop(self) -> None:
         """Leave `run()` after the present callback."""
@@ -84,8 +75,11 @@ class Loop:
 
     def turn(self) -> None:
         """Wait for something to happen and deal with all that did."""
+        while self._heap and self._heap[0][2].callback is None:
+            heapq.heappop(self._heap)
+        patience = max(0.0, self._heap[0][0] - self.now()) if self._heap else None
         watched = self._selector.get_map()
-        for key, mask in self._selector.select(self._patience()):
+        for key, mask in self._selector.select(patience):
             # A callback of this same batch may have closed the descriptor, and a new one may bear its number.
             for event, callback in zip((selectors.EVENT_READ, selectors.EVENT_WRITE), key.data, strict=True):
                 if mask & event and callback is not None and watched.get(key.fd) is key:
@@ -93,22 +87,11 @@ class Loop:
         now = self.now()
         while self._heap and self._heap[0][0] <= now:
             timer = heapq.heappop(self._heap)[2]
-            if not timer.cancelled:
-                timer.cancelled = True
+            if timer.callback is not None:
                 self._call(timer.callback)
-        calls, self._soon = self._soon, []
-        for callback in calls:
-            self._call(callback)
 
     def close(self) -> None:
         self._selector.close()
-
-    def _patience(self) -> float | None:
-        if self._soon:
-            return 0
-        while self._heap and self._heap[0][2].cancelled:
-            heapq.heappop(self._heap)
-        return max(0.0, self._heap[0][0] - self.now()) if self._heap else None
 
     def _call(self, callback: Callback) -> None:
         try:

@@ -10,12 +10,13 @@ wait in its backlog, not before a closed door, until nothing is left.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
 import traceback
 
-from supervisord_py.keeper import procfs, spawn, sweep, system
+from supervisord_py.keeper import procfs, spawn, sweep
 from supervisord_py.keeper.boot import Rungs
 from supervisord_py.keeper.children import Children
 from supervisord_py.keeper.control import EXIT_BAD_SETTINGS, ControlProcess, Notifier
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from supervisord_py.keeper.boot import Birth, Boot, Journal
-    from supervisord_py.keeper.child import HeldChild
+    from supervisord_py.keeper.children import HeldChild
     from supervisord_py.keeper.procfs import Process
 
 FIRST_LISTEN_FD = 3
@@ -62,8 +63,8 @@ class Keeper:
         self.notifier = Notifier(os.environ)
         self.stored: dict[str, int] = {}  # descriptors by name, kept for the control plane
         self.succeed: Callable[[], None] | None = None  # becomes another version, when the control plane has ended
-        system.set_name("pxd: keeper")
-        self.inherited = system.shut_inherited()
+        with contextlib.suppress(OSError), open("/proc/self/comm", "wb", buffering=0) as file:
+            file.write(b"pxd: keeper")  # as ps and pgrep show it, where a process can say so
         birth.take_descriptors()
         if boot.handover is None:
             self.interrupted, survivors = sweep.sweep(boot.daemon_id, boot.run_dir)
@@ -141,7 +142,6 @@ class Keeper:
                 control_restarts=self.control.restarts,
                 kill_rung=self.rungs.kill,
                 memory_rung=self.rungs.memory,
-                timers=self.loop.armed(),
                 stored_fds=sorted(self.stored),
                 degraded_logs=self.logs.degraded(),
                 children=[f"{child.unit} {child.key} pid {child.pid}" for child in self.children.held.values()],
@@ -261,7 +261,7 @@ class KeeperShutdown:
         for child in alive:
             child.condemn("shutdown", "keeper", signal.SIGTERM if grace else signal.SIGKILL)
             self._keeper.ladder.stop(child, grace, kill_seconds, self._one_down)
-        self._keeper.loop.soon(lambda: self._one_down([], False))
+        self._keeper.loop.later(0, lambda: self._one_down([], False))
 
     def _one_down(self, survivors: list[Process], killed: bool) -> None:
         self._keeper.survived(survivors, killed)

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisord_py.keeper.child import HeldChild
+    from supervisord_py.keeper.children import HeldChild
     from supervisord_py.keeper.loop import Loop, Timer
     from supervisord_py.keeper.tree import Membership
 

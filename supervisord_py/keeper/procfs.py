@@ -27,14 +27,14 @@ class Process:
 
     __slots__ = ("alive", "name", "pgid", "pid", "ppid", "start_time", "ticks")
 
-    def __init__(self, pid: int, ppid: int, pgid: int, start_time: int) -> None:
+    def __init__(self, pid: int, ppid: int, pgid: int, start_time: int, name: str = "") -> None:
         self.pid = pid
         self.ppid = ppid
         self.pgid = pgid  # its process group's
         self.start_time = start_time  # clock ticks since boot (proc(5), field 22); on macOS wall clock microseconds
+        self.name = name  # the command's short name
         self.alive = True  # False for a zombie
         self.ticks = 0  # CPU clock ticks of itself and its reaped children
-        self.name = ""  # the command's short name
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -49,10 +49,9 @@ def parse_stat(text: bytes) -> Process:
     fields = rest.split()
     if len(fields) < 22:
         raise ValueError("not a stat line")
-    process = Process(int(number), int(fields[1]), int(fields[2]), int(fields[19]))
+    process = Process(int(number), int(fields[1]), int(fields[2]), int(fields[19]), name.decode("utf-8", "replace"))
     process.alive = fields[0] not in (b"Z", b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) > 1)
-    process.ticks = sum(int(field) for field in fields[11:15])
-    process.name = name.decode("utf-8", "replace")
+    process.ticks = sum(map(int, fields[11:15]))
     return process
 
 
@@ -60,11 +59,10 @@ def slurp(path: str, limit: int = 1 << 20) -> bytes:
     """Return the first `limit` bytes of a small file, without the buffers of a file object."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        parts = []
-        while limit > 0 and (part := os.read(fd, min(limit, 65536))):
-            parts.append(part)
-            limit -= len(part)
-        return b"".join(parts)
+        text = os.read(fd, min(limit, 65536))
+        while 0 < len(text) < limit and (part := os.read(fd, min(limit - len(text), 65536))):
+            text += part
+        return text
     finally:
         os.close(fd)
 
@@ -187,9 +185,10 @@ def parse_bsd(record: bytes) -> Process:
     """Parse one proc_bsdinfo record."""
     _, status, _, pid, ppid = struct.unpack_from("<5I", record, 0)
     seconds, micros = struct.unpack_from("<QQ", record, 120)
-    process = Process(pid, ppid, struct.unpack_from("<I", record, 100)[0], seconds * 1_000_000 + micros)
+    name = record[48:64].split(b"\0", 1)[0].decode("utf-8", "replace")
+    group, start = struct.unpack_from("<I", record, 100)[0], seconds * 1_000_000 + micros
+    process = Process(pid, ppid, group, start, name)
     process.alive = status != ZOMBIE
-    process.name = record[48:64].split(b"\0", 1)[0].decode("utf-8", "replace")
     return process
 
 

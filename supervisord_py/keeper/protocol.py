@@ -12,13 +12,12 @@ Event:    {"event": str, ...}                      keeper -> control, unasked
 Verbs, their members and the members of the reply (`key` is the instance id that the control plane chose; every verb
 that names one is idempotent by it):
 
-  hello      {protocol: 1} -> {protocol, revision, version, pid, started_at, start_time, boot_id, kill_rung,
-                               memory_rung, controllers: [str], children: [CHILD], fds: [name], control_restarts,
+  hello      {protocol: 1} -> {protocol, revision, version, pid, started_at, boot_id, kill_rung, memory_rung,
+                               controllers: [str], children: [CHILD], control_restarts,
                                interrupted: [{key, unit, pid}]}
              `revision`: counts what was added within the protocol; absent = 1. A control plane may be newer.
              `interrupted`: what an earlier keeper of the same state directory left and this one swept at its start.
-  spawn      SPAWN (+ descriptors) -> {child: CHILD}   errors: kind "spawn_failed" with stage, errno; "exists" when
-                                                    the key is known with another spec (same spec: its child)
+  spawn      SPAWN (+ descriptors) -> {child: CHILD}   error "spawn_failed" with stage, errno. A known key: its child
   signal     {key, signum, group: bool} -> {}   error "unknown_key", "dead", "not_permitted"
              To the leader; with `group` (absent = false) to its process group, all at once, as a terminal's Ctrl-C:
              what made a session or group of its own is spared.
@@ -94,6 +93,7 @@ stands for lost bytes: its length counts them, it covers no position.
 from __future__ import annotations
 
 import array
+import itertools
 import json
 import os
 import socket
@@ -108,7 +108,10 @@ PROTOCOL = 1
 REVISION = 6  # grows with each addition that an older peer can do without
 MAX_FRAME = 4 * 1024 * 1024
 FDS_PER_MESSAGE = 16
+FRAMES_PER_SEND = 64
 LENGTH_BYTES = 4
+_FDS_SPACE = socket.CMSG_SPACE(FDS_PER_MESSAGE * array.array("i").itemsize)
+_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # not everywhere
 
 STDOUT = 1
 STDERR = 2
@@ -194,8 +197,9 @@ class FrameSocket:
         while self._output:
             data, fds = self._output[0]
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+            more = itertools.takewhile(lambda frame: not frame[1], itertools.islice(self._output, 1, FRAMES_PER_SEND))
             try:
-                sent = self._sock.sendmsg([data], rights)
+                sent = self._sock.sendmsg([data, *(frame for frame, _ in more)], rights)
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError:
@@ -203,10 +207,10 @@ class FrameSocket:
                 raise
             close_fds(fds)
             self.queued -= sent
-            if sent < len(data):
-                self._output[0] = (data[sent:], [])
-            else:
-                self._output.popleft()
+            while self._output and sent >= len(self._output[0][0]):
+                sent -= len(self._output.popleft()[0])
+            if sent:
+                self._output[0] = (self._output[0][0][sent:], [])
         return True
 
     def receive(self) -> bool:
@@ -215,17 +219,16 @@ class FrameSocket:
         Raises BlockingIOError: there is nothing now; FrameError: descriptors got lost on the way; OSError: the
         connection broke.
         """
-        space = socket.CMSG_SPACE(FDS_PER_MESSAGE * array.array("i").itemsize)
         try:
-            data, ancillary, flags, _ = self._sock.recvmsg(65536, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+            data, ancillary, flags, _ = self._sock.recvmsg(65536, _FDS_SPACE, _CLOEXEC)
         except ConnectionResetError:  # it died with something of ours unread
             return False
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 numbers = array.array("i")
                 numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
-                for fd in numbers:
-                    os.set_inheritable(fd, False)  # MSG_CMSG_CLOEXEC is not everywhere
+                for fd in numbers if not _CLOEXEC else ():
+                    os.set_inheritable(fd, False)
                 self._fds.extend(numbers)
         if flags & socket.MSG_CTRUNC:
             raise FrameError("descriptors were lost on the way: too many, or this process may open no more")
@@ -248,17 +251,13 @@ class FrameSocket:
         body = bytes(self._input[LENGTH_BYTES:end])
         del self._input[:end]
         try:
-            message = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise FrameError(f"a frame is not JSON: {error}") from error
-        if not isinstance(message, dict):
-            raise FrameError("a frame is not a JSON object")
-        count = message.get("fds", 0)
-        if isinstance(count, list) and all(isinstance(name, str) for name in count):
-            count = 0  # the names that `hello` answers with: a member, not a count
-        if not isinstance(count, int) or not 0 <= count <= len(self._fds):
-            raise FrameError(f"a frame announces {count!r} descriptors, {len(self._fds)} came")
-        return message, [self._fds.popleft() for _ in range(count)]
+            message: dict[str, Any] = json.loads(body)
+            count = message.get("fds", 0)
+            if isinstance(count, list):
+                count = 0  # the names with which an older keeper's `hello` answers: a member, not a count
+            return message, [self._fds.popleft() for _ in range(count)]
+        except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            raise FrameError(f"a frame is none of the protocol: {error!r}") from error
 
     def close(self) -> None:
         """Close the socket and every descriptor on its way; frames not yet sent are dropped."""

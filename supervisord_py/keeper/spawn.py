@@ -1,13 +1,14 @@
 """Turn a SPAWN message into a plan and a plan into a process: fork, then all up to exec, in a fixed order.
 
-The keeper has one thread, so a plain fork is safe and the child may run Python until exec. What can be computed or
-refused is computed and refused before the fork. Whatever fails after it comes back on a close-on-exec pipe as
-(stage, errno); end of file on that pipe is the kernel's own word that exec succeeded.
+The keeper has one thread, so a plain fork is safe and the child may run Python until exec. Whatever fails after it
+comes back on a close-on-exec pipe as (stage, errno); end of file on that pipe is the kernel's own word that exec
+succeeded.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import json
@@ -16,8 +17,7 @@ import resource
 import select
 import signal
 import socket
-
-from supervisord_py.keeper import system
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,22 +32,18 @@ RLIMITS = {
     "cpu": resource.RLIMIT_CPU,
     "core": resource.RLIMIT_CORE,
     "fsize": resource.RLIMIT_FSIZE,
-    "cpu_percent": None,  # none of a process: held by its group alone
 }
 ZYGOTE_SECONDS = 3.0  # in which what waits for an order takes it, some milliseconds: the keeper waits for it
-FIRST_GRANT = 3
-LAST_GRANT = 1023
 CAUGHT = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 """Signals that the keeper itself catches; blocked around the fork, so that a child never answers for it."""
-
-
-class SpawnError(Exception):
-    """A child did not come to be: at which stage, with which errno."""
-
-    def __init__(self, stage: str, error: int | None) -> None:
-        self.stage = stage
-        self.error = error or errno.EIO
-        super().__init__(f"{stage}: {os.strerror(self.error)}")
+_IGNORED = [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
+"""By Python, or by who started us: an ignored signal would stay ignored over exec."""
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+SYS_CLONE3 = 435
+CLONE_INTO_CGROUP = 0x200000000
+_libc = ctypes.PyDLL(None, use_errno=True)
+"""The interpreter's lock is kept during a call: a child that is born in it must have it."""
 
 
 class RefusedError(Exception):
@@ -56,6 +52,15 @@ class RefusedError(Exception):
     def __init__(self, kind: str, detail: str, **members: Any) -> None:
         super().__init__(detail)
         self.document = {"kind": kind, "detail": detail, **members}
+
+
+class SpawnError(RefusedError):
+    """A child did not come to be: at which stage, with which errno."""
+
+    def __init__(self, stage: str, error: int | None) -> None:
+        self.stage, self.error = stage, error or errno.EIO
+        detail = f"{stage}: {os.strerror(self.error)}"
+        super().__init__("spawn_failed", detail, stage=stage, errno=self.error)
 
 
 class SpawnPlan:
@@ -88,12 +93,20 @@ def _word(text: str, stage: str = "exec") -> bytes:
     return word
 
 
+def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> SpawnPlan:
+    """Return the plan of a SPAWN message; `stdio`: the keeper's descriptors for 0, 1, 2."""
+    made = SpawnPlan(message["argv"], message["env"], stdio)
+    made.cwd = _word(message["cwd"], "chdir")
+    made.listen_pid = message.get("set_listen_pid") is True
+    made.grants = [(number, stored[name]) for number, name in message.get("grant_fds") or ()]
+    limits = message.get("rlimits") or ()
+    made.rlimits = [(RLIMITS[name], soft, hard) for name, soft, hard in limits if name in RLIMITS]
+    return made
+
+
 def launch(plan: SpawnPlan) -> tuple[int, int]:
     """Fork; return (pid, descriptor of the report pipe). See `read_report`."""
-    try:
-        report, report_in = os.pipe()
-    except OSError as error:
-        raise SpawnError("fds", error.errno) from None
+    report, report_in = _pipe()
     keeper = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
     try:
@@ -101,7 +114,7 @@ def launch(plan: SpawnPlan) -> tuple[int, int]:
         if plan.cgroup >= 0:
             # At once into the group where the kernel can do that; else the child moves itself.
             with contextlib.suppress(OSError):
-                pid = system.fork_into(plan.cgroup)
+                pid = _fork_into(plan.cgroup)
         is_in_group = pid >= 0
         if not is_in_group:
             pid = os.fork()
@@ -118,12 +131,16 @@ def launch(plan: SpawnPlan) -> tuple[int, int]:
     return pid, report
 
 
-def fork_from(zygote: int, plan: SpawnPlan) -> tuple[int, int]:
-    """Have the zygote at the other end of a socket fork the child; return as `launch` does. See zygote/main.py."""
+def _pipe() -> tuple[int, int]:
     try:
-        report, report_in = os.pipe()
+        return os.pipe()
     except OSError as error:
         raise SpawnError("fds", error.errno) from None
+
+
+def fork_from(zygote: int, plan: SpawnPlan) -> tuple[int, int]:
+    """Have the zygote at the other end of a socket fork the child; return as `launch` does. See zygote/main.py."""
+    report, report_in = _pipe()
     order = {
         "argv": [os.fsdecode(word) for word in plan.argv],
         "env": {os.fsdecode(name): os.fsdecode(value) for name, value in plan.env.items()},
@@ -139,28 +156,22 @@ def fork_from(zygote: int, plan: SpawnPlan) -> tuple[int, int]:
     groups = [fd for fd in (plan.cgroup, plan.parks) if fd >= 0]
     fds = [report_in, *plan.stdio, *(fd for _, fd in plan.grants), *groups]
     try:
-        with socket.socket(fileno=os.dup(zygote)) as sock:
-            socket.send_fds(sock, [json.dumps(order).encode()], fds, socket.MSG_DONTWAIT)
-        os.close(report_in)
-        report_in = -1
+        try:
+            with socket.socket(fileno=os.dup(zygote)) as sock:
+                socket.send_fds(sock, [json.dumps(order).encode()], fds, socket.MSG_DONTWAIT)
+        finally:
+            os.close(report_in)
         forked = select.poll()  # select(2) takes no descriptor over 1023
         forked.register(report, select.POLLIN)
         if not forked.poll(1000 * ZYGOTE_SECONDS):
             raise OSError(errno.ETIMEDOUT, "it does not fork")
-        pid = int(os.read(report, 11) or b"0")
-        if pid:
+        if pid := int(os.read(report, 11) or b"0"):
             os.set_blocking(report, False)
             return pid, report
         raise read_report(report) or OSError(errno.EPIPE, "it has ended")
-    except OSError as error:
+    except (OSError, SpawnError) as error:
         os.close(report)
-        raise SpawnError("zygote", error.errno) from None
-    except SpawnError:
-        os.close(report)
-        raise
-    finally:
-        if report_in >= 0:
-            os.close(report_in)
+        raise error if isinstance(error, SpawnError) else SpawnError("zygote", error.errno) from None
 
 
 def read_report(fd: int) -> SpawnError | None:
@@ -172,8 +183,35 @@ def read_report(fd: int) -> SpawnError | None:
     return SpawnError(STAGES[stage], error)
 
 
+def _fork_into(group: int) -> int:
+    """Fork a child that is born in a cgroup (clone3(2), Linux 5.7); returns as fork(2) does.
+
+    Moving a process into a group waits for all processors to take notice, often 10 ms (cgroup_threadgroup_rwsem).
+    Python is not told of the fork: a process of one thread only, and the child has to go straight on to exec.
+
+    `group`: descriptor of the group's directory.
+    """
+    # struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, its size, tls, set_tid, size, cgroup
+    wanted = struct.pack("11Q", CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
+    pid: int = _libc.syscall(SYS_CLONE3, wanted, ctypes.c_size_t(len(wanted)))
+    return pid if pid >= 0 else _raise_errno()
+
+
+def prctl(option: int, argument: int) -> None:
+    zero = ctypes.c_ulong(0)
+    if _libc.prctl(option, ctypes.c_ulong(argument), zero, zero, zero) != 0:
+        _raise_errno()
+
+
+def _raise_errno() -> int:
+    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+# -- in the child ------------------------------------------------------------------------------------------------------
+
+
 def _become(plan: SpawnPlan, report: int, keeper: int) -> None:
-    """In the child: become what the plan says, or report why not. Never returns."""
+    """Become what the plan says, or report why not. Never returns."""
     top = max([2, *(number for number, _ in plan.grants)]) + 1
     stage, number = STAGES.index("fds"), errno.EINVAL
     try:
@@ -182,7 +220,7 @@ def _become(plan: SpawnPlan, report: int, keeper: int) -> None:
             os.setsid,
             lambda: _join(plan.cgroup),
             lambda: _place_fds(plan, top),
-            lambda: system.die_with_parent(keeper) if plan.guarded else None,
+            lambda: _die_with(keeper) if plan.guarded else None,
             lambda: os.chdir(plan.cwd) if plan.cwd is not None else None,
             lambda: _limit(plan.rlimits),
             lambda: _exec(plan),
@@ -205,35 +243,39 @@ def _join(group: int) -> None:
         os.write(os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group), b"0")
 
 
-def _limit(rlimits: list[tuple[int, int, int]]) -> None:
-    # Address space last: under a small one Python itself could not go on.
-    for number, soft, hard in sorted(rlimits, key=lambda entry: entry[0] == resource.RLIMIT_AS):
-        resource.setrlimit(number, (soft, hard))
-
-
 def _place_fds(plan: SpawnPlan, top: int) -> None:
     """Put stdio and grants at their numbers; everything else closes at exec.
 
     All sources are first copied above every target: a grant may sit where another one is to go.
     """
-    system.shut_on_exec()
     targets = [*enumerate(plan.stdio), *plan.grants]
     copies = [(number, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top)) for number, fd in targets]
     for number, copy in copies:
         os.dup2(copy, number, inheritable=True)
 
 
+def _die_with(parent: int) -> None:
+    """Ask for SIGKILL when the parent dies, and die now if it is dead already (the race of prctl(2))."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(127)
+
+
+def _limit(rlimits: list[tuple[int, int, int]]) -> None:
+    # Address space last: under a small one Python itself could not go on.
+    for number, soft, hard in sorted(rlimits, key=lambda entry: entry[0] == resource.RLIMIT_AS):
+        resource.setrlimit(number, (soft, hard))
+
+
 def _exec(plan: SpawnPlan) -> None:
     """Default signal dispositions, nothing blocked, then the first candidate that can be executed (as execvp(3))."""
     signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():  # an ignored signal would stay ignored over exec
-        if number in CAUGHT or signal.getsignal(number) == signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+    for number in (*CAUGHT, *_IGNORED):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if plan.listen_pid:
         plan.env[b"LISTEN_PID"] = b"%d" % os.getpid()
-    denied: OSError | None = None
-    missing: OSError | None = None
+    denied = missing = None
     for program in plan.programs:
         try:
             os.execve(program, plan.argv, plan.env)  # noqa: S606  exec is the point
@@ -242,56 +284,3 @@ def _exec(plan: SpawnPlan) -> None:
         except PermissionError as error:
             denied = error
     raise denied or missing or OSError(errno.ENOENT, "no program")
-
-
-# -- SPAWN messages: JSON at the edge becomes a plan, or a refusal that says which member is wrong -----------------
-
-
-def text(message: Mapping[str, Any], name: str) -> str:
-    """Return a member that must be a string."""
-    value = message.get(name)
-    if not isinstance(value, str):
-        raise RefusedError("bad_request", f"member {name!r} must be a string")
-    return value
-
-
-def number(message: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """Return a member that must be a number; `default` where it is absent."""
-    value = message.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise RefusedError("bad_request", f"member {name!r} must be a number")
-    return value
-
-
-def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mapping[str, int]) -> SpawnPlan:
-    """Return the plan of a SPAWN message; `stdio`: the keeper's descriptors for 0, 1, 2."""
-    argv, env = message.get("argv"), message.get("env")
-    if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
-        raise RefusedError("bad_request", "member 'argv' must be a list of strings, the program first")
-    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise RefusedError("bad_request", "member 'env' must be a map of strings")
-    made = SpawnPlan(argv, env, stdio)
-    made.cwd = _word(text(message, "cwd"), "chdir")
-    made.listen_pid = message.get("set_listen_pid") is True
-    for entry in message.get("grant_fds") or ():
-        if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], int):
-            raise RefusedError("bad_request", "a granted descriptor is [number, stored name]")
-        if not FIRST_GRANT <= entry[0] <= LAST_GRANT or entry[0] in dict(made.grants):
-            raise RefusedError("bad_request", f"{entry[0]} is taken, or not within {FIRST_GRANT}..{LAST_GRANT}")
-        made.grants.append((entry[0], _stored(entry[1], stored)))
-    for entry in message.get("rlimits") or ():
-        if not isinstance(entry, list) or len(entry) != 3 or entry[0] not in RLIMITS:
-            raise RefusedError(
-                "bad_request", f"a limit is [name, soft, hard], name one of {', '.join(sorted(RLIMITS))}"
-            )
-        if not isinstance(entry[1], int) or not isinstance(entry[2], int):
-            raise RefusedError("bad_request", f"limit {entry[0]!r} must have integers")
-        if (number_of := RLIMITS[entry[0]]) is not None:
-            made.rlimits.append((number_of, entry[1], entry[2]))
-    return made
-
-
-def _stored(name: Any, stored: Mapping[str, int]) -> int:
-    if name not in stored:
-        raise RefusedError("unknown_fd", f"no descriptor is stored under the name {name!r}")
-    return stored[name]

@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervisord_py.keeper.child import HeldChild
+    from supervisord_py.keeper.children import HeldChild
     from supervisord_py.keeper.loop import Loop, Timer
     from supervisord_py.keeper.procfs import Process
 
@@ -37,6 +37,8 @@ KILL_SECONDS = 5.0  # of KILL before survivors are named
 FIRST_POLL_SECONDS = 0.01
 POLL_SECONDS = 0.05
 FIRST_POLLS = 20
+KEEPS_MOVING = procfs.Process(0, 0, 0, 0, "(keeps moving)")
+"""Stands for a tree that lives although none of its processes holds still to be named."""
 ROUNDS = 5  # looks in one turn of the KILL phase, so that what forks between a look and a signal loses the race
 
 
@@ -74,16 +76,14 @@ class Membership:
             self.take()
 
     def members(self, child: HeldChild) -> list[Process]:
-        """Return the live processes of an instance's tree: now, where it has a group; else as of the last snapshot."""
-        if in_group(child):
-            assert child.group is not None
-            found = [procfs.look(pid) for pid in child.group.members()]
-            return [row for row in found if row is not None and row.alive]
-        return [row for row in self._families.get(child.key, []) if row.alive and child.tree_alive]
+        """Return the live processes of an instance's tree: now, where it has a group; else as of the last snapshot.
 
-    def empty(self, child: HeldChild) -> bool:
-        """Say whether nothing of the tree lives; a list of members may be empty only because its pids keep moving."""
-        return not in_group(child) and not self.members(child)
+        Empty: nothing of it lives.
+        """
+        if child.group is not None and child.group.populated():
+            found = [procfs.look(pid) for pid in child.group.members()]
+            return [row for row in found if row is not None and row.alive] or [KEEPS_MOVING]
+        return [row for row in self._families.get(child.key, []) if row.alive and child.tree_alive]
 
     def member_pids(self, child: HeldChild) -> list[int]:
         """Return the pids of an instance's tree, without looking at each."""
@@ -145,11 +145,6 @@ def assign(
         if key is not None:
             families.setdefault(key, []).append(row)
     return families
-
-
-def in_group(child: HeldChild) -> bool:
-    """Say whether the instance's own cgroup knows all of it at this moment."""
-    return child.group is not None and child.group.populated()
 
 
 class TreeStop:
@@ -230,22 +225,19 @@ class KillLadder:
         child = stop.child
         stop.polls += 1
         # An empty group does not end the search: what moved itself out of it (root may) is found by mark and descent.
-        if not self._looked and not in_group(child):
+        if not self._looked and (child.group is None or not child.group.populated()):
             self._looked = True  # one snapshot serves all stops of a turn
             self._membership.take()
         left = self._membership.members(child)
-        empty = self._membership.empty(child)
-        if not empty and now >= stop.term_until:
+        if left and now >= stop.term_until:
             left = self._kill(stop, left, now)
         else:
             self._terminate(stop, left)
         self._reap_leader(child)
-        if empty and child.exit is not None:
+        if not left and child.exit is not None:
             self._close(child)
-        if not child.tree_alive:
-            self._finish(stop, [])
-        elif not empty and stop.killed and now >= stop.kill_by:
-            self._finish(stop, left or [unseen(child)])
+        if not child.tree_alive or (left and stop.killed and now >= stop.kill_by):
+            self._finish(stop, left)
 
     @staticmethod
     def _terminate(stop: TreeStop, members: list[Process]) -> None:
@@ -265,7 +257,7 @@ class KillLadder:
         for _ in range(ROUNDS):
             kill_all(stop.child, members)
             seen = {row.identity for row in members}
-            if not in_group(stop.child):
+            if stop.child.group is None or not stop.child.group.populated():
                 self._membership.take()
             members = self._membership.members(stop.child)
             if all(row.identity in seen for row in members):
@@ -277,13 +269,6 @@ class KillLadder:
         stop.child.stopping = bool(survivors)
         for done in stop.waiters:
             done(survivors, stop.killed)
-
-
-def unseen(child: HeldChild) -> Process:
-    """Return what stands for a tree that lives although none of its processes holds still to be named."""
-    row = procfs.Process(child.pid, 0, 0, child.start_time)
-    row.name = "(keeps moving)"
-    return row
 
 
 def kill_all(child: HeldChild, members: list[Process]) -> None:

@@ -1,7 +1,7 @@
 """The page of verbs: one function a verb, a table that lists them, and one place where refusals become replies.
 
-A function returns the members of its reply (None: there are none), or LATER when it answers by itself through its
-`VerbRequest`. Descriptors that came with a request and were not taken are closed here.
+A function returns the members of its reply (None: there are none), or LATER when it answers by itself, now or later, by
+`answer`. Descriptors that came with a request and were not taken are closed here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from supervisord_py import __version__
 from supervisord_py.keeper import handover, procfs
 from supervisord_py.keeper.protocol import PROTOCOL, REVISION, close_fds
-from supervisord_py.keeper.spawn import RefusedError, SpawnError, number, text
+from supervisord_py.keeper.spawn import RefusedError
 from supervisord_py.keeper.tree import KILL_SECONDS
 
 TYPE_CHECKING = False
@@ -21,42 +21,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from supervisord_py.keeper.child import HeldChild
+    from supervisord_py.keeper.children import HeldChild
     from supervisord_py.keeper.main import Keeper
     from supervisord_py.keeper.procfs import Process
 
     Members = dict[str, Any]
 
-LATER: Members = {}  # what a verb returns that answers by itself, now or later
+LATER: Members = {}
 
 
 class VerbRequest:
     """One request, and the way back to who asked."""
 
-    __slots__ = ("_control_pid", "fds", "keeper", "message")
-
     def __init__(self, keeper: Keeper, message: Members, fds: list[int]) -> None:
         self._control_pid = keeper.control.pid
-        self.keeper: Keeper = keeper
-        self.message = message
-        self.fds = fds
+        self.keeper, self.message, self.fds = keeper, message, fds
 
-    def accept(self, members: Members, fds: Sequence[int] = ()) -> None:
-        """Reply; `fds` stay the keeper's own."""
-        self.keeper.control.reply(self._control_pid, {"id": self.message.get("id"), "ok": True, **members}, fds)
-
-    def refuse(self, error: Members) -> None:
-        """Reply with an error."""
-        reply = {"id": self.message.get("id"), "ok": False, "error": error}
-        self.keeper.control.reply(self._control_pid, reply)
-
-    def text(self, name: str) -> str:
-        """Return a member that must be a string."""
-        return text(self.message, name)
+    def answer(self, outcome: Members | RefusedError, fds: Sequence[int] = ()) -> None:
+        """Reply with members, or with an error; `fds` stay the keeper's own."""
+        reply = {"id": self.message.get("id"), "ok": not isinstance(outcome, RefusedError)}
+        reply |= {"error": outcome.document} if isinstance(outcome, RefusedError) else outcome
+        self.keeper.control.reply(self._control_pid, reply, fds)
 
     def child(self) -> HeldChild:
         """Return the instance that the request names."""
-        key = self.text("key")
+        key = self.message["key"]
         if key not in self.keeper.children.held:
             raise RefusedError("unknown_key", f"no child has the key {key!r}")
         return self.keeper.children.held[key]
@@ -65,17 +54,17 @@ class VerbRequest:
 def receive(keeper: Keeper, message: Members, fds: list[int]) -> None:
     """Answer one request of the control plane; its descriptors are ours."""
     request = VerbRequest(keeper, message, fds)
-    verb = VERBS.get(str(message.get("verb")))
     try:
+        verb = VERBS.get(message["verb"])
         if verb is None:
-            raise RefusedError("unknown_verb", f"there is no verb {message.get('verb')!r}")
+            raise RefusedError("unknown_verb", f"there is no verb {message['verb']!r}")
         members = verb(request)
         if members is not LATER:
-            request.accept(members or {})
+            request.answer(members or {})
     except RefusedError as refusal:
-        request.refuse(refusal.document)
-    except Exception as error:
-        request.refuse({"kind": "internal", "detail": f"{type(error).__name__}: {error}"})
+        request.answer(refusal)
+    except Exception as error:  # the order makes no sense, or there is a defect
+        request.answer(RefusedError("bad_request", f"{type(error).__name__}: {error}"))
         raise
     finally:
         close_fds(request.fds)
@@ -88,20 +77,18 @@ def _hello(request: VerbRequest) -> Members:
     keeper, asked = request.keeper, request.message.get("protocol")
     if asked != PROTOCOL:
         raise RefusedError("protocol", f"the keeper speaks protocol {PROTOCOL}, not {asked!r}", protocol=PROTOCOL)
-    request.accept(
+    request.answer(
         {
             "protocol": PROTOCOL,
             "revision": REVISION,
             "version": __version__,
             "pid": keeper.birth.pid,
             "started_at": keeper.birth.started_at,
-            "start_time": keeper.birth.start_time,
             "boot_id": keeper.birth.boot_id,
             "kill_rung": keeper.rungs.kill,
             "memory_rung": keeper.rungs.memory,
             "controllers": keeper.rungs.controllers,
             "children": [child.document() for child in keeper.children.held.values()],
-            "fds": sorted(keeper.stored),
             "control_restarts": keeper.control.restarts,
             "interrupted": keeper.interrupted,
         }
@@ -114,28 +101,18 @@ def _hello(request: VerbRequest) -> Members:
 def _spawn(request: VerbRequest) -> Members:
     if request.keeper.shutdown.begun:
         raise RefusedError("shutdown", "the keeper is stopping")
-
-    def answer(outcome: HeldChild | SpawnError) -> None:
-        if isinstance(outcome, SpawnError):
-            failure = {"kind": "spawn_failed", "detail": str(outcome), "stage": outcome.stage, "errno": outcome.error}
-            request.refuse(failure)
-        else:
-            request.accept({"child": outcome.document()})
-
-    request.keeper.children.spawn(request.message, request.fds, request.keeper.stored, answer)
+    request.keeper.children.spawn(request.message, request.fds, request.keeper.stored, request.answer)
     return LATER
 
 
 def _signal(request: VerbRequest) -> None:
-    child, signum = request.child(), int(number(request.message, "signum"))
-    if signum not in signal.valid_signals():
-        raise RefusedError("bad_request", f"there is no signal {signum}")
+    child = request.child()
     dead = RefusedError("dead", f"the leader of {child.unit} has ended")
     if child.exit is not None:
         raise dead
     try:
         # Not reaped yet, so the number cannot be anybody else's; nor that of the group that setsid(2) gave the leader.
-        (os.killpg if request.message.get("group") is True else os.kill)(child.pid, signum)
+        (os.killpg if request.message.get("group") else os.kill)(child.pid, request.message["signum"])
     except ProcessLookupError:
         raise dead from None
     except OSError as error:
@@ -143,29 +120,26 @@ def _signal(request: VerbRequest) -> None:
 
 
 def _stop(request: VerbRequest) -> Members:
-    child = request.child()
-    grace = max(0.0, number(request.message, "grace_seconds"))
-    kill_seconds = max(0.0, number(request.message, "kill_seconds", KILL_SECONDS))
-    reason = str(request.message.get("reason") or "stopped")
-    child.condemn(reason, "control", signal.SIGTERM if grace else signal.SIGKILL)
+    child, message = request.child(), request.message
+    grace: float = message["grace_seconds"]
+    child.condemn(message.get("reason") or "stopped", "control", signal.SIGTERM if grace else signal.SIGKILL)
 
     def done(survivors: list[Process], killed: bool) -> None:
         named = [{"pid": row.pid, "name": row.name, "start_time": row.start_time} for row in survivors]
-        request.accept({"survivors": named, "killed": killed})
+        request.answer({"survivors": named, "killed": killed})
 
-    request.keeper.ladder.stop(child, grace, kill_seconds, done)
+    request.keeper.ladder.stop(child, grace, message.get("kill_seconds", KILL_SECONDS), done)
     return LATER
 
 
 def _list(request: VerbRequest) -> Members:
-    prefix = str(request.message.get("prefix") or "")
     held = request.keeper.children.held.values()
-    return {"children": [child.document() for child in held if child.unit.startswith(prefix)]}
+    return {"children": [child.document() for child in held if child.unit.startswith(request.message["prefix"])]}
 
 
 def _stat(request: VerbRequest) -> Members:
     membership, held = request.keeper.children.membership, request.keeper.children.held
-    asked = [held[key] for key in request.message.get("keys") or () if key in held]
+    asked = [held[key] for key in request.message["keys"] if key in held]
     # Where no group tells it now, the last snapshot would: it may be older than an end.
     if any(child.tree_alive and not (child.group is not None and child.group.populated()) for child in asked):
         membership.take()
@@ -185,43 +159,43 @@ def _stat(request: VerbRequest) -> Members:
 
 
 def _annotate(request: VerbRequest) -> None:
-    request.child().tag = request.text("tag")
+    request.child().tag = request.message["tag"]
 
 
 # -- descriptors -----------------------------------------------------------------------------------------------------
 
 
 def _put_fd(request: VerbRequest) -> None:
-    name = request.text("name")
-    if len(request.fds) != 1:
-        raise RefusedError("bad_request", f"{len(request.fds)} descriptors came with the name {name!r}, not one")
+    (fd,) = request.fds
     _drop_fd(request)
-    request.keeper.stored[name] = request.fds.pop()
+    request.keeper.stored[request.message["name"]] = fd
+    request.fds.clear()
 
 
 def _take_fd(request: VerbRequest) -> Members:
-    name = request.text("name")
+    name = request.message["name"]
     if name not in request.keeper.stored:
         raise RefusedError("unknown_fd", f"no descriptor is stored under the name {name!r}")
-    request.accept({}, [request.keeper.stored[name]])
+    request.answer({}, [request.keeper.stored[name]])
     return LATER
 
 
 def _drop_fd(request: VerbRequest) -> None:
-    fd = request.keeper.stored.pop(request.text("name"), -1)
+    fd = request.keeper.stored.pop(request.message["name"], -1)
     if fd >= 0:
         os.close(fd)
 
 
+# -- the daemon as a whole -------------------------------------------------------------------------------------------
+
+
 def _restart(request: VerbRequest) -> None:
     keeper = request.keeper
-    if request.message.get("all") is not True:
-        keeper.control.replace()
-    elif keeper.boot.pxd_argv:
+    if request.message.get("all"):
         keeper.shutdown.anew = True
         keeper.shutdown.asked_by_control()
     else:
-        raise RefusedError("bad_request", "the boot document names no command to start pxd with")
+        keeper.control.replace()
 
 
 def _upgrade(request: VerbRequest) -> Members:
@@ -239,12 +213,12 @@ VERBS: dict[str, Callable[[VerbRequest], Members | None]] = {
     "list": _list,
     "stat": _stat,
     "annotate": _annotate,
-    "release": lambda request: request.keeper.children.release(request.text("key")),
+    "release": lambda request: request.keeper.children.release(request.message["key"]),
     "put_fd": _put_fd,
     "take_fd": _take_fd,
     "drop_fd": _drop_fd,
     "ready": lambda request: request.keeper.notifier.ready(),
-    "status": lambda request: request.keeper.notifier.status(request.text("text")),
+    "status": lambda request: request.keeper.notifier.status(request.message["text"]),
     "alive": lambda request: request.keeper.control.alive(),
     "shutdown": lambda request: request.keeper.shutdown.asked_by_control(),
     "upgrade": _upgrade,

@@ -163,7 +163,6 @@ def test_a_keeper_that_was_stopped_itself_gives_nobody_up(rigs: Callable[..., Ri
         b"\xff\xff\xff\xff",
         struct.pack(">I", 3) + b"[1]",
         struct.pack(">I", 4) + b"\xff{}\x00",
-        struct.pack(">I", 12) + b'{"fds":[1] }',
     ],
 )
 def test_one_that_speaks_nonsense_is_replaced_and_never_sees_the_channel_close_alive(rig: Rig, nonsense: bytes) -> None:
@@ -190,7 +189,6 @@ def test_descriptors_are_kept_over_control_planes(rung: Rig) -> None:
     os.close(read)
     link.end(1)
     link = rung.greet()
-    assert link.hello["fds"] == ["pipe"]
     reply, fds = link.reply_with_fds(link.send("take_fd", name="pipe"))
     assert (reply["ok"], reply["fds"]) == (True, 1)
     os.write(write, b"through")

