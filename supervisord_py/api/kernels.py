@@ -24,10 +24,10 @@ from supervisord_py.api.live import HeldCall
 from supervisord_py.api.streams import JSON, NDJSON, SSE, choose, json_answer, json_bytes, pick, raw_answer
 from supervisord_py.api.units import change_unit, measure
 from supervisord_py.errors import InterruptedRunError
-from supervisord_py.kernels.artifacts import find_artifact
 from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult, Cell, CellResult
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.live_session import SessionView
+from supervisord_py.kernels.render import find_artifact
 from supervisord_py.kernels.session import BackendName, Owner, StartRequest
 
 _SOURCES = ("code", "cells", "notebook", "script")
@@ -278,10 +278,10 @@ async def cell_output(
 
 
 async def artifact(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
-    """Answer with a rich output that was too large for its result, or with the complete output of a cell."""
+    """Answer with a rich output that was too large for its result."""
     folder = call.context.config.cells_dir / session_of(call, cwd).id
-    found = await asyncio.to_thread(find_artifact, folder, call.path("id"))
-    return web.FileResponse(found.path, headers={"Content-Type": found.mime, "X-Content-Type-Options": "nosniff"})
+    path, mime = await asyncio.to_thread(find_artifact, folder, call.path("id"))
+    return web.FileResponse(path, headers={"Content-Type": mime, "X-Content-Type-Options": "nosniff"})
 
 
 async def notebook(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:

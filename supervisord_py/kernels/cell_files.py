@@ -189,18 +189,14 @@ class CellLog:
                 return found[-1]
         return None
 
-    def seal(self, error: Mapping[str, object] | None, ended_at: float) -> bool:
-        """Write the end (Unix seconds) of a cell that began and has none; say whether it was written."""
+    def seal(self, error: Mapping[str, object] | None, duration: float) -> None:
+        """Write the end of a cell that began and has none."""
         with suppress(UnknownUnitError, OSError):
             if self.ended() is None:
-                first = next((_record(line, place) for place, line in self.lines()), None)
                 with self.records_path.open("ab", buffering=0) as file:
                     file.write(b"\n")  # a writer that was killed may have left half a line
                 writer = CellWriter(str(self.folder), self.cell_id, cap=1 << 62)
-                duration = max(0.0, ended_at - first.t) if first is not None else 0.0
                 writer.end("error", execution_count=None, duration=duration, error=error)
-                return self.ended() is not None
-        return False
 
     def reply(self) -> Reply | None:
         """Return what the end says as a kernel's reply, None where there is no end."""

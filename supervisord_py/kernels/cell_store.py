@@ -1,19 +1,22 @@
-"""Where cells are kept: their rows in the ledger, their files, and how both become an answer or a history."""
+"""Where cells are kept: their rows, their files, how both become an answer or a history, and when they go."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 from msgspec.structs import asdict, replace
 
-from supervisord_py.kernels import retention
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.call_rules import CellOutcome, judge
 from supervisord_py.kernels.cell import CellError, CellResult, CellStatus, Variables
 from supervisord_py.kernels.cell_files import SMALL_BYTES, CellLog
+from supervisord_py.kernels.inside.cell_writer import RECORDS
 from supervisord_py.kernels.kernel_driver import folder_of_cells
 from supervisord_py.kernels.messages import end_in_row, how_it_ended
 from supervisord_py.kernels.session import BackendName
@@ -23,16 +26,19 @@ from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.config import CellLimits, KernelsConfig
     from supervisord_py.kernels.live_session import LiveSession
     from supervisord_py.kernels.render import CellOutput
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
 
 SWEEP_SECONDS = 300.0
+FORGOTTEN_SECONDS = 3600.0  # how long nothing has changed in a folder of no session, before it goes
 ROW_SECONDS = 1.0  # how long a cell waits for a disk that neither takes its row nor refuses it
+DAY_SECONDS = 86_400.0
 _PAGE = 1000
 _log = structlog.get_logger(__name__)
 
@@ -108,12 +114,11 @@ class CellStore:
         """Read a cell's files. Small ones come from memory: the way to a thread and back takes longer."""
         from supervisord_py.kernels.render import CellOutput, show
 
-        config = self._config()
-        log, limits = CellLog(config.cells_dir / sent.session, sent.id), config.output
+        log, limits = self.log(sent.session, sent.id), self._config().output
         try:
-            paths = [path for path in (*log.paths.values(), log.records_path) if path.exists()]
-            if log.records_path not in paths:  # its kernel died before it began
+            if not log.exists():  # its kernel died before it began
                 return CellOutput()
+            paths = [path for path in (*log.paths.values(), log.records_path) if path.exists()]
             if sum(path.stat().st_size for path in paths) <= SMALL_BYTES:
                 return show(log, limits)
             return await asyncio.to_thread(show, log, limits)
@@ -123,7 +128,8 @@ class CellStore:
     async def seal(self, sent: KernelCellRow, result: CellResult, ended_at: float) -> None:
         """Close the files of a cell whose kernel is over by now and did not."""
         error = None if result.error is None else asdict(result.error)
-        await asyncio.to_thread(self.log(sent.session, sent.id).seal, error, ended_at)
+        duration = max(0.0, ended_at - sent.started_at)
+        await asyncio.to_thread(self.log(sent.session, sent.id).seal, error, duration)
 
     async def history(self, session_id: str) -> Sequence[KernelCellRow]:
         await self._ledger.flush()  # the end of a cell that was answered just now may be on its way
@@ -132,9 +138,21 @@ class CellStore:
             self._ledger, session_id, after=rows[-1].id if rows else None, limit=_PAGE
         ):
             rows += page
-            if len(page) < _PAGE:
-                break
         return rows
+
+    async def export(self, session: LiveSession) -> dict[str, Any]:
+        from supervisord_py.kernels import notebook
+
+        rows, limits = await self.history(session.id), self._config().output
+        about: Any = {"session_id": session.id, "language": session.language, "kernelspec": session.kernelspec}
+        return await asyncio.to_thread(notebook.export, rows, lambda row: self.log(session.id, row.id), limits, **about)
+
+    # -- what an earlier control plane left --------------------------------------------------------------------------
+
+    async def open_row(self, session_id: str, instance: str | None) -> KernelCellRow | None:
+        """Return the last cell of a kernel whose end is not recorded; of whichever kernel where `instance` is None."""
+        found = await kernel_rows.open_cells(self._ledger, session_id)
+        return next((row for row in reversed(found) if instance is None or row.instance == instance), None)
 
     async def close_cut_off(self, followed: Collection[str], ends: Mapping[str, End]) -> None:
         """Close the rows that an earlier control plane left open and nobody follows, by what is left of the cells.
@@ -157,41 +175,32 @@ class CellStore:
             at = max(row.started_at, known.record.ended_at if known.record else time.time())
             await self.finish(row, outcome, None, kernel_is_over=True, ended_at=at)
 
-    async def open_row(self, session_id: str, instance: str | None) -> KernelCellRow | None:
-        """Return the last cell of a kernel whose end is not recorded; of whichever kernel where `instance` is None."""
-        found = await kernel_rows.open_cells(self._ledger, session_id)
-        return next((row for row in reversed(found) if instance is None or row.instance == instance), None)
+    # -- retention ---------------------------------------------------------------------------------------------------
 
-    async def export(self, session: LiveSession) -> dict[str, Any]:
-        rows = await self.history(session.id)
-
-        def make() -> dict[str, Any]:
-            from supervisord_py.kernels import notebook
-
-            about: Any = {"session_id": session.id, "language": session.language, "kernelspec": session.kernelspec}
-            return notebook.export(rows, lambda row: self.log(session.id, row.id), self._config().output, **about)
-
-        return await asyncio.to_thread(make)
-
-    async def sweep(self, running: Callable[[], Collection[tuple[str, str]]], known: Collection[str]) -> None:
+    async def keep_small(self, running: Callable[[], Collection[tuple[str, str]]], known: Collection[str]) -> None:
+        """Sweep again and again; `running` returns `(session id, cell id)` of all that run, `known` are sessions."""
         while True:
             config = self._config()
-            await retention.sweep(config.cells_dir, config.output, now=time.time(), running=running, known=known)
+            kept = await asyncio.to_thread(_look, config.cells_dir, known)
+            spared = running()
+            going = [it for it in doomed(kept, config.output, time.time()) if (it.session_id, it.cell_id) not in spared]
+            await asyncio.to_thread(_remove, config.cells_dir, going)
             await asyncio.sleep(SWEEP_SECONDS)
 
 
 def _result(sent: KernelCellRow, end: CellOutcome, output: CellOutput, duration_seconds: float | None) -> CellResult:
-    from supervisord_py.kernels.render import what_was_raised
-
     reply, status, error = end.reply, end.status, end.error
     if output.unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
         status, error = CellStatus.ERROR, CellError("OutputNotKept", output.unkept)
     elif status is not CellStatus.OK:
-        error = what_was_raised(error, output.end.error if output.end else None, output.error)
+        # A kernel replies `NoneType` where a value's own `__repr__` raised; the traceback that it showed knows better.
+        errors = (error, output.end.error if output.end else None, output.error)
+        told = [it for it in errors if it is not None]
+        error = next((it for it in told if it.name != "NoneType"), told[0] if told else None)
     count = reply.execution_count if reply else None
     if count is None and output.end is not None:
         count = output.end.execution_count
-    shown = ("text", "outputs", "truncated", "artifact", "total_bytes", "total_lines", "shown_bytes")
+    shown = ("text", "outputs", "truncated", "artifact", "total_bytes")
     return CellResult(
         sent.id,
         sent.title,
@@ -219,3 +228,62 @@ def _outcome(log: CellLog, kernel_end: End, *, is_shell: bool) -> CellOutcome:
         return judge(gone, kernel_end)
     text = f"The shell {how_it_ended(kernel_end)} while the cell ran. The cell is not run again."
     return replace(gone, status=CellStatus.ERROR, error=CellError("KernelDied", text))
+
+
+class KeptCell(NamedTuple):
+    """All files of one cell: bytes of all of them, Unix seconds of the last change."""
+
+    session_id: str
+    cell_id: str
+    size: int
+    changed_at: float
+
+
+def _look(cells_dir: Path, known: Collection[str]) -> list[KeptCell]:
+    """Return all cells, strays of half removed ones included; folders of no session go when they are old.
+
+    Links are removed, not what they lead to.
+    """
+    cells: list[KeptCell] = []
+    for folder in cells_dir.iterdir() if cells_dir.is_dir() else ():
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+        newest = time.time()
+        with suppress(OSError):  # it may go while it is looked at
+            newest = folder.stat().st_mtime
+            for path in folder.iterdir():
+                status, cell_id = path.lstat(), path.name.partition(".")[0]
+                size, changed = found[cell_id]
+                found[cell_id] = size + status.st_blocks * 512, max(changed, status.st_mtime)
+                newest = max(newest, status.st_mtime)
+        if folder.name not in known and time.time() - newest > FORGOTTEN_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            cells += [KeptCell(folder.name, cell_id, *facts) for cell_id, facts in found.items()]
+    return cells
+
+
+def doomed(cells: Iterable[KeptCell], limits: CellLimits, now: float) -> list[KeptCell]:
+    """Return the cells whose files are to go, by `keep_days`, `session_bytes` and `total_bytes`: the oldest."""
+    going: list[KeptCell] = []
+    total, of_session = 0, defaultdict[str, int](int)
+    for cell in sorted(cells, key=lambda cell: cell.changed_at, reverse=True):
+        of_session[cell.session_id] += cell.size
+        is_old = now - cell.changed_at > limits.keep_days * DAY_SECONDS
+        if is_old or of_session[cell.session_id] > limits.session_bytes or total + cell.size > limits.total_bytes:
+            going.append(cell)
+        else:
+            total += cell.size
+    return going
+
+
+def _remove(cells_dir: Path, cells: Iterable[KeptCell]) -> None:
+    """Remove the files of cells; the record file first, because it is the sign that a cell is kept."""
+    for cell in cells:
+        paths = list((cells_dir / cell.session_id).glob(f"{cell.cell_id}.*"))
+        for path in sorted(paths, key=lambda path: path.suffix != RECORDS):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                _log.warning("cell_file_not_removed", session=cell.session_id, file=path.name, errno=error.errno)

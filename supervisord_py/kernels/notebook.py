@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.kernels.artifacts import joined
 from supervisord_py.kernels.cell import Cell, CellError, CellStatus
 from supervisord_py.kernels.cell_files import OutputGoneError, error_of
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
-from supervisord_py.kernels.render import PLAIN, show
+from supervisord_py.kernels.render import PLAIN, joined, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,15 +38,6 @@ RICH_BYTES = 16 * 1024 * 1024
 ALL_OUTPUTS = 100_000
 _MARKER = re.compile(r"#\s?%%(?:[ \t]+(?P<rest>[^\r\n]*?))?[ \t]*(?:\r\n|\n|\r|\Z)")
 _TYPE = re.compile(r"\[(\w+)\]")
-_HINT = "open it in Jupyter and save it again, or give `pxctl exec -f` a script"
-_LANGUAGES = {
-    "python": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
-    "bash": {"name": "bash", "file_extension": ".sh", "mimetype": "text/x-sh"},
-}
-_WORDS = {
-    CellStatus.TIMED_OUT: "the cell ran out of its time and was ended",
-    CellStatus.CANCELLED: "the cell was cancelled",
-}
 
 
 class NotebookCells(NamedTuple):
@@ -64,12 +54,10 @@ class NotebookCells(NamedTuple):
 def cells_of_notebook(text: str) -> NotebookCells:
     """Return what a notebook asks to be run. Raises InvalidInputError, with line and column or a JSON pointer."""
     notebook = _read(text)
-    metadata = notebook.get("metadata") or {}
-    spec = metadata.get("kernelspec") or {}
-    language = (metadata.get("language_info") or {}).get("name") or spec.get("language")
-    abouts = [(cell["source"], cell.get("metadata") or {}) for cell in _runnable(notebook)]
-    cells = tuple(Cell(code, _text(about.get("title")) or _text(about.get("name"))) for code, about in abouts)
-    return NotebookCells(cells, _text(spec.get("name")), _text(language))
+    spec = notebook.metadata.get("kernelspec", {})
+    language = notebook.metadata.get("language_info", {}).get("name") or spec.get("language")
+    cells = (Cell(it.source, _text(it.metadata.get("title") or it.metadata.get("name"))) for it in _runnable(notebook))
+    return NotebookCells(tuple(cells), _text(spec.get("name")), _text(language))
 
 
 def _text(value: object) -> str | None:
@@ -77,9 +65,8 @@ def _text(value: object) -> str | None:
 
 
 def _runnable(notebook: Any) -> Iterator[Any]:
-    for cell in notebook["cells"]:
-        tags = (cell.get("metadata") or {}).get("tags") or ()
-        if cell.get("cell_type") == "code" and cell["source"].strip() and SKIP_TAG not in tags:
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and cell.source.strip() and SKIP_TAG not in cell.metadata.get("tags", ()):
             yield cell
 
 
@@ -93,13 +80,10 @@ def executed(
     A cell that was not run is left without outputs. `outputs_of` returns those of a result in more detail.
     """
     notebook = _read(text)
-    for position, cell in enumerate(_runnable(notebook)):
-        result = results[position] if position < len(results) else None
-        if result is None or result.status is CellStatus.ABORTED:
-            cell["outputs"], cell["execution_count"] = [], None
-            continue
-        cell["outputs"] = _outputs(outputs_of(result), result.status, result.error)
-        cell["execution_count"] = result.execution_count
+    for cell, result in zip(_runnable(notebook), results, strict=True):
+        is_run = result.status is not CellStatus.ABORTED
+        cell.outputs = _outputs(outputs_of(result), result.status, result.error) if is_run else []
+        cell.execution_count = result.execution_count
     return _written(notebook)
 
 
@@ -120,12 +104,9 @@ def export(
 ) -> dict[str, Any]:
     """Return a session's history as a notebook, nbformat 4.5, valid by its schema; cells never run are left out."""
     v4 = importlib.import_module("nbformat.v4")
-    spec = {
-        "name": kernelspec or {"python": "python3"}.get(language, language),
-        "display_name": kernelspec or language.capitalize(),
-        "language": language,
-    }
-    about = {"language_info": _LANGUAGES.get(language, {"name": language}), "px": {"session": session_id}}
+    name = kernelspec or {"python": "python3"}.get(language, language)
+    spec = {"name": name, "display_name": kernelspec or language.capitalize(), "language": language}
+    about = {"language_info": {"name": language}, "px": {"session": session_id}}
     notebook = v4.new_notebook(metadata={"kernelspec": spec, **about})
     for row in rows:
         if row.status == CellStatus.ABORTED:
@@ -161,7 +142,7 @@ def _outputs(outputs: Iterable[Mapping[str, Any]], status: CellStatus, error: Ce
 
     Status events have no place there.
     """
-    found = []
+    found: list[dict[str, Any]] = []
     for output in outputs:
         if "data" not in output:
             found.append(dict(output))
@@ -172,20 +153,18 @@ def _outputs(outputs: Iterable[Mapping[str, Any]], status: CellStatus, error: Ce
             if isinstance(value, dict) and {"artifact", "bytes"} <= set(value) <= {"artifact", "bytes", "error"}:
                 away[mime] = value
             elif mime != STATUS_MIME:
-                kept[mime] = value if mime.endswith("json") or isinstance(value, str) else joined(value)
+                kept[mime] = value if mime.endswith("json") else joined(value)
         metadata = dict(output.get("metadata") or {})
         if away:
             metadata["px"] = {"artifacts": away}
-            places = [f"artifact {it['artifact']}" if it["artifact"] else it.get("error") for it in away.values()]
-            words = (f"[{mime}, {away[mime]['bytes']} bytes: {at}]" for mime, at in zip(away, places, strict=True))
+            words = [f"[{mime}, {it['bytes']} bytes: artifact {it['artifact']}]" for mime, it in away.items()]
             kept.setdefault(PLAIN, "\n".join(words))
         if kept or not output["data"]:
             found.append({**output, "data": kept, "metadata": metadata})
     if status is not CellStatus.OK and not any(output["output_type"] == "error" for output in found):
-        name = error.name if error is not None else status.value
-        value = error.value if error is not None else _WORDS.get(status, status.value)
-        traceback = list(error.traceback) if error is not None else []
-        told = {"ename": name, "evalue": value, "traceback": traceback or [f"{name}: {value}"]}
+        error = error or CellError(status.value, status.value)
+        traceback = list(error.traceback) or [f"{error.name}: {error.value}"]
+        told = {"ename": error.name, "evalue": error.value, "traceback": traceback}
         found.append({"output_type": "error", **told})
     from_dict = importlib.import_module("nbformat").from_dict
     return [from_dict(output) for output in found]
@@ -197,30 +176,22 @@ def _read(text: str) -> Any:
     try:
         plain = json.loads(text)
         major = plain.get("nbformat") if isinstance(plain, dict) else None
-        if not isinstance(major, int) or isinstance(major, bool) or not 1 <= major <= MAJOR:
-            raise _refused("/nbformat", f"is {major!r}; versions 1 to {MAJOR} can be read")
+        if major not in range(1, MAJOR + 1):
+            raise ValueError(f"nbformat is {major!r}; versions 1 to {MAJOR} can be read")
         notebook = nbformat.convert(nbformat.reader.reads(text), MAJOR)
         if (MAJOR, notebook.nbformat_minor) >= IDS_SINCE:
             with warnings.catch_warnings(action="ignore"):  # it tells of each id that it gives
                 _, notebook = nbformat.validator.normalize(notebook, relax_add_props=True)
         nbformat.validate(notebook)
-        return notebook
-    except InvalidInputError:
-        raise
-    except nbformat.ValidationError as error:
-        pointer = "".join(f"/{part}" for part in error.absolute_path)
-        raise _refused(pointer, str(error.message)[:300]) from error
-    except ValueError as error:
-        raise _refused("", f"it is not JSON: {error}") from error
     except Exception as error:  # a broken notebook breaks the library in any way
-        raise _refused("", f"it cannot be read: {type(error).__name__}: {error}") from error
-
-
-def _refused(pointer: str, why: str) -> InvalidInputError:
-    where = f"{pointer} " if pointer else ""
-    return InvalidInputError(
-        f"the notebook is not valid: {where}{why}", hint=_HINT, errors=[{"pointer": pointer, "message": why}]
-    )
+        pointer = "".join(f"/{part}" for part in getattr(error, "absolute_path", ()))
+        why = str(getattr(error, "message", None) or error)[:300]
+        raise InvalidInputError(
+            f"the notebook is not valid: {pointer} {why}",
+            hint="open it in Jupyter and save it again, or give `pxctl exec -f` a script",
+            errors=[{"pointer": pointer, "message": why}],
+        ) from error
+    return notebook
 
 
 def cells_of_script(script: str) -> tuple[Cell, ...]:

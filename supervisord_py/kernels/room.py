@@ -112,7 +112,7 @@ class Kernels:
         await KernelAdoption(self.pool, self.cell_store).adopt_all()
         self.register.settle_the_rest()
         self.pool.supervisor.task(self.pool.keep_watch())
-        self.pool.supervisor.task(self.cell_store.sweep(self._running, self.register.sessions))
+        self.pool.supervisor.task(self.cell_store.keep_small(self._running, self.register.sessions))
         self.pool.supervisor.task(self._have_zygotes())
 
     async def _have_zygotes(self) -> None:

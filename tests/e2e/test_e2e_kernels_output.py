@@ -94,8 +94,6 @@ def consistent(calls: Calls, document: dict[str, Any]) -> dict[str, Any]:
     cell = only(document)
     kept = calls.output(document["kernel"], cell["id"]) if cell["artifact"] else b""
     assert len(kept) == cell["total_bytes"], cell["total_bytes"]
-    assert cell["total_lines"] == kept.count(b"\n") + (not kept.endswith(b"\n") and bool(kept)), cell["total_lines"]
-    assert 0 <= cell["shown_bytes"] <= cell["total_bytes"]
     assert cell["lossy"] is False, cell["notices"]
     return cell
 
@@ -282,7 +280,6 @@ def test_the_text_is_whole_or_says_that_it_is_not(calls: Calls, size: int) -> No
     assert cell["total_bytes"] == size
     if cell["truncated"]:
         assert size > PREVIEW
-        assert cell["shown_bytes"] < size
         assert cell["artifact"] == cell["id"]
         assert cell["text"].startswith(body[:1000])
         assert cell["text"].endswith(body[-1000:])
@@ -290,7 +287,7 @@ def test_the_text_is_whole_or_says_that_it_is_not(calls: Calls, size: int) -> No
         assert cell["id"] in cell["text"] or str(size) in cell["text"].replace(",", ""), "the gap is marked"
     else:
         assert size <= PREVIEW
-        assert (cell["text"], cell["shown_bytes"]) == (body, size)
+        assert cell["text"] == body
 
 
 RICH: dict[str, tuple[dict[str, Any], str]] = {

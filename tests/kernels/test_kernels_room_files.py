@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kernels.cell_folder import finish, log_of, writer_of
 from kernels.fake_backend import FakeBackend
 from kernels.room_house import RoomHouse, room_house
 from supervisord_py.kernels.cell import CellResult, CellStatus
-from supervisord_py.kernels.config import CellLimits
 from supervisord_py.kernels.kernel_driver import folder_of_cells
-from supervisord_py.kernels.render import show
 
 
 @pytest.fixture
@@ -77,14 +74,3 @@ def test_a_folder_is_private_with_all_that_is_made_above_it_under_any_umask(tmp_
         os.umask(before)
     assert [_mode(it) for it in (folder, folder.parent, folder.parent.parent)] == [0o700] * 3
     assert folder_of_cells(tmp_path / "state" / "cells", "a-1") == folder
-
-
-def test_bytes_that_the_end_counts_and_that_are_not_there_are_told(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.write("stdout", b"0123456789")
-    finish(writer)
-    assert show(log_of(tmp_path), CellLimits()).unkept is None
-    os.truncate(log_of(tmp_path).paths["stdout"], 4)
-    shown = show(log_of(tmp_path), CellLimits())
-    assert shown.unkept is not None
-    assert "6 bytes of output are lost" in shown.unkept
