@@ -253,6 +253,13 @@ class IPKernelApp(kernelapp.IPKernelApp):
     def _session_default(self) -> Session:
         return Session(parent=self)
 
+    def parse_command_line(self, argv: Any = None) -> None:
+        """Take the one argument that we give; a parser of all that ipykernel knows takes a fifth of a start to make."""
+        if argv is not None and len(argv) == 2 and argv[0] == "-f":
+            self.connection_file = argv[1]
+        else:
+            super().parse_command_line(argv)
+
     def log_connection_info(self) -> None:
         """Keep ipykernel's advice for terminals to itself: a kernel that dies would have it as its last words."""
 

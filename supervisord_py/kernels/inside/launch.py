@@ -19,6 +19,7 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -31,6 +32,17 @@ if TYPE_CHECKING:
 EX_CONFIG = 78
 OLDEST = (3, 8)
 PACKAGE = "px_inside"
+LATER = (
+    "IPython.core.completerlib",
+    "IPython.core.debugger",
+    "IPython.core.logger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "sqlite3",
+    "tornado.platform.asyncio",
+    PACKAGE + ".modules",
+)
+"""What a kernel imports between its start and the end of its first cell; a zygote has that ready."""
 
 
 def refuse(error: str, detail: str, **members: Any) -> NoReturn:
@@ -84,6 +96,14 @@ def import_ipykernel(overlay: str | None) -> Any:
             del sys.modules["debugpy"]  # user code may import it
 
 
+def import_all(overlay: str | None) -> None:
+    """Import what a kernel will, for a zygote; what one version has elsewhere is imported by the kernel itself."""
+    import_ipykernel(overlay)
+    for name in LATER:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
 def main() -> None:
     if sys.version_info[:2] < OLDEST:
         refuse("old_python", "Python 3.8 or later is needed", python=sys.executable, version=sys.version.split()[0])
@@ -93,7 +113,7 @@ def main() -> None:
     if options.px_zygote is not None:
         overlay = options.px_overlay
         zygote = load_module("px_zygote", os.path.join(folder, "..", "..", "zygote", "main.py"))
-        _, *sys.argv = zygote.serve(options.px_zygote, lambda: import_ipykernel(overlay))
+        _, *sys.argv = zygote.serve(options.px_zygote, lambda: import_all(overlay))
         options = read_options()
     kernel_app = import_ipykernel(options.px_overlay)
 
