@@ -6,6 +6,7 @@ pipes have files beside their rows, so their room prunes both (`pipe_history.pru
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,30 +37,17 @@ LIMITS = {
     "idempotency": TableLimit(age_seconds=_DAY),
     "pipe_claims": TableLimit(age_seconds=7 * _DAY),
 }
-"""How much is kept of each table; of the last two any number."""
 
-_BY_AGE = {
-    "events": "SELECT rowid FROM events WHERE time < ? AND id < (SELECT max(id) FROM events) ORDER BY id",
-    "runs": """SELECT rowid FROM runs WHERE ended_at < ? AND id < (SELECT max(id) FROM runs) ORDER BY id""",
-    "instances": "SELECT rowid FROM instances WHERE ended_at < ? ORDER BY rowid",
-    "pipe_claims": "SELECT rowid FROM pipe_claims WHERE claimed_at < ? ORDER BY claimed_at",
-    "idempotency": "SELECT rowid FROM idempotency WHERE created_at < ? AND status IS NOT NULL ORDER BY rowid",
-    "kernel_cells": """SELECT rowid FROM kernel_cells WHERE ended_at < ?
-                       AND rowid < (SELECT max(rowid) FROM kernel_cells) ORDER BY rowid""",
-    "kernel_sessions": """SELECT rowid FROM kernel_sessions WHERE state IN ('stopped', 'failed')
-                          AND coalesce(last_used, created_at) < ? ORDER BY rowid""",
+_AGES = {
+    "events": "time",
+    "runs": "ended_at",
+    "instances": "ended_at",
+    "kernel_cells": "ended_at",
+    "kernel_sessions": "iif(state IN ('stopped', 'failed'), coalesce(last_used, created_at), NULL)",
+    "idempotency": "iif(status IS NULL, NULL, created_at)",
+    "pipe_claims": "claimed_at",
 }
-_BY_COUNT = {
-    "events": "SELECT rowid FROM events WHERE id <= (SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?)",
-    "runs": """SELECT rowid FROM runs WHERE ended_at IS NOT NULL
-               AND id <= (SELECT id FROM runs ORDER BY id DESC LIMIT 1 OFFSET ?)""",
-    "instances": """SELECT rowid FROM instances WHERE ended_at IS NOT NULL
-                    AND rowid <= (SELECT rowid FROM instances ORDER BY rowid DESC LIMIT 1 OFFSET ?)""",
-    "kernel_cells": """SELECT rowid FROM kernel_cells WHERE ended_at IS NOT NULL
-                       AND rowid <= (SELECT rowid FROM kernel_cells ORDER BY rowid DESC LIMIT 1 OFFSET ?)""",
-    "kernel_sessions": """SELECT rowid FROM kernel_sessions WHERE state IN ('stopped', 'failed') AND rowid NOT IN
-        (SELECT rowid FROM kernel_sessions ORDER BY coalesce(last_used, created_at) DESC, rowid DESC LIMIT ?)""",
-}
+"""When a row was over; NULL while it is not."""
 
 
 async def prune(
@@ -70,17 +58,16 @@ async def prune(
     Raises LedgerDegradedError: the disk takes nothing; what was removed before that stays removed.
     """
     gone: dict[str, int] = {}
-
-    async def remove(table: str, which: str, bound: float | str) -> None:
-        sql = f"DELETE FROM {table} WHERE rowid IN ({which} LIMIT ?)"  # noqa: S608  # our own words
-        count = batch
-        while count == batch:
-            count = await ledger.call(lambda connection: connection.execute(sql, (bound, batch)).rowcount)
-            gone[table] = gone.get(table, 0) + count
-
     for table, limit in limits.items():
-        oldest = now - limit.age_seconds
-        await remove(table, _BY_AGE[table], to_text(oldest) if table == "pipe_claims" else oldest)
-        if table in _BY_COUNT:
-            await remove(table, _BY_COUNT[table], max(1, limit.rows))
+        moment: float | str = now - limit.age_seconds
+        if table == "pipe_claims":
+            moment = to_text(now - limit.age_seconds)
+        over, beyond = _AGES[table], f"(SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET ?)"  # noqa: S608  # our own words
+        sql = f"""DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {over} IS NOT NULL
+            AND ({over} < ? OR rowid <= {beyond}) AND rowid < (SELECT max(rowid) FROM {table})
+            ORDER BY rowid LIMIT ?)"""  # noqa: S608  # as above
+        values, count = (moment, max(1, limit.rows), batch), batch
+        while count == batch:
+            count = (await ledger.call(methodcaller("execute", sql, values))).rowcount
+            gone[table] = gone.get(table, 0) + count
     return {table: count for table, count in gone.items() if count}

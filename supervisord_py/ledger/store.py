@@ -1,76 +1,111 @@
-"""The ledger: one SQLite file, one writer, readers beside it; asynchronous outside, plain SQL inside.
+"""The ledger: one SQLite file, one thread that writes, readers beside it; asynchronous outside, plain SQL inside.
 
-Law: nothing here ever blocks the loop or makes a request wait for a full disk. `write` returns once the row is
-committed, or at once with False while the disk takes nothing; what is deferred is kept in order and written
-later, and until then `read` does not see it. `call` needs its result, so it fails instead of being deferred.
+The writer takes what is queued and commits it together. What is posted waits a moment for company, so that a busy
+moment is one transaction; a daemon that is killed loses that moment of runs and events, never of exits and executions,
+which somebody waits for.
+
+Law: operations take effect in the order in which they were queued, each whole or not at all, and one that fails alone
+fails only for whoever asked. Nothing here ever blocks the loop or makes a request wait for a full disk: while the disk
+takes nothing, what is queued stays in memory (bounded, and what is dropped is counted) and is tried again; `write`
+returns False at once, and `call`, which needs its result, fails instead of being deferred.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import count
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count, islice
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import structlog
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import files
 from supervisord_py.ledger.migrations import AT_OPEN, NUMBERED
-from supervisord_py.ledger.writer import DeferredError, Job, StoreLimits, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
+_RETRY_BATCH = 64  # small on purpose: where some room came back, some of what waits gets in
 
 
-class LedgerDegradedError(PxError):
+class LedgerDegradedError(PxError, kind="ledger_degraded", title="The ledger cannot be written", status=503):
     """The disk takes nothing, or gives nothing, at present; asking again later may work."""
-
-    kind = "ledger_degraded"
-    title = "The ledger cannot be written"
-    status = 503
 
     def __init__(self, why: str) -> None:
         hint = "free space under the state directory; see `pxctl doctor`"
         super().__init__(f"the ledger cannot be used at present: {why}", hint=hint)
 
 
-class LedgerUnavailableError(PxError):
+class LedgerUnavailableError(PxError, kind="ledger_unavailable", title="The ledger cannot be opened", status=503):
     """The ledger cannot be opened at all, or is closed."""
 
-    kind = "ledger_unavailable"
-    title = "The ledger cannot be opened"
-    status = 503
+
+class StoreLimits(msgspec.Struct, frozen=True):
+    """Bounds of the ledger."""
+
+    batch_max: int = 1000  # operations of one commit
+    pending_max: int = 10_000  # operations kept in memory while the disk takes nothing
+    posted_seconds: float = 0.1  # how long an operation that nobody waits for waits for company
+    posted_max: int = 256  # unless so many are queued
+    retry_seconds: float = 1.0  # between tries while the disk takes nothing
+    stall_seconds: float = 5.0  # after which a disk that does not answer counts as one that takes nothing
+    close_seconds: float = 5.0  # how long `close` waits for the last writes
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One queued operation."""
+
+    operation: Callable[[sqlite3.Connection], Any]  # may run again when a commit fails
+    keeps: bool  # and is tried again when the disk is full; one that needs a result is not
+    future: asyncio.Future[Any] | None = None  # of whoever waits, until it was told
+    dropped: bool = False  # whoever asked has given up, and it is not to run any more
+    result: Any = None  # what the last run returned
+    error: BaseException | None = None  # or raised by its own fault
 
 
 class Ledger:
-    """What is remembered. Make it with `open`; use it on the loop that opened it."""
+    """What is remembered. Make it with `open`; use it on the loop that opened it.
+
+    Attributes: degraded: why the disk takes nothing at present, None when all is well. lost_writes: how many writes
+    were dropped, since the opening, because too many were waiting for the disk. recovered_from: what was done about a
+    damaged file at the opening, None when it was sound.
+    """
 
     def __init__(self, path: Path, limits: StoreLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.path = path
+        self.degraded: str | None = None
+        self.lost_writes = 0
         self._loop = loop
-        writing, self.recovered_from = files.open_for_writing(path, time.time())
-        """What was done about a damaged file at the opening, None when it was sound."""
+        self._writing, self.recovered_from = files.open_for_writing(path, time.time())
         try:
             self._reading = files.connect(path, read_only=True)
-            greatest = "SELECT coalesce(max(id), 0) FROM "
-            self._numbers = {table: count(writing.execute(greatest + table).fetchone()[0] + 1) for table in NUMBERED}
+            found = {it: self._writing.execute(f"SELECT coalesce(max(id), 0) FROM {it}").fetchone() for it in NUMBERED}  # noqa: S608  # our own words
+            self._numbers = {table: count(greatest + 1) for table, (greatest,) in found.items()}
         except BaseException:
-            writing.close()
+            self._writing.close()
             raise
         self._limits = limits
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="ledger-reader")
-        self._closed = False
         self._listeners: list[Callable[[str | None], None]] = []
-        self._writer = Writer(writing, limits, lambda why: self._in_loop(partial(self._announce, why)))
+        self._lock = threading.Condition()
+        self._queue: deque[Job] = deque()
+        self._closing = False
+        self._urgent = False  # whether somebody waits for what is queued, or much of it is
+        self._writer = threading.Thread(target=self._write_on, name="ledger-writer", daemon=True)
+        self._writer.start()
 
     @classmethod
     async def open(cls, path: Path, limits: StoreLimits | None = None) -> Ledger:
@@ -94,12 +129,14 @@ class Ledger:
 
     async def close(self) -> None:
         """Write what is queued, within a bound, and close the file."""
-        if self._closed:
+        if self._closing:
             return
-        self._closed = True
-        written = await asyncio.to_thread(self._writer.close)
-        if not written:
-            _log.error("ledger_closed_with_unwritten_rows", why=self._writer.degraded)
+        with self._lock:
+            self._closing = True
+            self._lock.notify()
+        await asyncio.to_thread(self._writer.join, self._limits.close_seconds)
+        if self._writer.is_alive() or self._queue:
+            _log.error("ledger_closed_with_unwritten_rows", why=self.degraded)
         await self._loop.run_in_executor(self._readers, self._reading.close)
         await asyncio.to_thread(self._readers.shutdown)
 
@@ -112,15 +149,14 @@ class Ledger:
         its own is raised.
         """
         try:
-            async with asyncio.timeout(self._limits.stall_seconds):
-                await self._queued(operation, keeps=True)
-        except (DeferredError, TimeoutError):
+            await self._queued(operation, keeps=True)
+        except LedgerDegradedError:
             return False
         return True
 
     def post(self, operation: Callable[[sqlite3.Connection], object]) -> None:
         """Queue an operation and go on; it takes effect in order with all others. Its failure is logged."""
-        self._writer.put(Job(operation, None, keeps=True))
+        self._put(Job(operation, keeps=True))
 
     async def call(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         """Run an operation in the next commit, and return its result.
@@ -128,11 +164,7 @@ class Ledger:
         Raises:
             LedgerDegradedError: The disk takes nothing; the operation has no effect, unless it stalled at the commit.
         """
-        try:
-            async with asyncio.timeout(self._limits.stall_seconds):
-                result: T = await self._queued(operation, keeps=False)
-        except (DeferredError, TimeoutError) as error:
-            raise LedgerDegradedError(str(error) or "the disk does not answer") from error
+        result: T = await self._queued(operation, keeps=False)
         return result
 
     async def flush(self) -> bool:
@@ -140,28 +172,138 @@ class Ledger:
         return await self.write(lambda _: None)
 
     async def _queued(self, operation: Callable[[sqlite3.Connection], Any], *, keeps: bool) -> Any:
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def settle(result: Any, error: BaseException | None) -> None:
-            if not future.done():
-                future.set_result(result) if error is None else future.set_exception(error)
-
-        job = Job(operation, lambda *end: self._in_loop(partial(settle, *end)), keeps=keeps)
-        self._writer.put(job)
+        job = Job(operation, keeps, future := self._loop.create_future())
+        self._put(job)
         try:
-            return await future
+            async with asyncio.timeout(self._limits.stall_seconds):
+                return await future
         except asyncio.CancelledError:
             job.dropped = not keeps
             raise
+        except TimeoutError as error:
+            job.dropped = not keeps
+            raise LedgerDegradedError("the disk does not answer") from error
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    def _put(self, job: Job) -> None:
+        """Queue an operation; while the disk takes nothing its waiter is told so at once."""
+        with self._lock:
+            if self.degraded is None and not self._closing:
+                self._queue.append(job)
+                self._urgent |= job.future is not None or len(self._queue) >= self._limits.posted_max
+                if self._urgent or len(self._queue) == 1:
+                    self._lock.notify()
+                return
+            if self._closing:
+                job.error = LedgerUnavailableError("the ledger is closed")
+            elif job.keeps and len(self._queue) < self._limits.pending_max:
+                self._queue.append(job)
+            else:
+                self.lost_writes += job.keeps
+        self._in_loop(self._settle, [job], self.degraded)
+
+    def _settle(self, jobs: Iterable[Job], why: str | None) -> None:
+        """Tell those who wait, each once, on the loop; `why` their jobs are deferred, None when they are done."""
+        for job in jobs:
+            future, job.future = job.future, None
+            if future is None:
+                if why is None and job.error is not None:
+                    _log.error("ledger_write_failed", problem=str(job.error))
+            elif future.done():
+                continue
+            elif why is not None:
+                future.set_exception(LedgerDegradedError(why))
+            elif job.error is not None:
+                future.set_exception(job.error)
+            else:
+                future.set_result(job.result)
+
+    def _in_loop(self, callback: Callable[..., None], *values: Any) -> None:
+        with suppress(RuntimeError):  # the loop has ended: nobody is left to be told
+            self._loop.call_soon_threadsafe(callback, *values)
+
+    # -- the writer's thread ---------------------------------------------------------------------------------------
+
+    def _write_on(self) -> None:
+        try:
+            while (batch := self._next_batch()) is not None:
+                try:
+                    self._commit(batch)
+                except sqlite3.Error as error:
+                    with suppress(sqlite3.Error):
+                        if self._writing.in_transaction:
+                            self._writing.execute("ROLLBACK")
+                    self._degrade(f"{type(error).__name__}: {error}")
+                    if self._closing:
+                        return  # the last try failed: what is left is told by `close`
+                    continue
+                with self._lock:
+                    for _ in batch:
+                        self._queue.popleft()
+                    was_degraded, self.degraded = self.degraded is not None, None
+                self._in_loop(self._settle, batch, None)
+                if was_degraded:
+                    self._in_loop(self._announce, None)
+        finally:
+            self._writing.close()
+
+    def _next_batch(self) -> list[Job] | None:
+        """Wait for work, or while the disk takes nothing for the time of the next try; None: there is nothing more."""
+        with self._lock:
+            if self.degraded is None:
+                self._lock.wait_for(lambda: self._queue or self._closing)
+                if not self._urgent:
+                    self._lock.wait_for(lambda: self._urgent or self._closing, self._limits.posted_seconds)
+                self._urgent = False
+            else:
+                self._lock.wait_for(lambda: self._closing, self._limits.retry_seconds)
+            if not self._queue and self._closing:
+                return None
+            return list(islice(self._queue, self._limits.batch_max if self.degraded is None else _RETRY_BATCH))
+
+    def _commit(self, batch: list[Job]) -> None:
+        """Commit all that does not fail by itself: anew without what did, for that is rare and savepoints are not free.
+
+        Raises sqlite3.Error: the disk takes nothing, and nothing is written.
+        """
+        execute, is_whole = self._writing.execute, False
+        while not is_whole:
+            is_whole = True
+            execute("BEGIN IMMEDIATE")
+            if not batch:
+                # Write one page that says what it said before: nothing else waits to show whether the disk is back.
+                execute(f"PRAGMA user_version = {int(execute('PRAGMA user_version').fetchone()[0])}")
+            for job in batch:
+                if job.dropped or job.error is not None:
+                    continue
+                try:
+                    job.result = job.operation(self._writing)
+                except Exception as error:
+                    if files.of_the_disk(error):
+                        raise
+                    job.error, is_whole = error, False
+                    break
+            execute("COMMIT" if is_whole else "ROLLBACK")
+
+    def _degrade(self, why: str) -> None:
+        """Tell all that wait, and keep what may be kept."""
+        with self._lock:
+            first, self.degraded = self.degraded is None, why
+            waiting = list(self._queue)
+            kept = [job for job in waiting if job.keeps]
+            self.lost_writes += max(0, len(kept) - self._limits.pending_max)
+            self._queue = deque(kept[: self._limits.pending_max])
+        self._in_loop(self._settle, waiting, why)
+        if first:
+            self._in_loop(self._announce, why)
+
+    # -- reading, and a disk that takes nothing --------------------------------------------------------------------
 
     async def read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         """Run queries; they see every write that was committed, not what a full disk keeps waiting.
 
         Raises LedgerDegradedError: the file cannot be read at present.
         """
-        if self._closed:
+        if self._closing:
             raise LedgerUnavailableError("the ledger is closed")
         try:
             return await self._loop.run_in_executor(self._readers, operation, self._reading)
@@ -174,18 +316,6 @@ class Ledger:
         """Return a fresh id for one of the numbered tables; asks nobody. From any thread."""
         return int(next(self._numbers[table]))
 
-    # -- a disk that takes nothing ---------------------------------------------------------------------------------
-
-    @property
-    def degraded(self) -> str | None:
-        """Why the disk takes nothing at present, None when all is well."""
-        return self._writer.degraded
-
-    @property
-    def lost_writes(self) -> int:
-        """How many writes were dropped, since the opening, because too many were waiting for the disk."""
-        return self._writer.lost
-
     def on_change(self, callback: Callable[[str | None], None]) -> None:
         """Call back on the loop, with the reason when the disk begins to take nothing, with None when it is back."""
         self._listeners.append(callback)
@@ -197,9 +327,3 @@ class Ledger:
             _log.error("ledger_degraded", why=why)
         for listener in self._listeners:
             listener(why)
-
-    def _in_loop(self, callback: Callable[[], None]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:  # the loop has ended: nobody is left to be told
-            return

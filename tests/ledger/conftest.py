@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisord_py.ledger.store import Ledger
-from supervisord_py.ledger.writer import StoreLimits
+from supervisord_py.ledger.store import Ledger, StoreLimits
 
 OpenLedger = Callable[..., Awaitable[Ledger]]
 

@@ -107,8 +107,9 @@ async def test_pruning_by_age_keeps_the_living_and_the_newest_row_for_its_order(
     await ledger.write(CELLS.insert(sent(21)))
     await ledger.flush()
     assert [it.started_at for it in await kernel_rows.of_session(ledger, SESSION.id)] == [20, 21]
-    states = {it.id: it.state for it in await kernel_rows.all_sessions(ledger)}
-    assert states == {"s01": "idle", "s02": "stopped", "s03": "idle", "s05": "idle", "s07": "idle", "s09": "idle"}
+    assert {it.id for it in await kernel_rows.all_sessions(ledger)} == {
+        "s01", "s02", "s03", "s05", "s07", "s09", "s10",
+    }  # fmt: skip
 
 
 async def test_the_newest_cell_of_each_session_tells_how_the_life_that_ran_it_ended(ledger: Ledger) -> None:

@@ -57,12 +57,12 @@ async def test_writes_take_effect_in_the_order_in_which_they_were_asked(ledger: 
 async def test_what_is_queued_together_is_committed_together(ledger: Ledger) -> None:
     commits: list[str] = []
     gate, holding = await hold(ledger)
-    ledger._writer._connection.set_trace_callback(commits.append)
+    ledger._writing.set_trace_callback(commits.append)
     many = [asyncio.ensure_future(ledger.write(insert(f"{number}"))) for number in range(50)]
     await asyncio.sleep(0)
     gate.set()
     await asyncio.gather(holding, *many)
-    ledger._writer._connection.set_trace_callback(None)
+    ledger._writing.set_trace_callback(None)
     assert commits.count("COMMIT") == 2
 
 
@@ -130,7 +130,7 @@ async def full(ledger: Ledger) -> None:
 
 async def make_room(ledger: Ledger) -> None:
     """Raise the limit from outside the queue, as space on a disk comes back: the writer's connection is its own."""
-    ledger._writer._connection.execute("PRAGMA max_page_count = 1000000")
+    ledger._writing.execute("PRAGMA max_page_count = 1000000")
 
 
 async def test_a_full_disk_holds_up_nobody_and_loses_nothing(ledger: Ledger) -> None:
@@ -175,5 +175,5 @@ async def test_a_disk_that_stalls_does_not_stall_those_who_write(open_ledger: Op
     with pytest.raises(LedgerDegradedError, match="does not answer"):
         await ledger.call(insert("given up"))
     gate.set()
-    await eventually(lambda: not ledger._writer._queue)
+    await eventually(lambda: not ledger._queue)
     assert await units(ledger) == ["kept"]

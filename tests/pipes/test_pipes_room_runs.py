@@ -103,7 +103,7 @@ async def test_who_waits_gets_the_output_though_the_ledger_takes_nothing(short_t
         [queued] = await rig.room.run("talk")
         await eventually(lambda: rig.running(queued.id), "the start")
         await rig.ledger.flush()
-        connection = rig.ledger._writer._connection
+        connection = rig.ledger._writing
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
         (folder / "gate").touch()

@@ -304,7 +304,7 @@ async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pyte
     async with pipe_house(short_tmp) as house:
         fails = house.shell("c2", f"echo one; {UNTIL_GATE}; exit 1", "retries: 0", body="long " * 40_000)
         works = house.shell("c2-well", f"echo one; {UNTIL_GATE}; echo two", "retries: 0")
-        connection = house.ledger._writer._connection
+        connection = house.ledger._writing
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
         monkeypatch.setattr(output, "disk_is_full", lambda _: True)

@@ -90,10 +90,10 @@ async def test_a_run_that_goes_on_has_a_row_and_a_short_one_gets_it_once(
     assert ended == [(written[0].id, "cancelled")]
     monkeypatch.setattr(run_log, "WRITE_SECONDS", 600.0)  # on a busy machine no run is short
     statements: list[str] = []
-    house.ledger._writer._connection.set_trace_callback(statements.append)
+    house.ledger._writing.set_trace_callback(statements.append)
     await house.ask("shapes")
     await house.runs("shapes")
-    house.ledger._writer._connection.set_trace_callback(None)
+    house.ledger._writing.set_trace_callback(None)
     assert [it.split()[0] for it in statements if " runs " in it] == ["INSERT"]
 
 
