@@ -40,7 +40,6 @@ LATER = (
     "IPython.extensions.storemagic",
     "sqlite3",
     "tornado.platform.asyncio",
-    PACKAGE + ".modules",
 )
 """What a kernel imports between its start and the end of its first cell; a zygote has that ready."""
 
