@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from supervisord_py.daemon.boot import Flags
     from supervisord_py.daemon.paths import Paths
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.process.model import ControlEvent, LogTrouble
 
 LOSS_SECONDS = 2.0  # how long it may take to write down that the keeper is lost; then the clean-up begins anyway
 FIRST_PRUNE_SECONDS = 60.0
@@ -160,8 +159,8 @@ class ControlPlane:
     async def _open(self) -> None:
         """Look at what was interrupted, adopt, listen."""
         placement, options = self.placement, self._options
-        placement.on_lost(lambda: self.requests.make(Shutdown.KEEPER_LOST))
-        self._watch_troubles()
+        placement.listen(self._told_by_keeper)
+        self._watch_ledger()
         held = [child.key for child in placement.children()]
         await program.stop_left_over(placement)
         losses = await interrupted.close(self.ledger, self.events, placement.caps, held)
@@ -220,7 +219,6 @@ class ControlPlane:
 
     async def serve(self) -> None:
         """Serve until somebody asks for an end. What dies in the background ends this loudly."""
-        self.placement.on_control_event(self._told_by_keeper)
         with clock.watched(self._clocks_jumped):
             async with asyncio.TaskGroup() as tasks:
                 endless = (
@@ -236,15 +234,25 @@ class ControlPlane:
         self.launcher.tick()
         self.pipes.clocks_jumped()
 
-    def _told_by_keeper(self, event: ControlEvent) -> None:
-        if event.name == "stop":
-            self.requests.make(Shutdown.STOP)
-        elif event.name == "reload":
-            self.reload_soon()
-        elif event.name == "dump":
-            self.dump()
-        else:
-            _log.warning("unknown_control_event", name=event.name)
+    def _told_by_keeper(self, event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "lost":
+                self.requests.make(Shutdown.KEEPER_LOST)
+            case "stop":
+                self.requests.make(Shutdown.STOP)
+            case "reload":
+                self.reload_soon()
+            case "dump":
+                self.dump()
+            case "log_degraded":
+                why = f"the disk refuses output (errno {event['errno']})"
+                self.degrade(f"log of {event['unit']}", why, "df -h, then free some space")
+                self.events.publish(**event)
+            case "log_recovered":
+                self.recover(f"log of {event['unit']}")
+                self.events.publish(**event)
+            case other:
+                _log.warning("keeper_event_unknown", keeper_event=other)
 
     def reload_soon(self) -> None:
         """Reload because of a signal. Several in a row are one."""
@@ -379,17 +387,8 @@ class ControlPlane:
         self.recover("config")
         return loaded
 
-    def _watch_troubles(self) -> None:
-        """Turn what log and ledger report into events and into degradations that `status` and `doctor` show."""
-
-        def log_trouble(trouble: LogTrouble) -> None:
-            part = f"log of {trouble.unit}"
-            if trouble.recovered:
-                self.recover(part)
-                self.events.publish("log_recovered", trouble.unit, lost_bytes=trouble.lost_bytes)
-                return
-            self.degrade(part, f"the disk refuses output (errno {trouble.errno})", "df -h, then free some space")
-            self.events.publish("log_degraded", trouble.unit, errno=trouble.errno, lost_bytes=trouble.lost_bytes)
+    def _watch_ledger(self) -> None:
+        """Turn what the ledger reports into events and into degradations that `status` and `doctor` show."""
 
         def ledger_changed(why: str | None) -> None:
             if why is None:
@@ -399,7 +398,6 @@ class ControlPlane:
             self.degrade("ledger", f"writes wait in memory: {why}", "df -h, then free some space")
             self.events.publish("ledger_degraded", detail=why)
 
-        self.placement.on_log_degraded(log_trouble)
         self.ledger.on_change(ledger_changed)
         if self.ledger.degraded:
             ledger_changed(self.ledger.degraded)

@@ -15,7 +15,7 @@ import itertools
 import os
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import structlog
@@ -31,11 +31,11 @@ from supervisord_py.errors import (
 )
 from supervisord_py.keeper.protocol import MARK_INSTANCE, MARK_UNIT, PROTOCOL, FrameError, FrameSocket, close_fds
 from supervisord_py.process import host
-from supervisord_py.process.model import Caps, Child, ControlEvent, ExitRecord, LogTrouble, Reason, StopReport, TreeStat
+from supervisord_py.process.model import Caps, Child, ExitRecord, Reason, StopReport, TreeStat
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from supervisord_py.process.model import ChildSpec
 
@@ -49,36 +49,12 @@ CALL_SECONDS = 15.0  # for an answer of the keeper to anything but the two below
 SPAWN_SECONDS = 30.0  # for an answer to `spawn`: exec of a large program from a slow disk
 KILL_SECONDS = 10.0  # how long the keeper goes on killing after the grace of a stop, before it names what is left
 SLACK_SECONDS = 15.0  # what a stop may take beyond grace and kill until it counts as unanswered
+OLDEST_REVISION = 6  # of a keeper that does all that an order may ask for
 _REASONS = frozenset(Reason)
-GROUPS_REVISION = 6  # of the first keeper that knows limits of groups
-STDIO_REVISION = 5  # of the first keeper that takes the descriptors of all streams with the order
 _ALL_HINT = "`pxctl daemon restart --all` starts the installed version; it stops every child"
-_BOTH_HINT = "run `pxctl daemon restart --all` to replace both"
 _GONE_HINT = "the daemon ends now and its children with it; see `pxctl why UNIT` after the next start"
 _MUTE_HINT = "see `pxctl doctor`; `pxctl daemon restart --all` replaces keeper and control plane"
 _log = structlog.get_logger(__name__)
-
-
-class Topic(Generic[T]):
-    """Calls its listeners for each event; the newest EARLY_MAX that come before the first of them wait for it."""
-
-    def __init__(self) -> None:
-        self._listeners: list[Callable[[T], None]] = []
-        self._early: deque[T] = deque(maxlen=EARLY_MAX)
-
-    def listen(self, callback: Callable[[T], None]) -> None:
-        self._listeners.append(callback)
-        while self._early:
-            self.emit(self._early.popleft())
-
-    def emit(self, event: T) -> None:
-        if not self._listeners:
-            self._early.append(event)
-        for callback in tuple(self._listeners):
-            try:
-                callback(event)
-            except Exception:  # the defect of one must not end the channel that all hang on
-                _log.exception("callback_failed", listener=getattr(callback, "__qualname__", repr(callback)))
 
 
 class KeeperClient:
@@ -103,13 +79,12 @@ class KeeperClient:
         self._frames = FrameSocket(channel)
         self._fd = channel.fileno()
         self._numbers = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[tuple[Message, Fds]]] = {}
+        self._pending: dict[int, asyncio.Future[Message]] = {}
         self._children: dict[str, Child] = {}
         self._ends: dict[str, asyncio.Future[ExitRecord]] = {}  # of what is waited for, or has ended
         self._emptied: set[str] = set()  # held, and told to be gone with its tree: there is nothing to stop
-        self._log_trouble: Topic[LogTrouble] = Topic()
-        self._control: Topic[ControlEvent] = Topic()
-        self._lost: Topic[None] = Topic()
+        self._listener: Callable[[Message], None] | None = None
+        self._early: deque[Message] = deque(maxlen=EARLY_MAX)
         self._loop.add_reader(self._fd, self._readable)
 
     @classmethod
@@ -126,14 +101,9 @@ class KeeperClient:
         client = cls(channel, daemon_id=daemon_id, log_dir=log_dir)
         try:
             reply = await client._ask("hello", protocol=PROTOCOL)
-            if reply.get("protocol") != PROTOCOL:
-                said = f"the keeper speaks protocol {reply.get('protocol')!r}, this control plane speaks {PROTOCOL}"
-                raise KeeperLostError(said, hint=_BOTH_HINT)
-            keeper = {
-                f"keeper_{name}": reply[name] for name in ("pid", "started_at", "revision", "version") if name in reply
-            }
+            keeper = {f"keeper_{name}": value for name, value in reply.items()}
             left = [(entry["key"], entry["unit"], entry["pid"]) for entry in reply.get("interrupted", ())]
-            client.caps = _read(Caps, {**reply, **keeper, "interrupted": left})
+            client.caps = _read(Caps, {**keeper, **reply, "interrupted": left})
             for child in reply["children"]:
                 client._hold(child)
         except BaseException:
@@ -145,8 +115,17 @@ class KeeperClient:
         """Return what is held and not yet released, as far as it is known here; asks nobody."""
         return tuple(self._children.values())
 
+    def listen(self, listener: Callable[[Message], None]) -> None:
+        """Call back with each event of keeper/protocol.py that is not about one child, and once with `lost`.
+
+        The newest EARLY_MAX that came before are told at once.
+        """
+        self._listener = listener
+        while self._early:
+            self._tell(self._early.popleft())
+
     def close(self) -> None:
-        """End the channel from this side: pending calls raise `KeeperLostError`, `on_lost` does not fire."""
+        """End the channel from this side: pending calls raise `KeeperLostError`, nobody is told that it is lost."""
         self._end("the channel to the keeper was closed")
 
     # -- children --------------------------------------------------------------------------------------------------
@@ -154,36 +133,29 @@ class KeeperClient:
     async def spawn(self, key: str, spec: ChildSpec) -> Child:
         """Start a child; returns once exec has succeeded.
 
-        Raises StartFailedError: `extra` holds reason, stage and errno; ConflictError: the key is known with
-        another spec.
+        Raises StartFailedError: `extra` holds reason, stage and errno.
         """
         fds = {"stdin": spec.stdin_fd, "stdout": spec.stdout_fd, "stderr": spec.stderr_fd}
         given = {name: fd for name, fd in fds.items() if fd is not None}
-        if given and self.caps.keeper_revision < STDIO_REVISION:
-            said = f"cannot start {spec.unit}: the keeper is older than this control plane and cannot feed a child"
-            raise _not_started(spec, said, "keeper", None, _BOTH_HINT)
-        members = {
+        if self.caps.keeper_revision < OLDEST_REVISION:
+            said = f"cannot start {spec.unit}: the keeper is older than this control plane"
+            raise StartFailedError(said, hint=_ALL_HINT, unit=spec.unit, reason=Reason.SPAWN_FAILED.value)
+        members: Message = {
             "key": key,
             "unit": spec.unit,
-            "argv": list(spec.argv),
+            "argv": spec.argv,
             "cwd": spec.cwd,
             "env": {**spec.env, MARK_INSTANCE: key, MARK_UNIT: spec.unit},  # DESIGN D11
-            "rlimits": [
-                [limit.name, limit.soft, limit.hard]
-                for limit in spec.limits
-                if limit.name != "cpu_percent" or self.caps.keeper_revision >= GROUPS_REVISION
-            ],
-            "grant_fds": [[grant.child_fd, grant.stored_name] for grant in spec.grants],
+            "rlimits": [(limit.name, limit.soft, limit.hard) for limit in spec.limits],
+            "grant_fds": [(grant.child_fd, grant.stored_name) for grant in spec.grants],
             "set_listen_pid": spec.listen_pid,
             "max_rss_bytes": spec.max_rss_bytes,
             "memory_grace_seconds": spec.memory_grace_seconds,
             "tag": spec.tag,
-            **({"stdio_fds": list(given)} if given else {}),
-            **({} if spec.zygote is None else {"zygote": spec.zygote}),
+            "stdio_fds": list(given),
+            "zygote": spec.zygote,
         }
-        reply, _, refusal = await self._exchange("spawn", SPAWN_SECONDS, tuple(given.values()), members)
-        if refusal is not None:
-            raise _start_error(spec, refusal)
+        reply = await self._ask("spawn", seconds=SPAWN_SECONDS, fds=tuple(given.values()), spec=spec, **members)
         return self._hold(reply.get("child"))
 
     async def attach(self, key: str) -> Child | None:
@@ -208,10 +180,6 @@ class KeeperClient:
                 raise KeeperLostError(f"the keeper is gone; how {key} ended is not known")
             end = self._ends[key] = self._loop.create_future()
         return await asyncio.shield(end)  # cancelling one who waits leaves the others
-
-    async def signal(self, key: str, signum: int) -> None:
-        """Send a signal to the leader. Raises ConflictError: it is dead."""
-        await self._ask("signal", key=key, signum=signum)
 
     async def signal_group(self, key: str, signum: int) -> None:
         """Send a signal to the leader's process group at once, as Ctrl-C does; its other sessions are spared.
@@ -262,19 +230,12 @@ class KeeperClient:
 
     async def take_fd(self, name: str) -> int | None:
         """Return a new duplicate of a deposited descriptor, or None; the caller closes it."""
-        _, fds, refusal = await self._exchange("take_fd", CALL_SECONDS, (), {"name": name})
-        if refusal is not None and refusal.get("kind") == "unknown_fd":
-            return None
-        if refusal is not None:
-            raise _error_of(refusal)
-        if len(fds) != 1:
-            close_fds(fds)
-            raise KeeperLostError(f"the keeper answered `take_fd` with {len(fds)} descriptors instead of one")
-        return fds[0]
+        fds: Fds = (await self._ask("take_fd", fine="unknown_fd", name=name)).get("fds", [])
+        return fds[0] if fds else None
 
     async def drop_fd(self, name: str) -> None:
         """Forget a deposited descriptor; one that is not there is forgotten already."""
-        await self._ask("drop_fd", fine="unknown_fd", name=name)
+        await self._ask("drop_fd", name=name)
 
     # -- the daemon as a whole -------------------------------------------------------------------------------------
 
@@ -301,61 +262,48 @@ class KeeperClient:
         """Have the control plane replaced, or everything with all children stopped first."""
         await self._ask("restart", all=everything)
 
-    # -- listening -------------------------------------------------------------------------------------------------
-
-    def on_log_degraded(self, callback: Callable[[LogTrouble], None]) -> None:
-        """Call back when the disk takes no output of a unit, and when it does again."""
-        self._log_trouble.listen(callback)
-
-    def on_control_event(self, callback: Callable[[ControlEvent], None]) -> None:
-        self._control.listen(callback)
-
-    def on_lost(self, callback: Callable[[], None]) -> None:
-        """Call back once when the keeper is gone; at once when it is gone already."""
-        self._lost.listen(lambda _: callback())
-
     # -- questions ---------------------------------------------------------------------------------------------------
 
     async def _ask(
-        self, verb: str, *, fine: str = "", seconds: float = 0.0, fds: Sequence[int] = (), **members: Any
+        self,
+        verb: str,
+        *,
+        fine: str = "",
+        seconds: float = 0.0,
+        fds: Sequence[int] = (),
+        spec: ChildSpec | None = None,
+        **members: Any,
     ) -> Message:
-        """Ask, and return the answer; an empty one where the keeper refused with the kind `fine`."""
-        reply, unwanted, refusal = await self._exchange(verb, seconds or CALL_SECONDS, fds, members)
-        if unwanted:
-            close_fds(unwanted)
-        if refusal is not None and refusal.get("kind") != fine:
-            raise _error_of(refusal)
-        return reply if refusal is None else {}
+        """Ask, and return the answer, `fds` in it the descriptors that came; empty where it refused by the kind `fine`.
 
-    async def _exchange(
-        self, verb: str, seconds: float, fds: Sequence[int], members: Mapping[str, Any]
-    ) -> tuple[Message, Fds, Message | None]:
-        """Return the answer with its descriptors, and why the keeper refused (the error of keeper/protocol.py)."""
+        `spec`: of the child that it is about, for the error.
+        """
         if self.lost:
             raise KeeperLostError("the keeper is gone", hint=_GONE_HINT)
-        number = next(self._numbers)
+        number, seconds = next(self._numbers), seconds or CALL_SECONDS
         future = self._pending[number] = self._loop.create_future()
         try:
             self._frames.push({"id": number, "verb": verb, **members}, fds)
             self._flush()
             async with asyncio.timeout(seconds):
-                reply, came = await future
+                reply: Message = await future
         except FrameError as error:
             raise TooLargeError(f"`{verb}` cannot be sent to the keeper: {error}") from error
         except TimeoutError as error:
-            _discard(future)
             said = f"the keeper did not answer `{verb}` within {seconds:g} s"
             raise KeeperLostError(said, hint=_MUTE_HINT) from error
         except asyncio.CancelledError:
-            _discard(future)
+            if future.done() and not future.cancelled() and future.exception() is None:
+                close_fds(future.result()["fds"])  # it came in the very moment
             raise
         finally:
             self._pending.pop(number, None)
         if reply.get("ok") is True:
-            return reply, came, None
-        close_fds(came)
-        refusal = reply.get("error")
-        return reply, [], refusal if isinstance(refusal, dict) else {"kind": "failed", "detail": f"refused: {reply}"}
+            return reply
+        refusal = reply.get("error") or {"kind": "failed"}
+        if refusal["kind"] == fine:
+            return {}
+        raise _error_of(refusal, spec)
 
     def _flush(self) -> None:
         try:
@@ -386,20 +334,19 @@ class KeeperClient:
             self._keeper_lost(f"the keeper is lost: {error}")
 
     def _take(self, message: Message, fds: Fds) -> None:
-        number = message.get("id")
-        future = self._pending.pop(number, None) if isinstance(number, int) else None
+        future = self._pending.pop(message.get("id", 0), None)
         if future is not None and not future.done():
-            future.set_result((message, fds))
+            future.set_result({**message, "fds": fds})
             return
         close_fds(fds)
-        if number is None:
+        if "event" in message:
             try:
                 self._event(message)
             except (KeeperLostError, AttributeError, KeyError, TypeError) as error:
                 _log.error("keeper_event_unreadable", keeper_event=message.get("event"), problem=str(error))
 
     def _event(self, event: Message) -> None:
-        match name := event.get("event"):
+        match event["event"]:
             case "ping":
                 self._frames.push({"id": next(self._numbers), "verb": "alive"})
                 self._flush()
@@ -408,13 +355,17 @@ class KeeperClient:
             case "gone":
                 if event["key"] in self._children:
                     self._emptied.add(event["key"])
-            case "log_degraded" | "log_recovered":
-                fields = {"errno": None, **event, "recovered": name == "log_recovered"}
-                self._log_trouble.emit(_read(LogTrouble, fields))
-            case "stop" | "reload" | "dump":
-                self._control.emit(_read(ControlEvent, {**event, "name": name}))
-            case other:
-                _log.warning("keeper_event_unknown", keeper_event=other)
+            case _:
+                self._tell(event)
+
+    def _tell(self, event: Message) -> None:
+        if self._listener is None:
+            self._early.append(event)
+            return
+        try:
+            self._listener(event)
+        except Exception:  # its defect must not end the channel that all hang on
+            _log.exception("keeper_event_failed", keeper_event=event["event"])
 
     def _ended(self, message: Message) -> None:
         """Take an exit record; one that is known already (the keeper repeats until it is released) changes nothing."""
@@ -443,7 +394,7 @@ class KeeperClient:
 
     def _keeper_lost(self, why: str) -> None:
         self._end(why)
-        self._lost.emit(None)
+        self._tell({"event": "lost"})
 
     def _end(self, why: str) -> None:
         if self.lost:
@@ -459,18 +410,12 @@ class KeeperClient:
                 future.exception()  # a waiter whose last task was cancelled is not reported as forgotten
 
 
-def _discard(future: asyncio.Future[tuple[Message, Fds]]) -> None:
-    """Close what an answer brought that came in the very moment its asker gave up."""
-    if future.done() and not future.cancelled() and future.exception() is None:
-        close_fds(future.result()[1])
-
-
 def _read(kind: type[T], message: Any) -> T:
     try:
         return msgspec.convert(message, kind)
     except msgspec.ValidationError as error:
         said = f"the keeper's {kind.__name__} cannot be read: {error}"
-        raise KeeperLostError(said, hint=f"keeper and control plane differ: {_BOTH_HINT}") from error
+        raise KeeperLostError(said, hint=f"keeper and control plane differ: {_ALL_HINT}") from error
 
 
 # -- what a refusal means to a user: a start that failed names the program, the stage and the system's own words -------
@@ -485,36 +430,26 @@ _HINTS: dict[object, str] = {
     ("exec", 2): "install it, or set `python` or `command` in tool.json to a program that is there",
     ("exec", 13): "make it executable (`chmod +x`), or name another program in tool.json",
 }
+_KINDS: dict[str, type[PxError]] = {
+    "unknown_key": UnknownUnitError,
+    "dead": ConflictError,
+    "alive": ConflictError,
+    "handover": ConflictError,
+    "shutdown": ShuttingDownError,
+    "protocol": KeeperLostError,
+}
 
 
-def _start_error(spec: ChildSpec, refusal: Message) -> PxError:
-    if refusal.get("kind") != "spawn_failed":
-        return _error_of(refusal, unit=spec.unit)
-    stage, number = str(refusal.get("stage")), refusal.get("errno")
-    why = os.strerror(number) if isinstance(number, int) else refusal.get("detail", "refused")
-    subject = f"working directory {spec.cwd}" if stage == "chdir" else f"program {spec.argv[0]}"
-    said = f"cannot start {spec.unit}: {subject}, stage {stage}: {why}"
-    return _not_started(spec, said, stage, number, _HINTS.get((stage, number), _HINTS.get(stage)))
-
-
-def _not_started(spec: ChildSpec, said: str, stage: str, number: int | None, hint: str | None) -> StartFailedError:
-    reason = Reason.SPAWN_FAILED.value
-    return StartFailedError(said, hint=hint, unit=spec.unit, reason=reason, stage=stage, errno=number)
-
-
-def _error_of(refusal: Message, unit: str | None = None) -> PxError:
-    kind = str(refusal.get("kind"))
+def _error_of(refusal: Message, spec: ChildSpec | None) -> PxError:
+    kind, unit = refusal["kind"], spec.unit if spec is not None else None
     detail = str(refusal.get("detail", kind))
-    match kind:
-        case "unknown_key":
-            return UnknownUnitError(detail, unit=unit)
-        case "exists" | "dead" | "alive":
-            return ConflictError(detail, unit=unit)
-        case "handover":
-            return ConflictError(detail, hint=_ALL_HINT)
-        case "shutdown":
-            return ShuttingDownError(detail, unit=unit)
-        case "protocol":
-            return KeeperLostError(detail, hint=_BOTH_HINT)
-        case _:
-            return PxError(f"the keeper refused: {detail}", unit=unit, refusal=kind)
+    if kind == "spawn_failed" and spec is not None:
+        stage, number = refusal["stage"], refusal["errno"]
+        subject = f"working directory {spec.cwd}" if stage == "chdir" else f"program {spec.argv[0]}"
+        said = f"cannot start {spec.unit}: {subject}, stage {stage}: {os.strerror(number)}"
+        hint = _HINTS.get((stage, number), _HINTS.get(stage))
+        facts = {"reason": Reason.SPAWN_FAILED.value, "stage": stage, "errno": number}
+        return StartFailedError(said, hint=hint, unit=unit, **facts)
+    if kind in _KINDS:
+        return _KINDS[kind](detail, hint=_ALL_HINT if kind in ("handover", "protocol") else None, unit=unit)
+    return PxError(f"the keeper refused: {detail}", unit=unit, refusal=kind)

@@ -178,19 +178,3 @@ class Caps(Struct, frozen=True):
     keeper_revision: int = 1
     keeper_version: str | None = None
     controllers: tuple[str, ...] = ()
-
-
-class LogTrouble(Struct, frozen=True):
-    """The disk takes no output of a unit (`recovered` False), or takes it again (True); what was lost in between."""
-
-    unit: str
-    errno: int | None
-    lost_bytes: int
-    recovered: bool
-
-
-class ControlEvent(Struct, frozen=True):
-    """Something that the keeper passes on to the whole control plane: `stop` (with the signal), `reload`, `dump`."""
-
-    name: str
-    signum: int | None = None

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 UNITS = "zygote:"  # how the units of zygotes begin, and the names under which the keeper has the ends of their sockets
 FD = 3  # where its end of the socket is
 PRELOAD = "PX_PRELOAD"  # the variable that names the modules to import
-REVISION = 4  # of the keeper that knows zygotes
 SETTLE_SECONDS = 0.5  # from a start to the making of its zygote: it has done its first work by then, mostly
 START_SECONDS = 60.0  # for importing everything
 IDLE_SECONDS = 600.0  # one that forked nothing for so long is ended
@@ -156,8 +155,6 @@ class ZygotePool:
             return
         # What is forked comes to the keeper as an orphan does: only where orphans come to it.
         if self._placement.caps.kill_rung == "process_group":
-            return
-        if self._placement.caps.keeper_revision < REVISION:
             return
         zygote = self._zygotes.pop(recipe, None)
         named = dict.fromkeys((*(zygote.modules if zygote is not None else ()), *modules))
