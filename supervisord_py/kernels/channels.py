@@ -1,89 +1,120 @@
-"""The channels of one kernel for one Jupyter front end: its own sockets. Imports zmq: import it lazily.
+"""The ZMQ sockets of one client to one kernel, and those of a Jupyter front end. Imports zmq: import this on a thread.
 
-The sockets are always read, so a slow front end never holds the kernel up; what waits for it is bounded by its
-`Mailbox`. A subscription takes effect some time after the connect, so the channels are given out when something was
-heard: no `idle` of a first request is missed.
+Not jupyter_client's own client: that sends through a bare socket, which blocks the loop when a kernel reads nothing and
+hides what came in meanwhile, parses every content, and fails on undecodable bytes. Here a reader never waits for
+whoever listens, so the kernel is never held up; and it lets the loop run after every few messages, so that a flood of
+one kernel does not starve the rest of the daemon.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from supervisord_py.errors import InvalidInputError, OverloadedError
+import structlog
+import zmq
+import zmq.asyncio
+
+from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError
 from supervisord_py.kernels import connection_file as connection_files
 from supervisord_py.kernels import wire
-from supervisord_py.kernels.zmq_sockets import KernelSockets
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from supervisord_py.kernels.connection_file import Connection
     from supervisord_py.kernels.wire import Message
 
-LIMIT_BYTES = 8 * 1024 * 1024
+RECONNECT_MS = 5
+MESSAGES_A_TURN = 32
+LIMIT_BYTES = 8 * 1024 * 1024  # that wait for a slow front end; beyond it output is left out
+OVERRUN = 8  # so many times as much of what cannot be left out, and the front end counts as gone
 HEARD_SECONDS = 2.0  # how long to wait for a first sign on iopub; a kernel that cannot speak at the moment gives none
 AGAIN_SECONDS = 0.05
 CHANNELS = ("shell", "control", "stdin", "iopub")
-OVERRUN = 8
 OUTPUT = frozenset(("stream", "display_data", "update_display_data", "execute_result"))
+GAP = "\n[px: output was left out here: this client reads too slowly]\n"
+_KINDS = {"shell": zmq.DEALER, "control": zmq.DEALER, "stdin": zmq.DEALER, "iopub": zmq.SUB}
+_log = structlog.get_logger(__name__)
 
 
-class Mailbox:
-    """What waits for one front end, `waiting_bytes` of it.
+class KernelSockets:
+    """Connected to these channels, also to those of a kernel that is not there yet; `close` them.
 
-    Beyond `limit_bytes` output (streams, displays, results) is left out, and a stream message that counts it stands in
-    its place; what a front end cannot do without (replies, status, errors, comms, input requests) never is. When even
-    that is more than `OVERRUN` times the limit, the front end counts as gone.
+    `name` is the client's identity: equal ones take over from each other (ROUTER_HANDOVER), so that replies under way
+    find the next control plane. `hear` is told of every message; it must not block.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        self.waiting: deque[Message] = deque()
-        self.waiting_bytes = 0
-        self._limit = limit_bytes
-        self._left_out: Message | None = None  # the first that was, since the last that was not
-        self._left_out_bytes = 0
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        channels: Sequence[str],
+        hear: Callable[[Message], None],
+    ) -> None:
+        self._key = connection.key.encode()
+        self._hear = hear
+        self._sockets: dict[str, zmq.asyncio.Socket] = {}
+        for channel in channels:
+            socket = self._sockets[channel] = zmq.asyncio.Context.instance().socket(_KINDS[channel])
+            socket.linger = 0
+            socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+            socket.setsockopt(zmq.RCVHWM, 0)  # nothing is ever dropped here
+            if channel == "iopub":
+                socket.setsockopt(zmq.SUBSCRIBE, b"")
+            else:
+                socket.setsockopt(zmq.IDENTITY, name.encode())
+            socket.connect(connection.endpoint(channel))
+        self._readers = [asyncio.create_task(self._read(*each)) for each in self._sockets.items()]
 
-    @property
-    def overrun(self) -> bool:
-        """True when more waits than any front end that lives would leave."""
-        return self.waiting_bytes > OVERRUN * self._limit
+    def send(self, message: Message) -> None:
+        """Send a message; nothing is sent once this is closed. Raises ConflictError: the kernel reads nothing.
 
-    def put(self, message: Message) -> None:
-        is_output = message.channel == "iopub" and message.type in OUTPUT
-        if is_output and self.waiting_bytes + message.size > self._limit:
-            self._left_out = self._left_out or message
-            self._left_out_bytes += message.size
+        By the asyncio socket: it looks again for what came in meanwhile, which a bare send could hide (ZMQ_FD).
+        """
+        if not self._readers:
             return
-        self._tell_left_out()
-        self.waiting.append(message)
-        self.waiting_bytes += message.size
+        frames: Any = [wire.DELIMITER, wire.sign(self._key, message.parts), *message.parts]
+        try:
+            sent: Any = self._sockets[message.channel].send_multipart(frames, zmq.DONTWAIT)
+            sent.result()  # done: with DONTWAIT it is sent or refused at once
+        except zmq.Again as error:
+            raise ConflictError(
+                f"{message.type} was not sent: the kernel reads nothing, and its queue is full",
+                hint="interrupt or restart it: `pxctl kernel interrupt`, `pxctl kernel restart`",
+            ) from error
 
-    def take(self) -> Message | None:
-        if not self.waiting:
-            self._tell_left_out()
-        if not self.waiting:
-            return None
-        message = self.waiting.popleft()
-        self.waiting_bytes -= message.size
-        return message
+    async def _read(self, channel: str, socket: zmq.asyncio.Socket) -> None:
+        for count in itertools.count(1):
+            frames = await socket.recv_multipart()  # without a pause of the loop where one is there already
+            message = wire.from_frames(self._key, channel, frames)
+            if message is None:
+                _log.warning("kernel_message_dropped", channel=channel, bytes=sum(map(len, frames)))
+            else:
+                try:
+                    self._hear(message)
+                except Exception:
+                    _log.exception("kernel_message_not_taken", channel=channel, type=message.type)
+            if count % MESSAGES_A_TURN == 0:
+                await asyncio.sleep(0)
 
-    def _tell_left_out(self) -> None:
-        if self._left_out is not None:
-            text = f"\n[px: {self._left_out_bytes} bytes of output were left out here: this client reads too slowly]\n"
-            parent, about = wire.load(self._left_out.parts[1]), {"name": "stderr", "text": text}
-            told = wire.make("stream", about, "px", "iopub", parent=parent)
-            self._left_out, self._left_out_bytes = None, 0
-            self.waiting.append(told)
-            self.waiting_bytes += told.size
+    async def close(self) -> None:
+        """Close the sockets; what was not yet sent is dropped. Any number of times."""
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        for socket in self._sockets.values():
+            socket.close(0)
 
 
 async def open_channels(connection_file: Path, *, limit_bytes: int = LIMIT_BYTES) -> Channels:
-    """Open the channels of a kernel; beyond `limit_bytes` that wait for a slow front end output is left out.
+    """Open the channels of a kernel; they are given out when something was heard: a subscription takes its time.
 
     Raises OSError, ValueError: the file is gone, or is no connection file.
     """
@@ -97,12 +128,19 @@ async def open_channels(connection_file: Path, *, limit_bytes: int = LIMIT_BYTES
 
 
 class Channels:
-    """One front end's connection to a kernel; `close` it. Iterate over it for what comes, until it is closed."""
+    """One front end's connection to a kernel; `close` it. Iterate over it for what comes, until it is closed.
+
+    What waits for a front end that reads slowly is bounded: beyond the limit output (streams, displays, results) is
+    left out, which a stream message tells; replies, status, errors, comms and input requests never are.
+    """
 
     def __init__(self, connection: Connection, limit_bytes: int) -> None:
+        self.waiting: deque[Message] = deque()
+        self.waiting_bytes = 0
+        self._limit = limit_bytes
+        self._has_gap = False  # the last output was left out
         self._name = uuid.uuid4().hex
         self._probe = f"px-{self._name}"  # id of a request of ours: its answers reach nobody else
-        self._mailbox = Mailbox(limit_bytes)
         self._news = asyncio.Event()
         self._heard = asyncio.Event()
         self._closed = False
@@ -129,22 +167,32 @@ class Channels:
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield what comes, in order a channel. Raises OverloadedError: the front end must be gone; close it."""
         while not self._closed:
-            if self._mailbox.overrun:
-                waiting = f"{self._mailbox.waiting_bytes} bytes wait for a front end that does not read"
+            if self.waiting_bytes > OVERRUN * self._limit:
+                waiting = f"{self.waiting_bytes} bytes wait for a front end that does not read"
                 raise OverloadedError(waiting, hint="connect again")
-            found = self._mailbox.take()
-            if found is None:
+            if self.waiting:
+                message = self.waiting.popleft()
+                self.waiting_bytes -= message.size
+                yield message
+            else:
                 self._news.clear()
                 await self._news.wait()
-            else:
-                yield found
 
     def _take(self, message: Message) -> None:
         if message.channel == "iopub":
             self._heard.set()
-        if message.parent_id != self._probe:
-            self._mailbox.put(message)
-            self._news.set()
+        if message.parent_id == self._probe:
+            return
+        if message.channel == "iopub" and message.type in OUTPUT:
+            had_gap, self._has_gap = self._has_gap, self.waiting_bytes + message.size > self._limit
+            if had_gap and self._has_gap:
+                return
+            if self._has_gap:
+                parent, told = wire.load(message.parts[1]), {"name": "stderr", "text": GAP}
+                message = wire.make("stream", told, "px", "iopub", parent=parent)
+        self.waiting.append(message)
+        self.waiting_bytes += message.size
+        self._news.set()
 
     async def close(self) -> None:
         """Close the sockets and end the iteration. Any number of times."""

@@ -70,18 +70,15 @@ class DirectBackend:
     @staticmethod
     async def preload() -> None:
         """Import zmq now, on a thread: beside the boot of the kernel's own interpreter, or before there is one."""
-        await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.zmq_sockets")
+        await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.channels")
 
     async def spec(self, launch: Launch) -> ChildSpec:
         """Return what is to be spawned; makes the folder with the connection file.
 
-        Raises StartFailedError, ConfigError: The folder cannot be made, or the kernelspec has no command line.
+        Raises OSError, ConfigError: the folder cannot be made, or the kernelspec has no command line.
         """
-        run_dir = self._config.run_dir
-        try:
-            place = await asyncio.to_thread(connection_file.make, run_dir, launch.session_id, launch.instance)
-        except OSError as error:
-            raise messages.no_place(launch, error) from error
+        where = self._config.run_dir, launch.session_id, launch.instance
+        place = await asyncio.to_thread(connection_file.make, *where)
         return ChildSpec(
             unit=launch.unit,
             argv=command(launch, str(place.file)),
@@ -110,7 +107,7 @@ class DirectBackend:
                 await kernel.until_ready()
         except TimeoutError:
             await kernel.close()
-            raise messages.not_ready(launch, deadline - begun, kernel.seen) from None
+            raise messages.not_ready(launch, deadline - begun) from None
         except BaseException:
             await kernel.close()
             raise
@@ -163,13 +160,12 @@ class DirectKernel(MessagingKernel):
         connection: Connection,
         config: KernelsConfig,
     ) -> None:
-        from supervisord_py.kernels.zmq_sockets import KernelSockets
+        from supervisord_py.kernels.channels import KernelSockets
 
         name = f"px-{launch.instance}"
         super().__init__(launch.unit, name, writes_files=launch.interpreter is not None, trace=config.trace)
         self.child = child
         self.connection_file = connection.file
-        self.seen = "it does not answer"  # what was heard while it was waited for, as a clause
         self._placement = placement
         self._key = launch.instance
         self._by_message = launch.interrupt_mode == "message"
@@ -205,7 +201,6 @@ class DirectKernel(MessagingKernel):
             asked.append(await self.ask("kernel_info_request"))
             signs: list[asyncio.Future[Any]] = [each.reply for each in asked]
             if has_answered:
-                self.seen = "it answers, but its output channel was not heard"
                 signs = [self.is_heard]
             patience = AGAIN_SECONDS if has_answered else UNANSWERED_SECONDS
             await asyncio.wait(signs, timeout=patience, return_when=asyncio.FIRST_COMPLETED)

@@ -126,26 +126,15 @@ def early_exit(launch: Launch, end: End) -> PxError:
     )
 
 
-def not_ready(launch: Launch, seconds: float, seen: str) -> PxError:
-    """Return the error of a start that lives but did not answer in time; `seen`: what was heard of it, as a clause."""
+def not_ready(launch: Launch, seconds: float) -> PxError:
+    """Return the error of a start that lives but did not answer in time."""
     return ReadinessTimeoutError(
-        f"{launch.unit} was not ready within {seconds:.1f} s: {seen}",
+        f"{launch.unit} was not ready within {seconds:.1f} s: it does not answer",
         hint=f"give the call more time (`--timeout`), or see `pxctl logs {launch.unit}`",
         unit=launch.unit,
         reason=Reason.READINESS_TIMEOUT.value,
         interpreter=launch.interpreter,
         kernelspec=launch.kernelspec,
-    )
-
-
-def no_place(launch: Launch, error: OSError) -> PxError:
-    return StartFailedError(
-        f"{launch.unit} was not started: its connection file cannot be written: {error}",
-        hint="see `pxctl doctor`",
-        unit=launch.unit,
-        reason=Reason.SPAWN_FAILED.value,
-        stage="connection_file",
-        errno=error.errno,
     )
 
 

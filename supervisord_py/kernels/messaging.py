@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from msgspec import convert
@@ -44,6 +45,7 @@ CONCLUDE_SECONDS = 5.0  # how long whoever waits for a cell may take, when the c
 QUEUE_BYTES = 256 * 1024 * 1024
 CELLS_KEPT = 16  # so many cells, the newest, still take output that comes after their end
 NO_ANSWER = "The kernel became idle without an answer: whether the cell ran to its end is not known."
+Result = TypeVar("Result")
 _log = structlog.get_logger(__name__)
 
 
@@ -160,7 +162,7 @@ class MessagingKernel:
     def take_output(self, message: Message) -> None:
         """Record output of a cell, also of one that is over: the kernel does not do that itself."""
         assert self._recording is not None
-        self._recording.record(message.parent_id, message.type, lambda: message.content, message.size)
+        self._recording.record(message)
 
     # -- cells -------------------------------------------------------------------------------------------------------
 
@@ -275,74 +277,55 @@ class MessagingKernel:
 
 
 class Recording:
-    """Records cells of a kernel that does not write their files, off the loop, in the order of messages; `close` it.
+    """Records cells of a kernel that does not write their files, on a thread of its own, in the order of messages.
 
     Who reads the wire never waits for a disk, and what waits for the disk is bounded; what goes beyond the bound is
     dropped, counted, and told with the cell.
     """
 
-    def __init__(self, queue_bytes: int = QUEUE_BYTES) -> None:
-        self._queue_bytes = queue_bytes
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "px-recording")
         self._cells: dict[str, CellWriter] = {}
         self._dropped: Counter[str] = Counter()
-        self._jobs: asyncio.Queue[tuple[Callable[[], object], int, asyncio.Future[None] | None]] = asyncio.Queue()
-        self._waiting_bytes = 0
-        self._task = asyncio.create_task(self._work())
+        self._taken = self._written = 0  # bytes; the thread alone counts what is written
 
     async def open(self, request: ExecuteRequest, *, begin: bool) -> None:
         """Record a cell from now on; without `begin` go on with what an earlier control plane has begun."""
-        writer = await asyncio.to_thread(CellWriter, str(request.cells_dir), request.cell_id, request.cell_bytes)
-        self._cells[request.cell_id] = writer
+        where = str(request.cells_dir), request.cell_id, request.cell_bytes
+        writer = self._cells[request.cell_id] = await self._do(CellWriter, *where)
         if begin:
-            await self._do(lambda: writer.begin(request.code))
+            await self._do(writer.begin, request.code)
         while len(self._cells) > CELLS_KEPT:
-            oldest = next(iter(self._cells))
-            await self._do(self._cells[oldest].close)
-            del self._cells[oldest]
+            del self._cells[next(iter(self._cells))]
 
-    def record(self, cell_id: str, kind: str, content: Callable[[], Mapping[str, Any]], size: int) -> None:
-        """Record output of a known cell, read when its turn has come; `size` is what it holds until then, in bytes."""
-        known = self._cells.get(cell_id)
-        if known is not None and self._waiting_bytes + size > self._queue_bytes:
-            self._dropped[cell_id] += size
-        elif known is not None:
-            self._waiting_bytes += size
-            self._jobs.put_nowait((lambda: known.message(kind, content()), size, None))
+    def record(self, message: Message) -> None:
+        """Record output of a known cell; its content is read when its turn has come."""
+        writer = self._cells.get(message.parent_id)
+        if writer is not None and self._taken - self._written + message.size > QUEUE_BYTES:
+            self._dropped[message.parent_id] += message.size
+        elif writer is not None:
+            self._taken += message.size
+            self._thread.submit(self._write, writer, message)
+
+    def _write(self, writer: CellWriter, message: Message) -> None:
+        try:
+            writer.message(message.type, message.content)
+        except Exception:
+            _log.exception("cell_not_recorded")
+        self._written += message.size
 
     async def end(self, cell_id: str, reply: Mapping[str, Any]) -> int:
         """Write the end of a cell behind all that came before; return how many bytes of messages were dropped."""
-        writer = self._cells[cell_id]
-        await self._do(lambda: writer.reply(reply))
+        await self._do(self._cells[cell_id].reply, reply)
         return self._dropped.pop(cell_id, 0)
 
     async def close(self) -> None:
+        """Return when all is written. Whoever closes a cell then is not one of us."""
         for writer in self._cells.values():
             await self._do(writer.close)
         self._cells.clear()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        self._thread.shutdown(wait=False)
 
-    async def _do(self, work: Callable[[], object]) -> None:
+    async def _do(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do something in its turn, and wait until it is done."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._jobs.put_nowait((work, 0, done))
-        await asyncio.shield(done)
-
-    async def _work(self) -> None:
-        while True:
-            jobs = [await self._jobs.get()]
-            while not self._jobs.empty():
-                jobs.append(self._jobs.get_nowait())
-            await asyncio.to_thread(_perform, [work for work, _, _ in jobs])
-            for _, size, done in jobs:
-                self._waiting_bytes -= size
-                if done is not None and not done.done():
-                    done.set_result(None)
-
-
-def _perform(jobs: list[Callable[[], object]]) -> None:
-    for job in jobs:
-        try:
-            job()
-        except Exception:
-            _log.exception("cell_not_recorded")
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments))

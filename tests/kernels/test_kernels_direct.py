@@ -208,7 +208,7 @@ def test_importing_the_backend_is_cheap() -> None:
     """The control plane imports it at its start: zmq comes with the first kernel, jupyter_client never."""
     code = (
         "import sys, supervisord_py.kernels.direct, supervisord_py.kernels.cell_files as _; "
-        "print('zmq' in sys.modules); import supervisord_py.kernels.zmq_sockets; "
+        "print('zmq' in sys.modules); import supervisord_py.kernels.channels; "
         "print(*sorted({'jupyter_client', 'tornado', 'traitlets', 'nbformat'} & sys.modules.keys()))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -270,7 +270,7 @@ async def test_what_a_stock_kernel_loses_is_told(rig: KernelRig, monkeypatch: py
     """Faster than can be written, or without the word that all of it came: the reply says that it is lossy."""
     stock = await Kernel(rig, rig.stock()).start()
     with monkeypatch.context() as tight:
-        tight.setattr(stock.handle._recording, "_queue_bytes", 100)
+        tight.setattr(messaging, "QUEUE_BYTES", 100)
         reply = await stock.run("print('x' * 1000)")
     assert (reply.status, reply.lossy) == (CellStatus.OK, True)
     assert "missing" in str(reply.notice)
