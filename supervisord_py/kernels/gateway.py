@@ -234,7 +234,7 @@ class GatewayExternal(RemoteKernels):
         """Have a kernel started and return it when it answers.
 
         ConfigError: no address is set, or the server wants a token; InvalidInputError: it has no such kernelspec;
-        OverloadedError: it has as many kernels as it may; StartFailedError: it is not reachable, or failed.
+        StartFailedError: it is not reachable, or failed.
         """
         client = self._client()
         specs = sorted(await client.preflight())

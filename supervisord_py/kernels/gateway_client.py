@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 from yarl import URL
 
-from supervisord_py.errors import ConfigError, OverloadedError, PxError, StartFailedError, UnknownUnitError
+from supervisord_py.errors import ConfigError, PxError, StartFailedError, UnknownUnitError
 from supervisord_py.kernels.wire import V1
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ CALL_SECONDS = 10.0
 INTERRUPT_SECONDS = 2.0
 DELETE_SECONDS = 20.0  # kernel_gateway asks, waits and kills: ten seconds for a kernel that holds the GIL
 PING_SECONDS = 30.0
-RETRY_AFTER_SECONDS = 30
 OUR_LOG = "pxctl logs kernel:gateway"
 _NO_JUPYTER = "what answers there is no Jupyter server"
 
@@ -150,25 +148,14 @@ class GatewayClient:
             members = json.loads(body)
             said = str(members.get("message") or members.get("reason") or "").strip()[:300]
         told = f"status {status}: {said}" if said else f"status {status}"
-        if status == 403 and "resource limit" in said.lower():
-            return OverloadedError(
-                f"{gateway} has reached its limit of kernels (403 Resource Limit).",
-                hint="Stop kernels there, or raise its limit.",
-                retry_after_seconds=RETRY_AFTER_SECONDS,
-            )
-        is_about_token = status == 401 or (status == 403 and said.lower() in ("", "forbidden"))
-        if (is_about_token and not self.is_ours) or (300 <= status < 400 and "login" in body):
-            what, verb = f"requires authentication (status {status}): no token is set", "Set"
-            if self._headers:
-                what, verb = f"does not accept the token of {self._token_setting} (status {status})", "Correct"
+        if not self.is_ours and (status in (401, 403) or (300 <= status < 400 and "login" in body)):
+            what = f"does not accept the token of {self._token_setting}" if self._headers else "requires a token"
             return ConfigError(
-                f"{gateway} {what}.",
-                hint=f"{verb} {self._token_setting} (or PX_KERNELS__GATEWAY_TOKEN, PI_PYTHON_GATEWAY_TOKEN).",
+                f"{gateway} {what} ({told}).",
+                hint=f"Set {self._token_setting} (or PX_KERNELS__GATEWAY_TOKEN, PI_PYTHON_GATEWAY_TOKEN).",
                 setting=self._token_setting,
                 gateway_status=status,
             )
-        if 300 <= status < 400:
-            return ConfigError(f"{gateway} sends us elsewhere ({told}).", hint="Set kernels.gateway_url to it.")
         if status == 404:
             return UnknownUnitError(
                 f"{gateway} has nothing there to {doing} ({told}).",
@@ -191,17 +178,4 @@ class GatewayClient:
 
 
 def _why(error: BaseException, seconds: float) -> str:
-    """Say why a call did not come through; never the address, which may hold credentials."""
-    if isinstance(error, TimeoutError):
-        return f"timeout: no answer within {seconds:g} s"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"its certificate is not accepted: {error.certificate_error}"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return "it closed the connection without an answer"
-    error = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(error, OSError):  # a name that is not found has a negative number, and words of its own
-        number = error.errno or 0
-        return (os.strerror(number) if number > 0 else error.strerror) or "the connection is refused"
-    if isinstance(error, aiohttp.ClientPayloadError):
-        return "its answer broke off"
-    return f"it does not speak HTTP: {type(error).__name__}"
+    return f"no answer within {seconds:g} s" if isinstance(error, TimeoutError) else str(error) or repr(error)

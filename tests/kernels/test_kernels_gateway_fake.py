@@ -22,7 +22,6 @@ from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import (
     ConfigError,
     InvalidInputError,
-    OverloadedError,
     PxError,
     StartFailedError,
     UnknownUnitError,
@@ -111,7 +110,7 @@ async def test_d4_a_server_that_restarts_the_kernel_ends_the_cell(state: str, sh
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(404, "does not know it any more"), (401, "requires authentication"), (503, "status 503")]
+    ("status", "words"), [(404, "does not know it any more"), (401, "requires a token"), (503, "status 503")]
 )
 async def test_a_connection_that_cannot_come_back_ends_the_kernel(status: int, words: str, short_tmp: Path) -> None:
     async def nothing(server: FakeServer, message: Message) -> None:
@@ -209,19 +208,13 @@ async def test_a_kernel_that_does_not_come_up_fails_the_start_and_is_deleted(sta
         await eventually(lambda: not house.backend._notes, "the end of its note")
 
 
-async def test_a_full_server_is_an_overload_and_an_unknown_kernelspec_is_told_with_the_nearest(
-    short_tmp: Path,
-) -> None:
-    full = (403, '{"reason": "Forbidden", "message": "Resource Limit"}')
-    async with talking(short_tmp, answers={"POST /api/kernels": full}) as (house, server):
+async def test_an_unknown_kernelspec_is_told_with_the_nearest(short_tmp: Path) -> None:
+    async with talking(short_tmp) as (house, server):
         with pytest.raises(InvalidInputError) as caught:
             await house.open(kernelspec="pyton3")
         assert "python3" in str(caught.value.hint)
         assert caught.value.extra["errors"][0]["pointer"] == "/kernelspec"
         assert "POST /api/kernels" not in server.asked
-        with pytest.raises(OverloadedError):
-            await house.open()
-        await eventually(lambda: not house.backend._notes, "nothing is left")
 
 
 NAMES = st.from_regex(r"(PI_|LC_|LANG|TZ|TERM|KERNEL_|PX_|HOME)?[A-Z_]{0,12}", fullmatch=True)
@@ -252,7 +245,7 @@ async def refusal(url: str, token: str | None = SECRET, seconds: float = 60.0) -
 async def test_a_server_that_wants_a_token_names_the_setting(status: int) -> None:
     async with fake_server(answers={"GET /api/kernelspecs": (status, "")}) as server:
         missing, wrong = await refusal(server.url, None), await refusal(server.url)
-    assert "requires authentication" in missing.detail
+    assert "requires a token" in missing.detail
     assert "does not accept the token of kernels.gateway_token" in wrong.detail
     for error in (missing, wrong):
         assert isinstance(error, ConfigError)
@@ -281,7 +274,7 @@ async def test_nobody_there_is_told_with_the_address_and_what_to_try() -> None:
         error = await refusal(f"{url}/?token={SECRET}", None)
         probe.listen()
         silent = await refusal(url, seconds=0.05)
-    assert "(timeout: no answer within 0.05 s)" in silent.detail
+    assert "(no answer within 0.05 s)" in silent.detail
     assert isinstance(error, StartFailedError)
     assert f"The gateway at {url} is not reachable" in error.detail
     assert f"curl {url}/api" in str(error.hint)
@@ -290,9 +283,9 @@ async def test_nobody_there_is_told_with_the_address_and_what_to_try() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"", "closed the connection without an answer"),
-        (b"SSH-2.0-OpenSSH_9\r\n\r\n", "does not speak HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort", "its answer broke off"),
+        (b"", "Server disconnected"),
+        (b"SSH-2.0-OpenSSH_9\r\n\r\n", "Expected HTTP/"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort", "payload is not completed"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<ht>", "no Jupyter server"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "no Jupyter server"),
     ],
@@ -324,11 +317,11 @@ OURS = GatewayClient(URL, "hidden", "", is_ours=True)
 @pytest.mark.parametrize(
     ("status", "body", "kind", "words"),
     [
-        (403, '{"reason": "Forbidden", "message": "Resource Limit"}', OverloadedError, "limit of kernels"),
+        (403, '{"reason": "Forbidden", "message": "Resource Limit"}', ConfigError, "status 403: Resource Limit"),
         (404, "", UnknownUnitError, "status 404"),
         (500, '{"message": "broken"}', StartFailedError, "failed to start a kernel: it returned status 500: broken"),
         (400, '{"message": "broken"}', StartFailedError, "refused to start a kernel: it returned status 400: broken"),
-        (301, "", ConfigError, "sends us elsewhere"),
+        (301, "", StartFailedError, "status 301"),
         (302, "/login?next=", ConfigError, "does not accept the token"),
     ],
 )
