@@ -290,7 +290,7 @@ class ToolDriver:
         if instance.notify is not None:
             instance.notify.close()
         if instance.upstream is not None:
-            await instance.upstream.close()
+            instance.upstream.close()
 
 
 async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: NotifySocket, seconds: float) -> None:

@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote_to_bytes
 
-from aiohttp import FormData, Payload
 from msgspec import Meta, Struct
 
 from supervisord_py.config.documents import convert, did_you_mean, type_name
@@ -403,7 +402,7 @@ def fill_defaults(traits: PixieTraits, value: Any) -> Any:
 
 def pixie_call(
     traits: PixieTraits, tool: str, inputs: Mapping[str, Any], run_id: str, artefacts_root: Path
-) -> tuple[bytes | Payload, dict[str, str]]:
+) -> tuple[bytes, dict[str, str]]:
     """Build body and headers of one run: `{run_id, inputs, <each input again>, _pixie}`, or a form.
 
     The flat copy of the inputs serves older tools. With `input_transport: multipart` every input becomes a form field;
@@ -423,8 +422,8 @@ def pixie_call(
     try:
         if traits.input_transport is InputTransport.MULTIPART:
             files = {each.key for each in traits.inputs if each.type in FILE_TYPES}
-            form = _form({**filled, **own}, files)
-            return form, {**headers, "Content-Type": form.headers["Content-Type"]}
+            form = _form({**filled, **own}, files, run_id)
+            return form, {**headers, "Content-Type": f"multipart/form-data; boundary={run_id}"}
         body = _json({**filled, "inputs": filled, **own})
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -436,21 +435,23 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
 
 
-def _form(fields: Mapping[str, Any], files: set[str]) -> Payload:
-    """Return form fields: none for null, one each for several files, JSON for what is composed."""
-    form = FormData(quote_fields=False, default_to_multipart=True)
+def _form(fields: Mapping[str, Any], files: set[str], boundary: str) -> bytes:
+    """Return form fields: none for null, one each for several files, JSON for what is composed (RFC 7578)."""
+    parts = bytearray()
     for key, value in fields.items():
         for index, each in enumerate(value if key in files and isinstance(value, list) else [value]):
+            name, kind = f'name="{_quoted(key)}"', "text/plain; charset=utf-8"
             if each is None:
                 continue
             if key in files:
                 content, kind = _decoded(key, each)
                 suffix = "" if kind == "application/octet-stream" else mimetypes.guess_extension(kind) or ""
-                form.add_field(_quoted(key), content, content_type=kind, filename=_quoted(f"{key}-{index}{suffix}"))
+                name += f'; filename="{_quoted(key)}-{index}{suffix}"'
             else:
-                text = each.encode("utf-8", "replace") if isinstance(each, str) else _json(each)
-                form.add_field(_quoted(key), text.decode())
-    return form()
+                content = each.encode("utf-8", "replace") if isinstance(each, str) else _json(each)
+            head = f"--{boundary}\r\nContent-Type: {_quoted(kind)}\r\nContent-Disposition: form-data; {name}\r\n\r\n"
+            parts += head.encode("utf-8", "replace") + content + b"\r\n"
+    return bytes(parts) + f"--{boundary}--\r\n".encode()
 
 
 def _decoded(key: str, value: Any) -> tuple[bytes, str]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from supervisord_py.config.documents import parse_sent
 from supervisord_py.errors import (
@@ -37,7 +38,7 @@ from supervisord_py.process.model import Reason
 from supervisord_py.tools import failures
 from supervisord_py.tools.manifest import check_input
 from supervisord_py.tools.pixie import pixie_call
-from supervisord_py.tools.upstream import read_up_to
+from supervisord_py.tools.upstream import BROKEN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from supervisord_py.tools.driver import ToolInstance
     from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.service import Tools
+    from supervisord_py.tools.upstream import Answer
 
 LARGE_BYTES = 256 * 1024
 ANSWER_BUFFER_BYTES = 256 * 1024  # of an answer that is held back until it is known to be sound
@@ -174,7 +176,7 @@ class ToolRun:
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.time()
         self.row = tools.runs.begin(spec.unit, self._given.get("X-Request-Id"))
-        self._response: aiohttp.ClientResponse | None = None
+        self._response: Answer | None = None
         self._scope = asyncio.timeout(None)  # within it the instance is used; its deadline breaks that off
         self._over = asyncio.Event()
         self._error: PxError | None = None
@@ -294,10 +296,10 @@ class ToolRun:
                     raise await self._tool_error(self._response)
             assert self._response is not None
             await self._take(self._response)
-        except (aiohttp.ClientError, OSError, NotJsonError, EOFError) as error:
+        except (*BROKEN, NotJsonError) as error:
             raise self._error or await self._broken(error) from error
 
-    async def _take(self, response: aiohttp.ClientResponse) -> None:
+    async def _take(self, response: Answer) -> None:
         """Hold a small answer until it is known to be sound; let large and streamed ones pass."""
         theirs = response.headers
         hidden = _OWN_HEADERS
@@ -313,11 +315,7 @@ class ToolRun:
                 self.headers["Content-Type"] = wanted
                 self.chunks = _as_events(self.chunks) if wanted == _EVENTS else _as_lines(self.chunks)
             return
-        complete, length = True, response.content_length
-        if length is not None and length <= ANSWER_BUFFER_BYTES:
-            body = await response.read()
-        else:
-            body, complete = await read_up_to(response, ANSWER_BUFFER_BYTES)
+        body, complete = await response.read_up_to(ANSWER_BUFFER_BYTES)
         if not complete:
             self.chunks = self._chunks(response, body)
             return
@@ -333,20 +331,20 @@ class ToolRun:
                     raise NotJsonError(str(error)) from error
         self.body = body
 
-    async def _chunks(self, response: aiohttp.ClientResponse, head: bytes) -> AsyncIterator[bytes]:
+    async def _chunks(self, response: Answer, head: bytes) -> AsyncIterator[bytes]:
         if head:
             yield head
         try:
             async for chunk in response.content.iter_any():
                 yield chunk
-        except (aiohttp.ClientError, OSError) as error:
+        except BROKEN as error:
             raise self._error or await self._broken(error) from error
         if self._error is not None:
             raise self._error
 
-    async def _tool_error(self, response: aiohttp.ClientResponse) -> ToolFailedError:
+    async def _tool_error(self, response: Answer) -> ToolFailedError:
         """Turn an error answer of the tool into an error that carries its status and its words."""
-        body = (await read_up_to(response, _TOOL_WORDS_BYTES))[0][:_TOOL_WORDS_BYTES]
+        body = (await response.read_up_to(_TOOL_WORDS_BYTES))[0][:_TOOL_WORDS_BYTES]
         said: Any = body.decode(errors="replace")
         if media_type(response.headers.get("Content-Type", "")).endswith(_JSON):
             with contextlib.suppress(ValueError):
@@ -404,7 +402,7 @@ def run_calls(
     if spec.pixie is None:
         return [("POST", "/stream" if streaming else "/run", body, with_type)]
     sent, own = pixie_call(spec.pixie, spec.name, value, run_id, root)
-    streamed = ("GET", f"/stream?run_id={run_id}", None, {**headers, "X-Pixie-Run-Id": run_id})
+    streamed = ("GET", f"/stream?run_id={run_id}", b"", {**headers, "X-Pixie-Run-Id": run_id})
     return [("POST", "/run", sent, {**with_type, **own}), *([streamed] if streaming else [])]
 
 
@@ -415,8 +413,8 @@ def _what_broke(error: Exception) -> str:
         return "closed the connection without an answer"
     if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientOSError | ConnectionError):
         return "closed the connection in the middle of its answer"
-    if isinstance(error, aiohttp.ClientResponseError):
-        return f"answered with something that is not HTTP ({str(error.message)[:200]})"
+    if isinstance(error, HttpProcessingError):
+        return f"answered with something that is not HTTP ({error.message[:200]})"
     return f"gave no answer ({type(error).__name__}: {str(error)[:200]})"
 
 

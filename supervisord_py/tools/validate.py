@@ -17,7 +17,6 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import aiohttp
 import msgspec
 
 from supervisord_py.config.documents import DocumentError, Problem, read_document
@@ -33,7 +32,7 @@ from supervisord_py.tools.proxy import make_room, media_type, run_calls
 from supervisord_py.tools.sample import Sample, sample_input
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
 from supervisord_py.tools.sync import read_project
-from supervisord_py.tools.upstream import NOT_OFFERED, read_up_to, schema_drift
+from supervisord_py.tools.upstream import BROKEN, NOT_OFFERED, schema_drift
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -248,12 +247,12 @@ class _Trial:
         assert upstream is not None
         try:
             async with asyncio.timeout(seconds), await upstream.send(method, path, *sent) as answer:
-                body, _ = await read_up_to(answer, limit)
+                body, _ = await answer.read_up_to(limit)
                 return _Answer(answer.status, answer.headers.get("Content-Type", "application/json"), body)
         except TimeoutError as error:
             detail = f"{self.spec.unit} did not answer {asked} within {seconds:g} s."
             raise TimedOutError(detail, unit=self.spec.unit) from error
-        except (aiohttp.ClientError, OSError) as error:
+        except BROKEN as error:
             what = f"broke off its answer to {asked} ({type(error).__name__})"
             raise failures.bad_answer(self.spec, what, await self.supervisor.tail(self._instance)) from error
 
