@@ -1,4 +1,4 @@
-"""Lives of processes, runs of tools, and what units were last.
+"""Lives of processes, and what units were last.
 
 A process exists only with a record: its row is there before the child runs. The first end that is recorded stands.
 """
@@ -45,22 +45,6 @@ class InstanceRow(msgspec.Struct, frozen=True):
     memory_peak_bytes: int | None = None
 
 
-class RunRow(msgspec.Struct, frozen=True):
-    """One run of a tool. Times are Unix seconds."""
-
-    id: int  # grows; given at once, the row follows
-    unit: str
-    started_at: float  # when it was accepted
-    instance: str | None = None  # that did it, None while it waits
-    ended_at: float | None = None
-    outcome: str | None = None  # `completed` or a reason of CONTRACT §7
-    status: int | None = None  # of the HTTP answer
-    error_kind: str | None = None
-    cold_start_ms: float | None = None  # how long it waited for a start, None when the tool was warm
-    duration_seconds: float | None = None  # from acceptance to the end of the answer
-    request_id: str | None = None
-
-
 class UnitStateRow(msgspec.Struct, frozen=True):
     """What a unit last was: shown after a restart until something new is observed. Decides nothing."""
 
@@ -81,7 +65,6 @@ class PinRow(msgspec.Struct, frozen=True):
 
 
 INSTANCES = Table("instances", InstanceRow, key="key")
-RUNS = Table("runs", RunRow)
 UNIT_STATES = Table("unit_state", UnitStateRow, key="unit")
 PINS = Table("pins", PinRow, key="unit")
 
@@ -97,16 +80,13 @@ def ended(key: str, ended_at: float, reason: str, **facts: Any) -> Operation:
 
 
 async def close_interrupted(ledger: Ledger, alive_keys: Collection[str], now: float) -> list[InstanceRow]:
-    """Close what an earlier control plane left open and nobody holds any more, runs too; return the rows closed now.
+    """Close what an earlier control plane left open and nobody holds any more; return the rows closed now.
 
     `alive_keys` are those that the keeper holds, exited ones included: their exit records are still to come.
     """
     left = [row for row in await open_rows(ledger) if row.key not in alive_keys]
     for row in left:
         await ledger.write(ended(row.key, now, INTERRUPTED))
-    runs = """UPDATE runs SET ended_at = ?1, outcome = ?2, error_kind = ?2, duration_seconds = max(0, ?1 - started_at)
-              WHERE ended_at IS NULL"""
-    await ledger.write(lambda connection: connection.execute(runs, (now, INTERRUPTED)))
     return [msgspec.structs.replace(row, ended_at=now, reason=INTERRUPTED) for row in left]
 
 
@@ -124,8 +104,3 @@ async def latest(ledger: Ledger, unit: str, limit: int = 1) -> list[InstanceRow]
 async def open_rows(ledger: Ledger) -> list[InstanceRow]:
     """Return the instances whose end is not recorded, oldest first."""
     return await INSTANCES.find(ledger, "WHERE ended_at IS NULL ORDER BY started_at, key")
-
-
-async def latest_runs(ledger: Ledger, unit: str, limit: int = 20) -> list[RunRow]:
-    """Return the newest runs of a unit, newest first."""
-    return await RUNS.find(ledger, "WHERE unit = ? ORDER BY id DESC LIMIT ?", unit, limit)

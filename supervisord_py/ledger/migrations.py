@@ -96,11 +96,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     ("ALTER TABLE kernel_cells ADD COLUMN timeout_seconds REAL",),
     ("ALTER TABLE instances ADD COLUMN memory_peak_bytes INTEGER",),
+    ("DROP TABLE runs",),  # a run is an event
 )
 VERSION = len(MIGRATIONS)
 AT_OPEN = ("UPDATE idempotency SET status = 0 WHERE status IS NULL",)
 """What a start finds unfinished was cut off: nobody works on it any more."""
-NUMBERED = ("runs", "pipe_executions")
+NUMBERED = ("pipe_executions",)
 """Tables whose ids are given out by the open ledger, so that nobody waits for a commit to learn one."""
 
 

@@ -30,7 +30,6 @@ class TableLimit(msgspec.Struct, frozen=True):
 
 LIMITS = {
     "events": TableLimit(),
-    "runs": TableLimit(),
     "instances": TableLimit(),
     "kernel_cells": TableLimit(20_000),
     "kernel_sessions": TableLimit(1_000),
@@ -40,7 +39,6 @@ LIMITS = {
 
 _AGES = {
     "events": "time",
-    "runs": "ended_at",
     "instances": "ended_at",
     "kernel_cells": "ended_at",
     "kernel_sessions": "iif(state IN ('stopped', 'failed'), coalesce(last_used, created_at), NULL)",

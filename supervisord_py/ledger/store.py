@@ -1,7 +1,7 @@
 """The ledger: one SQLite file, one thread that writes, readers beside it; asynchronous outside, plain SQL inside.
 
 The writer takes what is queued and commits it together. What is posted waits a moment for company, so that a busy
-moment is one transaction; a daemon that is killed loses that moment of runs and events, never of exits and executions,
+moment is one transaction; a daemon that is killed loses that moment of events, never of exits and executions,
 which somebody waits for.
 
 Law: operations take effect in the order in which they were queued, each whole or not at all, and one that fails alone

@@ -99,7 +99,6 @@ class EventStream:
         self._clock = clock
         self._first_id = last_id + 1
         self._recent: deque[Event] = deque(maxlen=RECENT_MAX)
-        self._late: list[Event] = []
         self._subscriptions: set[Subscription] = set()
 
     @classmethod
@@ -116,7 +115,6 @@ class EventStream:
         *,
         instance: str | None = None,
         cause: int | None = None,
-        late: bool = False,
         **facts: Any,
     ) -> int:
         """Tell everybody that something happened.
@@ -127,7 +125,6 @@ class EventStream:
             reason: Of CONTRACT §7.
             instance: Instance id.
             cause: Id of the event that led to this one.
-            late: It is for the journal only with the next `write_late`.
             facts: JSON values.
 
         Returns:
@@ -137,21 +134,12 @@ class EventStream:
         word = None if reason is None else reason.value
         published = Event(self.last_id, self._clock(), unit, event, word, instance, cause, facts)
         self._recent.append(published)
-        if late:
-            self._late.append(published)
-        else:
-            self._journal.append(published)
+        self._journal.append(published)
         for listener in self.listeners:
             listener(published)
         for subscription in self._subscriptions:
             subscription.wake.set()
         return published.id
-
-    def write_late(self) -> None:
-        """Give the journal what was published `late`."""
-        for event in self._late:
-            self._journal.append(event)
-        self._late.clear()
 
     def subscribe(self, after_id: int | None = None, *, unit: str | None = None) -> Subscription:
         """Return a reader of everything after an id: None for only what comes, 0 for everything that is kept."""

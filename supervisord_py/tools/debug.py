@@ -22,13 +22,14 @@ from supervisord_py.tools.sample import sample_input
 from supervisord_py.tools.upstream import schema_drift
 
 if TYPE_CHECKING:
-    from supervisord_py.ledger.instances import InstanceRow, RunRow
+    from supervisord_py.ledger.events import Event
+    from supervisord_py.ledger.instances import InstanceRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.service import Tools
 
 INSTANCES = 10
-RUNS = 50
+EVENTS = 200  # among which the last runs are looked for
 TABLE = (
     "never_ready", "schema_drift", "invalid_input", "bad_answer", "exits_zero", "evicted_during_run", "memory_limit",
     "missing_interpreter_or_module",
@@ -68,9 +69,9 @@ def in_records(
     spec: ToolSpec,
     drift: Sequence[str],
     ended: Sequence[InstanceRow],
-    runs: Sequence[RunRow],
+    runs: Sequence[Event],
     stderr: str,
-    mute: RunRow | None,
+    mute: Event | None,
 ) -> Found:
     """Look for cases in the past of this declaration: its lives and runs, the newest first, and its stderr.
 
@@ -80,19 +81,18 @@ def in_records(
     if drift:
         step = f"Serve tool.json as it is on GET /schema, or correct {spec.manifest_path}."
         found["schema_drift"] = ("; ".join(drift[:5]), step)
-    refused = [row for row in runs if row.error_kind == "invalid_input" or row.status == 422]
-    if refused:
-        who = "the schema" if refused[0].error_kind == "invalid_input" else "the tool"
-        said = f"{len(refused)} of the last {len(runs)} runs were refused by {who} with 422 (run {refused[0].id})"
+    if refused := [run.facts for run in runs if run.facts["status"] == 422]:
+        who = "the schema" if refused[0]["error_kind"] == "invalid_input" else "the tool"
+        said = f"{len(refused)} of the last {len(runs)} runs were refused by {who} with 422 (run {refused[0]['run']})"
         found["invalid_input"] = (said, f"Compare the input with `pxctl tools show {spec.name}`.")
     if mute is not None:
-        said = f"Run {mute.id} ended with {mute.status}, and stderr is empty."
+        said = f"Run {mute.facts['run']} ended with {mute.facts['status']}, and stderr is empty."
         found["bad_answer"] = (said, _return_an_object(spec))
     lives = {row.key: row for row in ended if row.reason in _ON_PURPOSE}
-    for row in runs:  # the pool never does that by itself; a stop, a removal does
-        life = lives.get(row.instance or "")
-        if life and row.started_at <= (life.ended_at or 0.0) and row.error_kind in {"cancelled", "interrupted"}:
-            said = f"Run {row.id} was cut short when its instance {life.key} ended: {life.reason}."
+    for run in runs:  # the pool never does that by itself; a stop, a removal does
+        life = lives.get(run.instance or "")
+        if life and run.facts["error_kind"] in {"cancelled", "interrupted"}:
+            said = f"Run {run.facts['run']} was cut short when its instance {life.key} ended: {life.reason}."
             keep = f"Keep it from being stopped while it works: `pxctl pin {spec.name}`, and see `pxctl events`."
             found.setdefault("evicted_during_run", (said, keep))
     more = f"Raise max_memory_mb ({spec.max_memory_mb}) in {spec.manifest_path.name}, or use less."
@@ -126,10 +126,9 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
         UnknownUnitError, ConfigError: There is no such tool, or its manifest is broken; that is the diagnosis then.
     """
     spec = tools.catalog.get(name)
-    tools.runs.flush()
-    await ledger.flush()  # the row of a run is posted: it may come after the answer
     is_cold = tools.instance_of(name) is None
-    past = await instances.latest_runs(ledger, spec.unit, RUNS)
+    latest = await tools.events.latest(unit=spec.unit, limit=EVENTS)
+    past = [each for each in reversed(latest) if each.event == "run"]
     error = await _try_it(tools, spec) if is_cold else None
     state, instance = tools.states.of(name), tools.instance_of(name)
     drift: Sequence[str] = state.drift if state.drift_digest == spec.digest else ()
@@ -142,9 +141,10 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
     ended = [row for row in lives if row.spec_digest == spec.digest]
     stderr = "\n".join([tail, *(str(each.get("stderr_tail", "")) for each in problems)])
-    mute = next((row for row in past if row.error_kind == "tool_failed" and (row.status or 0) >= 500), None)
-    if mute is not None and (await tools.supervisor.tail_since(spec.unit, mute.started_at)).strip():
-        mute = None
+    failed = (run for run in past if run.facts["error_kind"] == "tool_failed" and run.facts["status"] >= 500)
+    if (mute := next(failed, None)) is not None:
+        began_at = mute.time - mute.facts["duration_seconds"]
+        mute = None if (await tools.supervisor.tail_since(spec.unit, began_at)).strip() else mute
     found = {**in_records(spec, drift, ended, past, stderr, mute), **in_problems(spec, problems)}
     cases: list[dict[str, Any]] = []
     for case in (*TABLE, *(each for each in FURTHER if each in found)):

@@ -16,13 +16,12 @@ import asyncio
 import contextlib
 import json
 import shutil
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import msgspec
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from supervisord_py.config.documents import parse_sent
 from supervisord_py.errors import (
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from supervisord_py.tools.service import Tools
     from supervisord_py.tools.upstream import Answer
 
-LARGE_BYTES = 256 * 1024
 ANSWER_BUFFER_BYTES = 256 * 1024  # of an answer that is held back until it is known to be sound
 LINE_BYTES = 16 * 1024 * 1024  # of a stream that is told in another form than the tool's
 EXIT_RECORD_SECONDS = 1.0
@@ -57,6 +55,7 @@ LATE_RECORD_SECONDS = 10.0
 """The same once the leader is seen dead: its record is sure to come, the keeper only has not got to it yet."""
 CANCEL_SECONDS = 1.0
 TRACEBACK_SECONDS = 0.05  # servers such as uvicorn write down an exception once its answer is out
+FAILED_SECONDS = 1.0  # failed runs of a tool are an event at most that often: each may start a pipe
 _TOOL_WORDS_BYTES = 64 * 1024
 _FORWARDED = (
     "Accept", "Accept-Language", "Idempotency-Key", "Last-Event-ID", "Traceparent", "Tracestate", "X-Request-Id",
@@ -70,10 +69,6 @@ _OWN_HEADERS = frozenset({
     "upgrade", "content-length", "date", "server",
 })  # fmt: skip
 """What belongs to one connection, or is said by the server that says it."""
-
-
-class NotJsonError(ValueError):
-    """An answer that claims to be JSON is none; the message says where."""
 
 
 # -- the client's side -------------------------------------------------------------------------------------------------
@@ -130,7 +125,6 @@ class ToolRun:
 
     Attributes:
         id: Given to the tool and to the client.
-        row: Its beginning in the ledger.
         status, headers: Of the tool's answer, once it has begun; 0 before.
         body: The answer where it is complete and sound; else `chunks`, which raise where it breaks off.
         cold_start_ms: None unless it waited for a start.
@@ -148,7 +142,7 @@ class ToolRun:
         keep_alive: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin its row.
+        """Make it; its time begins to count.
 
         Args:
             tools, spec: Which tool.
@@ -174,9 +168,8 @@ class ToolRun:
         self._keep_alive = keep_alive
         self._given = headers or {}
         self._loop = asyncio.get_running_loop()
-        self._begun = self._loop.time()
-        self.row = tools.runs.begin(spec.unit, self._given.get("X-Request-Id"))
-        self._response: Answer | None = None
+        self._begun, self._begun_at = self._loop.time(), time.time()
+        self._answer: Answer | None = None
         self._scope = asyncio.timeout(None)  # within it the instance is used; its deadline breaks that off
         self._over = asyncio.Event()
         self._error: PxError | None = None
@@ -190,10 +183,7 @@ class ToolRun:
         """
         granted, timers, error = None, list[asyncio.TimerHandle](), None
         try:
-            if len(self._asked) > LARGE_BYTES:
-                await asyncio.to_thread(check_input, self.spec, self._value)  # beside the loop, not in it
-            else:
-                check_input(self.spec, self._value)
+            check_input(self.spec, self._value)
             granted = await self._tools.acquire(self.spec, self._timeout_seconds, self._keep_alive)
             self.instance, self.cold_start_ms = granted.instance, granted.cold_start_ms
             self.instance.breaks.add(self.break_off)
@@ -213,19 +203,38 @@ class ToolRun:
             self._over.set()
             for timer in timers:
                 timer.cancel()
-            if self._response is not None:
-                self._response.close()  # unless it was read to its end: then its connection is back in the pool
+            if self._answer is not None:
+                self._answer.close()
             if granted is not None:
                 granted.instance.breaks.discard(self.break_off)
                 self._tools.release(granted)
-            self._tools.runs.end(
-                self.row,
-                error,
-                status=self.status or None,
-                seconds=self._loop.time() - self._begun,
-                cold_start_ms=self.cold_start_ms,
-                instance=self.instance,
-            )
+            self._loop.call_soon(self._tell_end, error)  # once the answer is out
+
+    def _tell_end(self, error: BaseException | None) -> None:
+        """Publish how it went; that it failed by its tool's fault is an event of its own."""
+        outcome, kind, status = "completed", None, self.status
+        if isinstance(error, PxError):
+            outcome, kind, status = str(error.extra.get("reason") or "failed"), error.kind, error.status
+            outcome = Reason.TIMEOUT.value if isinstance(error, TimedOutError) else outcome
+        elif error is not None:
+            outcome = kind = Reason.CANCELLED.value
+        unit, now, tools = self.spec.unit, self._loop.time(), self._tools
+        tools.events.publish(
+            "run",
+            unit,
+            instance=self.instance.key if self.instance else None,
+            run=self.id,
+            outcome=outcome,
+            status=status or None,
+            error_kind=kind,
+            cold_start_ms=self.cold_start_ms,
+            duration_seconds=round(now - self._begun, 6),
+        )
+        blamed = error is not None and failures.is_the_tools(error)
+        if blamed and self.instance and now - tools.failed_at.get(unit, -FAILED_SECONDS) >= FAILED_SECONDS:
+            tools.failed_at[unit] = now
+            facts: dict[str, Any] = {"status": status, "kind": kind, "instance_ended": self.instance.over.is_set()}
+            tools.events.publish("run_failed", unit, instance=self.instance.key, run=self.id, **facts)
 
     # -- ended from outside ------------------------------------------------------------------------------------
 
@@ -281,22 +290,22 @@ class ToolRun:
         """Ask the tool; returns when the answer is there, or has begun."""
         instance, root = self.instance, self._tools.config.data_dir
         assert instance is not None
-        headers = {**self._given, "Accept-Encoding": "identity", "X-Px-Run-Id": self.id}
+        headers = {**self._given, "X-Px-Run-Id": self.id}
         calls = run_calls(self.spec, self._asked, self._value, self.id, root, headers, streaming=self._streaming)
         if self.spec.pixie is not None:
             await asyncio.to_thread(make_room, root / self.spec.name, self.id, self.spec.pixie.retain_runs)
         try:
             for one in calls:
-                if self._response is not None:
-                    self._response.close()
+                if self._answer is not None:
+                    self._answer.close()
                 if instance.upstream is None:
                     raise ConnectionResetError("the instance is gone")
-                self._response = await instance.upstream.send(*one)
-                if self._response.status >= 400:
-                    raise await self._tool_error(self._response)
-            assert self._response is not None
-            await self._take(self._response)
-        except (*BROKEN, NotJsonError) as error:
+                self._answer = await instance.upstream.send(*one)
+                if self._answer.status >= 400:
+                    raise await self._tool_error(self._answer)
+            assert self._answer is not None
+            await self._take(self._answer)
+        except (*BROKEN, ValueError, RecursionError) as error:
             raise self._error or await self._broken(error) from error
 
     async def _take(self, response: Answer) -> None:
@@ -325,10 +334,7 @@ class ToolRun:
             try:
                 msgspec.json.decode(body)
             except (msgspec.DecodeError, RecursionError):
-                try:
-                    json.loads(body)  # which takes NaN, as many clients do
-                except ValueError as error:
-                    raise NotJsonError(str(error)) from error
+                json.loads(body)  # which takes NaN, as many clients do
         self.body = body
 
     async def _chunks(self, response: Answer, head: bytes) -> AsyncIterator[bytes]:
@@ -386,12 +392,13 @@ class ToolRun:
             return self._error
         if instance.end is not None:
             return failures.died_during_run(self.spec, instance.end, instance.error)
-        return failures.bad_answer(self.spec, _what_broke(error), await self._stderr())
+        what = f"gave no sound answer ({type(error).__name__}: {str(error)[:200]})"
+        return failures.bad_answer(self.spec, what, await self._stderr())
 
     async def _stderr(self) -> str:
         """Return what the instance has written to stderr since the run began."""
         assert self.instance is not None
-        return await self._tools.supervisor.tail(self.instance, since=self.row.started_at)
+        return await self._tools.supervisor.tail(self.instance, since=self._begun_at)
 
 
 def run_calls(
@@ -404,18 +411,6 @@ def run_calls(
     sent, own = pixie_call(spec.pixie, spec.name, value, run_id, root)
     streamed = ("GET", f"/stream?run_id={run_id}", b"", {**headers, "X-Pixie-Run-Id": run_id})
     return [("POST", "/run", sent, {**with_type, **own}), *([streamed] if streaming else [])]
-
-
-def _what_broke(error: Exception) -> str:
-    if isinstance(error, NotJsonError):
-        return f"answered with a JSON content type, but not with JSON ({error})"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return "closed the connection without an answer"
-    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientOSError | ConnectionError):
-        return "closed the connection in the middle of its answer"
-    if isinstance(error, HttpProcessingError):
-        return f"answered with something that is not HTTP ({error.message[:200]})"
-    return f"gave no answer ({type(error).__name__}: {str(error)[:200]})"
 
 
 async def _lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -33,7 +33,6 @@ from supervisord_py.process.zygote_pool import ZygotePool
 from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolDriver, ToolInstance
 from supervisord_py.tools.manifest import MEBIBYTE
-from supervisord_py.tools.run_log import RunLog
 from supervisord_py.tools.status import LastStates, ToolState
 from supervisord_py.tools.upstream import schema_drift
 
@@ -92,7 +91,8 @@ class Tools:
         self.supervisor = Supervisor(placement, ledger, events)
         self.pool = Pool(bounds_of(config.settings))
         self.states = LastStates(ledger)
-        self.runs = RunLog(ledger, events)
+        self.events = events
+        self.failed_at: dict[str, float] = {}  # by unit: when a failed run was last an event
         self.zygotes = ZygotePool(placement, "tool", lambda: self.config.zygotes)
         self._environ = os.environ if environ is None else environ
         self.driver = ToolDriver(
@@ -100,7 +100,6 @@ class Tools:
         )
         self._placement = placement
         self._ledger = ledger
-        self._events = events
         self._instances: dict[int, ToolInstance] = {}
         self._waiters: dict[int, asyncio.Future[Granted]] = {}
         self._specs: dict[str, tuple[ToolSpec, Rules]] = {}
@@ -183,7 +182,6 @@ class Tools:
         for instance in self._instances.values():
             await self.driver.let_go(instance)
         self.driver.listeners.close()
-        self.runs.flush()
 
     # -- what the pool decides ---------------------------------------------------------------------------------
 
@@ -336,7 +334,7 @@ class Tools:
         instance.is_asked = False
         self.states.remember(instance.name, drift=found, drift_digest=instance.digest)
         if found:
-            self._events.publish("schema_drift", instance.unit, Reason.SCHEMA_DRIFT, places=list(found))
+            self.events.publish("schema_drift", instance.unit, Reason.SCHEMA_DRIFT, places=list(found))
             _log.warning("schema_drift", unit=instance.unit, places=found)
 
     # -- requests --------------------------------------------------------------------------------------------
@@ -427,7 +425,7 @@ class Tools:
         await self._ledger.write(PINS.put(PinRow(spec.unit, forever, time.time())))
         self._tell(self.pool.pin, name, Pin.FOREVER if forever else Pin.LRU)
         self.states.remember(name, unpinned=False)
-        self._events.publish("pinned", spec.unit, forever=forever)
+        self.events.publish("pinned", spec.unit, forever=forever)
 
     async def unpin(self, name: str) -> None:
         """Take a pin back, also one that the tool declares for itself."""
@@ -435,7 +433,7 @@ class Tools:
         await self._ledger.write(PINS.delete(f"tool:{name}"))
         self._tell(self.pool.pin, name, Pin.NONE)
         self.states.remember(name, unpinned=True)
-        self._events.publish("unpinned", f"tool:{name}")
+        self.events.publish("unpinned", f"tool:{name}")
 
     async def refresh(self) -> None:
         """Compare what is warm with the catalog: stale instances are replaced once idle, vanished tools stopped."""

@@ -99,7 +99,8 @@ class Upstream:
         """Return a connection that nobody else uses: the one used last, or a new one."""
         while self._idle:
             since, connection = self._idle.pop()
-            if is_usable(connection) and self._loop.time() - since < IDLE_SECONDS:
+            is_sound = connection.is_connected() and not connection.should_close  # it closed, or said more than asked
+            if is_sound and self._loop.time() - since < IDLE_SECONDS:
                 return connection
             self._give_up(connection)
         if not self.is_closed:
@@ -115,7 +116,7 @@ class Upstream:
     def put_back(self, connection: ResponseHandler) -> None:
         """Pool a connection, unless its answer was not read to the end, or the request not taken."""
         transport = connection.transport
-        if transport is None or transport.get_write_buffer_size() or not is_usable(connection):
+        if transport is None or transport.get_write_buffer_size() or connection.should_close:
             self._give_up(connection)
             return
         self._idle.append((self._loop.time(), connection))
@@ -147,11 +148,6 @@ class Upstream:
         self.is_closed = True
         for connection in tuple(self._connections):
             self._give_up(connection)
-
-
-def is_usable(connection: ResponseHandler) -> bool:
-    """Say whether a connection can take a request: open, and nothing of an answer left."""
-    return connection.is_connected() and not connection.should_close
 
 
 SHOWN = 20

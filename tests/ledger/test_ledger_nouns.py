@@ -1,4 +1,4 @@
-"""Instances, runs, pins, states, events, answers: what is written is what is read, first ends stand, the old goes."""
+"""Instances, pins, states, events, answers: what is written is what is read, first ends stand, the old goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import structs
 from supervisord_py.ledger import events, idempotency, instances, retention
 from supervisord_py.ledger.events import EVENTS, Event, EventJournal
 from supervisord_py.ledger.idempotency import Known, claim
-from supervisord_py.ledger.instances import INSTANCES, RUNS, InstanceRow, RunRow
+from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.retention import TableLimit
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
@@ -50,31 +50,6 @@ async def test_what_nobody_holds_is_closed_as_interrupted_exactly_once(open_ledg
     }
     assert await instances.close_interrupted(ledger, {"held"}, 300.0) == []
     assert [it.key for it in await instances.open_rows(ledger)] == ["held"]
-
-
-def begin(ledger: Ledger, unit: str, at: float, **facts: Any) -> int:
-    number = ledger.next_number("runs")
-    ledger.post(RUNS.insert(RunRow(number, unit, at, **facts)))
-    return number
-
-
-def finish(ledger: Ledger, number: int, at: float, outcome: str, **facts: Any) -> None:
-    ledger.post(RUNS.update(number, "ended_at IS NULL", ended_at=at, outcome=outcome, **facts))
-
-
-async def test_a_run_has_one_end_and_one_that_a_restart_cut_off_is_interrupted(open_ledger: OpenLedger) -> None:
-    ledger = await open_ledger()
-    first, second = begin(ledger, "tool:x", 10.0, request_id="req"), begin(ledger, "tool:y", 11.0, instance="k9")
-    finish(ledger, first, 12.0, "completed", duration_seconds=2.0, status=200, cold_start_ms=150.5, instance="k")
-    finish(ledger, first, 99.0, "exit")
-    await ledger.close()
-    ledger = await open_ledger()
-    await instances.close_interrupted(ledger, (), 15.0)
-    ended = RunRow(first, "tool:x", 10.0, "k", 12.0, "completed", 200, None, 150.5, 2.0, "req")
-    assert await instances.latest_runs(ledger, "tool:x") == [ended]
-    cut = RunRow(second, "tool:y", 11.0, "k9", 15.0, "interrupted", None, "interrupted", None, 4.0)
-    assert await RUNS.get(ledger, second) == cut
-    assert begin(ledger, "tool:x", 16.0) > second > first
 
 
 async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledger: OpenLedger) -> None:
@@ -124,11 +99,9 @@ async def fill(ledger: Ledger) -> None:
     journal = EventJournal(ledger)
     for number in range(1, 21):
         journal.append(Event(number, float(number), "tool:x", "e", None, None, None, {}))
-        run = begin(ledger, "tool:x", float(number))
         await ledger.write(INSTANCES.insert(InstanceRow(f"k{number:02}", "tool:x", float(number))))
         await claim(ledger, f"{number}", "r", "d", float(number))
         if number <= 15:
-            finish(ledger, run, float(number), "completed")
             await ledger.write(instances.ended(f"k{number:02}", float(number), "exit"))
             await idempotency.complete(ledger, f"{number}", "r", 200, "", b"")
 
@@ -136,12 +109,9 @@ async def fill(ledger: Ledger) -> None:
 async def test_pruning_by_age_keeps_the_newest_row_for_its_number(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
     await fill(ledger)
-    old = dict.fromkeys(("events", "runs", "instances", "idempotency"), TableLimit(1000, 10.0))
+    old = dict.fromkeys(("events", "instances", "idempotency"), TableLimit(1000, 10.0))
     gone = await retention.prune(ledger, 20.0, old, batch=4)
-    assert gone == {"events": 9, "runs": 9, "instances": 9, "idempotency": 9}
+    assert gone == {"events": 9, "instances": 9, "idempotency": 9}
     gone = await retention.prune(ledger, 1e6, old)
-    assert gone == {"events": 10, "runs": 6, "instances": 6, "idempotency": 6}
+    assert gone == {"events": 10, "instances": 6, "idempotency": 6}
     assert await EventJournal(ledger).last_id() == 20
-    await ledger.close()
-    ledger = await open_ledger()
-    assert begin(ledger, "tool:x", 1.0) == 21

@@ -14,7 +14,7 @@ from supervisord_py.ledger import events, files, instances, migrations
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.idempotency import CUT_OFF, Known, claim
-from supervisord_py.ledger.instances import PINS, RUNS, UNIT_STATES, PinRow
+from supervisord_py.ledger.instances import PINS, UNIT_STATES, PinRow
 from supervisord_py.ledger.store import Ledger, LedgerUnavailableError
 
 OpenLedger = Callable[..., Awaitable[Ledger]]
@@ -54,7 +54,6 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
         {"by": "keeper", "reason": "memory_limit", "rss_bytes": 629145600},
     )
     assert [it.key for it in await instances.open_rows(ledger)] == ["0badc0de.1tfajv0000ab"]
-    assert [(it.id, it.outcome) for it in await RUNS.find(ledger, "ORDER BY id DESC")] == [(2, None), (1, "completed")]
     assert [it.event for it in await events.chain(ledger, 2)] == ["tool_started", "tool_stopped"]
     assert await PINS.find(ledger, "ORDER BY unit") == [
         PinRow("tool:lorenz-ode-solver", forever=True, pinned_at=1763700000.5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from supervisord_py.errors import (
     ToolFailedError,
 )
 from supervisord_py.ledger import instances
-from supervisord_py.tools import run_log, upstream
+from supervisord_py.tools import proxy, upstream
 from supervisord_py.tools.proxy import ToolRun
 from tools.tool_house import PATIENCE, ToolHouse, alive, eventually
 
@@ -67,36 +66,6 @@ async def test_the_callers_own_time_is_kept_and_the_tool_is_asked_to_cancel(
     assert house.state("shapes").in_flight == 0
 
 
-async def test_a_run_that_goes_on_has_a_row_and_a_short_one_gets_it_once(
-    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.add("shapes")
-    await house.ask("shapes")
-    asked = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
-    await said(house, "sleeping")
-    written: list[Any] = []
-
-    async def opened() -> bool:
-        written[:] = [it for it in await house.runs("shapes") if it.ended_at is None]
-        return bool(written)
-
-    async with asyncio.timeout(PATIENCE):
-        while not await opened():
-            await asyncio.sleep(0.02)
-    asked.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asked
-    ended = [(it.id, it.outcome) for it in await house.runs("shapes") if it.id == written[0].id]
-    assert ended == [(written[0].id, "cancelled")]
-    monkeypatch.setattr(run_log, "WRITE_SECONDS", 600.0)  # on a busy machine no run is short
-    statements: list[str] = []
-    house.ledger._writing.set_trace_callback(statements.append)
-    await house.ask("shapes")
-    await house.runs("shapes")
-    house.ledger._writing.set_trace_callback(None)
-    assert [it.split()[0] for it in statements if " runs " in it] == ["INSERT"]
-
-
 async def test_runs_that_fail_through_their_tool_are_events_but_no_flood(
     house: ToolHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,11 +76,11 @@ async def test_runs_that_fail_through_their_tool_are_events_but_no_flood(
             await house.ask("shapes", {"do": "status", "number": status})
         return [(it.facts["status"], it.facts["instance_ended"]) for it in await house.said("run_failed")]
 
-    monkeypatch.setattr(run_log, "FAILED_SECONDS", 1e9)
+    monkeypatch.setattr(proxy, "FAILED_SECONDS", 1e9)
     assert await fail(418) == []
     assert await fail(500) == [(500, False)]
     assert await fail(503) == [(500, False)]
-    monkeypatch.setattr(run_log, "FAILED_SECONDS", 0.0)
+    monkeypatch.setattr(proxy, "FAILED_SECONDS", 0.0)
     with pytest.raises(ToolFailedError):
         await house.ask("shapes", {"do": "die", "number": 3})
     assert await fail(503) == [(500, False), (502, True), (503, False)]

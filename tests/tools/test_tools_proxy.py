@@ -91,8 +91,8 @@ async def test_a_broken_answer_is_a_problem_or_breaks_the_clients_connection(fro
     for shape in ({"do": "half", "number": 900_000}, {"do": "events", "number": 3, "breaks": True}):
         with pytest.raises(aiohttp.ClientPayloadError):
             await read(shape)
-    row = (await front.house.runs("shapes"))[0]
-    assert (row.outcome, row.error_kind) == ("failed", "tool_failed")
+    told = (await front.house.said("run", "tool:shapes"))[-1].facts
+    assert (told["outcome"], told["error_kind"]) == ("failed", "tool_failed")
 
 
 async def test_a_slow_reader_slows_the_tool_and_loses_nothing(front: Front) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from keeper.keeper_rig import PLAIN_ARGV, Rig, alive
 from supervisord_py.config.settings import ToolsSettings
-from supervisord_py.ledger import instances
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
@@ -127,12 +126,6 @@ class ToolHouse:
     def state(self, name: str) -> Any:
         """Return the present state of a tool."""
         return self.launcher.snapshot(name)[0]
-
-    async def runs(self, name: str) -> list[Any]:
-        """Return the rows of a tool's runs, newest first."""
-        self.launcher.runs.flush()
-        await self.ledger.flush()
-        return list(await instances.latest_runs(self.ledger, f"tool:{name}"))
 
     async def said(self, event: str, unit: str | None = None) -> list[Any]:
         """Return all events of that name so far."""
