@@ -187,10 +187,17 @@ class Resolution:
         request, resolver = self._request, self._resolver
         place, asked = (request.cwd, request.interpreter), replace(request, deadline=None)
         known = resolver.remembered.get(place)
-        is_alike = known is not None and known[:2] == (asked, self._config) and time.monotonic() < known.until
-        if known is not None and is_alike and await asyncio.to_thread(stamped, known.stamps) == known.stamps:
-            return known.choice
-        self._cwd = await asyncio.to_thread(interpreters.real_cwd, request.cwd, self._home)
+        if known is not None and (known[:2] != (asked, self._config) or time.monotonic() >= known.until):
+            known = None
+
+        def look() -> tuple[str, Choice | None]:
+            cwd = interpreters.real_cwd(request.cwd, self._home)
+            holds = known is not None and known.choice.cwd == cwd and stamped(known.stamps) == known.stamps
+            return cwd, known.choice if known is not None and holds else None
+
+        self._cwd, choice = await asyncio.to_thread(look)
+        if choice is not None:
+            return choice
         if request.language == BASH or request.backend is BackendName.BASH:
             return await self._bash()
         if request.language != PYTHON:
@@ -248,7 +255,7 @@ class Resolution:
     async def _remember(self, choice: Choice, said: Interpreter, seen: Sequence[Stamps]) -> None:
         """Remember a choice that no trouble led to, and which depends on files alone."""
         request = self._request
-        places = [self._cwd, str(self._config.modules_dir), f"{self._cwd}/{interpreters.PROJECT_MODULES}"]
+        places = [str(self._config.modules_dir), f"{self._cwd}/{interpreters.PROJECT_MODULES}"]
         if choice.overlay is not None:
             places += [f"{choice.overlay}/ipykernel", str(mark_of(Path(choice.overlay)))]
         stamps = await asyncio.to_thread(lambda: {**stamped(places), **said.stamps()})
