@@ -41,14 +41,6 @@ class DaemonFacts(msgspec.Struct, frozen=True):
     token_file: str | None = None
 
 
-class CutOff(msgspec.Struct, frozen=True):
-    """A process life that was cut off before this start; `pid` is None where nobody could write it down."""
-
-    instance: str
-    unit: str
-    pid: int | None
-
-
 class DaemonControl(Protocol):
     """The composition root, as far as the API may steer it. Calls return once the wish is accepted."""
 
@@ -97,7 +89,7 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     placement: KeeperClient
     control: DaemonControl
     config: ApiConfig
-    interrupted: tuple[CutOff, ...] = ()
+    interrupted: Sequence[dict[str, Any]] = ()  # process lives cut off before this start: `{instance, unit, pid}`
 
 
 class ApiCall:

@@ -66,7 +66,7 @@ def check_daemon(context: ApiContext) -> Iterator[Finding]:
     yield from bad.values()
     yield from (Finding(part, OK, "works") for part in ("ledger", "log", "config") if part not in bad)
     yield from check_rungs(context.placement.caps)
-    if cut_off := sorted({one.unit for one in context.interrupted}):
+    if cut_off := sorted({one["unit"] for one in context.interrupted}):
         detail = f"an earlier keeper died, and these were stopped: {', '.join(cut_off)}"
         yield Finding("interrupted", WARN, detail, "pxctl events")
     else:

@@ -22,31 +22,33 @@ import structlog
 from supervisord_py import __version__
 from supervisord_py.api.app import serve
 from supervisord_py.api.context import ApiContext, DaemonFacts
-from supervisord_py.daemon import interrupted, rooms
+from supervisord_py.daemon import rooms
 from supervisord_py.daemon.boot import daemon_id
 from supervisord_py.daemon.logging import set_level
 from supervisord_py.daemon.settings import Loaded, changed_keys, keep_valid, restart_needed
 from supervisord_py.daemon.sockets import open_tcp
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.room import Kernels
-from supervisord_py.ledger import retention
+from supervisord_py.ledger import instances, retention
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process import clock, program
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import Reason
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.service import Tools
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from aiohttp import web
 
     from supervisord_py.daemon.boot import Flags
     from supervisord_py.daemon.paths import Paths
+    from supervisord_py.ledger.instances import InstanceRow
     from supervisord_py.pipes.config import PipesConfig
 
 LOSS_SECONDS = 2.0  # how long it may take to write down that the keeper is lost; then the clean-up begins anyway
@@ -163,10 +165,10 @@ class ControlPlane:
         self._watch_ledger()
         held = [child.key for child in placement.children()]
         await program.stop_left_over(placement)
-        losses = await interrupted.close(self.ledger, self.events, placement.caps, held)
+        lost = await self._interrupted(held)
         await asyncio.gather(self.launcher.open(), self.kernels.open(), self.pipes.open())
-        await interrupted.remember(self.ledger, self.launcher, self.kernels, losses)
-        await self._listen(losses)
+        await self._remember(lost)
+        await self._listen(lost)
         # Agents call the API: no schedule may start one before it listens, and each is told its real port.
         self.pipes.reconfigure(self._pipes_config())
         self.pipes.start_scheduler()
@@ -184,7 +186,36 @@ class ControlPlane:
         if options.flags.sources(options.paths).stamp() != self.loaded.stamp:
             self.reload_soon()  # changed since they were validated; a broken file is told, and harms nobody
 
-    async def _listen(self, losses: interrupted.Losses) -> None:
+    async def _interrupted(self, held: Collection[str]) -> Sequence[InstanceRow]:
+        """Close the rows of which our keeper holds no child; tell log and events, once a row.
+
+        Returns all that was cut off before this keeper began: by the death of an earlier one, or by an end in haste.
+        All control planes of one keeper say it.
+        """
+        closed = await instances.close_interrupted(self.ledger, held, time.time())
+        for row in closed:
+            self.events.publish("interrupted", row.unit, Reason.INTERRUPTED, instance=row.key, pid=row.pid)
+        if closed:
+            children = [f"{row.key} pid {row.pid}" for row in closed]
+            _log.warning("interrupted", units=sorted({row.unit for row in closed}), children=children)
+        return await instances.interrupted_since(self.ledger, self.placement.caps.keeper_started_at)
+
+    async def _remember(self, lost: Sequence[InstanceRow]) -> None:
+        """Have tools and sessions show how their last life ended, until the next start of each."""
+        for row in lost:
+            kind, _, name = row.unit.partition(":")
+            newest = await instances.latest(self.ledger, row.unit)
+            if not newest or newest[0].key != row.key:
+                continue
+            is_cold = kind == "tool" and self.launcher.instance_of(name) is None
+            if is_cold and self.launcher.states.of(name).state != "failed":  # that says more
+                self.launcher.states.remember(name, state="cold", reason=row.reason, failure=None)
+            session = self.kernels.register.sessions.get(name) if kind == "kernel" else None
+            if session is not None and session.kernel is None and row.reason in set(Reason):
+                session.reason = Reason(row.reason)
+                self.kernels.register.write(session)
+
+    async def _listen(self, lost: Sequence[InstanceRow]) -> None:
         settings, paths = self.loaded.settings, self._options.paths
         tcp, access = None, None
         try:
@@ -206,7 +237,7 @@ class ControlPlane:
             placement=self.placement,
             control=self,
             config=rooms.api_config(settings, paths, access),
-            interrupted=losses.interrupted,
+            interrupted=[{"instance": row.key, "unit": row.unit, "pid": row.pid} for row in lost],
         )
         listeners = (self._options.listening, tcp)
         self._runner = await serve(context, *listeners, drain_seconds=settings.api.drain_seconds)
