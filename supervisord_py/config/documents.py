@@ -11,8 +11,6 @@ from __future__ import annotations
 import difflib
 import enum
 import errno
-import json
-import math
 import os
 import re
 import stat
@@ -46,6 +44,7 @@ _TYPE_NAMES = {
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`$", re.DOTALL)
 _EXPECTED = re.compile(r"Expected `(?P<wanted>[^`]+)`(?P<limit>.*?)(?:, got `(?P<got>[^`]+)`)?$", re.DOTALL)
+_BYTE = re.compile(r" \(byte (\d+)\)$")
 _STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.([^.\[]+)")
 
 
@@ -196,38 +195,16 @@ def _at(text: str, offset: int, message: str, file: str) -> Problem:
 
 
 def parse_json(text: str, file: str = "") -> Document:
-    """Parse JSON strictly: a key that stands twice, NaN, 1e999, half a surrogate pair are DocumentErrors, too."""
-
-    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            twice = next(key for index, (key, _) in enumerate(pairs) if any(key == each for each, _ in pairs[:index]))
-            raise ValueError(f"the key {twice!r} stands twice", json.dumps(twice, ensure_ascii=False))
-        return found
-
-    def constant(word: str) -> Any:
-        raise ValueError(f"{word} is no JSON value", word)
-
-    def number(digits: str) -> float:
-        if math.isinf(value := float(digits)):
-            raise ValueError(f"{digits[:40]} is too large for a number", digits)
-        return value
-
+    """Parse JSON, or raise DocumentError with the place that msgspec names."""
     try:
-        value = json.loads(text, object_pairs_hook=members, parse_constant=constant, parse_float=number)
-        if "\\ud" in text.lower():
-            json.dumps(value, ensure_ascii=False).encode()
-        _check_depth(value)
-    except json.JSONDecodeError as error:
-        raise DocumentError(Problem(message=error.msg, file=file, line=error.lineno, column=error.colno)) from None
-    except UnicodeEncodeError:
-        raise DocumentError(_at(text, text.lower().index("\\ud"), "half of a surrogate pair", file)) from None
+        return Document(msgspec.json.decode(text), text, file, "json")
     except RecursionError:
         raise _too_deep(file) from None
-    except ValueError as error:
-        message, token = error.args if len(error.args) == 2 else (str(error), "")
-        raise DocumentError(_at(text, max(text.rfind(token), 0) if token else 0, message, file)) from None
-    return Document(value, text, file, "json")
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        found = _BYTE.search(str(error))
+        before = text.encode("utf-8", "replace")[: int(found[1])].decode("utf-8", "replace") if found else text
+        message = _BYTE.sub("", str(error)).removeprefix("JSON is malformed: ").partition(" - at `$")[0]
+        raise DocumentError(_at(before, len(before), message, file)) from None
 
 
 def parse_sent(raw: bytes, what: str, unit: str | None = None) -> Document:
@@ -250,7 +227,6 @@ def parse_toml(text: str, file: str = "") -> Document:
     """Parse TOML, or raise DocumentError with the place that tomllib names."""
     try:
         value = tomllib.loads(text)
-        _check_depth(value)
     except tomllib.TOMLDecodeError as error:
         named = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", str(error))
         line, column = (int(named[1]), int(named[2])) if named and named[1] else (text.count("\n") + 1, 1)
@@ -261,10 +237,11 @@ def parse_toml(text: str, file: str = "") -> Document:
     return Document(value, text, file, "toml")
 
 
-def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
+def parse_yaml(text: str, file: str = "", first_line: int = 1, *, fast: bool = True) -> Document:
     """Parse YAML for its structure only: every scalar is the text that was written, null and "" are None.
 
     Anchors, aliases, tags and a key that stands twice are DocumentErrors, too: a file is what it looks like.
+    What libyaml (`fast`) refuses is read once more for the other's words and places.
     """
     import yaml  # 15 ms; settings and tools do without
 
@@ -286,45 +263,32 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
             found[key.value] = build(value)
         return found
 
-    failed: Any = None
-    # libyaml is ten times as fast; what it refuses is read once more for the other's words and places.
-    for loader in dict.fromkeys((getattr(yaml, "CBaseLoader", yaml.BaseLoader), yaml.BaseLoader)):
-        try:
-            event: Any
-            depth = 0
-            for count, event in enumerate(yaml.parse(text, Loader=loader)):
-                if getattr(event, "anchor", None) or getattr(event, "tag", None) not in {None, "!"}:
-                    message = "anchors, aliases and tags are not read; put a value that begins with & * or ! in quotes"
-                    raise refused(message, event.start_mark)
-                if count > MAX_VALUES:
-                    raise refused(f"more than {MAX_VALUES} values", event.start_mark)
-                depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-                if depth > MAX_DEPTH:
-                    raise RecursionError
-            root = yaml.compose(text, Loader=loader)
-            return Document(build(root) if root is not None else None, text, file, "yaml", first_line, root)
-        except RecursionError:
-            raise _too_deep(file) from None
-        except yaml.YAMLError as error:
-            failed = error
-    if not isinstance(failed, yaml.MarkedYAMLError):
-        raise refused(str(failed).splitlines()[0], None)
-    # What is never closed is wrong where it begins, not where the text ends.
-    is_open = (failed.context or "").startswith(("while scanning a", "while parsing a flow"))
-    mark = (failed.context_mark if is_open else None) or failed.problem_mark or failed.context_mark
-    raise refused(failed.problem or str(failed), mark)
-
-
-def _check_depth(value: Any, depth: int = 0) -> None:
-    if depth > MAX_DEPTH:
-        raise RecursionError
-    if isinstance(value, (dict, list)):
-        for each in value.values() if isinstance(value, dict) else value:
-            _check_depth(each, depth + 1)
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader) if fast else yaml.BaseLoader
+    try:
+        event: Any
+        depth = 0
+        for count, event in enumerate(yaml.parse(text, Loader=loader)):
+            if getattr(event, "anchor", None) or getattr(event, "tag", None) not in {None, "!"}:
+                message = "anchors, aliases and tags are not read; put a value that begins with & * or ! in quotes"
+                raise refused(message, event.start_mark)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if count > MAX_VALUES or depth > MAX_DEPTH:
+                raise refused(f"more than {MAX_VALUES} values, or {MAX_DEPTH} levels of them", event.start_mark)
+        root = yaml.compose(text, Loader=loader)
+        return Document(build(root) if root is not None else None, text, file, "yaml", first_line, root)
+    except yaml.YAMLError as error:
+        if fast:
+            return parse_yaml(text, file, first_line, fast=False)
+        if not isinstance(error, yaml.MarkedYAMLError):
+            raise refused(str(error).splitlines()[0], None) from None
+        # What is never closed is wrong where it begins, not where the text ends.
+        is_open = (error.context or "").startswith(("while scanning a", "while parsing a flow"))
+        mark = (error.context_mark if is_open else None) or error.problem_mark or error.context_mark
+        raise refused(error.problem or str(error), mark) from None
 
 
 def _too_deep(file: str) -> DocumentError:
-    return DocumentError(Problem(message=f"nested deeper than {MAX_DEPTH} levels", file=file))
+    return DocumentError(Problem(message="nested too deep", file=file))
 
 
 def convert(

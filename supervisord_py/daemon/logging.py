@@ -2,8 +2,7 @@
 
 An event is a snake_case fact with bound facts beside it, by structlog over the standard library's logging, so that what
 libraries log goes the same way. The log may lose lines (a full disk, a closed terminal), but it never stops the daemon.
-Objects are never rendered by repr: texts, numbers, paths, enums, errors and collections of them pass; values under
-names that smell of secrets, and the values of environments, never do.
+Values under names that smell of secrets are hidden; environments are never logged.
 """
 
 from __future__ import annotations
@@ -16,9 +15,6 @@ import socket
 import struct
 import sys
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
-from enum import Enum
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 
 import structlog
@@ -38,7 +34,6 @@ PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 _SECRET = re.compile(r"token|secret|passw|authorization|api[_-]?key|credential|cookie|private[_-]?key", re.IGNORECASE)
 _ABOUT_A_SECRET = re.compile(r"(_file|_path|_bytes|_seconds)$", re.IGNORECASE)
-_ENVIRONMENTS = frozenset({"env", "environ", "environment"})
 _NOT_A_FIELD = re.compile(r"[^A-Z0-9_]")
 
 
@@ -123,7 +118,7 @@ def journal_entry(facts: Mapping[str, Any]) -> bytes:
     """Serialise an event: for each field name, newline, the length as 64 bits little-endian, value, newline."""
     event, told = str(facts.get("event", "")), {"event", "level", "time", "exception"}
     rest = {
-        name: fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False)
+        name: fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False, default=str)
         for name, fact in facts.items()
         if name not in told
     }
@@ -144,30 +139,17 @@ def journal_entry(facts: Mapping[str, Any]) -> bytes:
 
 def _json(_logger: Any, _name: str, event: EventDict) -> str:
     first = {name: event[name] for name in ("time", "level", "event") if name in event}
-    return json.dumps({**first, **event}, ensure_ascii=False)
+    return json.dumps({**first, **event}, ensure_ascii=False, default=str)
 
 
 def _redact(_logger: Any, _name: str, event: EventDict) -> EventDict:
-    return {name: presentable(name, fact) for name, fact in event.items()}
-
-
-def presentable(name: str, value: Any) -> Any:
-    """Return `value`, a fact called `name`, as JSON values without secrets."""
-    if isinstance(value, Enum):
-        value = value.value
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if _SECRET.search(name) and not _ABOUT_A_SECRET.search(name):
-        return HIDDEN
-    if isinstance(value, Mapping) and name.lower() in _ENVIRONMENTS:
-        return sorted(str(key) for key in value)
-    if isinstance(value, Mapping):
-        return {str(key): presentable(str(key), each) for key, each in value.items()}
-    if isinstance(value, list | tuple | AbstractSet):
-        return [presentable(name, each) for each in value]
-    if isinstance(value, BaseException):
-        value = f"{type(value).__name__}: {value}"
-    if not isinstance(value, str | PurePath):
-        return f"<{type(value).__name__}>"
-    text = str(value)
-    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
+    """Hide what smells of a secret by its name, tell errors by their kind, and cut what is long."""
+    facts: EventDict = {}
+    for name, value in event.items():
+        if isinstance(value, BaseException):
+            facts[name] = f"{type(value).__name__}: {value}"
+        elif isinstance(value, int | float) or not _SECRET.search(name) or _ABOUT_A_SECRET.search(name):
+            facts[name] = value if not isinstance(value, str) or len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}…"
+        else:
+            facts[name] = HIDDEN
+    return facts

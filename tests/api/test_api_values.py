@@ -138,10 +138,10 @@ def test_a_mistake_in_a_body_is_told_with_its_pointer(kind: Any, raw: bytes, poi
     ("kind", "raw", "said"),
     [
         (Execute, b'{"code": }', "line 1, column 10"),
-        (Execute, b'\n{"a": NaN}', "NaN is no JSON value"),
+        (Execute, b'\n{"a": NaN}', "line 2, column 7"),
         (Execute, b"\xff", "not UTF-8"),
-        (Execute, rb'{"code": "\ud800"}', "surrogate"),
-        (Execute, b"[" * 100_000, "nested deeper"),
+        (Execute, rb'{"code": "\ud800"}', "is no JSON"),
+        (Execute, b"[" * 100_000, "nested too deep"),
         (dict, b"1", "must be a JSON object"),
     ],
 )

@@ -10,7 +10,6 @@ import socket
 import struct
 import warnings
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,7 +22,6 @@ from supervisord_py.daemon.logging import (
     MAX_TEXT,
     JournalHandler,
     configure_log,
-    presentable,
 )
 from supervisord_py.errors import ConflictError
 
@@ -98,33 +96,20 @@ def test_a_stderr_that_is_gone_stops_nobody(stream: io.StringIO) -> None:
     structlog.get_logger().info("into_the_void")
 
 
-class Object:
-    def __repr__(self) -> str:
-        raise AssertionError("nobody may ask for a repr")
-
-
-class Form(Enum):
-    JSON = 2
-
-
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
         ("api_key", "sk-1", HIDDEN),
         ("password", ["a"], HIDDEN),
-        ("token_file", "/a/b", "/a/b"),
+        ("token_file", Path("/a/b"), "/a/b"),
         ("tokens", 512, 512),
-        ("env", {"B": "x", "A": "y"}, ["A", "B"]),
-        ("headers", {"Cookie": "x", "Host": "px"}, {"Cookie": HIDDEN, "Host": "px"}),
-        ("thing", Object(), "<Object>"),
-        ("form", Form.JSON, 2),
         ("error", ConflictError("no"), "ConflictError: no"),
-        ("some", {1}, [1]),
         ("long", "x" * (MAX_TEXT + 1), "x" * MAX_TEXT + "…"),
     ],
 )
-def test_only_what_may_be_shown_is_shown(name: str, value: object, shown: object) -> None:
-    assert presentable(name, value) == shown
+def test_only_what_may_be_shown_is_shown(stream: io.StringIO, name: str, value: object, shown: object) -> None:
+    structlog.get_logger().info("told", **{name: value})
+    assert lines(stream)[0][name] == shown
 
 
 def decode_entry(content: bytes) -> dict[str, str]:
