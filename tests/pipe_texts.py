@@ -1,12 +1,13 @@
-"""Texts and folders of pipes for the tests of `pipes/declaring`."""
+"""Texts, folders and settings of pipes."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from supervisord_py.config.documents import Problem
 from supervisord_py.pipes.definition import declare
-from supervisord_py.pipes.models import BrokenPipe, Declared, PipeDefinition
+from supervisord_py.pipes.models import BrokenPipe, Declared, PipeDefinition, PipesConfig
 
 
 def pipe_text(header: str = "", body: str = "Do it.") -> str:
@@ -47,3 +48,13 @@ def write_folder(pipes_dir: Path, name: str, header: str = "", body: str = "Do i
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pipe.md").write_text(pipe_text(header, body), encoding="utf-8")
     return folder
+
+
+EXAMPLES = Path(__file__).parents[1] / "supervisord_py" / "examples" / "pipes"
+
+
+def pipes_config(root: Path, **changes: Any) -> PipesConfig:
+    """Return the settings of a room whose folders and files are in `root`."""
+    places = {name: root / name.partition("_")[0] for name in ("pipes_dir", "executions_dir")}
+    places |= {name: root / name.replace("_file", ".toml") for name in ("presets_file", "agents_file")}
+    return PipesConfig(**{"examples_dir": EXAMPLES, "socket": str(root / "pxd.sock"), **places, **changes})

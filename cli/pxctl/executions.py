@@ -145,8 +145,6 @@ def failure_of(execution: Document, successor: Document | None = None) -> Failur
     if code == Exit.OK:
         return None
     hint = _HINTS.get(kind, "pxctl pipe output {id} --stderr")
-    if kind == "timeout" and execution.get("timeout_wanted_seconds") is not None:
-        hint = "raise pipes.timeout_max_seconds in pxd.toml, then: pxctl daemon reload"
     preset = execution.get("preset_id")
     place = "pipe.md" if preset is None else f"[presets.{preset}] of presets.toml"
     name, provider = execution.get("pipe_name"), execution.get("provider")

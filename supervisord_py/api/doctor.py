@@ -23,7 +23,6 @@ from supervisord_py.api.streams import json_answer
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import BackendName, SessionState
-from supervisord_py.pipes.checks import CheckStatus
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.model import Caps
 from supervisord_py.tools.manifest import DOTENV, VENV
@@ -220,10 +219,10 @@ async def check_pipes(pipes: Pipes) -> list[Finding]:
             wrong.append(Finding(name, FAIL, view.config_error, repair))
             continue
         try:
-            checks = await pipes.files.validate(view.name)
+            checks = await pipes.validate(view.name)
         except PxError:
             continue  # it went in between
-        if failed := [one.message for one in checks if one.status is CheckStatus.FAIL]:
+        if failed := [one.detail for one in checks if one.verdict == "fail"]:
             wrong.append(Finding(name, FAIL if view.enabled else WARN, "; ".join(failed), repair))
         elif view.enabled and view.consecutive_failures >= _STALLED:
             said = f"failed {view.consecutive_failures} times in a row"

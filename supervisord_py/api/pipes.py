@@ -37,7 +37,7 @@ from supervisord_py.api.streams import (
 )
 from supervisord_py.api.units import is_glob, resolve_one
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.ledger.pipe_executions import Execution, Status, Usage, cut_timeout
+from supervisord_py.ledger.pipe_executions import Execution, Status, Usage
 from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE, ExecutionFilter
 from supervisord_py.pipes.models import BY_HAND, LastDecision, PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
@@ -59,7 +59,7 @@ def pipe_document(view: PipeView) -> Document:
 
 
 def _decision(decision: LastDecision | None) -> Document | None:
-    return None if decision is None else pick(decision, "at", "text")
+    return None if decision is None else {"at": rfc3339(decision.at), "text": decision.text}
 
 
 def _pipe_answer(view: PipeView, status: int = 200) -> web.Response:
@@ -136,10 +136,7 @@ async def configure(call: ApiCall, body: dict[str, Any]) -> web.StreamResponse:
 async def validate(call: ApiCall) -> web.StreamResponse:
     """Answer with every check of one pipe: pass, warn or fail, where, and the cure."""
     name = pipe_name(call)
-    checks = [
-        {"verdict": it.status.value, "detail": it.message, **pick(it, "name", "hint", "line")}
-        for it in await call.context.pipes.files.validate(name)
-    ]
+    checks = [it._asdict() for it in await call.context.pipes.validate(name)]
     ok = all(check["verdict"] != "fail" for check in checks)
     return json_answer({"schema": "px.pipe-validation/1", "pipe": name, "ok": ok, "checks": checks})
 
@@ -184,15 +181,13 @@ async def publish_event(call: ApiCall, body: s.Happening) -> web.StreamResponse:
 
 def execution_document(execution: Execution) -> Document:
     """Return one execution as lists show it: no blobs."""
-    plan, usage = execution.plan, execution.usage
+    usage = execution.usage
     return {
         **pick(execution, *_SHOWN),
         "tokens": usage.total_tokens or None,
         "cost": usage.cost if usage.total_tokens or usage.cost else None,
         "usage": usage,
         "truncated": execution.lost_bytes > 0,
-        "timeout_wanted_seconds": plan.wanted_seconds,
-        "warnings": [] if plan.wanted_seconds is None else [cut_timeout(plan.wanted_seconds, plan.timeout_seconds)],
     }
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from supervisord_py.daemon.boot import Flags
     from supervisord_py.daemon.paths import Paths
     from supervisord_py.ledger.instances import InstanceRow
-    from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.models import PipesConfig
 
 LOSS_SECONDS = 2.0  # how long it may take to write down that the keeper is lost; then the clean-up begins anyway
 FIRST_PRUNE_SECONDS = 60.0

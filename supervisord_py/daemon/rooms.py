@@ -12,7 +12,7 @@ import msgspec
 
 from supervisord_py.api.context import ApiConfig, TcpAccess
 from supervisord_py.kernels.config import CellLimits, KernelsConfig
-from supervisord_py.pipes.config import PipesConfig
+from supervisord_py.pipes.models import PipesConfig
 from supervisord_py.tools.driver import ToolsConfig
 
 if TYPE_CHECKING:

@@ -122,7 +122,6 @@ class Plan(msgspec.Struct, frozen=True):
 
     Attributes:
         context: Facts of the trigger (`{event, key, data}`) or of the caller, shown to the agent; JSON values.
-        wanted_seconds: The timeout that was asked for, where it was more than `pipes.timeout_max_seconds`; else None.
     """
 
     agent: str = "pi"
@@ -137,13 +136,8 @@ class Plan(msgspec.Struct, frozen=True):
     history: bool = False  # keep the agent's session between executions
     memory_bytes: int | None = None  # resident limit of the tree
     context: Mapping[str, Any] | None = None
-    wanted_seconds: float | None = None
     processes: int | None = None
     cpu_percent: int | None = None  # of one processor
-
-
-def cut_timeout(wanted: float, most: float) -> str:
-    return f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
 
 
 class Execution(

@@ -2,15 +2,14 @@
 
 A look costs a stat a pipe; a file is read only when its inode, size or change time is another, and reported only when
 its bytes are. A broken pipe is listed with its problem and harms no other; what it was before it broke is not used.
-What makes no sense, or is not there, while an editor writes or moves the file is waited for: it counts when it has
-stood so for `SETTLE_SECONDS`. When the directory itself cannot be looked at, what was seen is kept: a network home
-that is gone for a minute must not end what runs.
+A file that is not there while an editor puts another one in its place is waited for: it is gone after `SETTLE_SECONDS`.
+When the directory itself cannot be looked at, what was seen is kept: a network home that is away for a minute must not
+end what runs.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import stat
@@ -21,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
 from supervisord_py.errors import PxError, UnknownUnitError
-from supervisord_py.pipes.definition import DEFAULT_AGENT, PIPE_FILE, declare, name_trouble
-from supervisord_py.pipes.models import BrokenPipe
+from supervisord_py.pipes.definition import PIPE_FILE, declare
+from supervisord_py.pipes.models import DEFAULT_AGENT, BrokenPipe
 from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
@@ -32,19 +31,8 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.models import Declared
 
 SETTLE_SECONDS = 0.5
-_BLIND = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE})
-"""Errors that say nothing about the file: nothing to look with, or a network disk that is away."""
-_HINTS = {
-    errno.ENOENT: f"write a {PIPE_FILE}, or mend the link that leads nowhere",
-    errno.EACCES: "let its owner read it: chmod u+rX the folder and the file",
-    errno.EFBIG: "put long texts into files beside it",
-}
 _Stamp: TypeAlias = tuple[int, int, int, int] | None
 """Device, inode, size, change time (ns, which no program can set back); None where it cannot be looked at."""
-
-
-class BlindError(Exception):
-    """It could not be looked at, which says nothing about what is there."""
 
 
 class DiskError(PxError):
@@ -55,21 +43,16 @@ class DiskError(PxError):
 
 
 def read_pipe(folder: Path, *, default_agent: str = DEFAULT_AGENT) -> Declared:
-    """Read the pipe of a folder, whose name is the pipe's; what is wrong makes it a broken one. Blocking.
-
-    Raises BlindError: it cannot be looked at for now; it may be as it was.
-    """
+    """Read the pipe of a folder, whose name is the pipe's; what is wrong makes it a broken one. Blocking."""
     file = folder / PIPE_FILE
     try:
-        raw = read_bounded(file)
+        return declare(read_bounded(file), folder=folder, default_agent=default_agent)
     except (OSError, ValueError) as error:
-        number = error.errno if isinstance(error, OSError) else None
-        words = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        if number in _BLIND:
-            raise BlindError(f"cannot read {file}: {words}") from None
-        words = words if words.startswith("is ") else f"cannot be read: {words}"
-        return BrokenPipe(folder.name, folder, Problem(message=words, file=str(file), hint=_HINTS.get(number or 0)))
-    return declare(raw, folder=folder, default_agent=default_agent)
+        words = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        hint = (
+            "write one, mend the link that leads nowhere, or let its owner read it: chmod u+rX the folder and the file"
+        )
+        return BrokenPipe(folder.name, folder, Problem(message=words, file=str(file), hint=hint))
 
 
 def write_pipe(file: Path, text: str) -> None:
@@ -115,11 +98,11 @@ class Change(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """What is known of a folder; `doubted_at` (monotonic): since when its file makes no sense, or is not there."""
+    """What is known of a folder; `missed_at` (monotonic): since when its file is not there."""
 
     declared: Declared
     stamp: _Stamp
-    doubted_at: float | None = None
+    missed_at: float | None = None
 
 
 class PipeCatalog:
@@ -145,7 +128,7 @@ class PipeCatalog:
     @property
     def unsettled(self) -> bool:
         """Whether another look soon will know more of a file."""
-        return any(each.doubted_at is not None for each in tuple(self._readings.values()))
+        return any(each.missed_at is not None for each in tuple(self._readings.values()))
 
     def reconfigure(self, default_agent: str) -> None:
         """Take a setting; where it is another, the next look reads everything again."""
@@ -162,20 +145,12 @@ class PipeCatalog:
             raise UnknownUnitError(detail, hint="pxctl pipe list", unit=f"pipe:{name[:100]}")
         return found
 
-    def fresh(self, name: str) -> Declared | None:
-        """Return a pipe as its file stands now, even if it does not read: one stat, and a read where it changed.
-
-        Blocking. None where there is none; what it finds is told as a change by the next `refresh`.
-        """
+    def is_current(self, name: str) -> bool:
+        """Say whether a pipe's file is the one that was read: one stat."""
         known = self._readings.get(name)
-        if known is None and name_trouble(name):
-            return None
-        try:
-            stamp = _stamp(f"{self.pipes_dir}/{name}/{PIPE_FILE}")
-            found = known.declared if known and stamp is not None and stamp == known.stamp else self._read(name)
-        except (FileNotFoundError, BlindError):  # away for a moment, perhaps
-            return known and known.declared
-        return known.declared if known is not None and known.declared == found else found
+        with contextlib.suppress(FileNotFoundError):
+            return known is not None and known.stamp is not None and self._stamp(name) == known.stamp
+        return False
 
     def refresh(self) -> tuple[Change, ...]:
         """Look at the directory, read what changed, and say what did, by name. Each change is told once."""
@@ -190,6 +165,7 @@ class PipeCatalog:
                 return ()
             self.trouble = None
             before = self._readings
+            # One whose folder is gone as a whole was removed by somebody: there is nothing to wait for.
             after = {name: each for name in names if (each := self._look(name, before.get(name))) is not None}
             self._readings = after
             changes = tuple(
@@ -203,47 +179,35 @@ class PipeCatalog:
 
     def _look(self, name: str, known: _Reading | None) -> _Reading | None:
         """Return what is to be known of a folder now; None when it holds no pipe."""
-        found, stamp, age = None, None, 0.0
         try:
-            stamp = _stamp(f"{self.pipes_dir}/{name}/{PIPE_FILE}")
-            if known is not None and stamp is not None and stamp == known.stamp:
-                return known if known.doubted_at is None else known._replace(doubted_at=None)
-            age = 0.0 if stamp is None else abs(time.time() - stamp[3] / 1e9)
-            found = self._read(name)
+            stamp = self._stamp(name)
         except FileNotFoundError:
-            if known is None:
-                return None
-        except BlindError as error:
-            self.trouble = str(error)
-            return known and known._replace(stamp=None)
-        if known is not None and known.declared == found:
-            return known._replace(stamp=stamp, doubted_at=None)
-        if known is not None and (found is None or isinstance(found, BrokenPipe)):
-            now = time.monotonic()
-            since = now - age if known.doubted_at is None else known.doubted_at
-            if now - since < SETTLE_SECONDS:
-                return known._replace(doubted_at=since)
-        return None if found is None else _Reading(found, stamp)
+            since = time.monotonic() if known is None or known.missed_at is None else known.missed_at
+            is_gone = known is None or time.monotonic() - since >= SETTLE_SECONDS
+            return None if known is None or is_gone else known._replace(missed_at=since, stamp=None)
+        if known is not None and stamp is not None and stamp == known.stamp:
+            return known
+        found = read_pipe(self.pipes_dir / name, default_agent=self._default_agent)
+        if isinstance(found, BrokenPipe) and not found.digest:
+            stamp = None  # it could not be read, which may pass without a change of the file
+        return _Reading(known.declared if known is not None and known.declared == found else found, stamp)
 
-    def _read(self, name: str) -> Declared:
-        return read_pipe(self.pipes_dir / name, default_agent=self._default_agent)
+    def _stamp(self, name: str) -> _Stamp:
+        """Take the stamp of a pipe's file, following links; a link that leads nowhere is a file that has none.
 
-
-def _stamp(path: str) -> _Stamp:
-    """Take the stamp of a file, following links; a link that leads nowhere is a file that has none.
-
-    Raises FileNotFoundError: there is no such file.
-    """
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        os.lstat(path)
-        return None
-    except NotADirectoryError:
-        raise FileNotFoundError(errno.ENOENT, "no folder", path) from None
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
+        Raises FileNotFoundError: there is no such file.
+        """
+        path = f"{self.pipes_dir}/{name}/{PIPE_FILE}"
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            os.lstat(path)
+            return None
+        except NotADirectoryError:
+            raise FileNotFoundError(path) from None
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
 
 
 def _kind(before: _Reading | None, after: _Reading | None) -> ChangeKind | None:

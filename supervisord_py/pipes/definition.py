@@ -7,6 +7,7 @@ the wrong thing or nothing at all: in the maps that are ours an unknown key is a
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import shlex
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,6 +18,7 @@ from supervisord_py.pipes.front_matter import parse
 from supervisord_py.pipes.grammar import parse_schedule
 from supervisord_py.pipes.models import (
     COMMAND,
+    DEFAULT_AGENT,
     BrokenPipe,
     BudgetRules,
     Declared,
@@ -25,7 +27,7 @@ from supervisord_py.pipes.models import (
     RetryRules,
     RunLimits,
 )
-from supervisord_py.pipes.schedule import Manual, Schedule, ScheduleError, checked_zone, shown, span_of
+from supervisord_py.pipes.schedule import Manual, Schedule, checked_zone, shown, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.config.documents import Document
 
-DEFAULT_AGENT = "pi"
 DEFAULT_PRESET = "auto"
 PIPE_FILE = "pipe.md"
 MAX_NAME = 100
@@ -88,41 +89,33 @@ def declare(raw: bytes, *, folder: Path, default_agent: str = DEFAULT_AGENT) -> 
 def parse_pattern(text: str) -> EventPattern:
     """Read an event of the front matter: `pipe_completed:NAME`, `file_changed:inbox/**/*.md`, `my_event`.
 
-    Raises ScheduleError: the name is no name, or a known event lacks its subject.
+    Raises ConfigError: the name is no name, or a known event lacks its subject.
     """
     name, colon, subject = (part.strip() for part in text.partition(":"))
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
-        hint = "write for example `pipe_completed:NAME` or `file_changed:inbox/*.md`"
-        raise ScheduleError(f"{shown(text.strip())} is no event", hint=hint)
+        raise ConfigError(f"{shown(text.strip())} is no event", hint="write for example `pipe_completed:NAME`")
     if (colon and not subject) or len(subject) > 1024 or (name == FILE_CHANGED and not subject):
         hint = f"write for example `{name}:NAME`, or `{name}:*` for any"
-        raise ScheduleError(f"{shown(text.strip())} does not say of what", hint=hint)
+        raise ConfigError(f"{shown(text.strip())} does not say of what", hint=hint)
     near = nearest(name, PUBLISHED, 0.85)
     if near and near != name:
-        meant = f"{near}:{subject}" if colon else near
-        raise ScheduleError(f"{shown(name)} is no event that happens here", hint=f"did you mean `{meant}`?")
+        raise ConfigError(f"{shown(name)} is no event that happens here", hint=f"did you mean `{near}`?")
     return EventPattern(name, subject if colon else None)
 
 
 # -- one value -------------------------------------------------------------------------------------------------------
 
-_COUNTS = {"": 1, "k": 1000, "m": 1_000_000, "b": 1_000_000_000}
-_SIZES = {
-    **dict.fromkeys(("", "b", "bytes"), 1),
-    **dict.fromkeys(("k", "kb", "kib"), 1024),
-    **dict.fromkeys(("m", "mb", "mib"), 1024**2),
-    **dict.fromkeys(("g", "gb", "gib"), 1024**3),
-}
-_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,9})?")
-
-
-def _wrong(detail: str, hint: str) -> ConfigError:
-    return ConfigError(detail, hint=hint)
+_NUMBER = re.compile(r"\$?([0-9]{1,15}(?:\.[0-9]{1,9})?) *([a-z]*)")
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+_SIZES = {"": 1, "b": 1, **{f"{letter}{rest}": 1024**at
+    for at, letter in enumerate("kmg", 1) for rest in ("", "b", "ib")}}  # fmt: skip
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise _wrong(f"must be text, not {'a list' if isinstance(value, list) else 'a map'}", "write some text")
+        said = f"must be text, not {'a list' if isinstance(value, list) else 'a map'}"
+        raise ConfigError(said, hint="write some text")
     return value.strip()
 
 
@@ -133,101 +126,74 @@ def _texts(value: Any) -> list[str]:
 
 
 def _flag(value: Any) -> bool:
-    word = _text(value).lower()
-    if word not in {"true", "yes", "on", "false", "no", "off"}:
-        raise _wrong(f"{shown(_text(value))} is neither true nor false", "write true or false")
-    return word in {"true", "yes", "on"}
+    found = _FLAGS.get(_text(value).lower())
+    if found is None:
+        raise ConfigError(f"{shown(_text(value))} is neither true nor false", hint="write true or false")
+    return found
 
 
-def _whole(least: int, most: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        text = _text(value)
-        if not re.fullmatch(r"0|[1-9][0-9]{0,17}", text) or not least <= int(text) <= most:
-            raise _wrong(f"{shown(text)} is no whole number from {least} to {most}", "write such a number")
-        return int(text)
-
-    return read
-
-
-def _max_retries(value: Any) -> int:
-    return 0 if _text(value).lower() in {"no", "off", "false", "none", "never"} else _whole(0, 20)(value)
-
-
-def _dollars(value: Any) -> float:
-    found = _text(value).removeprefix("$")
-    if not _NUMBER.fullmatch(found) or float(found) <= 0:
-        raise _wrong(f"{shown(_text(value))} is no amount of dollars", "write an amount above 0, such as 0.50")
-    return float(found)
-
-
-def _scaled(units: dict[str, int], hint: str) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([a-z]*)", _text(value).lower().replace("_", ""))
-        number = float(found[1]) * units.get(found[2], 0) if found else 0
-        if not 1 <= number < 2**53:
-            raise _wrong(f"{shown(_text(value))} is not understood", hint)
-        return int(number)
+def _number(
+    least: float, most: float, hint: str, units: Mapping[str, int] = {"": 1}, *, whole: bool = True
+) -> Callable[[Any], Any]:
+    def read(value: Any) -> float:
+        found = _NUMBER.fullmatch(_text(value).lower().replace("_", ""))
+        number = float(found[1]) * units.get(found[2], math.nan) if found else math.nan
+        if not least <= number <= most or (whole and number % 1):
+            said = f"{shown(_text(value))} is no {'whole ' if whole else ''}number from {least:g} to {most:g}"
+            raise ConfigError(said, hint=f"write for example {hint}")
+        return int(number) if whole else number
 
     return read
 
 
-_count = _scaled(_COUNTS, "write a number above 0, such as 200000, 200k or 1.5M")
-_size = _scaled(_SIZES, "write a size such as 512MB or 2GB")  # a unit is a power of 1024
+_count = _number(1, 2**53, "200000, 200k or 1.5M", _COUNTS)
+_dollars = _number(1e-9, 1e9, "0.50, in US dollars", whole=False)
 
 
-def seconds_of(value: Any) -> float:
+def _seconds(value: Any) -> float:
     """Read a time span: seconds, or `90s`, `10m`, `1h30m`, `2 hours`; more than 0, at most a year."""
-    found = _text(value).lower()
-    seconds = float(found) if _NUMBER.fullmatch(found) else span_of(found)
-    if seconds is None:
-        raise _wrong(f"{shown(_text(value))} is no time span", "write seconds (600), or 90s, 10m, 1h30m")
-    if not 0 < seconds <= 366 * 86400.0:
-        raise _wrong(f"{shown(_text(value))} is out of range", "write a time above 0 and up to 366 days")
+    text = _text(value).lower()
+    seconds = float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else span_of(text)
+    if seconds is None or not 0 < seconds <= 366 * 86400.0:
+        said = f"{shown(text)} is no time above 0 and up to 366 days"
+        raise ConfigError(said, hint="write seconds (600), or 90s, 10m, 1h30m")
     return seconds
 
 
 def _argv(value: Any) -> tuple[str, ...]:
     """Read a program with its arguments: a line split as a shell splits words, or a list as it is."""
-    if isinstance(value, list) and all(isinstance(each, str | None) for each in value):
-        words = [each or "" for each in value]
-    else:
-        words = _split(_text(value))
-    if not words or not words[0]:
-        raise _wrong("names no program", "write command: ./program --flag")
-    return tuple(words)
-
-
-def _split(line: str) -> list[str]:
     try:
-        return shlex.split(line)
+        is_list = isinstance(value, list) and all(isinstance(each, str | None) for each in value)
+        words = [each or "" for each in value] if is_list else shlex.split(_text(value))
     except ValueError as error:
         hint = "close the quote, or write a list: [prog, arg]"
-        raise _wrong(f"cannot be split into words: {error}", hint) from None
+        raise ConfigError(f"cannot be split into words: {error}", hint=hint) from None
+    if not words or not words[0]:
+        raise ConfigError("names no program", hint="write command: ./program --flag")
+    return tuple(words)
 
 
 def _presets(value: Any) -> tuple[str, ...]:
     words = _texts(value)
     if "*" in words[:-1]:
-        raise _wrong('"*" means all others and comes last', 'write [first, second, "*"]')
+        raise ConfigError('"*" means all others and comes last', hint='write [first, second, "*"]')
     return tuple(dict.fromkeys(DEFAULT_PRESET if word == "pi-agent" else word for word in words))
 
 
 def _redact(value: Any) -> tuple[str, ...]:
-    found = _texts(value)
-    for text in found:
+    for text in (found := _texts(value)):
         try:
-            if re.compile(text).match("") is not None:
-                raise _wrong(f"{shown(text)} matches the empty text", "write what must be there")
+            re.compile(text)
         except (re.error, OverflowError, RecursionError) as error:
-            hint = "mend the expression, or escape its special characters with a backslash"
-            raise _wrong(f"{shown(text)} is no regular expression: {str(error)[:100]}", hint) from None
+            said = f"{shown(text)} is no regular expression: {str(error)[:100]}"
+            raise ConfigError(said, hint="escape special characters with a backslash") from None
     return tuple(found)
 
 
 def _effort(value: Any) -> str:
-    words, word = ("low", "medium", "high"), _text(value).lower()
-    if word not in words:
-        raise _wrong(f"{shown(word)} is not known{did_you_mean(word, words)}", f"write {', '.join(words)}")
+    word = _text(value).lower()
+    if word not in (words := ("low", "medium", "high")):
+        raise ConfigError(f"{shown(word)} is not known", hint=f"write {', '.join(words)}")
     return word
 
 
@@ -254,7 +220,7 @@ _TABLE: _Table = {
     "provider": ("provider", _not_auto),
     "preset": ("presets", _presets),
     "effort": ("effort", _effort),
-    "timeout": ("timeout_seconds", seconds_of),
+    "timeout": ("timeout_seconds", _seconds),
     "history": ("history", _flag),
     "allow_empty": ("allow_empty", _flag),
     "redact": ("redact", _redact),
@@ -264,18 +230,18 @@ _TABLE: _Table = {
 }
 _MAPS: Mapping[str, tuple[Callable[..., Any], _Table]] = {
     "retries": (RetryRules, {
-        "max": ("max_retries", _max_retries),
+        "max": ("max_retries", _number(0, 20, "3")),
         "on_timeout": ("on_timeout", _flag),
-        "delay": ("delay_seconds", seconds_of),
+        "delay": ("delay_seconds", _seconds),
     }),
     "budget": (BudgetRules, {"daily_tokens": ("daily_tokens", _count), "daily_cost": ("daily_cost", _dollars)}),
     "limits": (RunLimits, {
-        "turns": ("turns", _whole(1, 100_000)),
+        "turns": ("turns", _number(1, 100_000, "50")),
         "tokens": ("tokens", _count),
         "cost": ("cost", _dollars),
-        "memory": ("memory_bytes", _size),
-        "processes": ("processes", _whole(1, 4 * 1024 * 1024)),
-        "cpu_percent": ("cpu_percent", _whole(1, 100 * 1024)),
+        "memory": ("memory_bytes", _number(1, 2**53, "512MB or 2GB", _SIZES)),
+        "processes": ("processes", _number(1, 4 * 1024 * 1024, "100")),
+        "cpu_percent": ("cpu_percent", _number(1, 100 * 1024, "50")),
     }),
 }  # fmt: skip
 USED = (*_TABLE, *_MAPS, "schedule_config", "trigger")  # keys that mean something here
@@ -293,7 +259,7 @@ class _Header:
 
     def read(self, own_name: str, default_agent: str) -> dict[str, Any]:
         """Return all fields that the front matter says something about."""
-        fields = self._table(self._value, _TABLE, ())
+        fields = self._table(self._value, _TABLE)
         for key, (kind, table) in _MAPS.items():
             if (value := self._value.get(key)) is not None:
                 fields[key] = kind(**self._map(key, value, table))
@@ -302,68 +268,69 @@ class _Header:
         fields["schedule"], fields["schedule_text"] = self._schedule(fields)
         self._agent(fields, default_agent)
         fields["events"] = tuple(dict.fromkeys(self._events(own_name)))
-        for key in self._value:
-            if key not in USED:
-                self._doubt(key, self._value[key])
+        for key, value in self._value.items():
+            if key in _ELSEWHERE:
+                if (value.strip().lower() if isinstance(value, str) else value) not in _ASKS_NOTHING:
+                    self.warnings.append(f"{key} is not enforced here: the agent may do what you may do")
+            elif key not in USED and (near := nearest(key, USED, 0.8)) is not None:
+                line, _ = self._header.place((key,))
+                self.warnings.append(f"line {line}: {shown(key)} has no effect; did you mean {near!r}?")
         return fields
 
-    def _complain(self, path: tuple[str | int, ...], detail: str, hint: str | None, *, at_key: bool = False) -> None:
+    def _complain(self, path: tuple[str | int, ...], error: ConfigError, *, at_key: bool = False) -> None:
         keys = ".".join(each for each in path if isinstance(each, str))
-        self.problems.append(self._header.problem(path, f"{keys}: {detail}", hint=hint, key=at_key))
+        self.problems.append(self._header.problem(path, f"{keys}: {error.detail}", hint=error.hint, key=at_key))
 
-    def _table(self, value: Mapping[str, Any], table: _Table, path: tuple[str, ...]) -> dict[str, Any]:
+    def _table(self, value: Mapping[str, Any], table: _Table, *path: str) -> dict[str, Any]:
         fields = {}
         for key, (field, read) in table.items():
-            if value.get(key) is None or (value[key] == "" and key != COMMAND):
-                continue
-            try:
-                fields[field] = read(value[key])
-            except ConfigError as error:
-                self._complain((*path, key), error.detail, error.hint)
+            if value.get(key) is not None and (value[key] != "" or key == COMMAND):
+                try:
+                    fields[field] = read(value[key])
+                except ConfigError as error:
+                    self._complain((*path, key), error)
         return fields
 
     def _map(self, key: str, value: Any, table: _Table) -> dict[str, Any]:
         """Read a map of our own, in which an unknown key is a mistake; `retries: 3` is `retries: {max: 3}`."""
+        hint = f"keys are {', '.join(table)}"
         if key == "retries" and isinstance(value, str):
             value = {"max": value}
         if not isinstance(value, dict):
-            self._complain((key,), "must be a map", f"write keys of {', '.join(table)} under {key}:")
+            self._complain((key,), ConfigError("must be a map", hint=hint))
             return {}
         for each in value:
             if each not in table:
-                said = f"is not known{did_you_mean(each, table)}"
-                self._complain((key, each), said, f"keys are {', '.join(table)}", at_key=True)
-        return self._table(value, table, (key,))
+                said = ConfigError(f"is not known{did_you_mean(each, table)}", hint=hint)
+                self._complain((key, each), said, at_key=True)
+        return self._table(value, table, key)
 
     def _schedule(self, fields: Mapping[str, Any]) -> tuple[Schedule, str]:
         text, config = fields.get("schedule_text") or "manual", self._value.get("schedule_config")
         path: tuple[str, ...] = ("schedule",)
         if config is not None and not isinstance(config, dict):
-            hint = "write frequency:, interval: and at_hour: under it, or write schedule: instead"
-            self._complain(("schedule_config",), "must be a map, not text", hint)
+            said = ConfigError("must be a map, not text", hint="write frequency:, interval: and at_hour: under it")
+            self._complain(("schedule_config",), said)
             config = None
         if config:
             text = ", ".join(f"{key}: {value}" for key, value in config.items())
             path = ("schedule_config",)
         try:
-            parsed = parse_schedule(text, config, timezone=fields.get("timezone"))
-        except ScheduleError as error:
+            schedule, warnings = parse_schedule(text, config, timezone=fields.get("timezone"))
+        except ConfigError as error:
             # The detail names the key that is wrong; its place is of more use than that of the whole map.
-            detail = error.detail.removeprefix("schedule_config: ")
-            path += tuple(key for key in config or () if detail.startswith(key))[:1]
-            self._complain(path, detail, error.hint)
+            self._complain(path + tuple(key for key in config or () if error.detail.startswith(key))[:1], error)
             return Manual(), text
-        self.warnings += parsed.warnings
-        return parsed.schedule, text
+        self.warnings += warnings
+        return schedule, text
 
     def _agent(self, fields: dict[str, Any], default: str) -> None:
-        named, has_command = fields.get("agent"), self._value.get("command") is not None
-        agent = fields["agent"] = named or default
+        has_command, agent = self._value.get("command") is not None, fields.setdefault("agent", default)
         if agent == COMMAND and not has_command:
-            self._complain(("agent",), "command needs a command to run", "add command: ./agent.sh")
-        elif has_command and agent != COMMAND and named is None:
+            self._complain(("agent",), ConfigError("command needs a command to run", hint="add command: ./agent.sh"))
+        elif has_command and agent != COMMAND and "agent" not in self._value:
             said = f"is run by agent: command only, and the agent is {agent}"
-            self._complain(("command",), said, "add agent: command")
+            self._complain(("command",), ConfigError(said, hint="add agent: command"))
         elif has_command and agent != COMMAND:
             self.warnings.append(f"command has no effect with agent: {agent}")
 
@@ -375,31 +342,20 @@ class _Header:
                 if key in {"custom", "sources"}:
                     self.warnings.append(f"trigger.{key} has no effect here; events start this pipe")
                 elif key != "events":
-                    self._complain(("trigger", key), "is not known", hint, at_key=True)
+                    self._complain(("trigger", key), ConfigError("is not known", hint=hint), at_key=True)
             value, path = value.get("events"), ("trigger", "events")
         for index, word in enumerate(value if isinstance(value, list) else [value]):
             where = (*path, index) if isinstance(value, list) else path
             if word is None or word == "":
                 continue
-            if not isinstance(word, str):
-                self._complain(where, "an event is a word, not a list or a map", hint)
-            elif re.fullmatch(r"[A-Za-z_]+\(.*\)", word, re.DOTALL):
+            if isinstance(word, str) and re.fullmatch(r"[A-Za-z_]+\(.*\)", word, re.DOTALL):
                 self.warnings.append(f"trigger: {shown(word)} never happens here")
-            else:
-                try:
-                    pattern = parse_pattern(word)
-                except ScheduleError as error:
-                    self._complain(where, error.detail, error.hint)
-                    continue
-                if pattern.event in PIPE_EVENTS and pattern.subject == own_name:
-                    self.warnings.append(f"trigger: {pattern.text!r} is this pipe itself, which never starts itself")
-                yield pattern
-
-    def _doubt(self, key: str, value: Any) -> None:
-        """Warn of a key that has no effect, where it promises something or looks like a slip of the pen."""
-        if key in _ELSEWHERE:
-            if (value.strip().lower() if isinstance(value, str) else value) not in _ASKS_NOTHING:
-                self.warnings.append(f"{key} is not enforced and has no effect here: the agent may do what you may do")
-        elif (near := nearest(key, USED, 0.8)) is not None:
-            line, _ = self._header.place((key,))
-            self.warnings.append(f"line {line}: {shown(key)} has no effect; did you mean {near!r}?")
+                continue
+            try:
+                pattern = parse_pattern(_text(word))
+            except ConfigError as error:
+                self._complain(where, error)
+                continue
+            if pattern.event in PIPE_EVENTS and pattern.subject == own_name:
+                self.warnings.append(f"trigger: {pattern.text!r} is this pipe itself, which never starts itself")
+            yield pattern

@@ -189,7 +189,7 @@ class RunDriver:
 
     def _run_of(self, row: Execution, key: str | None = None) -> Run:
         """Return the run of a row of an earlier control plane; `key`: of the process that it has."""
-        return Run(self._room, row, self._room.definition_of(row.pipe_name), conclude, self._room.after, key)
+        return Run(self._room, row, self._room.definition_of(row.pipe_name), key)
 
     async def _interrupted(self, row: Execution) -> None:
         room, run = self._room, self._run_of(row)

@@ -32,7 +32,7 @@ from supervisord_py.pipes.schedule import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 CATCH_UP_SECONDS = 12 * 3600.0  # a missed wall-clock run is made good within this
 LATE_SECONDS = 60.0  # a start that is later than this counts as missed and made good
@@ -147,7 +147,7 @@ def _interval(schedule: Every, known: Progress, now: Now, *, run_on_enable: bool
 
 
 def _once(schedule: At, known: Progress, now: Now) -> Decision:
-    instant = schedule.due(known.anchor_at, now.zone)
+    instant = schedule.due(now.zone)
     text = time_text(instant, now.zone, now.wall)
     if known.last_due is not None and known.last_due >= instant:
         return Never(f"was due once, at {text}", over=True)
@@ -252,27 +252,23 @@ def slower(schedule: Schedule, known: Progress, now: Now, average_seconds: float
 
 def explain(
     schedule: Schedule,
-    known: Progress,
     now: Now,
     decision: Decision,
+    instants: Iterable[float],
     *,
-    count: int = 5,
-    average_seconds: float | None = None,
+    late: str | None = None,
     is_on: bool = True,
-) -> tuple[str, ...]:
-    """Return sentences for people: the schedule, what holds now, the next runs, and what is odd about them.
+) -> list[str]:
+    """Return sentences for people: the schedule, what holds now, the next runs, and that they come too often (`late`).
 
-    `average_seconds` is what a run takes; a pipe that does not run by itself at present (not `is_on`) is not said to
-    be about to.
+    A pipe that does not run by itself at present (not `is_on`) is not said to be about to.
     """
     zone = zone_of(schedule.timezone, now.zone) if isinstance(schedule, Cron | Calendar) else now.zone
     lines = [f"schedule: {describe(schedule)}"]
     if not isinstance(schedule, Manual):
         lines.append(f"{'now' if is_on else 'once it is on'}: {decision.why}")
-    instants = upcoming(schedule, known, now, decision, count)
     lines += [f"{'next' if is_on else 'would be next'}: {time_text(at, zone, now.wall)}" for at in instants]
-    warning = slower(schedule, known, now, average_seconds)
-    return (*lines, *([f"warning: {warning}"] if warning else ()))
+    return lines + ([f"warning: {late}"] if late else [])
 
 
 def _following(schedule: Schedule, known: Progress, now: Now, at: float) -> Iterator[float]:

@@ -18,11 +18,11 @@ from supervisord_py.ledger.pipe_state import PIPE_STATES, release_claim
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
-from supervisord_py.pipes.clocks import whole_ms
 from supervisord_py.pipes.intake import next_try
 from supervisord_py.pipes.launch import cleanup
 from supervisord_py.pipes.outcome import Cause, ExitInfo, SuccessRule, judge
 from supervisord_py.pipes.output import DISK_PAUSE_SECONDS
+from supervisord_py.pipes.scheduler import whole_ms
 from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.lifecycle import describe
 from supervisord_py.process.model import Reason

@@ -1,10 +1,11 @@
-"""Events that start pipes: which pattern fits, what is a loop, and where events come from that nobody publishes.
+"""Events that start pipes: which pattern fits, what is a loop, who is started, and where events come from.
 
-An occurrence of an event starts a pipe once, whichever of its patterns fit: the claim is (pipe, event, key). A pipe
-never starts itself, and an event does not come back to a pipe that had a part in causing it. Tools that fail and files
-that change (`file_changed:PATH`) are heard here. What is watched is what some pipe names, no more; a change is named by
-path, time and size, so that one told twice starts a pipe once. What changes before the system announces it, or while
-the folders watched become others, may be missed.
+An occurrence of an event starts a pipe once, whichever of its patterns fit: the claim is (pipe, event, key), written in
+the transaction of the row. A pipe never starts itself, and an event does not come back to a pipe that had a part in
+causing it; what waits for a busy pipe is bounded. Ends of pipes, tools that fail and files that change
+(`file_changed:PATH`) are heard here. What is watched is what some pipe names, no more; a change is named by path, time
+and size, so that one told twice starts a pipe once. What changes before the system announces it, or while the folders
+watched become others, may be missed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import os
 import re
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -22,17 +24,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from supervisord_py.errors import BadRequestError
+from supervisord_py.errors import BadRequestError, PxError
 from supervisord_py.ledger.events import Event
+from supervisord_py.ledger.pipe_executions import ErrorType, Group, Status, Trigger
+from supervisord_py.ledger.pipe_state import Claim
 from supervisord_py.pipes.definition import FILE_CHANGED, PIPE_EVENTS, PUBLISHED
-from supervisord_py.pipes.models import PublishedEvent
+from supervisord_py.pipes.intake import choose
+from supervisord_py.pipes.models import Order, PublishedEvent
 from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Collection
 
-    from supervisord_py.pipes.means import Means
-    from supervisord_py.pipes.models import EventPattern
+    from supervisord_py.ledger.pipe_executions import Execution
+    from supervisord_py.pipes.executions import Executions
+    from supervisord_py.pipes.models import EventPattern, PipeDefinition
+    from supervisord_py.pipes.run import Run
 
 _OWN = ("pipe.md", "output", ".env")  # in a pipe's folder, what the pipe itself or its owner writes: no news to it
 
@@ -111,28 +118,110 @@ def _path_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(meant.get(piece) or re.escape(piece) for piece in pieces), re.DOTALL)
 
 
-# -- where they come from ----------------------------------------------------------------------------------------
+# -- who is started --------------------------------------------------------------------------------------------------
 
 TOOL_FAILURES = frozenset(("died", "start_failed", "run_failed"))
+WAITING_MAX = 64  # events that wait for a busy pipe; more are refused
 LOOK_SECONDS = 2.0  # so often it is looked whether folders that are named have come to be, or a listener has died
 _STEP_MS, _GATHER_MS = 100, 400  # a stop is noticed within a step; an editor makes several changes of one save
 _log = structlog.get_logger(__name__)
 
 
-class EventSources:
-    def __init__(
-        self, room: Means, publish: Callable[[PublishedEvent, int | None], Coroutine[Any, Any, object]]
-    ) -> None:
-        self._room = room
-        self._publish = publish
-        self._wake = asyncio.Event()
+class Triggers:
+    """Starts pipes for events, and hears of those that happen here.
 
-    def close(self) -> None:
-        self._room.events.listeners.discard(self.hear)
+    Attributes:
+        listening: The pipes that wait for events, as of the last look at files and wishes.
+    """
+
+    def __init__(self, room: Executions) -> None:
+        self._room = room
+        self._wake = asyncio.Event()
+        self.listening: tuple[PipeDefinition, ...] = ()
 
     def look(self) -> None:
-        """Look now which files pipes wait for."""
+        """Look now which events pipes wait for."""
+        self.listening = tuple(each for each in self._room.usable() if each.events)
         self._wake.set()
+
+    async def publish(
+        self, published: PublishedEvent, cause: int | None = None, source: Execution | None = None
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Start every enabled pipe that waits for an event, once each; `source` is the execution that caused it.
+
+        Returns:
+            `claimed`: the pipes that it starts, and their executions; `suppressed`: those that it does not, and why.
+        """
+        before = (source.plan.context or {}).get("chain", ()) if source is not None and source.trigger_event else ()
+        chain = (*before, source.pipe_name) if source is not None else ()
+        event = published._replace(key=published.key or uuid.uuid4().hex, chain=chain)
+        found: dict[str, list[dict[str, Any]]] = {"claimed": [], "suppressed": []}
+        for definition in self.listening:
+            if not any(matches(each, event, str(definition.folder)) for each in definition.events):
+                continue
+            run, why = None, self._refusal(definition, event, cause)
+            if why is None:
+                try:
+                    run, why = await self._start(definition, event, cause), "it has taken this event before"
+                except PxError as error:
+                    why = error.detail
+            if run is not None:
+                found["claimed"].append({"pipe": definition.name, "execution": run.id})
+            else:
+                found["suppressed"].append({"pipe": definition.name, "why": why})
+                _log.info("pipe_event_suppressed", pipe=definition.name, event_name=event.text, why=why)
+        return found
+
+    def _refusal(self, definition: PipeDefinition, event: PublishedEvent, cause: int | None) -> str | None:
+        room, name = self._room, definition.name
+        if room.is_ending:
+            return "the daemon is stopping"
+        if not room.config.enabled:
+            return "pipes do not start by themselves here (pipes.enabled)"
+        if not room.states.is_enabled(definition):
+            return "it is disabled"
+        waiting = room.queued(name)
+        if len(waiting) >= WAITING_MAX:
+            return f"{len(waiting)} of its executions wait already"
+        if event.name == FILE_CHANGED and any(it.execution.trigger_event == event.text for it in waiting):
+            return f"execution {waiting[0].id} waits already, and will see the change"
+        why = loop(name, event)
+        # Whoever made a ring has to learn of it; that a pipe does not start itself is nothing to tell.
+        if why is not None and event.chain[-1] != name:
+            room.say_of_pipe("pipe_event_suppressed", name, cause=cause, event_name=event.text, why=why)
+            room.states.decided(name, f"not started: {why}")
+        return why
+
+    async def _start(self, definition: PipeDefinition, event: PublishedEvent, cause: int | None) -> Run | None:
+        name, key = definition.name, event.key or ""
+        data = None if event.facts is None else dict(event.facts)
+        context: dict[str, Any] = {"event": event.text, "key": key, "data": data}
+        if event.chain:
+            context["chain"] = event.chain
+        order = Order(Trigger.EVENT, Group.EVENT, context=context, event=event.text, key=key, cause=cause)
+        chosen = await choose(self._room, definition, order)
+        claim = Claim(name, event.text, key, self._room.clocks.moment())
+        for run in await self._room.enqueue(definition, [order], chosen, claim):
+            self._room.states.decided(name, f"started by the event {event.text}: execution {run.id}")
+            return run
+        return None
+
+    async def announce(self, run: Run) -> None:
+        """Tell other pipes of an end that nothing follows."""
+        it = run.execution
+        if not self.listening or run.goes_on or it.status is Status.CANCELLED or it.error_type is ErrorType.SHUTDOWN:
+            return
+        name = "pipe_completed" if it.status is Status.COMPLETED else "pipe_failed"
+        facts = {
+            "execution": it.id,
+            "status": it.status.value,
+            "error_type": None if it.error_type is None else it.error_type.value,
+            "error_message": it.error_message,
+            "output_dir": it.output_dir,
+        }
+        await self.publish(PublishedEvent(name, it.pipe_name, str(it.id), facts), run.event, it)
+
+    # -- where they come from --------------------------------------------------------------------------------------
 
     def hear(self, item: Event) -> None:
         """Turn a tool's failure into an event of pipes."""
@@ -142,7 +231,7 @@ class EventSources:
             # A process that dies in a run is one failure, told by two events.
             is_end = item.event == "died" or bool(item.facts.get("instance_ended"))
             key = item.instance if is_end and item.instance else str(item.id)
-            self._room.task(self._publish(PublishedEvent("tool_failed", name, key, facts), item.id))
+            self._room.task(self.publish(PublishedEvent("tool_failed", name, key, facts), item.id))
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""
@@ -181,7 +270,7 @@ class EventSources:
                 for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
                     key = await asyncio.to_thread(_file_key, path)
                     if key is not None:
-                        await self._publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}), None)
+                        await self.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
         except Exception as error:
             _log.warning("files_not_watched", paths=paths, exc_info=error)
         finally:
@@ -191,7 +280,7 @@ class EventSources:
     def _roots(self) -> set[Root]:
         return {
             watch_root(pattern, str(definition.folder))
-            for definition in self._room.usable()
+            for definition in self.listening
             for pattern in definition.events
             if pattern.event == FILE_CHANGED and self._room.states.is_enabled(definition)
         }

@@ -1,29 +1,33 @@
 """Executions that are not final, and those that are: what the room of pipes knows of each, and how it is read.
 
 Law: the row of one is on its way to the ledger before anything else happens, and before every row that follows from it;
-whoever promises it to somebody flushes the ledger first.
+whoever promises it to somebody flushes the ledger first. Every end frees its slot, whatever became of the execution.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
+import os
 from contextlib import suppress
+from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, NoReturn
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import structlog
 from msgspec import structs
 
-from supervisord_py.errors import InterruptedRunError, UnknownUnitError
+from supervisord_py.errors import InterruptedRunError, ShuttingDownError, UnknownUnitError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, Status
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, Group, Status, Trigger
 from supervisord_py.ledger.pipe_state import PIPE_STATES, claimed
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
-from supervisord_py.pipes.clocks import Resumes
+from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.ending import conclude
-from supervisord_py.pipes.intake import build
-from supervisord_py.pipes.means import Means
-from supervisord_py.pipes.outcome import Cause
+from supervisord_py.pipes.events import Triggers
+from supervisord_py.pipes.intake import build, choose
+from supervisord_py.pipes.models import Order, PipeDefinition
+from supervisord_py.pipes.outcome import REASONS, Cause
 from supervisord_py.pipes.output import (
     BOTH,
     PAGE_BYTES,
@@ -35,44 +39,117 @@ from supervisord_py.pipes.output import (
     OutputPage,
     OutputStream,
 )
+from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import Run
-from supervisord_py.pipes.scheduler import Timetable
+from supervisord_py.pipes.schedule import At, Manual
+from supervisord_py.pipes.scheduler import Clocks, ClockWatch, Resumes, Timetable
+from supervisord_py.pipes.states import PipeStates
+from supervisord_py.process.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from supervisord_py.config.documents import Problem
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
     from supervisord_py.ledger.pipe_state import Claim
-    from supervisord_py.pipes.models import Chosen, Order, PipeDefinition
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.pipes.due import Due
+    from supervisord_py.pipes.models import Chosen, PipesConfig
     from supervisord_py.pipes.output import FollowItem
+    from supervisord_py.process.events import EventStream
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.supervisor import Driver
 
 LOOK_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 30.0
 """A timer of the loop does not count suspend, and the wall clock may be set: where nobody tells, the longest wait."""
+_log = structlog.get_logger(__name__)
 
 
-class Executions(Means):
+class Executions:
     """All executions: those at work or in line in memory, which is ahead of the ledger, and the others in the ledger.
 
+    Args:
+        environ: The daemon's environment, to pick from.
+        own: Harmless variables of ours that every agent gets.
+        clocks: Tests turn them.
+
     Attributes:
-        runs: Every execution that is not final, and those of which an end has still to be told.
-        of_pipes: The same, by pipe.
+        driver: What the supervisor needs to run executions; the room sets it.
+        is_ending: Nothing new is taken in.
+        now: Returns what the clocks show.
+        task: Does something in the background until the room ends; what it raises is logged.
+        definition: Returns what a pipe's file says; UnknownUnitError where there is none of that name.
+        runs, of_pipes: Every execution that is not final, and those of which an end has still to be told; by pipe.
         line: Who waits, and who holds a slot.
         is_gate_open: Who waits may be started.
+        programs: Whether a pipe's program is there, by pipe: of which definition, until when that counts (boottime).
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    driver: Driver[Any]
+
+    def __init__(
+        self,
+        placement: KeeperClient,
+        ledger: Ledger,
+        events: EventStream,
+        config: PipesConfig,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        own: Mapping[str, str] | None = None,
+        clocks: Clocks | None = None,
+    ) -> None:
+        self.placement, self.ledger, self.events, self.config = placement, ledger, events, config
+        self.own, self.clocks = own or {}, clocks or Clocks()
+        self.machine_zone = "UTC"  # once it is open: its own
+        self.is_ending = self.is_gate_open = False
+        self.supervisor = Supervisor(placement, ledger, events)
+        self.states = PipeStates(ledger, self.clocks)
+        self.catalog = PipeCatalog(config.pipes_dir, default_agent=config.default_agent)
+        self.shelf = AgentShelf(config, placement, environ)
+        self.watch = ClockWatch(self.clocks, self._zone)
+        self.now, self.task, self.definition = self.watch.now, self.supervisor.task, self.catalog.declared
+        self.programs: dict[str, tuple[PipeDefinition, float, Problem | None]] = {}
         self.runs: dict[int, Run] = {}
-        self.line = Queue(self.config)
         self.of_pipes: dict[str, dict[int, Run]] = {}
-        self.timetable = Timetable(self, self.is_leaving_line)
-        self.is_gate_open = False
+        self.line = Queue(config)
+        self.timetable = Timetable(self)
+        self.triggers = Triggers(self)
         self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
         """When to look at the line again."""
+
+    def folder(self, execution: int) -> Path:
+        return self.config.executions_dir / str(execution)
+
+    def definition_of(self, pipe: str) -> PipeDefinition | None:
+        found = self.catalog.pipes.get(pipe)
+        return found if isinstance(found, PipeDefinition) else None
+
+    def usable(self) -> Iterator[PipeDefinition]:
+        return (each for each in self.catalog.pipes.values() if isinstance(each, PipeDefinition))
+
+    def say_of_pipe(self, event: str, pipe: str, *, cause: int | None = None, **facts: Any) -> None:
+        self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
+
+    def refuse_at_the_end(self) -> None:
+        """Raise ShuttingDownError once nothing new is taken in."""
+        if self.is_ending:
+            raise ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
+
+    def zone_name(self, definition: PipeDefinition | None = None) -> str:
+        """Return the time zone of a pipe, else the one of those that name none."""
+        return (definition and definition.timezone) or self.config.timezone or self.machine_zone
+
+    def _zone(self) -> tzinfo:
+        try:
+            return ZoneInfo(self.zone_name())
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            return UTC
+
+    # -- who is there ------------------------------------------------------------------------------------------------
 
     def add(self, run: Run) -> None:
         self.runs[run.id] = self.of_pipes.setdefault(run.execution.pipe_name, {})[run.id] = run
@@ -130,7 +207,7 @@ class Executions(Means):
 
     def take_in(self, definition: PipeDefinition, row: Execution, order: Order, chosen: Chosen) -> Run:
         """Put an execution whose row is written or on its way into the line, and tell everybody of it."""
-        run = Run(self, row, definition, conclude, self.after)
+        run = Run(self, row, definition)
         run.event, run.outcome = order.cause, chosen.refusal
         self.supervisor.say(
             "execution_queued",
@@ -147,6 +224,28 @@ class Executions(Means):
             self.add(run)
             self.task(run.finish())
         return run
+
+    async def start_due(self, pipe: str, due: Due) -> str | None:
+        """Queue a pipe that is due; return why it is skipped, None when it is not.
+
+        One due time starts it once, whatever crashes in between: the watermark is of the row's transaction.
+        """
+        definition, order = self.definition_of(pipe), Order(Trigger.SCHEDULED, Group.SCHEDULED)
+        if definition is None or self.is_ending:
+            return "it is not there any more" if definition is None else "the daemon is stopping"
+        chosen = await choose(self, definition, order)
+        at_work = self.of_pipe(pipe)
+        if any(run.is_leaving_line for run in at_work):  # whoever ends it says whether its time counts as served
+            return "the execution that waited is just being cancelled"
+        if at_work:
+            self.states.change(pipe, last_due=due.at)
+            word = "running" if at_work[0].execution.status is Status.RUNNING else "waiting"
+            return f"still {word}: execution {at_work[0].id}; skipped"
+        change: dict[str, Any] = {"last_due": due.at, "occurrences": self.states.get(pipe).occurrences + 1}
+        if isinstance(definition.schedule, At):
+            change |= {"enabled": False, "enabled_file": definition.enabled}
+        await self.enqueue(definition, [order], chosen, **change)
+        return None
 
     # -- who runs ----------------------------------------------------------------------------------------------------
 
@@ -184,9 +283,40 @@ class Executions(Means):
         order = sorted(self.of_pipe(pipe), key=lambda run: run.execution.status is Status.RUNNING)
         return tuple(await asyncio.gather(*(self.end(run, why) for run in order)))
 
-    @abstractmethod
     async def after(self, run: Run) -> None:
         """Do what follows from an end whose row is final, and free the slot."""
+        it = run.execution
+        self.supervisor.say(
+            f"execution_{it.status.value}",
+            run,
+            None if run.cause is Cause.NOBODY else REASONS[run.cause],
+            error_type=None if it.error_type is None else it.error_type.value,
+            error_message=it.error_message,
+            exit_code=it.exit_code,
+            duration_ms=it.duration_ms,
+        )
+        self.states.ended(it)
+        try:
+            if run.following is not None and run.definition is not None:
+                row, order, chosen = run.following
+                follower = self.take_in(run.definition, row, order._replace(cause=run.event), chosen)
+                self.supervisor.say("execution_retried", follower, retry_of=run.id)
+            await self.triggers.announce(run)
+            if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:
+                # Else it would read as if what was decided (its first run, say) had come to pass.
+                words = f"execution {run.id} did not run: {it.error_message or 'cancelled'}"
+                self.states.decided(it.pipe_name, words)
+        except Exception:  # that it fails must not keep the slot
+            _log.exception("pipe_aftermath_failed", unit=run.unit, execution=run.id)
+        finally:
+            self.runs.pop(run.id, None)
+            self.of_pipes.get(it.pipe_name, {}).pop(run.id, None)
+            self.line.running.pop(run.id, None)
+            run.done.set()
+            run.tell()
+            self.admit()
+            if run.definition is None or not isinstance(run.definition.schedule, Manual):
+                self.timetable.wake()  # a pipe that has times is free
 
     def close_gate(self) -> None:
         """Start nobody any more, and take nothing in."""
@@ -206,7 +336,8 @@ class Executions(Means):
                     try:
                         run.look(stamp, resumes.resumed_at)
                     except Exception as defect:  # it ends that run, and the others are looked at as before
-                        run.break_off(defect)
+                        run.is_at_work = False
+                        run.stir(defect)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -257,24 +388,31 @@ class Executions(Means):
         known, folder = await self.execution(number), self.folder(number)
         yield FollowNews("start", known)
         offsets = dict(zip(streams, (*begins, *[0] * len(streams)), strict=False))
-        while True:
-            is_over = run is None or run.done.is_set()  # before the files are read: they are whole then
-            news = None if run is None else run.news
-            now = known if run is None else self.view(run)
-            if (now.status, now.position) != (known.status, known.position) and not now.status.is_final:
-                yield FollowNews("status", now)
-            known = now
-            pieces = await asyncio.to_thread(_pieces, folder, offsets)
-            for piece in pieces:
-                offsets[piece.stream] = piece.offset + len(piece.data)
-                yield piece
-            if is_over and not pieces:
-                break
-            if run is not None and run.is_left and not is_over:
-                raise _cut_off(number)
-            if not pieces and news is not None:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), POLL_SECONDS if now.position is None else LOOK_SECONDS)
+        try:
+            if run is not None:
+                run.followers += 1
+                run.stir()
+            while True:
+                is_over = run is None or run.done.is_set()  # before the files are read: they are whole then
+                news = None if run is None else run.news
+                now = known if run is None else self.view(run)
+                if (now.status, now.position) != (known.status, known.position) and not now.status.is_final:
+                    yield FollowNews("status", now)
+                known = now
+                pieces = await asyncio.to_thread(_pieces, folder, offsets)
+                for piece in pieces:
+                    offsets[piece.stream] = piece.offset + len(piece.data)
+                    yield piece
+                if is_over and not pieces:
+                    break
+                if run is not None and run.is_left and not is_over:
+                    raise _cut_off(number)
+                if not pieces and news is not None:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(news.wait(), POLL_SECONDS if now.position is None else LOOK_SECONDS)
+        finally:
+            if run is not None:
+                run.followers -= 1
         yield FollowNews("done", known)
 
     async def wait(self, number: int) -> Execution:

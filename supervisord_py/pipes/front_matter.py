@@ -11,6 +11,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
+from msgspec import structs
+
 from supervisord_py.config.documents import DocumentError, Problem, parse_yaml
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.schedule import shown
@@ -48,77 +50,56 @@ def parse(text: str, file: str) -> FrontMatter:
     """Take a file apart; `file` is how messages call it. Raises DocumentError: with line, column and cure."""
     opening = _OPENING.match(text, len(_BOM) if text.startswith(_BOM) else 0)
     closing = _CLOSING.search(text, opening.end()) if opening else None
-    if opening is None or closing is None or closing[1].strip("- \t"):
-        raise DocumentError(_without_fences(text, opening, closing, file))
+    if opening is None or closing is None:
+        words = text.removeprefix(_BOM).strip()
+        message = "the front matter that begins here is never closed" if opening else "there is no front matter"
+        line = _line_at(text, text.index(words[:1]))
+        raise DocumentError(Problem(message=message, file=file, line=line, column=1, hint=CURE))
+    first_line = _line_at(text, opening.end())
+    if closing[1].strip("- \t"):
+        message, line = f"{shown(closing[1].strip())} follows the closing ---", _line_at(text, closing.start())
+        hint = "put the closing --- on a line of its own"
+        raise DocumentError(Problem(message=message, file=file, line=line, column=1, hint=hint))
     start, end, body = opening.end(), closing.start(), text[closing.end() :].rstrip()
-    blank = _BLANK_LINES.match(body)
-    header, first_line = text[start:end], _line_at(text, start)
     try:
-        document = parse_yaml(header, file, first_line)
+        document = parse_yaml(text[start:end], file, first_line)
     except DocumentError as error:
-        raise DocumentError(_cured(error.problem, header, first_line)) from None
+        raise DocumentError(_cured(error.problem, text[start:end], first_line)) from None
     if document.value is None:
         document.value = {}
     if not isinstance(document.value, dict):
-        message = "the front matter is not made of lines of key: value"
-        raise DocumentError(document.problem((), message, hint=CURE))
-    body = body[blank.end() :] if blank else body
-    return FrontMatter(text, document, body, start, end, closing.end(), opening[1] or "\n")
+        raise DocumentError(document.problem((), "the front matter is not made of lines of key: value", hint=CURE))
+    blank = _BLANK_LINES.match(body)
+    return FrontMatter(
+        text, document, body[blank.end() :] if blank else body, start, end, closing.end(), opening[1] or "\n"
+    )
 
 
 def _line_at(text: str, index: int) -> int:
     return len(_LINE_END.findall(text, 0, index)) + 1
 
 
-def _without_fences(text: str, opening: re.Match[str] | None, closing: re.Match[str] | None, file: str) -> Problem:
-    words = text.removeprefix(_BOM).strip()
-    message, hint, index = "the file is empty", CURE, text.index(words[:1])
-    if closing is not None:
-        message = f"{shown(closing[1].strip())} follows the closing ---"
-        hint, index = "put the closing --- on a line of its own", closing.start()
-    elif opening is not None:
-        message = "the front matter that begins here is never closed"
-        hint = "put a line --- between the keys and the prompt"
-    elif words:
-        message = f"there is no front matter: the file begins with {shown(words.splitlines()[0])}"
-    return Problem(message=message, file=file, line=_line_at(text, index), column=1, hint=hint)
-
-
-# -- cures -----------------------------------------------------------------------------------------------------------
-
-_KEY_VALUE = re.compile(r"^(\s*(?:- +)?)([^\s:#'\"][^:]*):[ \t]+(\S.*)$")
-_COMMENT = re.compile(r"\s+#.*$")
-_STARRED_ITEM = re.compile(r"(?<=[\[,])(\s*)\*(\s*)(?=[\],])")
+_KEY_VALUE = re.compile(r"^\s*(?:- +)?([^\s:#'\"][^:]*):[ \t]+([^\s#].*?)(?:\s+#.*)?$")
 _SPECIAL = "*&!@`%"  # what no plain value begins with: references, anchors, tags, and what YAML reserves
 
 
 def _cured(problem: Problem, header: str, first_line: int) -> Problem:
-    """Explain a syntax error in the words of those who meet it, read from the text at its place."""
+    """Say what to do about a syntax error, read from the text at its place."""
     if problem.line is None or "stands twice" in problem.message or "more than" in problem.message:
         return problem
     lines = _LINE_END.split(header)
     line = lines[min(problem.line - first_line, len(lines) - 1)]
-    bare = _COMMENT.sub("", line)
-    pair = _KEY_VALUE.match(bare)
-    value = pair[3] if pair else bare.strip().removeprefix("- ")
-    quoted = f"quote it: {f'{pair[2]}: ' if pair else '- ' if bare.strip().startswith('- ') else ''}{_single(value)}"
-    starred = _STARRED_ITEM.sub(r'\1"*"\2', line)
+    pair = _KEY_VALUE.match(line)
+    hint = 'write key: value in the same column, close what is opened, quote what is odd: "*"'
     if "\t" in line[: len(line) - len(line.lstrip())]:
-        message, hint = "a tab stands where YAML wants spaces", "use spaces instead of the tab"
-    elif starred != line:
-        message, hint = "an item begins with *, which YAML reads as a reference", f"quote it: {starred.strip()}"
-    elif value and value[0] in _SPECIAL:
-        message, hint = f"{shown(value)} begins with {value[0]}, which means something else to YAML", quoted
-    elif pair and ":" in value and value[0] not in "'\"[{":
-        message, hint = f"the value of {shown(pair[2])} holds a colon", quoted
-    else:
-        message = f"this is no valid YAML: {problem.message}"
-        hint = "write key: value in the same column, close what is opened, put # before a comment, quote odd values"
-    return Problem(message=message, file=problem.file, line=problem.line, column=problem.column, hint=hint)
+        hint = "use spaces instead of the tab"
+    elif pair and (pair[2][0] in _SPECIAL or (": " in pair[2] and pair[2][0] not in "'\"[{")):
+        hint = f"quote it: {pair[1]}: {_single(pair[2])}"
+    return structs.replace(problem, message=f"this is no valid YAML: {problem.message}", hint=hint)
 
 
 def _single(value: str) -> str:
-    return "'" + value.strip().replace("'", "''") + "'"
+    return "'" + value.replace("'", "''") + "'"
 
 
 # -- edits -----------------------------------------------------------------------------------------------------------
@@ -132,28 +113,24 @@ _OTHER_MEANING = frozenset({"yes", "no", "on", "off", "y", "n", "null"})
 _BY_HAND = "change the file by hand"
 
 
-class EditError(ConfigError):
-    """A file cannot be edited by key."""
-
-
 def set_keys(text: str, changes: Mapping[str, Value]) -> str:
     """Return the file with other values for some top-level keys; None removes a key.
 
     A key that is not there is added below the others. One that already says so is left as it is written.
 
-    Raises EditError: the file has no usable front matter, or is written so that the key cannot be changed alone.
+    Raises ConfigError: the file has no usable front matter, or is written so that the key cannot be changed alone.
     """
     edited, wanted = text, dict(_parsed(text).header.value)
     for key, value in changes.items():
         if not _KEY.fullmatch(key):
-            raise EditError(f"{shown(key)} is no key of front matter", hint="use letters, digits, _ and -")
+            raise ConfigError(f"{shown(key)} is no key of front matter", hint="use letters, digits, _ and -")
         wanted.pop(key, None)
         if value is not None:
-            wanted[key] = as_read(value)
+            wanted[key] = _as_read(value)
         edited = _edited(_parsed(edited), key, value)
     before, after = _parsed(text), _parsed(edited)
     if after.header.value != wanted or text[before.body_start :] != edited[after.body_start :]:
-        raise EditError(f"{', '.join(changes)} cannot be changed without changing other keys", hint=_BY_HAND)
+        raise ConfigError(f"{', '.join(changes)} cannot be changed without changing other keys", hint=_BY_HAND)
     return edited
 
 
@@ -163,38 +140,36 @@ def _parsed(text: str) -> FrontMatter:
     except DocumentError as error:
         found = error.problem
         detail = f"{found.where()}: {found.message}"
-        raise EditError(detail, hint=found.hint or _BY_HAND, line=found.line, column=found.column) from None
+        raise ConfigError(detail, hint=found.hint or _BY_HAND, line=found.line, column=found.column) from None
 
 
 def _edited(front: FrontMatter, key: str, value: Value) -> str:
     text, root = front.text, front.header.root
     entries = root.value if root is not None and root.id == "mapping" else []
     if entries and root.flow_style:
-        raise EditError("the front matter is written in braces, which cannot be edited by key", hint=_BY_HAND)
+        raise ConfigError("the front matter is written in braces, which cannot be edited by key", hint=_BY_HAND)
     node = next((pair for pair in entries if pair[0].value == key), None)
     if node is None:
         if value is None:
             return text
         indent = " " * entries[0][0].start_mark.column if entries else ""
         return f"{text[: front.end]}{indent}{key}: {inline(value)}{front.newline}{text[front.end :]}"
-    if value is not None and front.header.value[key] == as_read(value):
+    if value is not None and front.header.value[key] == _as_read(value):
         return text
     colon = re.compile(r"[ \t]*:").match(text, front.start + node[0].end_mark.index)
     if colon is None:
         line = node[0].start_mark.line + front.header.first_line
-        raise EditError(f"line {line} is not of the form {key}: value", hint=_BY_HAND)
+        raise ConfigError(f"line {line} is not of the form {key}: value", hint=_BY_HAND)
     begin = front.start + node[1].start_mark.index
     end = max(front.start + _end(node[1], text[front.start :]), colon.end())
     if value is None:
         line_start = text.rfind("\n", 0, front.start + node[0].start_mark.index) + 1
         line_end = _LINE_END.search(text, end)
-        rest = line_end.end() if line_end else len(text)
-        return text[:line_start] + text[rest:]
+        return text[:line_start] + text[line_end.end() if line_end else len(text) :]
     gap = text[colon.end() : begin]
-    if gap and not _LINE_END.search(gap):
-        return text[:begin] + inline(value) + text[end:]
-    comment = re.compile(r"[ \t]+#[^\r\n]*").match(text, colon.end()) if gap else None
-    return f"{text[: colon.end()]} {inline(value)}{comment[0] if comment else ''}{text[end:]}"
+    if not gap or _LINE_END.search(gap):  # nothing, or what begins on a line below
+        return f"{text[: colon.end()]} {inline(value)}{text[end:]}"
+    return text[:begin] + inline(value) + text[end:]
 
 
 def _end(node: Any, header: str) -> int:
@@ -214,21 +189,17 @@ def inline(value: Value) -> str:
         case str() if _PLAIN.fullmatch(value) and value.lower() not in _OTHER_MEANING:
             return value
         case str() if value.isprintable():
-            return "'" + value.replace("'", "''") + "'"
-        case str():
-            escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
-            written = (escapes.get(each) or (each if each.isprintable() else f"\\U{ord(each):08X}") for each in value)
-            return f'"{"".join(written)}"'
+            return _single(value)
         case list():
             return f"[{', '.join(map(inline, value))}]"
         case dict():
             return f"{{{', '.join(f'{inline(key)}: {inline(each)}' for key, each in value.items())}}}"
-    return json.dumps(value)
+    return json.dumps(value)  # a string of JSON is one of YAML
 
 
-def as_read(value: Value) -> object:
+def _as_read(value: Value) -> object:
     """Return a value as the front matter's reader sees it once it is written: texts, lists, dicts, None."""
     try:
         return parse_yaml(f"v: {inline(value)}").value["v"]
     except DocumentError as error:
-        raise EditError(f"this value cannot be written: {error}", hint="give another value") from None
+        raise ConfigError(f"this value cannot be written: {error}", hint="give another value") from None

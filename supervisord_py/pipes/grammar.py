@@ -1,6 +1,6 @@
 """From text to schedule. Pure: text in, a value or an error out.
 
-Every text either becomes a schedule or a `ScheduleError` that says what is wrong; nothing is silently `never`, and
+Every text either becomes a schedule or a `ConfigError` that says what is wrong; nothing is silently `never`, and
 nothing silently means something else than what people read: `daily` stays an interval, as pipes in the wild have it,
 and says so. No hint offers a time in the place of the one that was written.
 """
@@ -8,12 +8,13 @@ and says so. No hint offers a time in the place of the one that was written.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, time
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from supervisord_py.config.documents import did_you_mean
+from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.schedule import (
     ELAPSED,
     FREQUENCIES,
@@ -25,7 +26,6 @@ from supervisord_py.pipes.schedule import (
     Every,
     Manual,
     Schedule,
-    ScheduleError,
     checked_zone,
     shown,
     span_of,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 SHORTEST_SECONDS = 10.0  # nothing denser is taken
 LONGEST_SECONDS = 3660 * 86400.0
 FORMS = "pipe.md(5) lists the forms, from every 30m to a cron line"
+Parsed: TypeAlias = tuple[Schedule, tuple[str, ...]]
+"""A schedule, and sentences for the one who wrote it."""
 _MACROS = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
@@ -46,10 +48,9 @@ _FIXED = {
     **dict.fromkeys(("daily", "every day"), "daily at 9:00"),
     **dict.fromkeys(("weekly", "every week"), "monday at 9:00"),
 }
-_GROUPS = {"day": "*", "weekday": "1-5", "workday": "1-5", "weekend": "0,6", "daily": "*", "everyday": "*"}
-_HOURS = {"noon": (12, 0), "midday": (12, 0), "midnight": (0, 0)}
+_GROUPS = {"day": "*", "daily": "*", "weekday": "1-5", "weekend": "0,6"}
 _CRON_LIKE = re.compile(r"[0-9*?,/-]*[0-9*?][0-9*?,/-]*(?: [0-9A-Za-z*?,/#-]+)*")
-_TIMED = re.compile(r"(?P<days>[a-z][a-z, -]*?),? (?:at|@) (?P<time>[0-9a-z:. ]+)")
+_TIMED = re.compile(r"(?:every |on )?(?P<days>[a-z][a-z, -]*?),? (?:at|@) (?P<time>[0-9a-z:. ]+)")
 _TIME = re.compile(r"(?P<hour>[0-9]{1,2})(?:[:.](?P<minute>[0-9]{2}))?(?: ?(?P<half>am|pm|a\.m\.|p\.m\.))?")
 _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9:]+(?:\.[0-9]{1,9})?(?:Z|z|[+-][0-9]{2}:[0-9]{2})?)?")
 _INSTANT_HINT = "write date, time and offset, as `at 2099-01-01T09:00:00Z`"
@@ -57,17 +58,8 @@ _CRON_HINT = "write for example `*/30 9-17 * * 1-5` (minute hour day month weekd
 _CRON_MOST = (59, 59, 23, 31, 12, 6)
 
 
-class ParsedSchedule(msgspec.Struct, frozen=True):
-    """A schedule, and sentences for the one who wrote it."""
-
-    schedule: Schedule
-    warnings: tuple[str, ...] = ()
-
-
-def parse_schedule(
-    text: str, config: Mapping[str, object] | None = None, *, timezone: str | None = None
-) -> ParsedSchedule:
-    """Read a schedule, or raise ScheduleError, whose `detail` says why it is none.
+def parse_schedule(text: str, config: Mapping[str, object] | None = None, *, timezone: str | None = None) -> Parsed:
+    """Read a schedule, or raise ConfigError, whose `detail` says why it is none.
 
     Args:
         text: `schedule` of the front matter.
@@ -78,46 +70,27 @@ def parse_schedule(
     if config:
         return _read_config(config, zone)
     plain = " ".join(text.split())
-    found = _read(plain, zone) if len(plain) <= 200 else None
+    lower = plain.lower()
+    found = _read(lower, zone) if len(plain) <= 200 else None
     if found is None:
-        raise ScheduleError(f"{shown(plain)} is no schedule", hint=FORMS)
-    return found
+        raise ConfigError(f"{shown(plain)} is no schedule", hint=FORMS)
+    if lower not in _FIXED:
+        return found, ()
+    said = f"`{lower}` is an interval from start to start, at no fixed hour; for a fixed hour write `{_FIXED[lower]}`"
+    return found, (said,)
 
 
-def _read(text: str, zone: str | None) -> ParsedSchedule | None:
-    lower = text.lower()
-    if lower == "manual":
-        return ParsedSchedule(Manual())
-    if (once := _once(text, zone)) is not None:
-        return ParsedSchedule(once)
-    seconds = _interval(lower.removeprefix("@") if lower.startswith("@every ") else lower)
-    if seconds is not None:
-        warning = f"`{lower}` is an interval from start to start, at no fixed hour; for a fixed hour write `{{}}`"
-        warnings = (warning.format(_FIXED[lower]),) if lower in _FIXED else ()
-        return ParsedSchedule(Every(_checked(seconds, text)), warnings)
-    expression = _MACROS.get(lower) or _clock_cron(lower)
-    if expression is None and _CRON_LIKE.fullmatch(lower) and (" " in lower or "*" in lower):
-        expression = _checked_cron(lower)
-    return None if expression is None else ParsedSchedule(Cron(expression, zone))
-
-
-# -- once, and intervals -----------------------------------------------------------------------------------------------
-
-
-def _once(text: str, zone: str | None) -> At | None:
-    """Read `at 2026-12-01T10:00Z`, `2026-12-01 10:00`, `in 30m`, `tomorrow at 9am`."""
-    if not re.match(r"(?:at )?[0-9]{4}-|in |tomorrow at ", text, re.IGNORECASE):
-        return None
-    plain = text.lower().removeprefix("at ")
-    if plain.startswith("tomorrow at "):
-        return At(next_day=time(*_time(plain.removeprefix("tomorrow at "))).isoformat(), timezone=zone)
-    if plain.startswith("in "):
-        seconds = span_of(plain.removeprefix("in "))
-        return None if seconds is None else At(after_seconds=_checked(seconds, text))
-    moment = _moment(plain)
-    if moment.tzinfo is None:
-        return At(reading=moment.isoformat(), timezone=zone)
-    return At(instant=moment.timestamp())
+def _read(text: str, zone: str | None) -> Schedule | None:
+    if text == "manual":
+        return Manual()
+    if re.match(r"(?:at )?[0-9]{4}-", text):
+        return At(_moment(text.removeprefix("at ")).isoformat(), zone)
+    if (seconds := _interval(text)) is not None:
+        return Every(_checked(seconds, text))
+    expression = _MACROS.get(text) or _clock_cron(text)
+    if expression is None and _CRON_LIKE.fullmatch(text) and (" " in text or "*" in text):
+        expression = _checked_cron(text)
+    return None if expression is None else Cron(expression, zone)
 
 
 def _moment(text: str) -> datetime:
@@ -128,24 +101,21 @@ def _moment(text: str) -> datetime:
     except ValueError as error:
         why = f": {error}"
     if moment is None or not 1900 <= moment.year <= 9998:
-        raise ScheduleError(f"{shown(text)} is no date and time from 1900 to 9998{why}", hint=_INSTANT_HINT)
+        raise ConfigError(f"{shown(text)} is no date and time from 1900 to 9998{why}", hint=_INSTANT_HINT)
     return moment
 
 
 def _interval(text: str) -> float | None:
-    if text in _INTERVALS:
-        return _INTERVALS[text]
-    if (bare := re.fullmatch(r"every (other )?([a-z]{2,})", text)) and bare[2] in UNITS:
-        return UNITS[bare[2]] * (2 if bare[1] else 1)
-    return span_of(text.removeprefix("every "))
+    bare = text.removeprefix("every ")
+    return _INTERVALS.get(text) or (UNITS.get(bare) if bare != text and len(bare) > 1 else None) or span_of(bare)
 
 
 def _checked(seconds: float, text: str) -> float:
     if seconds < SHORTEST_SECONDS:
         detail = f"{shown(text)} is too dense; the shortest interval is {SHORTEST_SECONDS:g} s"
-        raise ScheduleError(detail, hint="write for example `every 60 s`")
+        raise ConfigError(detail, hint="write for example `every 60 s`")
     if seconds > LONGEST_SECONDS:
-        raise ScheduleError(f"{shown(text)} is over ten years", hint="write a date instead: `at 2099-01-01T09:00:00Z`")
+        raise ConfigError(f"{shown(text)} is over ten years", hint="write a date instead: `at 2099-01-01T09:00:00Z`")
     return seconds
 
 
@@ -162,12 +132,11 @@ def _clock_cron(text: str) -> str | None:
     return f"{minute} {hour} * * {days}"
 
 
-def _days(text: str) -> str | None:
-    words = re.sub(r"^(?:every|each|on) ", "", text)
-    if (group := _GROUPS.get(words) or _GROUPS.get(words.removesuffix("s"))) is not None:
+def _days(words: str) -> str | None:
+    if (group := _GROUPS.get(words.removesuffix("s"))) is not None:
         return group
     found: set[int] = set()
-    for each in re.split(r"(?:, ?and |, ?| and | )", words):
+    for each in re.split(r", ?| and ", words):
         first, _, last = each.partition("-")
         begin, end = _weekday(first), _weekday(last or first)
         if begin is None or end is None:
@@ -177,19 +146,16 @@ def _days(text: str) -> str | None:
 
 
 def _weekday(word: str) -> int | None:
-    short = {"tues": "tue", "weds": "wed", "thur": "thu", "thurs": "thu"}.get(word, word)
-    return next((number for number, name in enumerate(WEEKDAYS) if short in (name, f"{name}s", name[:3])), None)
+    return next((number for number, name in enumerate(WEEKDAYS) if word in (name, f"{name}s", name[:3])), None)
 
 
 def _time(text: str) -> tuple[int, int]:
-    if text in _HOURS:
-        return _HOURS[text]
     match = _TIME.fullmatch(text)
     hour, minute = (int(match["hour"]), int(match["minute"] or 0)) if match else (24, 0)
     if match and match["half"]:
         hour = hour % 12 + (12 if match["half"][0] == "p" else 0) if 1 <= hour <= 12 else 24
     if hour > 23 or minute > 59:
-        raise ScheduleError(f"{shown(text)} is no time of day", hint="a time of day is written 9, 9am, 9:30am or 21:30")
+        raise ConfigError(f"{shown(text)} is no time of day", hint="a time of day is written 9, 9am, 9:30am or 21:30")
     return hour, minute
 
 
@@ -199,81 +165,63 @@ def _checked_cron(text: str) -> str:
 
     parts = text.upper().replace("?", "*").split()
     if not 5 <= len(parts) <= 6:
-        raise ScheduleError(f"a cron expression has 5 or 6 (seconds first) fields, not {len(parts)}", hint=_CRON_HINT)
+        raise ConfigError(f"a cron expression has 5 or 6 (seconds first) fields, not {len(parts)}", hint=_CRON_HINT)
     for most, part in zip(_CRON_MOST[-len(parts) :], parts, strict=True):
         if any(int(step) > most for step in re.findall(r"/([0-9]{1,9})", part)):
             detail = f"the step of {part!r} is more than the field holds: it would not go on where it ended"
-            raise ScheduleError(detail, hint="a step counts within its field; an interval is written `every 90m`")
+            raise ConfigError(detail, hint="a step counts within its field; an interval is written `every 90m`")
     expression = " ".join(parts)
     try:
         found = CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
     except CronSimError as error:
         wrong = str(error).removeprefix("Bad ")
-        raise ScheduleError(f"cron: the {wrong} of {shown(text)} is wrong", hint=_CRON_HINT) from None
+        raise ConfigError(f"cron: the {wrong} of {shown(text)} is wrong", hint=_CRON_HINT) from None
     if next(found, None) is None:
-        raise ScheduleError(f"no calendar has a time for {shown(text)}", hint=_CRON_HINT)
+        raise ConfigError(f"no calendar has a time for {shown(text)}", hint=_CRON_HINT)
     ordered = sorted(found.seconds)
     gap = min(after - before for before, after in zip(ordered, [*ordered[1:], ordered[0] + 60], strict=True))
-    if gap < SHORTEST_SECONDS:
-        detail = f"runs {gap} s apart are too dense; the shortest is {SHORTEST_SECONDS:g} s"
-        raise ScheduleError(detail, hint="write for example `0 * * * * *`, each minute at second 0")
+    _checked(gap, text)
     return expression
 
 
 # -- schedule_config -------------------------------------------------------------------------------------------------
 
-_BOUNDS = {
-    "interval": (1, 10**6), "day_of_month": (1, 31), "at_hour": (0, 23), "at_minute": (0, 59),
-    "max_occurrences": (1, 10**6),
-}  # fmt: skip
-_CONFIG_KEYS = ("frequency", *_BOUNDS, "days_of_week", "timezone", "starting", "ending")
 _UNUSED: dict[str, tuple[str, ...]] = dict.fromkeys(ELAPSED, ("day_of_month", "at_hour", "at_minute"))
 _UNUSED |= {"days": ("day_of_month",), "weeks": ("day_of_month",), "months": ("days_of_week",)}
 _CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
 
 
-def _read_config(config: Mapping[str, object], zone: str | None) -> ParsedSchedule:
-    """Read the map that other programs write; texts stand for numbers. The detail of an error names the key."""
-    given = {key: value for key, value in config.items() if value not in (None, "", "null", [], ())}
+def _read_config(config: Mapping[str, object], zone: str | None) -> Parsed:
+    """Read the map that other programs write; texts stand for numbers. The detail of an error begins with the key."""
+    given: dict[str, Any] = {key: value for key, value in config.items() if value not in (None, "", "null", [], ())}
     name = str(given.get("frequency")).strip().lower()
     frequency = {"hourly": "hours", "daily": "days"}.get(name, f"{name.removesuffix('s').removesuffix('ly')}s")
     if frequency not in FREQUENCIES:
-        raise _config_error(f"frequency {shown(name)} is not one of {', '.join(FREQUENCIES)}")
-    unused = _UNUSED[frequency]
+        raise ConfigError(f"frequency {shown(name)} is not one of {', '.join(FREQUENCIES)}", hint=_CONFIG_HINT)
+    known, unused = Calendar.__struct_fields__, _UNUSED[frequency]
     warnings = [f"schedule_config: {key} has no effect with frequency {frequency}" for key in given if key in unused]
-    unknown = [key for key in given if key not in _CONFIG_KEYS]
-    warnings += [f"schedule_config: {key} is unknown{did_you_mean(key, _CONFIG_KEYS)}" for key in unknown]
-    given = {key: value for key, value in given.items() if key not in unused}
-    plan = Calendar(
-        frequency,
-        days_of_week=_days_of_week(given.get("days_of_week", ())),
-        timezone=checked_zone(str(given["timezone"]).strip()) if "timezone" in given else zone,
-        **{key: _number(key, given[key]) for key in _BOUNDS if key in given},
-        **{key: _end_point(key, str(given[key]).strip()) for key in ("starting", "ending") if key in given},
-    )
-    words = f"every {plan.interval} {frequency}"
-    seconds = _checked(plan.interval * FREQUENCIES[frequency], words)
+    unknown = [key for key in given if key not in known]
+    warnings += [f"schedule_config: {key} is unknown{did_you_mean(key, known)}" for key in unknown]
+    given = {key: value for key, value in given.items() if key in known and key not in unused}
+    given |= {key: _end_point(key, str(given[key]).strip()) for key in ("starting", "ending") if key in given}
+    given["timezone"] = checked_zone(str(given["timezone"]).strip()) if "timezone" in given else zone
+    given["days_of_week"] = _days_of_week(given.get("days_of_week", ()))
+    try:
+        plan = msgspec.convert(given | {"frequency": frequency}, Calendar, strict=False)
+    except msgspec.ValidationError as error:
+        wrong, _, key = str(error).rstrip("`").partition(" - at `$.")
+        raise ConfigError(f"{key} {shown(str(given[key]))} does not fit: {wrong}", hint=_CONFIG_HINT) from None
+    seconds = _checked(plan.interval * FREQUENCIES[frequency], f"every {plan.interval} {frequency}")
     is_bounded = plan.days_of_week or plan.starting or plan.ending or plan.max_occurrences
-    return ParsedSchedule(plan if is_bounded or frequency not in ELAPSED else Every(seconds), tuple(warnings))
+    return (plan if is_bounded or frequency not in ELAPSED else Every(seconds)), tuple(warnings)
 
 
-def _config_error(detail: str, hint: str = _CONFIG_HINT) -> ScheduleError:
-    return ScheduleError(f"schedule_config: {detail}", hint=hint)
-
-
-def _number(key: str, value: object) -> Any:
-    (low, high), text = _BOUNDS[key], str(value).strip()
-    if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
-        raise _config_error(f"{key} {shown(text)} is no whole number in {low}-{high}")
-    return int(text)
-
-
-def _end_point(key: str, text: str) -> Any:
+def _end_point(key: str, text: str) -> str:
     """Return ISO 8601; a date alone is the beginning of the day, as an `ending` the end of it."""
     try:
         moment = _moment(text)
-    except ScheduleError as error:
-        raise _config_error(f"{key}: {error.detail}", f"write `{key}: 2099-01-01T09:00:00Z`") from None
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error.detail}", hint=f"write `{key}: 2099-01-01T09:00:00Z`") from None
     if key == "ending" and len(text) == len("2099-01-01"):
         moment = moment.replace(hour=23, minute=59, second=59)
     return moment.isoformat()
@@ -286,6 +234,6 @@ def _days_of_week(value: object) -> tuple[int, ...]:
         text = str(each).strip().lower()
         day = int(text) % 7 if text in set("01234567") else _weekday(text)
         if day is None:
-            raise _config_error(f"days_of_week {shown(text)} is no weekday (0 is Sunday, 6 is Saturday)")
+            raise ConfigError(f"days_of_week {shown(text)} is no weekday (0 is Sunday)", hint=_CONFIG_HINT)
         found.add(day)
     return tuple(sorted(found))

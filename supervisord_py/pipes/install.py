@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from supervisord_py.config.documents import MAX_FILE_BYTES, did_you_mean, read_bounded
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
 from supervisord_py.pipes.catalog import DiskError
-from supervisord_py.pipes.definition import DEFAULT_AGENT, PIPE_FILE, declare, name_trouble
+from supervisord_py.pipes.definition import PIPE_FILE, declare, name_trouble
 from supervisord_py.pipes.front_matter import set_keys
 from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, error_of
 from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from supervisord_py.pipes.models import PipesConfig
 
 COMMAND = "pxctl pipe add PATH|URL|example:NAME --name my-pipe"
 TIMEOUT_SECONDS = 30.0
@@ -42,22 +42,13 @@ class FetchError(PxError):
     status = 502
 
 
-async def install(
-    source: str,
-    pipes_dir: Path,
-    examples_dir: Path,
-    *,
-    name: str | None = None,
-    knows_agent: Callable[[str], bool] = lambda _agent: True,
-    default_agent: str = DEFAULT_AGENT,
-) -> PipeDefinition:
+async def install(source: str, config: PipesConfig, *, name: str | None = None) -> PipeDefinition:
     """Add a pipe: from a folder with a `pipe.md`, one Markdown file, `https://...`, or `example:NAME`.
-
-    An agent that nobody knows is only a warning.
 
     Raises PxError: the source is none, or broken, or cannot be read; there is a pipe of that name; the disk refuses.
     Nothing was added.
     """
+    pipes_dir = config.pipes_dir
     scheme, is_url, _ = source.partition("://")
     origin: Path | None = None
     if is_url and scheme.isalnum():
@@ -68,7 +59,7 @@ async def install(
         _place_for(pipes_dir, name, COMMAND)  # before anything is fetched
         raw = await fetch(source)
     else:
-        file, origin = _local(source, examples_dir)
+        file, origin = _local(source, config.examples_dir)
         name = name or _name_of(str(file))
         try:
             raw = await asyncio.to_thread(read_bounded, file)
@@ -76,17 +67,14 @@ async def install(
             raise BadRequestError(f"{file}: {error.strerror or error}", hint=COMMAND) from None
         source = str(file)
     folder = _place_for(pipes_dir, name, COMMAND)
-    declared = declare(raw, folder=folder, default_agent=default_agent)
+    declared = declare(raw, folder=folder, default_agent=config.default_agent)
     if isinstance(declared, BrokenPipe):
         broken = error_of([replace(each, file=source) for each in (declared.problem, *declared.more)], name)
         broken.hint = f"{broken.hint}; mend it where it is, then add it again"
         raise broken
     disabled = set_keys(raw.decode(), {"enabled": False}).encode()
     await asyncio.to_thread(_place, folder, disabled, origin)
-    warnings = declared.warnings
-    if not knows_agent(declared.agent):
-        warnings += (f"the agent {shown(declared.agent)} is not known here; the pipe cannot run until it is",)
-    return replace(declared, enabled=False, warnings=warnings)
+    return replace(declared, enabled=False)
 
 
 def scaffold(name: str, pipes_dir: Path) -> Path:

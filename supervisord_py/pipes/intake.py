@@ -21,12 +21,12 @@ from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due
 from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.adapters import CannotRunError
-from supervisord_py.pipes.clocks import whole_ms
 from supervisord_py.pipes.models import Chosen, Order
 from supervisord_py.pipes.presets import ResolvedPreset, resolve
+from supervisord_py.pipes.scheduler import whole_ms
 
 if TYPE_CHECKING:
-    from supervisord_py.pipes.means import Means
+    from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.run import Run
 
@@ -49,7 +49,7 @@ def again(before: Execution) -> Order:
     )
 
 
-async def choose(room: Means, definition: PipeDefinition, order: Order) -> Chosen:
+async def choose(room: Executions, definition: PipeDefinition, order: Order) -> Chosen:
     """Decide with which agent, limits and presets an execution is to be run, as the files stand now."""
     adapters, presets = await room.shelf.look()
     refusal: Outcome | None = None
@@ -62,17 +62,16 @@ async def choose(room: Means, definition: PipeDefinition, order: Order) -> Chose
         adapters.get(definition.agent)
     except ConfigError as error:
         refusal = Outcome(Status.FAILED, ErrorType.CONFIG_ERROR, f"{error.detail}; {error.hint}")
-    limits, retries, most = definition.limits, definition.retries.max_retries, room.config.timeout_max_seconds
-    wanted = order.timeout_seconds or definition.timeout_seconds or min(TIMEOUT_SECONDS, most)
+    limits, retries, config = definition.limits, definition.retries.max_retries, room.config
+    wanted = order.timeout_seconds or definition.timeout_seconds or TIMEOUT_SECONDS
     plan = Plan(
         agent=definition.agent,
         command=definition.command,
-        timeout_seconds=min(wanted, most),
-        wanted_seconds=wanted if wanted > most else None,
+        timeout_seconds=min(wanted, config.timeout_max_seconds),
         max_turns=limits.turns or MAX_TURNS,
         max_tokens=limits.tokens,
         max_cost=limits.cost,
-        retries=room.config.retries if retries is None else retries,
+        retries=config.retries if retries is None else retries,
         fallbacks=found.fallbacks,
         allow_empty=definition.allow_empty,
         history=definition.history,
@@ -83,7 +82,7 @@ async def choose(room: Means, definition: PipeDefinition, order: Order) -> Chose
     return Chosen(plan, found.preset, refusal, found.warnings)
 
 
-def build(room: Means, definition: PipeDefinition, order: Order, chosen: Chosen, number: int) -> Execution:
+def build(room: Executions, definition: PipeDefinition, order: Order, chosen: Chosen, number: int) -> Execution:
     """Return an execution as one that is queued now is; nothing is recorded."""
     refusal, plan, preset, now = chosen.refusal, chosen.plan, chosen.preset, room.clocks.moment()
     # Windows are chained: one begins where the last successful one ended, so that queueing loses no time.

@@ -24,7 +24,7 @@ from supervisord_py.config.documents import did_you_mean
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
-from supervisord_py.pipes.config import TOKEN_FILE_VARIABLE
+from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.output import make_folder, remove_raw
 from supervisord_py.pipes.secrets import resolve_key
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.adapters import AgentSpec, Values, Version
-    from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.shelf import AgentShelf
+    from supervisord_py.pipes.adapters import AgentSpec, Values
+    from supervisord_py.pipes.models import PipesConfig
+    from supervisord_py.pipes.preflight import AgentShelf
 
 CUSTOM = "custom"  # provider of a preset that names only a url
 HAS_KEY = "[hidden]"  # stands for the key, so that conditions can ask whether there is one
@@ -113,10 +113,7 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     # A program finds its own runtime: `#!/usr/bin/env node` beside it, or in a usual place.
     places = (*path.split(os.pathsep), os.path.dirname(program), *_search_path("", home))
     env = Environment({**plain, "PATH": os.pathsep.join(dict.fromkeys(places))})
-    version: Version | None = None
-    warnings: tuple[str, ...] = ()
-    if spec.version.argv:
-        version, warnings = await shelf.versions.find(spec, program, folder, env, shelf.run)
+    version, warnings = await shelf.version(spec, program, folder, env)
     keeps_session = plan.history and bool(spec.session_argv)
     if plan.history and not keeps_session:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)

@@ -1,4 +1,4 @@
-"""What a pipe is to be, what is asked of the room of pipes, and what it shows of itself. Frozen values, no I/O.
+"""What the room is told, what a pipe is to be, what is asked of the room and what it shows. Frozen values, no I/O.
 
 Times are Unix seconds, sizes bytes; what is not known is None.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from supervisord_py.config.documents import Problem, config_error
+from supervisord_py.config.settings import PipesSettings
 from supervisord_py.ledger.pipe_executions import Group, Outcome, Plan, Preset, Trigger
 from supervisord_py.pipes.schedule import Schedule
 
@@ -20,6 +21,35 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Status
 
 COMMAND = "command"  # the agent that is a pipe's own program: its `command`. It needs no model.
+DEFAULT_AGENT = "pi"
+TOKEN_FILE_VARIABLE = "PX_API_TOKEN_FILE"  # noqa: S105 - the name of a variable
+
+
+class PipesConfig(PipesSettings, frozen=True, kw_only=True):
+    """The settings of pipes; and what is none."""
+
+    pipes_dir: Path  # folders of pipes
+    examples_dir: Path  # pipes that ship with the package
+    presets_file: Path  # beside the settings, as is the next; both may be absent
+    agents_file: Path
+    executions_dir: Path  # `<executions_dir>/<id>/` holds output files (0600) and private agent files of one execution
+    socket: str  # path of the control socket
+    api_host: str = "127.0.0.1"  # loopback address of the TCP listener, its port, and where its token lies, absolute
+    api_port: int | None = None
+    api_token_file: str | None = None
+    preflight_seconds: float = 5.0  # so long providers are asked before a spawn; 0 for not at all
+    row_bytes: int = 256 * 1024  # of each stream as text in the row (head and tail)
+
+    @property
+    def api(self) -> str:
+        """Where agents find the API: the TCP port where there is a listener, else the control socket.
+
+        The port asks for a token. The agent is told in which file it lies; the token itself is in no prompt.
+        """
+        if self.api_port is None:
+            return f"unix socket {self.socket}"
+        host = f"[{self.api_host}]" if ":" in self.api_host else self.api_host
+        return f"http://{host}:{self.api_port} (bearer token in the file ${TOKEN_FILE_VARIABLE})"
 
 
 class EventPattern(msgspec.Struct, frozen=True):
@@ -71,7 +101,7 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     title: str | None = None
     description: str | None = None
     enabled: bool = True  # what the file says; the ledger may know better (device-local)
-    agent: str = "pi"
+    agent: str = DEFAULT_AGENT
     command: tuple[str, ...] = ()  # argv, for `agent: command`
     model: str | None = None
     provider: str | None = None
@@ -167,7 +197,6 @@ class PublishedEvent(NamedTuple):
     subject: str | None = None  # what follows the colon: a pipe, a tool, a path; None for a webhook
     key: str | None = None  # names this one happening, which each pipe claims once; None makes each call one of its own
     facts: Mapping[str, Any] | None = None  # JSON values for the prompt
-    source: str | None = None  # the pipe whose execution caused it, or None
     chain: tuple[str, ...] = ()  # the pipes whose executions led to it, one by the other, the last one its source
 
     @property
@@ -175,11 +204,21 @@ class PublishedEvent(NamedTuple):
         return self.name if self.subject is None else f"{self.name}:{self.subject}"
 
 
-class LastDecision(msgspec.Struct, frozen=True):
+class LastDecision(NamedTuple):
     """What the scheduler last decided about a pipe, in a sentence."""
 
     at: float
     text: str
+
+
+class Check(NamedTuple):
+    """One thing that `pxctl pipe validate` says of a pipe: what is wrong with a key, or odd, or that all is well."""
+
+    name: str  # the key, or what else is looked at
+    verdict: Literal["pass", "warn", "fail"]
+    detail: str
+    line: int | None = None  # of pipe.md
+    hint: str | None = None
 
 
 class PipeView(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
-"""What is asked before a spawn, which would only fail after it: the agent's version, and its provider.
+"""What is known of agents before a spawn: their files as they stand, their versions, and whether a provider is there.
 
+Law (A1): a file is read whole before it is used, and read again when it has changed; a run under way never notices.
 Only certain trouble stops an execution: a server that accepts and then says nothing, or something strange, is the
 agent's to judge. Everything ends within a deadline; a refused connection is tried again a few times within it.
 """
@@ -9,90 +10,137 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.pipe_executions import ErrorType
-from supervisord_py.pipes.adapters import CannotRunError, Version, in_range, parse_version
+from supervisord_py.pipes.adapters import CannotRunError, Version, in_range, load_adapters, parse_version, sentence
 from supervisord_py.pipes.outcome import classify
+from supervisord_py.pipes.presets import load_presets
+from supervisord_py.process import program
 from supervisord_py.process.program import Completed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-    from supervisord_py.pipes.adapters import AgentSpec, Values
+    from supervisord_py.pipes.adapters import Adapters, AgentSpec, Values
+    from supervisord_py.pipes.models import PipesConfig
+    from supervisord_py.pipes.presets import Presets
+    from supervisord_py.process.keeper_client import KeeperClient
 
+SETTLE_SECONDS = 2.0  # the coarsest clocks of file systems tick so seldom: a younger file may change unseen
 VERSION_SECONDS = 30.0  # `pi --version` was seen to take nine seconds on a busy machine
 FIRST_WAIT_SECONDS = 0.2
 READ_SECONDS = 2.0  # a server that was reached and is silent for so long is there; that is all that is asked
 _ATTEMPTS = 3
 _MAX_TAGS_BYTES = 4 * 1024 * 1024
-
-
+T = TypeVar("T")
 ProgramRunner = Callable[..., Awaitable[Completed]]
 """`run(argv, *, name, timeout, cwd, env)`: `process.program.run` with its keeper."""
 
 
-class VersionCache:
-    """Asks programs for their versions, once as long as the file of the program stays the same."""
+class ReadAgain(Generic[T]):
+    """What one file says; it is read again only where it has changed, or is young."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, ...], tuple[tuple[int, int], Version]] = {}
+    def __init__(self, read: Callable[[Path], T], file: Path) -> None:
+        self._read = read
+        self._file = file
+        self._known: tuple[tuple[int, ...], T] | None = None
 
-    async def find(
-        self, spec: AgentSpec, executable: str, cwd: Path, env: Mapping[str, str], run: ProgramRunner
+    def now(self) -> T:
+        """Return what the file says, any number of threads may ask. Blocking."""
+        known, stamp, is_young = self._known, (0, 0, 0, 0), False
+        with suppress(OSError):  # there may be none
+            found = os.stat(self._file)
+            stamp = (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
+            is_young = abs(time.time() - found.st_ctime) <= SETTLE_SECONDS
+        if known is not None and known[0] == stamp:
+            return known[1]
+        read = self._read(self._file)
+        self._known = None if is_young else (stamp, read)
+        return read
+
+
+class AgentShelf:
+    """What is needed to start agents; `environ` is the daemon's environment, to pick from.
+
+    Attributes:
+        adapters_now, presets_now: Return the agents that are known, and the presets; their file is read (7 ms) only
+            where it has changed. Blocking.
+    """
+
+    def __init__(self, config: PipesConfig, placement: KeeperClient, environ: Mapping[str, str]) -> None:
+        self.config = config  # the room's, also after a reload
+        self.environ = dict(environ)  # not the mapping of the process itself, which decodes every value at every look
+        self.adapters_now: Callable[[], Adapters] = ReadAgain(load_adapters, config.agents_file).now
+        self.presets_now: Callable[[], Presets] = ReadAgain(load_presets, config.presets_file).now
+        self.run: ProgramRunner = partial(program.run, placement)  # runs small programs
+        self._versions: dict[tuple[str, ...], tuple[tuple[int, int], Version]] = {}
+
+    def problems(self) -> dict[str, list[str]]:
+        """Return everything that is wrong with the files of agents and presets, in sentences. Blocking."""
+        found = {"agents": self.adapters_now().problems, "presets": self.presets_now().problems}
+        return {name: [sentence(each) for each in problems] for name, problems in found.items()}
+
+    async def look(self) -> tuple[Adapters, Presets]:
+        """Return agents and presets as their files stand; presets that make no sense may be half written (I3)."""
+        adapters, presets = self.adapters_now(), self.presets_now()  # a stat of each file: cheaper than a thread
+        if presets.file_problem is not None:
+            await asyncio.sleep(0.2)
+            presets = self.presets_now()
+        return adapters, presets
+
+    # -- versions ------------------------------------------------------------------------------------------------------
+
+    async def version(
+        self, spec: AgentSpec, executable: str, cwd: Path, env: Mapping[str, str]
     ) -> tuple[Version | None, tuple[str, ...]]:
         """Return the version of an agent's program, in the folder and environment that it would run with, and warnings.
 
-        Raises CannotRunError: `agent_incompatible`.
+        It is asked once for each file of the program. Raises CannotRunError: `agent_incompatible`.
         """
-        rule = spec.version
-        if not spec.argv or rule.argv[0] != spec.argv[0]:
-            return None, (f"nobody can say which version of {spec.name} this is",)
-        command, stamp = (executable, *rule.argv[1:]), _stamp(executable)
-        known = self._known.get(command)
+        rule, stamp = spec.version, (0, 0)
+        if not rule.argv or not spec.argv or rule.argv[0] != spec.argv[0]:
+            return None, ()
+        with suppress(OSError):  # it went meanwhile: the spawn will say so
+            stamp = (os.stat(executable).st_mtime_ns, os.stat(executable).st_ino)
+        command = (executable, *rule.argv[1:])
+        known = self._versions.get(command)
         if known is None or known[0] != stamp:
-            version, said = await _asked(spec, command, cwd, env, run)
+            version, said = await self._asked(spec, command, cwd, env)
             if version is None:
                 return None, (f"the version of {spec.name} could not be found: {said}",)
-            known = self._known[command] = stamp, version
+            known = self._versions[command] = stamp, version
         found, text = known[1], ".".join(map(str, known[1]))
         if rule.want is not None and not in_range(found, rule.want):
             raise _incompatible(spec, f"{spec.name} is {text}, and this adapter needs {rule.want}")
         if rule.tested is not None and not in_range(found, rule.tested):
-            doubt = f"{spec.name} is {text}; this adapter was tested with {rule.tested}"
-            return found, (doubt,)
+            return found, (f"{spec.name} is {text}; this adapter was tested with {rule.tested}",)
         return found, ()
 
-
-async def _asked(
-    spec: AgentSpec, command: tuple[str, ...], cwd: Path, env: Mapping[str, str], run: ProgramRunner
-) -> tuple[Version | None, str]:
-    """Run a program that prints its version; return that, and what it said else."""
-    version = None
-    try:
-        done = await run(command, name="version", timeout=VERSION_SECONDS, cwd=str(cwd), env=env)
-        text, said = f"{done.stdout}\n{done.stderr}", done.last_line or "it printed nothing"  # some print it on stderr
-        version = parse_version(text) if done.code == 0 else None
-    except TimeoutError:
-        text, said = "", f"it did not answer within {VERSION_SECONDS:g} s"
-    except PxError as error:
-        text = said = error.detail
-    if version is None and classify(text) is ErrorType.AGENT_INCOMPATIBLE:
-        raise _incompatible(spec, f"{command[0]} does not start under what is there to run it: {said}")
-    return version, said
-
-
-def _stamp(path: str) -> tuple[int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:  # it went meanwhile: the spawn will say so
-        return 0, 0
-    return found.st_mtime_ns, found.st_ino
+    async def _asked(
+        self, spec: AgentSpec, command: tuple[str, ...], cwd: Path, env: Mapping[str, str]
+    ) -> tuple[Version | None, str]:
+        """Run a program that prints its version; return that, and what it said else."""
+        version = None
+        try:
+            done = await self.run(command, name="version", timeout=VERSION_SECONDS, cwd=str(cwd), env=env)
+            text, said = f"{done.stdout}\n{done.stderr}", done.last_line or "it printed nothing"  # some use stderr
+            version = parse_version(text) if done.code == 0 else None
+        except TimeoutError:
+            text, said = "", f"it did not answer within {VERSION_SECONDS:g} s"
+        except PxError as error:
+            text = said = error.detail
+        if version is None and classify(text) is ErrorType.AGENT_INCOMPATIBLE:
+            raise _incompatible(spec, f"{command[0]} does not start under what is there to run it: {said}")
+        return version, said
 
 
 def _incompatible(spec: AgentSpec, detail: str) -> CannotRunError:

@@ -10,66 +10,56 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import Status, Trigger
+from supervisord_py.ledger.pipe_executions import Trigger
 from supervisord_py.pipes import retention, status
 from supervisord_py.pipes.driver import RunDriver
-from supervisord_py.pipes.events import EventSources, check_published
+from supervisord_py.pipes.events import check_published
 from supervisord_py.pipes.executions import Executions
+from supervisord_py.pipes.files import PipeFiles
 from supervisord_py.pipes.intake import again, build, choose
 from supervisord_py.pipes.models import BY_HAND, PipesHealth, usable
-from supervisord_py.pipes.outcome import REASONS, Cause
-from supervisord_py.pipes.pipe_files import PipeFiles
-from supervisord_py.pipes.schedule import Manual
-from supervisord_py.pipes.triggers import Triggers
-from supervisord_py.pipes.upkeep import Upkeep
+from supervisord_py.pipes.outcome import Cause
+from supervisord_py.pipes.scheduler import machine_zone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.models import Order, PipeView, PublishedEvent
-    from supervisord_py.pipes.run import Run
+    from supervisord_py.pipes.models import Check, Order, PipesConfig, PipeView, PublishedEvent
 
 WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
-_log = structlog.get_logger(__name__)
 
 
 class Pipes(Executions):
     """Pipes and their executions. `open` it where the loop runs; end it with `close` or `detach`.
 
     Attributes:
-        files: Adds, changes, checks and removes pipes.
+        files: Adds, changes and removes pipes.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.triggers = Triggers(self)
-        self.sources = EventSources(self, self.triggers.publish)
-        self.upkeep = Upkeep(self, self.look_again)
-        self.files = PipeFiles(self, self.upkeep)
-        self._is_over = False
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.files = PipeFiles(self, self.look_again)
+        self._is_over = self._is_started = False
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Read the pipes, take over what runs, close what was cut off, put in line what waited."""
-        await self.shelf.open()
+        self.machine_zone = await asyncio.to_thread(machine_zone, self.shelf.environ)
         await self.states.open()
-        changed = await self.upkeep.begin()
+        changed = await self.files.begin()
         self.look_again()  # who waits for events hears, too, of what ended while nobody was here
         self.driver = driver = RunDriver(self)
         await driver.adopt_all()
-        await self.upkeep.settle_all(changed)
+        await self.files.settle_all(changed)
         self.look_again()
-        self.task(self.upkeep.look_for_ever())
+        self.task(self.files.look_for_ever())
         self.task(self.look_at_runs())
-        self.events.listeners.add(self.sources.hear)
-        self.task(self.sources.hear_files())
+        self.events.listeners.add(self.triggers.hear)
+        self.task(self.triggers.hear_files())
         self.task(retention.prune_for_ever(self))
 
     def start_scheduler(self) -> None:
@@ -77,7 +67,9 @@ class Pipes(Executions):
         if not self.is_ending:
             self.is_gate_open = True
             self.admit()
-            self.timetable.start(self.triggers.due)
+            if not self._is_started:
+                self._is_started = True
+                self.task(self.timetable.run())
 
     async def close(self) -> None:
         """Stop what runs, all at once; what waits goes on waiting, for the next start. Does nothing after an end."""
@@ -95,7 +87,7 @@ class Pipes(Executions):
         self._is_over = True
         for run in self.runs.values():
             run.leave()
-        self.sources.close()
+        self.events.listeners.discard(self.triggers.hear)
         await self.supervisor.close()
 
     def reconfigure(self, config: PipesConfig) -> None:
@@ -112,48 +104,9 @@ class Pipes(Executions):
 
     def look_again(self) -> None:
         """Have everything that depends on files and wishes look at them again."""
-        self.faults.keep_only(self.catalog.pipes)
-        self.listening = tuple(each for each in self.usable() if each.events)
+        self.programs.clear()
+        self.triggers.look()
         self.timetable.wake()
-        self.sources.look()
-
-    # -- who runs ----------------------------------------------------------------------------------------------------
-
-    async def after(self, run: Run) -> None:
-        """Do what follows from an end whose row is final, and free the slot."""
-        it = run.execution
-        self.supervisor.say(
-            f"execution_{it.status.value}",
-            run,
-            None if run.cause is Cause.NOBODY else REASONS[run.cause],
-            error_type=None if it.error_type is None else it.error_type.value,
-            error_message=it.error_message,
-            exit_code=it.exit_code,
-            duration_ms=it.duration_ms,
-        )
-        self.states.ended(it)
-        try:
-            if run.following is not None and run.definition is not None:
-                row, order, chosen = run.following
-                follower = self.take_in(run.definition, row, order._replace(cause=run.event), chosen)
-                self.supervisor.say("execution_retried", follower, retry_of=run.id)
-            if self.listening:
-                await self.triggers.announce(run)
-            if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:
-                # Else it would read as if what was decided (its first run, say) had come to pass.
-                words = f"execution {run.id} did not run: {it.error_message or 'cancelled'}"
-                self.states.decided(it.pipe_name, words)
-        except Exception:  # that it fails must not keep the slot
-            _log.exception("pipe_aftermath_failed", unit=run.unit, execution=run.id)
-        finally:
-            self.runs.pop(run.id, None)
-            self.of_pipes.get(it.pipe_name, {}).pop(run.id, None)
-            self.line.running.pop(run.id, None)
-            run.done.set()
-            run.tell()
-            self.admit()
-            if run.definition is None or not isinstance(run.definition.schedule, Manual):
-                self.timetable.wake()  # a pipe that has times is free
 
     # -- pipes -------------------------------------------------------------------------------------------------------
 
@@ -187,6 +140,10 @@ class Pipes(Executions):
         """Return every pipe, by name; broken ones with their `config_error`."""
         return tuple(status.view(self, declared) for declared in self.catalog.pipes.values())
 
+    async def validate(self, name: str) -> Sequence[Check]:
+        """Say what is wrong with a pipe, or odd; UnknownUnitError where there is none of that name."""
+        return await status.validate(self, await self.files.afresh(name))
+
     def queue(self) -> list[dict[str, Any]]:
         """Return all lines."""
         return status.lines(self)
@@ -207,7 +164,7 @@ class Pipes(Executions):
         """Have a pipe run by itself or not, on this machine; if not, what waits of it by itself is cancelled."""
         definition = usable(self.definition(name))
         self.states.change(name, enabled=enabled, enabled_file=definition.enabled)
-        await self.upkeep.settle(definition)
+        await self.files.settle(definition)
         self.say_of_pipe("pipe_enabled" if enabled else "pipe_disabled", name)
         self.look_again()
         return self.get(name)
@@ -249,10 +206,11 @@ class Pipes(Executions):
         The other one is at work already, or was asked for by hand, too.
         """
         unit, seconds, others = f"pipe:{name}", orders[0].timeout_seconds, self.of_pipes.get(name, {})
-        if seconds is not None and not seconds > 0:
-            message = f"a timeout of {seconds:g} s is no time"
+        if seconds is not None and not 0 < seconds <= self.config.timeout_max_seconds:
+            most = f"{self.config.timeout_max_seconds:g} s (pipes.timeout_max_seconds)"
+            message = f"a timeout is more than 0 and at most {most}, not {seconds:g} s"
             errors = [{"pointer": "/timeout", "message": message}]
-            raise InvalidInputError(message, hint="give seconds greater than 0", unit=unit, errors=errors)
+            raise InvalidInputError(message, unit=unit, errors=errors)
         for run in () if queue else others.values():
             waits = self.line.position(run.id) is not None
             if not waits or run.execution.trigger is Trigger.MANUAL:

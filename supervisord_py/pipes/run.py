@@ -20,37 +20,30 @@ import msgspec
 import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError
-from supervisord_py.ledger.pipe_executions import (
-    EXECUTIONS,
-    OPEN,
-    ErrorType,
-    Execution,
-    Outcome,
-    Status,
-    mark_running,
-)
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, OPEN, ErrorType, Execution, Outcome, Status, mark_running
 from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
-from supervisord_py.pipes.clocks import whole_ms
+from supervisord_py.pipes.ending import conclude
 from supervisord_py.pipes.launch import RunTerms, recall_secrets, remove_private
 from supervisord_py.pipes.outcome import REASONS, Cause, ceiling_exceeded
-from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, Copier
+from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, POLL_SECONDS, Copier
+from supervisord_py.pipes.scheduler import whole_ms
 from supervisord_py.process.instance import Instance
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from supervisord_py.ledger.table import Operation
+    from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.launch import LaunchSpec
-    from supervisord_py.pipes.means import Means
     from supervisord_py.pipes.models import Chosen, Order, PipeDefinition
+    from supervisord_py.pipes.streams import Summary
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child, StopReport
 
 WAKE_SILENCE_SECONDS = 60.0  # an agent that is silent for so long after a resume is ended
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, GROWTH = 0.01, 0.25, 1.5  # between two looks for more output
 _log = structlog.get_logger(__name__)
 
 
@@ -66,11 +59,13 @@ class Run(Instance):
         heard_at: When it was last noticed to have written something, on the clock that counts suspend.
         trouble: Why its output is not stored at present.
         is_short: The disk took no output for a while: not all of it may be there.
-        outcome: How it ended, once that is decided.
+        outcome: How it ended, once that is decided; `final`: what its row says of that.
         goes_on, following: Whether another try follows; its row, and why and with what it is.
         news: Set at the next change.
+        followers: How many follow its output.
         done: Set when all that follows from its end is done.
         is_left: This control plane goes; the run goes on without it.
+        is_at_work: It is to be looked at.
     """
 
     words: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -80,19 +75,10 @@ class Run(Instance):
     died = False  # whether its end is an accident: the outcome says so, not the exit
 
     def __init__(
-        self,
-        room: Means,
-        execution: Execution,
-        definition: PipeDefinition | None,
-        conclude: Callable[[Run], Awaitable[Operation | None]],
-        after: Callable[[Run], Awaitable[None]],
-        key: str | None = None,
+        self, room: Executions, execution: Execution, definition: PipeDefinition | None, key: str | None = None
     ) -> None:
         super().__init__(key or room.placement.new_key(), f"pipe:{execution.pipe_name}")
-        loop = asyncio.get_running_loop()
         self.room = room
-        self._conclude = conclude  # decides how it ended; returns what writes that down
-        self._after = after  # does what follows from its end
         self.execution = execution
         self.id = execution.id
         self.folder = room.folder(execution.id)
@@ -111,16 +97,15 @@ class Run(Instance):
         self.outcome: Outcome | None = None
         self.goes_on = False
         self.following: tuple[Execution, Order, Chosen] | None = None
+        self.followers = 0
         self.done = asyncio.Event()
-        self.is_left = False
-        self.is_at_work = False  # to be looked at
+        self.is_left = self.is_at_work = False
         self.launch: LaunchSpec | None = None
         self.fds: tuple[int, ...] = ()
-        self.final: dict[str, Any] = {}  # what its row says of its end, once that is decided
+        self.final: dict[str, Any] = {}
         self._news: asyncio.Event | None = None  # there while somebody waits
         self._starting: asyncio.Task[Any] | None = None
-        self._to_end: asyncio.Future[None] = loop.create_future()
-        self._grown: asyncio.Future[None] = loop.create_future()
+        self._stirred: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._copier: Copier | None = None
         self._settling: asyncio.TimerHandle | None = None
         self._stamp: tuple[tuple[int, int], ...] = ()
@@ -149,10 +134,15 @@ class Run(Instance):
         if self.cause is not Cause.NOBODY:
             return False
         self.cause, self.detail = cause, detail
-        self._to_end.set_result(None)
+        self.stir()
         if self._starting is not None:
             self._starting.cancel()
         return True
+
+    def stir(self, defect: Exception | None = None) -> None:
+        """Have whoever sees it through look at it now; a `defect` of ours ends it."""
+        if not self._stirred.done():
+            self._stirred.set_exception(defect) if defect else self._stirred.set_result(None)
 
     def leave(self) -> None:
         self.is_left = True
@@ -199,7 +189,7 @@ class Run(Instance):
         return together(EXECUTIONS.update(self.id, OPEN, **known), super().spawned(child))
 
     async def ended(self) -> Operation:
-        return together(await self._conclude(self), await super().ended())
+        return together(await conclude(self), await super().ended())
 
     async def finish(self) -> None:
         """Be what its row says now, remove what it must not leave, and do what follows from its end."""
@@ -210,7 +200,7 @@ class Run(Instance):
         if self.terms.copied or not self.final:
             await asyncio.to_thread(remove_private, self.folder)
         if self.id and self.execution.status.is_final and not self.done.is_set():
-            await self._after(self)
+            await self.room.after(self)
 
     # -- its life ---------------------------------------------------------------------------------------------------
 
@@ -234,22 +224,20 @@ class Run(Instance):
 
     async def see_through(self) -> None:
         """Look after it until its process, where there is one, has ended or is to end; stop what is left of it."""
-        room, clocks, pause = self.room, self.room.clocks, FIRST_PAUSE_SECONDS
+        room, loop, clocks = self.room, asyncio.get_running_loop(), self.room.clocks
         exited = asyncio.ensure_future(room.placement.wait(self.key)) if self.child and self.error is None else None
         try:
             self.is_at_work = exited is not None
-            while exited is not None and not exited.done() and not self._to_end.done():
+            while exited is not None and not exited.done() and self.cause is Cause.NOBODY:
                 left = max(0.0, self.deadline - clocks.awake())
-                # Once it has long said nothing, the look at all runs says whether there is more.
-                if self.terms.copied and (pause < LONGEST_PAUSE_SECONDS or self._news is not None):
-                    left = min(left, pause)
-                awaited = (exited, self._to_end, self._grown)
-                await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                if self._grown.done():
-                    self._grown.result()
-                    self._grown, pause = asyncio.get_running_loop().create_future(), FIRST_PAUSE_SECONDS
+                if self.terms.copied and (self.followers or self.trouble):  # else the look at all runs tells of more
+                    left = min(left, DISK_PAUSE_SECONDS if self.trouble else POLL_SECONDS)
+                await asyncio.wait((exited, self._stirred), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if self._stirred.done():
+                    self._stirred.result()
+                    self._stirred = loop.create_future()
                 if self.terms.copied and not exited.done():
-                    pause = await self._copy(pause)
+                    await self._copy()
                 if clocks.awake() >= self.deadline and not exited.done():
                     self.want_end(Cause.TIMEOUT, _too_late(self.execution))
             if exited is not None and exited.done():
@@ -276,7 +264,7 @@ class Run(Instance):
         word = (self.wanted or Reason.EXIT).value
         self.report = await placement.stop(self.key, grace_seconds=self.stop_seconds, reason=word)
         if self.report.survivors and not self.final:
-            await self.room.ledger.write(together(await self._conclude(self)))
+            await self.room.ledger.write(together(await conclude(self)))
             await self.finish()
         return self.report
 
@@ -294,18 +282,18 @@ class Run(Instance):
             self._copier = Copier(self.folder, self.terms.parser, copied=copied, secrets=secrets, patterns=patterns)
         return self._copier
 
-    async def _copy(self, pause: float) -> float:
-        """Make what is kept of what has come, and look at what the agent has said; return when to do it again."""
+    async def _copy(self) -> None:
+        """Make what is kept of what has come, and look at what the agent has said."""
         copier = await self.open_output()
         try:
-            moved = await asyncio.to_thread(copier.step)
+            while self.cause is Cause.NOBODY and await asyncio.to_thread(copier.step):
+                self._take_in(copier.summary)
+                self.tell()
+            self.trouble = None
         except OSError as error:
             self.trouble, self.is_short = str(error), True
-            return DISK_PAUSE_SECONDS
-        self.trouble = None
-        if not moved:
-            return min(LONGEST_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, pause * GROWTH))
-        summary = copier.summary
+
+    def _take_in(self, summary: Summary) -> None:
         if summary.usage != self.execution.usage:
             self.become(**msgspec.structs.asdict(summary.usage))
             if sentence := ceiling_exceeded(summary.usage, self.execution.plan):
@@ -317,8 +305,6 @@ class Run(Instance):
         elif not summary.settled and self._settling is not None:
             self._settling.cancel()
             self._settling = None
-        self.tell()
-        return 0.0
 
     def look(self, stamp: tuple[tuple[int, int], ...], resumed_at: float | None) -> None:
         """Take in how much it has written (`measured`), and end it where that is too much, or its time is over."""
@@ -330,18 +316,13 @@ class Run(Instance):
                 self.heard_at = now
             self._stamp = stamp
             self.tell()
-            if self.terms.copied and not self._grown.done():
-                self._grown.set_result(None)
+            if self.terms.copied:
+                self.stir()
         if any(written > most for written, _ in stamp):
             words = f"wrote more than {most} bytes of output (pipes.output_file_bytes)"
             self.want_end(Cause.OUTPUT, words)
         if resumed_at is not None and self.heard_at <= resumed_at and now - resumed_at >= WAKE_SILENCE_SECONDS:
             self.want_end(Cause.SILENT, f"said nothing for {WAKE_SILENCE_SECONDS:g} s after the machine woke up")
-
-    def break_off(self, defect: Exception) -> None:
-        self.is_at_work = False
-        if not self._grown.done():
-            self._grown.set_exception(defect)
 
     def measured(self) -> tuple[tuple[int, int], ...]:
         """Return how much it has written and when it last did, of each stream. Blocking."""
@@ -360,6 +341,4 @@ class Run(Instance):
 
 
 def _too_late(execution: Execution) -> str:
-    plan = execution.plan
-    cut, wanted = f"did not end within {plan.timeout_seconds:g} s", plan.wanted_seconds
-    return f"{cut} (timeout)" if wanted is None else f"{cut} (pipes.timeout_max_seconds; {wanted:g} s were asked for)"
+    return f"did not end within {execution.plan.timeout_seconds:g} s (timeout)"

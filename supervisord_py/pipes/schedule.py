@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 from contextlib import suppress
-from datetime import UTC, datetime, time, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
+from msgspec import Meta
 
 from supervisord_py.config.documents import nearest
 from supervisord_py.errors import ConfigError
@@ -33,13 +34,9 @@ UNITS = {
     **dict.fromkeys(("w", "wk", "wks", "week", "weeks"), 604800.0),
 }
 _ANY_SHOWN = 80
-_SPAN = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,3})? ?[a-z]+(?:,? and |, ?| )?)+(?<![ ,])")
-_PIECE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+?)(?:,? and\b|[, ]|(?=[0-9])|$)")
+_SPAN = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,3})? ?[a-z]+(?: |(?=[0-9])|$))+(?<! )")
+_PIECE = re.compile(r"([0-9.]+) ?([a-z]+)")
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
-
-
-class ScheduleError(ConfigError):
-    """A text is no schedule. What its hint names in backticks is one."""
 
 
 class Manual(msgspec.Struct, frozen=True):
@@ -52,26 +49,15 @@ class Every(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class At(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """Once; then the pipe is disabled. One of:"""
+class At(msgspec.Struct, frozen=True):
+    """Once; then the pipe is disabled."""
 
-    instant: float | None = None  # Unix seconds
-    reading: str | None = None  # `2026-12-01T10:00:00` on the clock of `timezone` (None: the machine's)
-    after_seconds: float | None = None  # so long after the pipe was first seen, enabled or its schedule changed
-    next_day: str | None = None  # `09:00:00` on the day after that
+    reading: str  # ISO 8601, on the clock of `timezone` (None: the machine's) where it has no offset
     timezone: str | None = None
 
-    def due(self, anchor: float, machine: tzinfo) -> float:
-        """Return the instant, in Unix seconds, for a pipe that was first seen or enabled at `anchor`."""
-        if self.instant is not None:
-            return self.instant
-        if self.after_seconds is not None:
-            return float(int(anchor + self.after_seconds))
-        zone = zone_of(self.timezone, machine)
-        if self.reading is not None:
-            return _instant(self.reading, zone)
-        day = datetime.fromtimestamp(anchor, zone).date() + timedelta(days=1)
-        return datetime.combine(day, time.fromisoformat(str(self.next_day)), zone).timestamp()
+    def due(self, machine: tzinfo) -> float:
+        """Return the instant, in Unix seconds."""
+        return _instant(self.reading, zone_of(self.timezone, machine))
 
 
 class Cron(msgspec.Struct, frozen=True):
@@ -112,15 +98,15 @@ class Calendar(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """
 
     frequency: str
-    interval: int = 1
+    interval: Annotated[int, Meta(ge=1, le=10**6)] = 1
     days_of_week: tuple[int, ...] = ()  # 0 is Sunday
-    day_of_month: int | None = None
-    at_hour: int = 0
-    at_minute: int = 0
+    day_of_month: Annotated[int, Meta(ge=1, le=31)] | None = None
+    at_hour: Annotated[int, Meta(ge=0, le=23)] = 0
+    at_minute: Annotated[int, Meta(ge=0, le=59)] = 0
     timezone: str | None = None  # IANA name; None is the machine's zone
     starting: str | None = None
     ending: str | None = None
-    max_occurrences: int | None = None  # runs after which it is over
+    max_occurrences: Annotated[int, Meta(ge=1, le=10**6)] | None = None  # runs after which it is over
 
     def following(self, instant: float, machine: tzinfo, begun: float) -> Iterator[float]:
         """Yield the due instants after `instant`, ascending, to its end; `begun` is when the pipe was enabled."""
@@ -165,22 +151,14 @@ Schedule: TypeAlias = Manual | Every | Cron | At | Calendar
 
 
 def describe(schedule: Schedule, zone: str | None = None) -> str:
-    """Return one phrase: `every 30 min`, `at 09:30 on Monday through Friday (Europe/Berlin)`.
-
-    `zone` is the one of schedules that name none; None is that of this machine.
-    """
+    """Return one phrase: `every 30 min`, `at 09:30 on Monday (Europe/Berlin)`; `zone` is of schedules without one."""
     match schedule:
         case Manual():
             return "only by hand or by an event"
         case Every():
             return f"every {span_text(schedule.seconds)}, from start to start"
-        case At(instant=float(instant)):
-            return f"once, at {utc_text(instant)}"
-        case At(after_seconds=float(seconds)):
-            return f"once, {span_text(seconds)} after it was enabled or written"
         case At():
-            when = schedule.reading or f"{schedule.next_day} on the day after it was enabled or written"
-            words = f"once, at {when}"
+            words = f"once, at {schedule.reading}"
         case Calendar():
             words = ", ".join(_calendar_words(schedule))
         case _:
@@ -213,7 +191,7 @@ def shown(text: str) -> str:
 
 
 def span_of(text: str) -> float | None:
-    """Return the seconds of `90s`, `1h30m`, `2 hours`, `1 hour and 30 minutes`; None for another text."""
+    """Return the seconds of `90s`, `1h30m`, `2 hours 30 minutes`; None for another text."""
     pieces = _PIECE.findall(text) if _SPAN.fullmatch(text) else []
     if not pieces or any(unit not in UNITS for _count, unit in pieces):
         return None
@@ -221,13 +199,13 @@ def span_of(text: str) -> float | None:
 
 
 def checked_zone(name: str) -> str:
-    """Return the name of a time zone that exists; else ScheduleError, whose hint has the nearest."""
+    """Return the name of a time zone that exists; else ConfigError, whose hint has the nearest."""
     with suppress(ZoneInfoNotFoundError, ValueError, OSError):  # OSError: a folder of zones, such as `Europe`
         if _ZONE.fullmatch(name):
             return ZoneInfo(name).key
     near = nearest(name, available_timezones())
     hint = f"did you mean {near}?" if near else "use a name of the IANA list, for example Europe/Berlin or UTC"
-    raise ScheduleError(f"there is no time zone {shown(name)}", hint=hint)
+    raise ConfigError(f"there is no time zone {shown(name)}", hint=hint)
 
 
 def zone_of(name: str | None, machine: tzinfo) -> tzinfo:
@@ -247,11 +225,6 @@ def time_text(instant: float, zone: tzinfo, now: float) -> str:
     if moment.date() != datetime.fromtimestamp(now, zone).date():
         text = f"{_DAYS[moment.isoweekday() % 7]} {moment:%Y-%m-%d} {text}"
     return f"{text} {moment.tzname() or 'UTC'}"
-
-
-def utc_text(instant: float) -> str:
-    """Show an instant for machines, ISO 8601 in UTC, to the second."""
-    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def span_text(seconds: float) -> str:

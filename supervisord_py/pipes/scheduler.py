@@ -1,8 +1,8 @@
-"""The loop that asks which pipes are due, and starts them.
+"""The clocks of the room of pipes, and the loop that asks which pipes are due, and starts them.
 
 Laws. Started only when the API listens (G1). It sleeps until something is due; a pipe is asked again only when what is
-known of it changed or its time has come. One that cannot be started or decided is told, tried again with backoff, and
-holds nobody up. A crash of the loop's body is logged, counted, shown in `health()`, and the body starts again (E4). A
+known of it changed or its time has come. One that cannot be started or decided is told, tried again later, and holds
+nobody up. A crash of the loop's body is logged, counted, shown in `health()`, and the body starts again (E4). A
 change of the room's and a jump of a clock wake it (`wake`); where nobody tells of a jump, it looks in `SLEEP_SECONDS`.
 """
 
@@ -10,27 +10,121 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import structlog
 
 from supervisord_py.pipes.due import Due, Now, Wait, decide, stagger
+from supervisord_py.process import clock
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from datetime import tzinfo
 
     from supervisord_py.pipes.due import Decision, Progress
-    from supervisord_py.pipes.means import Means
+    from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.models import PipeDefinition
 
+STEP_SECONDS = 1.0
+"""A slewed wall clock differs by less between two looks; what is left over adds up until it is a step."""
+SLEPT_SECONDS = 2.0  # clocks that were read together differ by less
 SLEEP_SECONDS = 60.0  # longest sleep: not everywhere a jump of a clock is told
+RETRY_SECONDS = 30.0  # until a pipe that could not be decided or started is asked again
 _SLACK_SECONDS = 0.001  # the wall clock and the one that counts suspend are read one after the other
-_RESTARTS = BackoffPolicy(initial_seconds=1.0, max_seconds=60.0, reset_seconds=300.0)
-_RETRIES = BackoffPolicy(initial_seconds=5.0, max_seconds=300.0, reset_seconds=3600.0)
 _BREATH = 50  # so many decisions, and others of the control plane get their turn
 _log = structlog.get_logger(__name__)
+
+
+class Clocks(NamedTuple):
+    """Where time comes from, in one place so that tests can turn it (DESIGN law 10)."""
+
+    wall: Callable[[], float] = time.time  # Unix seconds
+    boot: Callable[[], float] = clock.now  # seconds since boot, suspended ones included
+    awake: Callable[[], float] = time.monotonic  # seconds since boot in which the machine was awake
+
+    def moment(self) -> float:
+        """Return Unix seconds as a row keeps them: what was told at first is what is read again later."""
+        return whole_ms(self.wall())
+
+
+def whole_ms(seconds: float) -> float:
+    """Return a time without what is finer than a millisecond; never later than it was."""
+    return math.floor(seconds * 1000) / 1000
+
+
+class Resumes:
+    """Notices that the machine slept between two looks; `resumed_at` is on the clock that counts suspend."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks = clocks
+        self._asleep = clock.ahead(clocks.boot, of=clocks.awake)
+        self.resumed_at: float | None = None
+
+    def look(self) -> float:
+        """Return the seconds that it slept since the last look; 0.0 for not."""
+        asleep = clock.ahead(self._clocks.boot, of=self._clocks.awake)
+        slept = asleep - self._asleep
+        if slept < SLEPT_SECONDS:
+            return 0.0
+        self._asleep = asleep
+        self.resumed_at = self._clocks.boot()
+        return slept
+
+
+class ClockWatch:
+    """Looks at the clocks, and notices what people and machines do to them: set the time, change the zone, sleep.
+
+    What is found due at the first look counts as missed while the machine was off. `zone` is the machine's, now.
+    """
+
+    def __init__(self, clocks: Clocks, zone: Callable[[], tzinfo]) -> None:
+        self._clocks = clocks
+        self._machine_zone = zone
+        self._resumes = Resumes(clocks)
+        self._resumes.resumed_at = self._set_boot = clocks.boot()
+        self._offset = clock.ahead(clocks.wall, of=clocks.boot)
+        self._zone: tzinfo | None = None  # of the last look: who makes the watch may not know the machine's zone yet
+
+    def now(self) -> Now:
+        """Return the time; what happened to it waits for the next look."""
+        offset, boot = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._clocks.boot()
+        zone = self._zone or self._machine_zone()
+        return Now(boot + offset, boot, self._resumes.resumed_at, zone, self._set_boot + offset)
+
+    def look(self) -> dict[str, Any]:
+        """Return what happened since the last look: seconds `stepped` and `slept`, the new `zone`; {} for nothing."""
+        changes: dict[str, Any] = {}
+        if slept := self._resumes.look():
+            changes["slept"] = slept
+        offset, zone = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._machine_zone()
+        if abs(stepped := offset - self._offset) >= STEP_SECONDS:
+            changes["stepped"] = stepped
+            self._offset, self._set_boot = offset, self._clocks.boot()
+        if self._zone is not None and zone != self._zone:
+            changes["zone"] = str(zone)
+        self._zone = zone
+        return changes
+
+
+def machine_zone(
+    environ: Mapping[str, str], *, localtime: str = "/etc/localtime", timezone: str = "/etc/timezone"
+) -> str:
+    """Return `TZ` where it names a zone, else what /etc/localtime points to, else what /etc/timezone says, else UTC."""
+    wanted, linked, written = environ.get("TZ", "").lstrip(":"), os.path.realpath(localtime), ""
+    with suppress(OSError):
+        written = Path(timezone).read_text("utf-8", "replace")[:256].strip()
+    for name in (wanted, linked.rpartition("zoneinfo/")[2], written):
+        with suppress(KeyError, ValueError, OSError):  # ZoneInfoNotFoundError is a KeyError
+            return ZoneInfo(name).key
+        if name and name == wanted:
+            _log.warning("time_zone_unknown", wanted=wanted, hint="write TZ=Area/City, or pipes.timezone")
+    return "UTC"
 
 
 class _Entry:
@@ -41,43 +135,29 @@ class _Entry:
         self.progress = progress
         self.deadline = -math.inf
         self.decision: Decision | None = None
-        self.backoff = Backoff(_RETRIES)
-
-    def ask_again(self, now: Now) -> None:
-        """Have it asked at the next turn, or when its backoff is over."""
-        self.deadline = self.backoff.settled(now.boottime).blocked_until or -math.inf
 
 
 class Timetable:
     """Asks which of the room's pipes are due, and has them started."""
 
-    restart_policy = _RESTARTS  # how patiently a crashed body is started again
+    restart_policy = BackoffPolicy(initial_seconds=1.0, max_seconds=60.0, reset_seconds=300.0)
 
-    def __init__(self, room: Means, is_leaving_line: Callable[[str], bool]) -> None:
+    def __init__(self, room: Executions) -> None:
         self._room = room
-        self._is_leaving_line = is_leaving_line
-        self.now = room.now
-        self._begin: Callable[[str, Due], Awaitable[str | None]]
-        self._seed = ""  # of the stagger: the instance's, so that machines with the same pipes differ
+        self._seed = room.placement.new_key().partition(".")[0]
+        """Of the stagger: the instance's, so that machines with the same pipes differ."""
         self._entries: dict[str, _Entry] = {}
         self._bell = asyncio.Event()
         self.alive = False  # also between a crash of the body and its next start
         self.restarts = 0  # how often it crashed, and why the last time
         self.last_error: str | None = None
 
-    def start(self, begin: Callable[[str, Due], Awaitable[str | None]]) -> None:
-        """Look from now on; `begin` queues a pipe that is due, or says why not."""
-        if not self._seed:
-            self._begin = begin
-            self._seed = self._room.placement.new_key().partition(".")[0]
-            self._room.task(self.run())
-
     def wake(self) -> None:
         """Look now: a pipe was added, enabled, edited, removed, or a run of one began or ended."""
         self._bell.set()
 
     def reconfigure(self) -> None:
-        self._ask_all_again(self.now())
+        self._entries.clear()
         self.wake()
 
     def decision_on(self, pipe: PipeDefinition) -> Decision | None:
@@ -100,30 +180,28 @@ class Timetable:
                 self.restarts += 1
                 self.last_error = f"{type(err).__name__}: {err}"
                 _log.exception("scheduler_crashed", restarts=self.restarts)
-                backoff = backoff.failed(self.now().boottime)
+                backoff = backoff.failed(self._room.now().boottime)
             finally:
                 self.alive = False
-            await asyncio.sleep(backoff.wait_seconds(self.now().boottime))  # no bell: a crash may be its echo
+            await asyncio.sleep(backoff.wait_seconds(self._room.now().boottime))  # no bell: a crash may be its echo
 
     async def turn(self) -> float:
         """Look once, start what is due; return the seconds to sleep, at most `SLEEP_SECONDS`."""
-        changes, now = self._room.watch.look(), self.now()
+        changes, now = self._room.watch.look(), self._room.now()
         if changes:
             _log.info("clocks_changed", **changes)
-            self._ask_all_again(now)
-        names: set[str] = set()
-        decided = 0
+            for entry in self._entries.values():
+                entry.deadline = -math.inf
+        before, self._entries, decided = self._entries, {}, 0
         for definition in tuple(self._candidates()):  # what it looks at changes while the loop awaits
-            names.add(definition.name)
-            entry = self._taken(definition, now)
+            entry = self._entries[definition.name] = self._taken(definition, before.get(definition.name))
             if entry.deadline <= now.boottime:
                 await self._attend(entry, now)
                 decided += 1
                 if not decided % _BREATH:
                     await asyncio.sleep(0)
-        self._entries = {name: entry for name, entry in self._entries.items() if name in names}
         deadline = min((entry.deadline for entry in self._entries.values()), default=math.inf) + _SLACK_SECONDS
-        return min(max(deadline - self.now().boottime, 0.0), SLEEP_SECONDS)
+        return min(max(deadline - self._room.now().boottime, 0.0), SLEEP_SECONDS)
 
     def _candidates(self) -> Iterator[PipeDefinition]:
         """Yield the pipes that may be started by time now."""
@@ -133,52 +211,39 @@ class Timetable:
             if states.get(definition.name).anchor_at is None or not states.is_enabled(definition):
                 continue
             # What is on its way out of the line would be taken for a run that keeps the next one waiting.
-            if not self._is_leaving_line(definition.name):
+            if not self._room.is_leaving_line(definition.name):
                 yield definition
 
-    def _taken(self, definition: PipeDefinition, now: Now) -> _Entry:
-        progress, entry = self._room.states.progress(definition.name), self._entries.get(definition.name)
+    def _taken(self, definition: PipeDefinition, entry: _Entry | None) -> _Entry:
+        progress = self._room.states.progress(definition.name)
         if entry is None:
-            entry = self._entries[definition.name] = _Entry(definition, progress)
-        elif entry.definition is not definition or entry.progress != progress:
-            if definition.schedule != entry.definition.schedule:
-                entry.backoff = Backoff(_RETRIES)
+            return _Entry(definition, progress)
+        if entry.definition is not definition or entry.progress != progress:
             if progress.anchor_at != entry.progress.anchor_at:
                 entry.decision = None  # the room has begun anew
-            entry.definition, entry.progress = definition, progress
-            entry.ask_again(now)
+            entry.definition, entry.progress, entry.deadline = definition, progress, -math.inf
         return entry
 
-    def _ask_all_again(self, now: Now) -> None:
-        for entry in self._entries.values():
-            entry.ask_again(now)
-
     async def _attend(self, entry: _Entry, now: Now) -> None:
-        pipe, before = entry.definition, entry.decision
+        pipe, before, states = entry.definition, entry.decision, self._room.states
         delay = stagger(pipe.name, self._seed, self._room.config.stagger_seconds)
         try:
             found = decide(pipe.schedule, entry.progress, now, run_on_enable=pipe.run_on_enable, delay=delay)
             entry.decision = found
             if isinstance(found, Due):
-                why = await self._begin(pipe.name, found)
-                entry.backoff = Backoff(_RETRIES)
-                self._remember(pipe.name, found.why if why is None else why)
+                why = await self._room.start_due(pipe.name, found)
+                states.decided(pipe.name, found.why if why is None else why)
                 # At once about its next one; what nobody took in (the pipe is just going) would be due again and again.
-                is_served = self._room.states.get(pipe.name).last_due == found.at
+                is_served = states.get(pipe.name).last_due == found.at
                 entry.deadline = -math.inf if is_served else now.boottime + SLEEP_SECONDS
                 return
             entry.deadline = now.boottime_of(found.until) if isinstance(found, Wait) else math.inf
             # That it merely waits would hide what was decided before: that is shown live.
             words = found.decided if isinstance(found, Wait) else found.why if found.over else ""
-            if words and found != before and words != self._room.states.get(pipe.name).last_decision:
-                self._remember(pipe.name, words)
+            if words and found != before and words != states.get(pipe.name).last_decision:
+                states.decided(pipe.name, words)
         except Exception as err:
-            entry.backoff, entry.decision = entry.backoff.failed(now.boottime), None
-            seconds = entry.backoff.wait_seconds(now.boottime)
-            entry.deadline = now.boottime + seconds
-            _log.warning("schedule_failed", unit=f"pipe:{pipe.name}", retry_seconds=seconds, exc_info=err)
+            entry.decision, entry.deadline = None, now.boottime + RETRY_SECONDS
+            _log.warning("schedule_failed", unit=f"pipe:{pipe.name}", exc_info=err)
             what = f"could not be decided or started: {type(err).__name__}: {err}"
-            self._remember(pipe.name, f"{what}; tried again in {seconds:.0f} s")
-
-    def _remember(self, pipe: str, words: str) -> None:
-        self._room.states.change(pipe, last_decision=words, last_decision_at=self._room.clocks.moment())
+            states.decided(pipe.name, f"{what}; tried again in {RETRY_SECONDS:.0f} s")

@@ -18,8 +18,8 @@ from supervisord_py.pipes.due import Progress
 if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution, Outcome
     from supervisord_py.ledger.store import Ledger
-    from supervisord_py.pipes.clocks import Clocks
     from supervisord_py.pipes.models import PipeDefinition
+    from supervisord_py.pipes.scheduler import Clocks
 
 _INSTANTS = ("last_run_at", "last_due", "anchor_at")
 _NOT_ITS_OWN = frozenset((ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED))

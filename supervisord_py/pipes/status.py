@@ -1,26 +1,49 @@
-"""What the room shows of its pipes. Reads memory only: a list of a thousand pipes costs no disk."""
+"""What the room shows of its pipes: each as it stands, why it cannot run, when it is due, who is in line.
+
+A pipe whose file reads well and which cannot run all the same is listed with the cause, like one whose file is broken,
+until the cause is gone; a run of it is a row that failed at once, so that nothing happens in silence (A3). A list reads
+memory, and agents.toml and presets.toml where their stamp is another one; a program is looked for once in a while.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import stat
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.ledger.pipe_executions import Group, cut_timeout
+from supervisord_py.config.documents import Problem
+from supervisord_py.errors import ConfigError
+from supervisord_py.ledger.pipe_executions import Group
 from supervisord_py.pipes import due, events
+from supervisord_py.pipes.adapters import CannotRunError, finding, placeholders_of
 from supervisord_py.pipes.due import Never, Wait, decide
-from supervisord_py.pipes.models import BrokenPipe, LastDecision, PipeDefinition, PipeView, problem_text
+from supervisord_py.pipes.intake import build, choose
+from supervisord_py.pipes.launch import DOTENV, check, find_executable, provider_doubt
+from supervisord_py.pipes.models import (
+    BY_HAND,
+    COMMAND,
+    BrokenPipe,
+    Check,
+    LastDecision,
+    PipeDefinition,
+    PipeView,
+    problem_text,
+)
+from supervisord_py.pipes.presets import EVERY, resolve
 from supervisord_py.pipes.schedule import At, Calendar, describe, time_text, zone_of
+from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from supervisord_py.config.documents import Problem
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.ledger.pipe_state import PipeStateRow
+    from supervisord_py.pipes.adapters import AgentSpec
     from supervisord_py.pipes.due import Decision
     from supervisord_py.pipes.executions import Executions
-    from supervisord_py.pipes.models import Declared
+    from supervisord_py.pipes.models import Chosen, Declared
 
 QUIET_SECONDS = 60.0  # who said nothing for so long may be delayed, and whoever looks is told
+PROGRAM_SECONDS = 1.0  # so long it is believed that a program is there, or is not
 
 
 def view(room: Executions, declared: Declared) -> PipeView:
@@ -39,7 +62,9 @@ def view(room: Executions, declared: Declared) -> PipeView:
         running=running.id if running else None,
         queued=len(room.queued(name)),
         consecutive_failures=row.consecutive_failures,
-        last_decision=_last_decision(row),
+        last_decision=None
+        if row.last_decision is None
+        else LastDecision(row.last_decision_at or 0.0, row.last_decision),
         average_duration_seconds=room.states.average_seconds.get(name),
         pid=running.execution.pid if running else None,
         instance=running.execution.instance if running else None,
@@ -50,12 +75,14 @@ def view(room: Executions, declared: Declared) -> PipeView:
 
 
 def _of_definition(room: Executions, definition: PipeDefinition) -> dict[str, Any]:
-    enabled = room.states.is_enabled(definition)
-    fault, missing = _fault(room, definition), room.faults.missing_agent(definition)
+    enabled, name = room.states.is_enabled(definition), definition.name
+    fault, missing, running = _fault(room, definition), _missing_agent(room, definition), room.running(definition.name)
     warnings = [f"{missing.message}; {missing.hint}"] if missing else []
-    warnings += [words for _check, words in doubts(room, definition)]
-    if silence := _silence(room, definition.name):
-        warnings.append(silence)
+    warnings += doubts(room, definition)
+    quiet = 0.0 if running is None or not running.heard_at else room.clocks.boot() - running.heard_at
+    if running is not None and quiet >= QUIET_SECONDS:
+        said = f"execution {running.id} (pid {running.execution.pid}) has said nothing for {quiet:.0f} s"
+        warnings.append(f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it")
     return {
         "enabled": enabled,
         "schedule": definition.schedule_text,
@@ -72,37 +99,78 @@ def _of_definition(room: Executions, definition: PipeDefinition) -> dict[str, An
     }
 
 
+# -- what is wrong, and what is odd ------------------------------------------------------------------------------------
+
+
+def faults(room: Executions, definition: PipeDefinition) -> Iterator[Problem]:
+    """Yield what keeps a pipe from running, or would: its agent, its presets, its own program. Blocking."""
+    spec: AgentSpec | None = None
+    try:
+        spec = room.shelf.adapters_now().get(definition.agent)
+    except ConfigError as error:
+        yield definition.problem("agent", error.detail, error.hint or "see agents.toml(5)")
+    try:
+        resolve(definition, room.shelf.presets_now())
+    except CannotRunError as error:
+        yield definition.problem("preset", error.detail, error.hint or "see presets.toml(5)")
+    if spec is not None and not spec.argv and (problem := _program(room, definition, spec)) is not None:
+        yield problem
+
+
+def _fault(room: Executions, definition: PipeDefinition) -> Problem | None:
+    """Return why a pipe cannot run, or never will although its schedule was to start it."""
+    found = next(faults(room, definition), None) or _end_of_times(room, definition)
+    return None if isinstance(found, str) else found
+
+
 def count_broken(room: Executions) -> int:
     """Return how many pipes cannot run: their file is broken, or something that it names is not there."""
     declared = room.catalog.pipes.values()
     return sum(isinstance(each, BrokenPipe) or _fault(room, each) is not None for each in declared)
 
 
-def _fault(room: Executions, definition: PipeDefinition) -> Problem | None:
-    """Return why a pipe cannot run, or never will although its schedule was to start it."""
-    found = room.faults.find(definition) or end_of_times(room, definition)
-    return None if isinstance(found, str) else found
+def _missing_agent(room: Executions, definition: PipeDefinition) -> Problem | None:
+    """Return why the program of a pipe's agent cannot be started: it is not installed, and may be at any time."""
+    spec = room.shelf.adapters_now().agents.get(definition.agent)
+    return _program(room, definition, spec) if spec is not None and spec.argv else None
 
 
-def doubts(room: Executions, definition: PipeDefinition) -> Iterator[tuple[str, str]]:
-    """Yield what is odd about a pipe's file, times and events: the name of the check, and a sentence."""
-    wanted, most = definition.timeout_seconds, room.config.timeout_max_seconds
-    yield from (("keys", words) for words in definition.warnings)
+def _program(room: Executions, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
+    """Return why a pipe's program cannot be started; looked for once in a while."""
+    now, known = room.clocks.boot(), room.programs.get(definition.name)
+    if known is not None and known[0] is definition and now < known[1]:
+        return known[2]
+    word, found = next(iter(spec.argv or definition.command), None), None
+    if isinstance(word, str) and not any(placeholders_of(word)):
+        env = {"PATH": DEFAULT_PATH} | passed(room.shelf.environ, room.config.env_allow)
+        env |= dict(read_dotenv(definition.folder / DOTENV)[0])
+        try:
+            find_executable(word, spec, definition.folder, path=env["PATH"], home=env.get("HOME", "/"))
+        except CannotRunError as error:
+            key = "agent" if spec.argv else "command"
+            found = definition.problem(key, error.detail, error.hint or "mend the command")
+    room.programs[definition.name] = (definition, now + PROGRAM_SECONDS, found)
+    return found
+
+
+def doubts(room: Executions, definition: PipeDefinition) -> Iterator[str]:
+    """Yield what is odd about a pipe's file, times and events."""
+    wanted, most, folder = definition.timeout_seconds, room.config.timeout_max_seconds, str(definition.folder)
+    yield from definition.warnings
     if wanted is not None and wanted > most:
-        yield "keys", cut_timeout(wanted, most)
-    if isinstance(over := end_of_times(room, definition), str):
-        yield "schedule", over
+        yield f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
+    if isinstance(over := _end_of_times(room, definition), str):
+        yield over
     if (late := _slower(room, definition)) is not None:
-        yield "schedule", late
-    folder = str(definition.folder)
-    own = "pipe.md, output and .env of its own folder do not start a pipe"
+        yield late
     for each in definition.events:
-        if (is_own := events.is_own(each, folder)) or events.misses(each, room.catalog.pipes):
-            why = own if is_own else f"there is no pipe {each.subject!r} here"
-            yield "schedule", f"trigger: {each.text} cannot come: {why}"
+        if events.is_own(each, folder):
+            yield f"trigger: {each.text} cannot come: pipe.md, output and .env of its own folder do not start a pipe"
+        elif events.misses(each, room.catalog.pipes):
+            yield f"trigger: {each.text} cannot come: there is no pipe {each.subject!r} here"
 
 
-def end_of_times(room: Executions, definition: PipeDefinition) -> Problem | str | None:
+def _end_of_times(room: Executions, definition: PipeDefinition) -> Problem | str | None:
     """Return what it means that no time of a schedule is to come; None where one is, or where it has no times.
 
     It is a mistake in the file of a pipe that is enabled and was never due, and only odd with any other.
@@ -119,24 +187,69 @@ def end_of_times(room: Executions, definition: PipeDefinition) -> Problem | str 
         return f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule"
     if not room.states.is_enabled(definition):
         return f"no run of it comes by itself: {standing.why}"
-    key = "schedule_config" if isinstance(definition.schedule, Calendar) else "schedule"
+    key = "schedule_config" if isinstance(schedule, Calendar) else "schedule"
     return definition.problem(key, f"{key}: {standing.why}", "write a time that will come, or `manual`")
+
+
+async def validate(room: Executions, declared: Declared) -> list[Check]:
+    """Say all that can be said of a pipe before a run, its agent and presets included; nothing is started."""
+    if isinstance(declared, BrokenPipe):
+        return [_failed(each) for each in (declared.problem, *declared.more)]
+    room.programs.pop(declared.name, None)
+    chosen, over = await choose(room, declared, BY_HAND), _end_of_times(room, declared)
+    checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(faults(room, declared)))]
+    checks += [_failed(over)] if isinstance(over, Problem) else []
+    checks += [Check("pipe", "warn", each) for each in doubts(room, declared)]
+    checks += _of_folder(declared)
+    adapters, presets = await room.shelf.look()
+    broken = presets.broken if EVERY in declared.presets else {}
+    left_out = [f"the preset {name!r} is left out: {finding(why[0])}" for name, why in broken.items()]
+    checks += [Check("preset", "warn", each) for each in (*chosen.warnings, *left_out)]
+    if chosen.refusal is None:
+        spec = adapters.get(declared.agent)
+        try:
+            ready = await check(room.shelf, build(room, declared, BY_HAND, chosen, 0), declared.folder)
+        except CannotRunError as error:
+            if not any(each.verdict == "fail" for each in checks):
+                checks.append(Check("agent", "fail", error.detail, None, error.hint))
+        else:
+            later = (provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks)
+            odd = dict.fromkeys((*ready.warnings, *filter(None, later)))
+            checks += [Check("agent", "warn", each) for each in odd]
+    if not any(each.verdict == "fail" for each in checks):
+        checks.append(Check("ready", "pass", _in_words(declared, chosen)))
+    return checks
+
+
+def _of_folder(definition: PipeDefinition) -> Iterator[Check]:
+    """Say what is odd about a pipe's prompt, and who may read its secrets."""
+    if not definition.body and definition.agent != COMMAND:
+        hint = "say below the closing --- what the agent is to do"
+        yield Check("prompt", "fail", "there is no text below the front matter", None, hint)
+    file = definition.folder / DOTENV
+    if file.exists() and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        yield Check(DOTENV, "warn", f"{file} holds secrets, and others may read it", None, f"chmod 600 {file}")
+
+
+def _failed(problem: Problem) -> Check:
+    key = problem.pointer[1:].partition("/")[0] or "front_matter"
+    return Check(key, "fail", problem.message.removeprefix(f"{key}: "), problem.line, problem.hint)
+
+
+def _in_words(definition: PipeDefinition, chosen: Chosen) -> str:
+    """Say what a pipe would run with."""
+    preset, chain = chosen.preset, (chosen.preset, *chosen.plan.fallbacks)
+    names, what = ", then ".join(each.id or "" for each in chain), filter(None, (preset.provider, preset.model))
+    return " ".join(filter(None, ("it runs", definition.agent, names and f"with {names}:", *what)))
+
+
+# -- times to come -----------------------------------------------------------------------------------------------------
 
 
 def _slower(room: Executions, definition: PipeDefinition) -> str | None:
     """Return a warning when its runs take longer than its schedule leaves them."""
     average = room.states.average_seconds.get(definition.name)
     return due.slower(definition.schedule, room.states.progress(definition.name), room.now(), average)
-
-
-def _silence(room: Executions, name: str) -> str | None:
-    """Say that the execution that runs has long said nothing."""
-    running = room.running(name)
-    seconds = 0.0 if running is None or not running.heard_at else room.clocks.boot() - running.heard_at
-    if running is None or seconds < QUIET_SECONDS:
-        return None
-    said = f"execution {running.id} (pid {running.execution.pid}) has said nothing for {seconds:.0f} s"
-    return f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it"
 
 
 def _standing(room: Executions, definition: PipeDefinition) -> Decision:
@@ -153,31 +266,22 @@ def _upcoming(room: Executions, definition: PipeDefinition, count: int) -> tuple
     return due.upcoming(definition.schedule, progress, room.now(), standing, count)
 
 
-def _last_decision(row: PipeStateRow) -> LastDecision | None:
-    if row.last_decision is None or row.last_decision_at is None:
-        return None
-    return LastDecision(row.last_decision_at, row.last_decision)
-
-
-# -- times to come -----------------------------------------------------------------------------------------------------
-
-
 def next_report(room: Executions, declared: Declared, count: int) -> dict[str, Any]:
     """Return when a pipe is due, and why: what each sentence says, in the order of a person's questions."""
     shown, config = view(room, declared), room.config
+    sentences: list[str] = []
     report: dict[str, Any] = {
         "name": declared.name,
         "enabled": shown.enabled,
         "schedule": shown.schedule,
         "summary": "broken",  # the schedule in words
         "upcoming": (),  # Unix seconds, ascending; empty where nothing is due by itself
-        "sentences": [],
+        "sentences": sentences,
         "timezone": None,
         "last_decision": shown.last_decision,  # what was done: started, skipped, refused. That it waits is none.
         "now": None,  # what it waits for
         "events": shown.events,  # what else starts it
     }
-    sentences = report["sentences"]
     if isinstance(declared, BrokenPipe):
         sentences.append(f"it cannot run: {problem_text(declared.problem)}")
         return report
@@ -188,22 +292,17 @@ def next_report(room: Executions, declared: Declared, count: int) -> dict[str, A
         sentences.append(f"it is disabled; {cure}")
     if not config.enabled:
         sentences.append("no pipe runs by itself here (pipes.enabled = false)")
-    if fault := room.faults.find(declared) or room.faults.missing_agent(declared):
+    if fault := next(faults(room, declared), None) or _missing_agent(room, declared):
         sentences.append(f"each run of it fails at once: {problem_text(fault)}")
+    upcoming = _upcoming(room, declared, count)
     sentences += due.explain(
-        declared.schedule,
-        room.states.progress(declared.name),
-        room.now(),
-        standing,
-        count=count,
-        average_seconds=shown.average_duration_seconds,
-        is_on=is_on,
+        declared.schedule, room.now(), standing, upcoming, late=_slower(room, declared), is_on=is_on
     )
     if declared.events:
         sentences.append(f"events: {', '.join(shown.events)}")
     return report | {
         "summary": describe(declared.schedule, config.timezone),
-        "upcoming": _upcoming(room, declared, count) if is_on else (),
+        "upcoming": upcoming if is_on else (),
         "timezone": room.zone_name(declared),
         "now": standing.why if is_on else None,
     }

@@ -11,11 +11,7 @@ from msgspec import structs
 
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Execution, Group, Plan, Preset, Status
-from supervisord_py.pipes.checks import Check, CheckStatus
-from supervisord_py.pipes.models import (
-    PipesHealth,
-    PipeView,
-)
+from supervisord_py.pipes.models import Check, PipesHealth, PipeView
 from supervisord_py.pipes.output import FollowItem, FollowNews, OutputStream
 
 
@@ -74,7 +70,7 @@ class FakePipes:
 
     async def validate(self, name: str) -> tuple[Check, ...]:
         self.asked.append(("validate", name))
-        return (Check("schedule", CheckStatus.FAIL, "it is odd", 3, "write `every 2h`"),)
+        return (Check("schedule", "fail", "it is odd", 3, "write `every 2h`"),)
 
     def queue(self) -> list[dict[str, Any]]:
         waiting = [execution(2, position=1)]

@@ -33,7 +33,7 @@ ZOO = {
         {"schedule": Every(600), "title": None, "body": "<!-- a note -->\nLook."}),
     "another-title": Animal("---\nname: Voice to Task\nschedule: every 12h\n---\nx\n",
         {"title": "Voice to Task", "schedule": Every(43200)}),
-    "once": Animal("---\nschedule: at 2099-01-01T00:00:00Z\n---\nx\n", {"schedule": At(4070908800.0)}),
+    "once": Animal("---\nschedule: at 2099-01-01T00:00:00Z\n---\nx\n", {"schedule": At("2099-01-01T00:00:00+00:00")}),
     "typed-words": Animal("---\nenabled: yes\nhistory: off\ntimeout: 10m\nmodel: 010\nicon: 2026-01-01\n---\nx\n",
         {"enabled": True, "history": False, "timeout_seconds": 600, "model": "010"}),
     "windows": Animal("\ufeff---\r\nname: Fenêtre\r\nschedule: every 1h\r\n---\r\n\r\nBonjour\r\n\r\n---\r\nSuite\r\n",

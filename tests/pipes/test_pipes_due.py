@@ -20,6 +20,7 @@ from supervisord_py.pipes.due import (
     Wait,
     decide,
     explain,
+    slower,
     upcoming,
 )
 from supervisord_py.pipes.schedule import At, Calendar, Cron, Every, Manual, Schedule
@@ -34,6 +35,10 @@ def at(text: str, zone: tzinfo = UTC) -> float:
 
 
 NOON = at("2026-11-21T12:00")
+
+
+def once(moment: float) -> At:
+    return At(datetime.fromtimestamp(moment, UTC).isoformat())
 
 
 class World:
@@ -163,7 +168,7 @@ def test_a_clock_that_starts_in_the_past_serves_nothing_twice_when_it_is_put_rig
 
 
 def test_once_runs_once() -> None:
-    world = World(At(NOON + HOUR))
+    world = World(once(NOON + HOUR))
     assert world.decide() == Wait(NOON + HOUR, "waits for 13:00 UTC, once")
     world.pass_(HOUR + 1)
     assert world.run() == Due(NOON + HOUR, "due at 13:00 UTC, once")
@@ -173,11 +178,11 @@ def test_once_runs_once() -> None:
 
 
 def test_once_is_over_when_it_was_past_at_first_sight_and_made_good_when_it_was_not() -> None:
-    assert isinstance(World(At(NOON - 59)).decide(), Due)
-    assert World(At(NOON - 61)).decide() == Never(
+    assert isinstance(World(once(NOON - 59)).decide(), Due)
+    assert World(once(NOON - 61)).decide() == Never(
         "11:58:59 UTC was over 1 min 1 s before it was first seen or enabled: refused", over=True
     )
-    world = World(At(NOON + HOUR))
+    world = World(once(NOON + HOUR))
     world.pass_(6 * HOUR)
     assert world.decide() == Due(NOON + HOUR, MISSED.format("5 h"))
     world.pass_(DAY)
@@ -186,17 +191,9 @@ def test_once_is_over_when_it_was_past_at_first_sight_and_made_good_when_it_was_
     assert "too late to be made good" in late.why
 
 
-def test_in_a_while_and_tomorrow_count_from_when_it_was_written_or_enabled() -> None:
-    assert World(At(after_seconds=1800.0)).waits() == 1800
-    assert World(At(next_day="09:00:00")).waits() == 21 * HOUR
-    assert World(At(next_day="09:00:00", timezone="Europe/Berlin")).waits() == 20 * HOUR
-    assert World(At(reading="2026-11-21T13:00:00")).waits() == HOUR
-    world = World(At(after_seconds=1800.0))
-    world.pass_(1800)
-    world.run()
-    assert isinstance(world.decide(), Never)
-    world.progress = replace(world.progress, anchor_at=world.now.wall)  # enabled again
-    assert world.waits() == 1800
+def test_a_time_without_offset_is_one_of_the_pipes_zone() -> None:
+    assert World(At("2026-11-21T13:00:00")).waits() == HOUR
+    assert World(At("2026-11-21T14:30:00", "Europe/Berlin")).waits() == 1.5 * HOUR
 
 
 # After a resume
@@ -297,29 +294,25 @@ def test_the_next_runs_and_the_whole_story() -> None:
     for schedule, count, want in (
         (Every(HOUR), 3, (NOON, NOON + HOUR, NOON + 2 * HOUR)),
         (NINE, 2, (NOON + 21 * HOUR, NOON + 45 * HOUR)),
-        (At(NOON + 5), 5, (NOON + 5,)),
+        (once(NOON + 5), 5, (NOON + 5,)),
         (Manual(), 5, ()),
     ):
         assert upcoming(schedule, Progress(NOON), NOW, decide(schedule, Progress(NOON), NOW), count) == want
-    seen = Progress(NOON)
-    assert len(explain(Manual(), seen, NOW, Never("runs by hand"))) == 1
     berlin, half_past_one = Now(NOON, 5000.0, zone=ZoneInfo("Europe/Berlin")), Cron("30 13 * * *")
-    assert explain(half_past_one, seen, berlin, decide(half_past_one, Progress(NOON), berlin), count=2) == (
+    waits = decide(half_past_one, Progress(NOON), berlin)
+    assert explain(half_past_one, berlin, waits, upcoming(half_past_one, Progress(NOON), berlin, waits, 2)) == [
         "schedule: at 13:30 every day (local time)",
         "now: waits for 13:30 CET",
         "next: 13:30 CET",
         "next: Sun 2026-11-22 13:30 CET",
-    )
-    put_off = Wait(NOON + 7, "missed 3 runs while off or asleep: one made good, in 7 s")
-    assert "slower" not in "".join(explain(half_past_one, seen, NOW, put_off, average_seconds=900))
-    assert explain(Every(600), seen, NOW, put_off, count=1, average_seconds=900)[1:] == (
-        "now: missed 3 runs while off or asleep: one made good, in 7 s",
-        "next: 12:00:07 UTC",
-        (
-            "warning: slower than its schedule: a run takes 15 min on average and is due every 10 min; the runs in "
-            "between are skipped"
-        ),
-    )
+    ]
+    assert len(explain(Manual(), NOW, Never("runs by hand"), ())) == 1
+    off = explain(Every(600), NOW, Wait(NOON + 7, "why"), (NOON + 7,), late="slow", is_on=False)
+    assert off[1:] == ["once it is on: why", "would be next: 12:00:07 UTC", "warning: slow"]
+    told = "is due every 10 min; the runs in between are skipped"
+    assert str(slower(Every(600), Progress(NOON), NOW, 900)).endswith(told)
+    assert [slower(it, Progress(NOON), NOW, 900) for it in (half_past_one, Manual())] == [None, None]
+    assert slower(Every(600), Progress(NOON), NOW, None) is None
 
 
 def test_a_cron_line_that_never_comes_is_over() -> None:

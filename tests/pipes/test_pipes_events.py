@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from supervisord_py.errors import BadRequestError
+from supervisord_py.errors import BadRequestError, ConfigError
 from supervisord_py.pipes.definition import parse_pattern
 from supervisord_py.pipes.events import check_published, loop, matches, watch_root
 from supervisord_py.pipes.models import EventPattern, PublishedEvent
-from supervisord_py.pipes.schedule import ScheduleError
 
 HOME = "/home/me/pipes/summary"
 
@@ -26,12 +25,12 @@ def event(text: str) -> PublishedEvent:
         ("file_changed:inbox/**/*.md", EventPattern("file_changed", "inbox/**/*.md")),
         ("not a name", "pipe_completed:NAME"),
         ("pipe_failed:", "pipe_failed:NAME"),
-        ("pipe-completed:x", "pipe_completed:x"),
+        ("pipe-completed:x", "`pipe_completed`"),
     ],
 )
 def test_patterns_are_read_and_what_could_never_happen_is_an_error(text: str, want: EventPattern | str) -> None:
     if isinstance(want, str):
-        with pytest.raises(ScheduleError) as caught:
+        with pytest.raises(ConfigError) as caught:
             parse_pattern(text)
         assert want in str(caught.value.hint)
     else:

@@ -31,13 +31,11 @@ SCHEDULES = (
     "daily at 9:30am",
     "weekday at 18:00",
     "mon,thu at 8",
-    "weekend at noon",
+    "weekend at 12:00",
     "*/15 8-20 * * 1-5",
     "@daily",
     "at 2099-01-01T09:00:00Z",
     "2026-12-01 10:00",
-    "tomorrow at 9am",
-    "in 30m",
 )
 
 

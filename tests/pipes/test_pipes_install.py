@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from pipe_texts import pipe_text, write_folder
+from pipe_texts import pipe_text, pipes_config, write_folder
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, UnknownUnitError
 from supervisord_py.pipes.catalog import DiskError, read_pipe
 from supervisord_py.pipes.install import install, remove, scaffold
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.schedule import Manual
 
-EXAMPLES = Path(__file__).parents[2] / "supervisord_py" / "examples" / "pipes"
-
 
 async def add(pipes_dir: Path, source: str, name: str | None = None) -> PipeDefinition:
-    return await install(source, pipes_dir, EXAMPLES, name=name)
+    return await install(source, pipes_config(pipes_dir.parent, pipes_dir=pipes_dir), name=name)
 
 
 def left_in(folder: Path) -> list[str]:
@@ -123,9 +121,6 @@ async def test_the_examples_are_added_by_name(tmp_path: Path) -> None:
     assert os.access(added.folder / "digest.sh", os.X_OK)
     with pytest.raises(UnknownUnitError, match="did you mean 'disk-digest'"):
         await add(tmp_path, "example:disk-digets")
-    with pytest.raises(UnknownUnitError) as caught:
-        await install("example:x", tmp_path, tmp_path / "absent")
-    assert caught.value.hint == "examples: none"
 
 
 def test_a_new_pipe_is_usable_and_runs_by_hand_only(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from pipe_texts import pipe_text
+from pipe_texts import pipe_text, pipes_config
 from supervisord_py.config.documents import MAX_FILE_BYTES
 from supervisord_py.errors import ConfigError, TooLargeError
 from supervisord_py.pipes.install import FetchError, fetch, install
@@ -68,7 +68,7 @@ async def site(context: ssl.SSLContext | None) -> AsyncIterator[str]:
 
 
 async def add(address: str, pipes: Path) -> str:
-    installed = await install(address, pipes, pipes)
+    installed = await install(address, pipes_config(pipes, pipes_dir=pipes))
     assert not installed.enabled
     return installed.name
 

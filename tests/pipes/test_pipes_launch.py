@@ -15,8 +15,6 @@ import pytest
 from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Plan, Preset
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, PromptBy, load_adapters
-from supervisord_py.pipes.clocks import Clocks
-from supervisord_py.pipes.config import PipesConfig
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.launch import (
     ARGUMENT_BYTES,
@@ -29,8 +27,9 @@ from supervisord_py.pipes.launch import (
     placeholder_values,
     recall_secrets,
 )
-from supervisord_py.pipes.preflight import Completed
-from supervisord_py.pipes.shelf import AgentShelf
+from supervisord_py.pipes.models import PipesConfig
+from supervisord_py.pipes.preflight import AgentShelf, Completed
+from supervisord_py.pipes.scheduler import Clocks
 
 BUILTIN = load_adapters(None)
 NO_PRESET = Preset()

@@ -7,9 +7,9 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +21,8 @@ from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes import preflight
 from supervisord_py.pipes.adapters import CannotRunError, load_adapters
 from supervisord_py.pipes.preflight import (
+    AgentShelf,
     Completed,
-    VersionCache,
     check_provider,
     model_names,
     same_model,
@@ -39,15 +39,16 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "READ_SECONDS", PATIENCE)
 
 
-def answering(answer: Completed | Exception, asked: list[Any] | None = None) -> preflight.ProgramRunner:
-    async def run(argv: Any, **_: Any) -> Completed:
-        if asked is not None:
-            asked.append(tuple(argv))
+def shelf(answer: Completed | Exception | None = None) -> AgentShelf:
+    async def run(*_: Any, **__: Any) -> Completed:
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return answer or Completed(0)
 
-    return run
+    nobody: Any = SimpleNamespace(agents_file=Path("/absent"), presets_file=Path("/absent"))
+    found = AgentShelf(nobody, nobody, {})
+    found.run = run
+    return found
 
 
 # -- providers ---------------------------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ def test_names_of_models(raw: bytes) -> None:
     ],
 )
 async def test_an_odd_version_is_a_warning(tmp_path: Path, answer: Completed | Exception, words: str | None) -> None:
-    _version, found = await VersionCache().find(CLAUDE, "/bin/sh", tmp_path, {}, answering(answer))
+    _version, found = await shelf(answer).version(CLAUDE, "/bin/sh", tmp_path, {})
     assert found == (() if words is None else (words,))
 
 
@@ -165,20 +166,16 @@ async def test_a_version_that_cannot_work_is_agent_incompatible_with_its_cure(tm
     ]
     for spec, answer, words, cure in cases:
         with pytest.raises(CannotRunError, match=words) as caught:
-            await VersionCache().find(spec, "/bin/sh", tmp_path, {}, answering(answer))
+            await shelf(answer).version(spec, "/bin/sh", tmp_path, {})
         assert caught.value.error_type is ErrorType.AGENT_INCOMPATIBLE
         assert cure in str(caught.value.hint)
 
 
 async def test_versions_are_asked_once_for_each_file(tmp_path: Path) -> None:
-    program, cache = tmp_path / "claude", VersionCache()
+    program, known = tmp_path / "claude", shelf()
     program.touch()
-    for answer in ("2.1.3", "2.9.9"):
-        found = await cache.find(CLAUDE, str(program), tmp_path, {}, answering(Completed(0, None, answer)))
-        assert found == ((2, 1, 3), ())
-    os.utime(program, ns=(1, 1))
-    found = await cache.find(CLAUDE, str(program), tmp_path, {}, answering(Completed(0, None, "2.9.9")))
-    assert found == ((2, 9, 9), ())
-    other = msgspec.structs.replace(CLAUDE, argv=("node",))
-    found = await cache.find(other, str(program), tmp_path, {}, answering(Completed(0, None, "2.1.3")))
-    assert found[1] == ("nobody can say which version of claude this is",)
+    for said, version in (("2.1.3", (2, 1, 3)), ("2.9.9", (2, 1, 3)), ("2.9.9", (2, 9, 9))):
+        known.run = shelf(Completed(0, None, said)).run
+        assert await known.version(CLAUDE, str(program), tmp_path, {}) == (version, ())
+        if said == "2.9.9":
+            os.utime(program, ns=(1, 1))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from supervisord_py.ledger.pipe_executions import Execution, Plan, Preset
-from supervisord_py.pipes.config import PipesConfig
 from supervisord_py.pipes.intake import render_prompt
-from supervisord_py.pipes.shelf import machine_zone
+from supervisord_py.pipes.models import PipesConfig
+from supervisord_py.pipes.scheduler import machine_zone
 
 NOVEMBER = datetime.fromisoformat("2026-11-21T20:41:03.123Z").timestamp()
 PLACES = dict.fromkeys(("pipes_dir", "examples_dir", "presets_file", "agents_file", "executions_dir"), Path("/"))
@@ -76,4 +76,4 @@ def test_the_machines_zone(tmp_path: Path) -> None:
     assert machine_zone({}, localtime=missing, timezone=str(named)) == "Asia/Tokyo"
     with capture_logs() as told:
         assert machine_zone({"TZ": "Mars/X"}, localtime=missing, timezone=missing) == "UTC"
-    assert [(it["event"], it["wanted"], it["taken"]) for it in told] == [("time_zone_unknown", "Mars/X", "UTC")]
+    assert [(it["event"], it["wanted"]) for it in told] == [("time_zone_unknown", "Mars/X")]

@@ -7,30 +7,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from pipe_rig import PipeRig, eventually, pipe_house
-from supervisord_py.api.pipes import execution_document
-from supervisord_py.errors import ConfigError
+from supervisord_py.errors import ConfigError, InvalidInputError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_executions import ErrorType, Status
-from supervisord_py.pipes import checks as checks_module
+from supervisord_py.pipes import status
 from supervisord_py.pipes.catalog import Change
-from supervisord_py.pipes.checks import CheckStatus
 from supervisord_py.pipes.models import BY_HAND
 
 
-async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.room.reconfigure(replace(rig.config, timeout_max_seconds=60.0))
+async def test_a_timeout_above_the_maximum_is_told(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp, timeout_max_seconds=60.0) as rig:
         rig.write("long", "agent: command\ncommand: [sleep, 9]\ntimeout: 10m")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         told = "timeout: 600 s is cut to 60 s (pipes.timeout_max_seconds)"
         assert rig.room.get("long").warnings == (told,)
-        assert told in {each.message for each in await rig.room.files.validate("long")}
-        [queued] = await rig.room.run("long", [BY_HAND._replace(timeout_seconds=90.0)])
-        assert execution_document(queued)["warnings"] == ["timeout: 90 s is cut to 60 s (pipes.timeout_max_seconds)"]
-        await rig.room.cancel(queued.id)
+        assert told in {each.detail for each in await rig.room.validate("long")}
+        for seconds in (0.0, 90.0):
+            with pytest.raises(InvalidInputError, match="at most 60 s"):
+                await rig.room.run("long", [BY_HAND._replace(timeout_seconds=seconds)])
 
 
 async def test_a_look_ends_when_what_another_one_found_is_taken_in(
@@ -38,7 +34,7 @@ async def test_a_look_ends_when_what_another_one_found_is_taken_in(
 ) -> None:
     """Who refreshes after an edit finds nothing new where the watch was faster; what it means has happened."""
     async with pipe_house(short_tmp) as rig:
-        upkeep = rig.room.upkeep
+        upkeep = rig.room.files
         take, reached, go = upkeep._take, asyncio.Event(), asyncio.Event()
 
         async def held(change: Change) -> None:
@@ -48,9 +44,9 @@ async def test_a_look_ends_when_what_another_one_found_is_taken_in(
 
         monkeypatch.setattr(upkeep, "_take", held)
         rig.write("fresh", "agent: command\ncommand: cat")
-        first = asyncio.create_task(rig.room.upkeep.refresh())
+        first = asyncio.create_task(rig.room.files.refresh())
         await reached.wait()
-        second = asyncio.create_task(rig.room.upkeep.refresh())
+        second = asyncio.create_task(rig.room.files.refresh())
         ended, _ = await asyncio.wait({second}, timeout=0.5)
         go.set()
         await asyncio.gather(first, second)
@@ -62,8 +58,8 @@ async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does
     async with pipe_house(short_tmp, scheduler=False) as rig:
         for name in ("gone", "off", "late", "kept"):
             rig.shell(name, "echo", "schedule: every 1h")
-        await rig.room.upkeep.refresh()
-        rig.room.timetable.start(rig.room.triggers.due)
+        await rig.room.files.refresh()
+        rig.room.task(rig.room.timetable.run())
         await eventually(lambda: rig.room.health().queued == 4, "four in line")
         await rig.room.detach()
         await rig.put_down()
@@ -86,11 +82,11 @@ async def test_who_asks_straight_after_an_edit_is_answered_for_the_file_as_it_is
     """The look holds back what is young and does not read; a person has saved it and means it."""
     async with pipe_house(short_tmp) as rig:
         file = rig.shell("p", "echo one") / "pipe.md"
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         file.write_text("---\nagent: command\ncommand: [echo, two]\nschedule: nonsense\n---\n")
         with pytest.raises(ConfigError, match="nonsense"):
             await rig.room.run("p")
-        assert "fail" in {it.status.value for it in await rig.room.files.validate("p")}
+        assert "fail" in {it.verdict for it in await rig.room.validate("p")}
         assert not await rig.rows()
         file.write_text("---\nagent: command\ncommand: [echo, two]\n---\n")
         assert (await rig.run("p")).stdout == "two\n"
@@ -109,14 +105,14 @@ CASES = {
 async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks_module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(status, "PROGRAM_SECONDS", 0.0)
     async with pipe_house(short_tmp) as rig:
         presets, agents = rig.config.presets_file, rig.config.agents_file
         presets.write_text(PRESET)
         for name, (front, _line, _words, _kind) in CASES.items():
             rig.write(name, front)
         folder = rig.shell("sound", "echo fine")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         views = {each.name: each for each in rig.room.snapshot()}
         for name, (_front, line, words, kind) in CASES.items():
             told = views[name].config_error or ""
@@ -127,8 +123,8 @@ async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(
             assert words in (done.error_message or "")
             assert told in rig.room.next(name)["sentences"][0]
         assert (views["sound"].config_error, rig.room.health().broken) == (None, len(CASES))
-        checks = {each.name: each.status for each in await rig.room.files.validate("careless")}
-        assert checks["presets"] is CheckStatus.FAIL
+        checks = {each.name: each.verdict for each in await rig.room.validate("careless")}
+        assert checks["preset"] == "fail"
         presets.write_text(f'{PRESET}default = true\n[presets.fats]\nprovider = "openai"\nmodel = "m"\n')
         agents.write_text('[agents.claud]\nargv = ["true"]\nparser = "text"\n')
         program = folder.parent / "beside" / "go.sh"
@@ -148,7 +144,7 @@ async def test_a_change_is_refused_for_what_it_breaks_and_for_nothing_else(short
         text = (folder / "pipe.md").read_text()
         rig.write("stranger", "agent: claud\ntimeout: 1m")
         rig.write("torn", "agent: claud\nschedule: continuous")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         for changes in ({"agent": "nosuch"}, {"preset": "nosuch"}, {"command": "./nosuch"}):
             for name in ("sound", "stranger") if "preset" in changes else ("sound",):
                 with pytest.raises(ConfigError) as refused:
@@ -171,11 +167,11 @@ async def test_a_wish_is_over_for_good_once_the_file_says_something_new(short_tm
     async with pipe_house(short_tmp) as rig:
         for word, enabled in (("true", True), ("false", False), ("true", True)):
             rig.shell("p", "echo", f"enabled: {word}")
-            await rig.room.upkeep.refresh()
+            await rig.room.files.refresh()
             assert rig.room.get("p").enabled is enabled
             if word == "true":
                 await rig.room.enable("p", enabled=False)
-                await rig.room.upkeep.refresh()
+                await rig.room.files.refresh()
                 assert not rig.room.get("p").enabled
 
 
@@ -193,17 +189,26 @@ async def test_validate_warns_of_providers_presets_and_times(short_tmp: Path) ->
             '[presets.one]\nprovider = "acme"\n[presets.two]\nprovider = "acmee"\n[presets.three]\nprovider = 3\n'
         )
         rig.write("odd", "agent: teller\npreset: [one, '*']\nschedule: at 2020-01-01T00:00:00Z\nenabled: false")
-        await rig.room.upkeep.refresh()
-        warned = {it.name: it.message for it in await rig.room.files.validate("odd") if it.status != "pass"}
-        assert warned["agent"].startswith("the provider 'acmee' is not known to be one of teller's")
-        assert warned["presets"].startswith("the preset 'three' is left out: ")
-        assert warned["schedule"].startswith("no run of it comes by itself: ")
-        assert {it.status for it in await rig.room.files.validate("odd")} == {"pass", "warn"}
+        await rig.room.files.refresh()
+        found = await rig.room.validate("odd")
+        assert {it.verdict for it in found} == {"pass", "warn"}
+        told = " ".join(it.detail for it in found)
+        assert "the provider 'acmee' is not known to be one of teller's" in told
+        assert "the preset 'three' is left out: " in told
+        assert "no run of it comes by itself: " in told
+        assert found[-1].detail == "it runs teller with one, then two: acme"
         await rig.room.enable("odd")
-        failed = [it for it in await rig.room.files.validate("odd") if it.status == "fail"]
+        failed = [it for it in await rig.room.validate("odd") if it.verdict == "fail"]
         assert [(it.name, it.line, it.hint) for it in failed] == [
             ("schedule", 4, "write a time that will come, or `manual`")
         ]
+        rig.write("bare", "agent: teller\nlookback: 1h", body="")
+        (rig.config.pipes_dir / "bare" / ".env").write_text("KEY=1\nnonsense here\n")
+        (rig.config.pipes_dir / "bare" / ".env").chmod(0o644)
+        odd = {it.name: it.verdict for it in await rig.room.validate("bare")}
+        assert odd == {"pipe": "warn", "prompt": "fail", ".env": "warn", "agent": "warn"}
+        rig.write("torn", "schedule: continuous\npreset: ['*', a]")
+        assert [(it.name, it.line) for it in await rig.room.validate("torn")] == [("schedule", 2), ("preset", 3)]
         assert not any("fails at once" in each for each in rig.room.next("odd")["sentences"])
 
 
@@ -211,7 +216,7 @@ async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(s
     """Every schedule has a next run, a config_error, or says that it is over."""
     async with pipe_house(short_tmp) as rig:
         rig.shell("once", "echo", in_an_hour(rig))
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         assert (rig.room.get("once").warnings, rig.room.get("once").next_run is None) == ((), False)
         rig.time.pass_by(3601)
         rig.room.timetable.wake()
@@ -222,14 +227,14 @@ async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(s
         assert view.warnings[0].startswith("its schedule is over: was due once, at ")
         assert "; it last ran " in view.warnings[0]
         assert view.warnings[0].endswith(", and will not run again by schedule")
-        assert view.warnings[0] in [it.message for it in await rig.room.files.validate("once") if it.status == "warn"]
+        assert view.warnings[0] in [it.detail for it in await rig.room.validate("once") if it.verdict == "warn"]
         assert view.warnings in [it.warnings for it in rig.room.snapshot()]
 
 
 async def test_who_is_queued_has_a_place_and_a_timeout_begins_with_the_process(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "exec sleep 1000", "timeout: 100")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         [queued] = await rig.room.run("p")
         assert (queued.status.value, queued.position) == ("queued", 1)
         await eventually(lambda: rig.room.get("p").pid, "the start")

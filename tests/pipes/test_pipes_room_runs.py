@@ -35,18 +35,18 @@ async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_
     async with pipe_house(short_tmp) as rig:
         rig.room.reconfigure(replace(rig.config, stagger_seconds=0.0))
         rig.shell("first", "exec sleep 1000", f"schedule: every 1h\n{FOR_LONG}")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         await eventually(lambda: rig.room.get("first").running, "the only slot is taken")
         # After the start of the room: what was due before it is spread out over a minute.
         at = f"schedule: at {datetime.now(UTC) + timedelta(minutes=10):%Y-%m-%dT%H:%M:%SZ}"
         rig.shell("once", "echo x", at)
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         rig.time.pass_by(601)
         rig.room.timetable.wake()
         await eventually(lambda: rig.room.get("once").queued, "it waits")
         assert not rig.room.get("once").enabled
         rig.shell("once", "echo x", f"{at}\ntitle: Changed")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         await rig.room.cancel_pipe("first")
         await eventually(lambda: not rig.room.get("once").queued, "its turn")
         await eventually(lambda: rig.room.get("once").running is None, "its end")
@@ -145,7 +145,7 @@ async def test_a_row_of_which_nothing_was_spawned_waits_in_line_again(
     """The control plane died between the claim and the spawn. Of another keeper's nobody knows: it is not run twice."""
     async with pipe_house(short_tmp) as rig:
         rig.shell("claimed", "echo fine")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         await rig.room.detach()
         number, claimed = rig.ledger.next_number("pipe_executions"), time.time() if is_keeper_the_same else 2.0
         row = Execution(id=number, pipe_name="claimed", status=Status.QUEUED, queued_at=1.0, plan=FINE, agent="command")
@@ -251,7 +251,7 @@ async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
             patch.setattr("supervisord_py.pipes.launch.make_folder", broken)
             assert (await rig.run("p")).error_message is not None
         with monkeypatch.context() as patch:
-            patch.setattr("supervisord_py.pipes.triggers.Triggers.announce", broken)
+            patch.setattr("supervisord_py.pipes.events.Triggers.announce", broken)
             rig.shell("p", "echo fine")
             assert (await rig.run("p")).status is Status.COMPLETED
         assert rig.room.health().running == 0
@@ -284,7 +284,7 @@ async def test_many_runs_leave_no_descriptor_open_and_no_task_behind(short_tmp: 
 async def test_who_asks_and_goes_away_leaves_no_row_that_nobody_looks_after(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "echo")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         write = rig.ledger.write
         asking: asyncio.Future[Any]
 
@@ -320,7 +320,7 @@ async def test_who_follows_is_told_the_end_that_came_while_the_start_was_being_t
 async def test_a_run_whose_end_cannot_be_written_keeps_its_output_for_the_next_start(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.fake("p", "answer:kept")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         write = rig.ledger.write
 
         async def goes_away(operation: Any) -> Any:
@@ -342,10 +342,10 @@ async def test_what_was_due_and_is_taken_out_of_the_line_says_why_and_is_due_whe
 ) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("hold", "exec sleep 1000", "schedule: every 1h")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         await eventually(lambda: rig.room.get("hold").pid, "the start")
         rig.shell("off", "echo", "schedule: every 1h")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         await eventually(lambda: rig.room.queued("off"), "its place in line")
         await rig.room.enable("off", enabled=False)
         said = f"execution {(await rig.rows('off'))[0].id} did not run: cancelled before it ran: it was disabled"
@@ -361,7 +361,7 @@ async def test_an_event_is_claimed_once_and_given_back_when_the_run_failed(short
     async with pipe_house(short_tmp) as rig:
         rig.shell("hook", "cat", "trigger: {events: [invoice]}\nretries: 0")
         rig.shell("off", "cat", "trigger: {events: [invoice]}\nenabled: false")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         event = PublishedEvent("invoice", key="n-1", facts={"total": 3})
         claims = await rig.room.publish_event(event)
         assert claims["suppressed"] == [{"pipe": "off", "why": "it is disabled"}]
@@ -373,7 +373,7 @@ async def test_an_event_is_claimed_once_and_given_back_when_the_run_failed(short
         await rig.restart()
         assert (await rig.room.publish_event(event))["claimed"] == []
         rig.shell("hook", "exit 1", "trigger: {events: [invoice]}\nretries: 0")
-        await rig.room.upkeep.refresh()
+        await rig.room.files.refresh()
         other = PublishedEvent("invoice", key="n-2")
         failed = (await rig.room.publish_event(other))["claimed"][0]["execution"]
         assert (await rig.room.wait(failed)).status is Status.FAILED

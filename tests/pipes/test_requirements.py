@@ -71,7 +71,7 @@ async def test_a3_a_missing_preset_fails_by_name(rig: PipeRig) -> None:
     """By hand and by schedule; never the file's own model instead, and nothing stays taken (fault 1)."""
     presets(rig, preset("a3-there", 'model = "other"'))
     rig.write("a3", "agent: tell\npreset: a3-gone\nmodel: own\nschedule: every 1h")
-    await rig.room.upkeep.refresh()
+    await rig.room.files.refresh()
     by_itself = (await ended(rig, "a3"))[0]
     by_hand = await rig.run("a3")
     assert (by_itself.trigger, by_hand.trigger) == (Trigger.SCHEDULED, Trigger.MANUAL)
@@ -244,7 +244,7 @@ async def test_b4_a_clock_that_jumps_starts_nothing(short_tmp: Path) -> None:
     """Intervals go by a clock that nobody sets; what is stored is the one truth; more than three due is one run."""
     async with pipe_house(short_tmp) as house:
         folder = house.shell("b4", UNTIL_GATE, "schedule: every 30m\nallow_empty: true")
-        await house.room.upkeep.refresh()
+        await house.room.files.refresh()
         await eventually(lambda: house.room.get("b4").pid, "the start")
         house.time.wall += 2 * DAY  # before the scheduler has looked at what it has started
         (folder / "gate").touch()

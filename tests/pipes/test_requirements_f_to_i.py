@@ -20,7 +20,7 @@ from supervisord_py.errors import BadRequestError, ConfigError, PxError, Shuttin
 from supervisord_py.ledger.pipe_executions import ErrorType, Status, Trigger
 from supervisord_py.pipes import executions
 from supervisord_py.pipes.output import OutputStream
-from supervisord_py.pipes.shelf import AgentShelf
+from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.process.model import Child, ChildSpec
 
 # -- F: files ----------------------------------------------------------------------------------------------------------
@@ -98,11 +98,11 @@ async def test_f5_what_is_installed_is_checked_and_disabled(rig: PipeRig) -> Non
     (source / "f5.md").write_text("---\nagent: hermes\nenabled: true\nschedule: every 1m\n---\nx\n")
     added = await rig.room.files.install(str(source / "f5.md"))
     assert (added.enabled, added.next_run) == (False, None)
-    assert "the agent hermes is not known here" in added.warnings[-1].replace("'", "")
+    assert "there is no agent 'hermes'" in added.warnings[-1]
     told = next(it for it in await rig.said("pipe:f5") if it.event == "pipe_installed")
     assert "hermes" in str(told.facts["warnings"])
-    checks = {it.name: it for it in await rig.room.files.validate("f5")}
-    assert (checks["agent"].status, "hermes" in checks["agent"].message) == ("fail", True)
+    checks = {it.name: it for it in await rig.room.validate("f5")}
+    assert (checks["agent"].verdict, "hermes" in checks["agent"].detail) == ("fail", True)
 
 
 # -- G: the API and the provider ---------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ async def test_g1_nothing_runs_before_the_api_listens(short_tmp: Path) -> None:
     async with pipe_house(short_tmp, scheduler=False) as house:
         house.shell("g1-due", "echo", "schedule: every 1h")
         house.shell("g1-asked", "echo")
-        await house.room.upkeep.refresh()
+        await house.room.files.refresh()
         [asked] = await house.room.run("g1-asked")
         assert (asked.status, asked.position) == (Status.QUEUED, 1)
         assert (house.room.health().scheduler_running, len(await house.rows())) == (False, 1)
@@ -238,7 +238,7 @@ async def test_h4_sessions_take_no_slot_of_pipes(short_tmp: Path) -> None:
         chats = [await _chat(house, f"chat{at}") for at in range(2)]
         house.shell("h4-due", "sleep 1000", "schedule: every 1h")
         house.shell("h4-hand", UNTIL_GATE)
-        await house.room.upkeep.refresh()
+        await house.room.files.refresh()
         await eventually(lambda: house.room.get("h4-due").pid, "the scheduled one")
         await begun(house, "h4-hand")
         assert {it["group"]: len(it["running"]) for it in house.room.queue()} == {

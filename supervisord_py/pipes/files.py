@@ -1,0 +1,226 @@
+"""The files of pipes: what a change of one means for its runs, and what people do to them through the room.
+
+Laws: what waits because of an old schedule does not run after a new one; what runs in a folder that is gone is ended
+first and forgotten then. A broken file harms nobody. Whoever adds, changes or removes a pipe sees what he did at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from msgspec import structs
+
+from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
+from supervisord_py.ledger.pipe_executions import Trigger
+from supervisord_py.pipes import status
+from supervisord_py.pipes.catalog import SETTLE_SECONDS
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, error_of, problem_text
+from supervisord_py.pipes.schedule import At
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from supervisord_py.ledger.pipe_state import PipeStateRow
+    from supervisord_py.pipes.catalog import Change
+    from supervisord_py.pipes.executions import Executions
+    from supervisord_py.pipes.front_matter import Value
+    from supervisord_py.pipes.models import Declared, PipeView
+
+LOOK_SECONDS = 1.0  # between two looks at the folders
+FEW = 32  # so many pipes are looked at without a thread
+_MEANS = " | "  # between a schedule's text and what it was read as, in what is remembered of a pipe
+_log = structlog.get_logger(__name__)
+
+
+class PipeFiles:
+    """Keeps what is remembered of pipes, and what waits of them, in step with their files; and works on those."""
+
+    def __init__(self, room: Executions, look_again: Callable[[], None]) -> None:
+        self._room = room
+        self._look_again = look_again
+        self._was_enabled: dict[str, bool] = {}
+        self._looking = asyncio.Lock()
+        self._editing = asyncio.Lock()  # two edits of one file at a time would lose one of them
+
+    # -- in step with the files --------------------------------------------------------------------------------------
+
+    async def begin(self) -> set[str]:
+        """Look for the first time; return the pipes whose schedule has changed while we were away."""
+        await asyncio.to_thread(self._room.catalog.refresh)
+        return {it.name for it in self._room.usable() if self._note(it)}
+
+    async def settle_all(self, changed: set[str]) -> None:
+        """Bring the line in step with what became of the pipes while we were away, once the line is known."""
+        room = self._room
+        for definition in tuple(room.usable()):
+            await self._dequeue(definition, is_other=definition.name in changed)
+        if room.catalog.trouble is None:
+            waiting = {run.name for run in room.runs.values()}
+            for name in {*room.states.names, *waiting} - set(room.catalog.pipes):
+                await self.gone(name, "its folder is gone")
+
+    async def look_for_ever(self) -> None:
+        """Look at the files until cancelled: each second, and soon again where one is being put back."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(SETTLE_SECONDS if self._room.catalog.unsettled else LOOK_SECONDS)
+
+    async def refresh(self) -> None:
+        """Look now, and take in what has changed; what another look finds meanwhile is taken in before this one."""
+        async with self._looking:
+            catalog = self._room.catalog
+            is_few = len(catalog.pipes) <= FEW  # one stat each: a thread would cost more, and wake the loop once more
+            changes = catalog.refresh() if is_few else await asyncio.to_thread(catalog.refresh)
+            for change in changes:
+                await self._take(change)
+            if changes:
+                self._look_again()
+
+    async def _take(self, change: Change) -> None:
+        declared = self._room.catalog.pipes.get(change.name)
+        problem = problem_text(declared.problem) if isinstance(declared, BrokenPipe) else None
+        self._room.say_of_pipe(f"pipe_{change.kind}", change.name, config_error=problem)
+        if isinstance(declared, PipeDefinition):
+            await self.settle(declared)
+        elif isinstance(declared, BrokenPipe):
+            _log.warning("pipe_broken", pipe=change.name, detail=problem)
+        else:
+            self._room.task(self.gone(change.name, "its folder was deleted"))
+
+    async def gone(self, pipe: str, why: str) -> None:
+        """End everything of a pipe that is not there any more, and forget it; its executions stay."""
+        self._was_enabled.pop(pipe, None)
+        await self._room.cancel_all(pipe, why)
+        if pipe not in self._room.catalog.pipes:  # it may have come back meanwhile
+            await self._room.states.forget(pipe)
+
+    async def settle(self, definition: PipeDefinition) -> None:
+        """Bring what waits in step with a definition and with what is wished of it."""
+        room, name, is_other = self._room, definition.name, self._note(definition)
+        enabled = room.states.is_enabled(definition)
+        if enabled and not self._was_enabled.get(name, enabled):
+            # What was due before and did not run is no reason to wait.
+            room.states.change(name, anchor_at=room.clocks.moment(), last_due=room.states.get(name).last_run_at)
+        self._was_enabled[name] = enabled
+        await self._dequeue(definition, is_other=is_other)
+
+    async def _dequeue(self, definition: PipeDefinition, *, is_other: bool) -> None:
+        """Take out of the line what must not run any more; `is_other`: the schedule is another one."""
+        is_off = not self._room.states.is_enabled(definition)
+        is_spent = isinstance(definition.schedule, At)  # its own start has disabled it: that is no wish of anybody
+        for run in self._room.queued(definition.name):
+            trigger = run.execution.trigger
+            if is_off and not is_spent and trigger is not Trigger.MANUAL:
+                await self._room.end(run, "cancelled before it ran: it was disabled")
+            elif is_other and trigger in {Trigger.SCHEDULED, Trigger.RETRY}:
+                await self._room.end(run, "cancelled before it ran: its schedule has changed")
+
+    def _note(self, definition: PipeDefinition) -> bool:
+        """Note a pipe that is new, or whose schedule is another one; say whether it is another one."""
+        states, now = self._room.states, self._room.clocks.moment()
+        name, text = definition.name, f"{definition.schedule_text}{_MEANS}{definition.schedule!r}"
+        if _is_wish_over(states.get(name), definition, text):
+            states.change(name, enabled=None, enabled_file=None)
+        self._was_enabled.setdefault(name, states.is_enabled(definition))
+        row = states.get(name)
+        if row.schedule == text and row.anchor_at is not None:
+            return False
+        # The last decision was about the other schedule.
+        fresh: dict[str, Any] = {"occurrences": 0, "last_decision": None, "last_decision_at": None}
+        states.change(name, schedule=text, anchor_at=now, last_due=row.last_run_at, **fresh)
+        return row.schedule is not None and row.schedule != text
+
+    # -- what people do ----------------------------------------------------------------------------------------------
+
+    async def install(self, source: str, *, name: str | None = None) -> PipeView:
+        """Add a pipe from a path, an https address or `example:NAME`: disabled, validated, whole or not at all."""
+        from supervisord_py.pipes.install import install
+
+        self._room.refuse_at_the_end()
+        async with self._editing:
+            installed = await install(source, self._room.config, name=name)
+        await self.refresh()
+        view = status.view(self._room, self._room.definition(installed.name))
+        # An agent that is not known keeps it from running, and is no reason not to install it.
+        trouble = view.config_error and f"it cannot run until this is mended: {view.config_error}"
+        warnings = (*installed.warnings, *([trouble] if trouble else []))
+        self._room.say_of_pipe("pipe_installed", view.name, source=source, warnings=list(warnings))
+        return structs.replace(view, warnings=warnings)
+
+    async def scaffold(self, name: str) -> PipeView:
+        """Make a new pipe to be filled in."""
+        from supervisord_py.pipes.install import scaffold
+
+        self._room.refuse_at_the_end()
+        folder = await asyncio.to_thread(scaffold, name, self._room.config.pipes_dir)
+        await self.refresh()
+        return status.view(self._room, self._room.definition(folder.name))
+
+    async def configure(self, name: str, changes: Mapping[str, Value]) -> PipeView:
+        """Change front matter keys of a pipe's file; None removes one. Body, comments and other keys stay.
+
+        Raises ConfigError: the pipe would be broken by it; nothing is written.
+        """
+        declared = self._room.definition(name)
+        async with self._editing:
+            await asyncio.to_thread(self._edit, declared, changes)
+        await self.refresh()
+        return status.view(self._room, self._room.definition(name))
+
+    def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
+        from supervisord_py.pipes.catalog import write_pipe
+        from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare
+        from supervisord_py.pipes.front_matter import set_keys
+
+        file, present = declared.folder / PIPE_FILE, getattr(declared, "lines", {})
+        for key, value in changes.items():
+            if value is not None and key not in {*KNOWN, *present}:
+                message = f"{key!r} is no key of a pipe{did_you_mean(key, USED)}"
+                hint = "pipe.md(5) lists the keys; one of your own is written into the file by hand"
+                raise error_of([Problem(message=message, file=str(file), pointer=f"/{key}", hint=hint)], declared.name)
+        try:
+            before = read_bounded(file).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise error_of([Problem(message=f"cannot be read: {error}", file=str(file))], declared.name) from None
+        text = set_keys(before, changes)
+        if text == before:
+            return
+        will = declare(text.encode(), folder=declared.folder, default_agent=self._room.config.default_agent)
+        if isinstance(will, BrokenPipe):
+            wrong = [will.problem, *will.more]
+        else:  # what is missing beside the file is told where it was named just now
+            wrong = [each for each in status.faults(self._room, will) if each.pointer[1:] in changes]
+        if wrong:
+            raise error_of(wrong, declared.name)
+        write_pipe(file, text)
+
+    async def remove(self, name: str) -> None:
+        """End everything of a pipe, then delete its folder; its executions stay in the ledger."""
+        from supervisord_py.pipes.install import remove
+
+        declared = self._room.definition(name)
+        await self._room.cancel_all(name, "its pipe was removed")
+        async with self._editing:
+            await asyncio.to_thread(remove, declared.folder)
+        await self.refresh()
+        await self.gone(name, "its pipe was removed")
+
+    async def afresh(self, name: str) -> Declared:
+        """Return a pipe as its file stands now."""
+        if not self._room.catalog.is_current(name):  # a stat: cheaper than a thread
+            await self.refresh()
+        return self._room.definition(name)
+
+
+def _is_wish_over(row: PipeStateRow, definition: PipeDefinition, schedule: str) -> bool:
+    """Say whether what was wished of a pipe counts no more: its file says another word, or names another time.
+
+    Where the file has said something new since, the wish is over for good: it does not come back with the old word.
+    A one-time schedule that has run was disabled by nobody but itself: with another schedule it may run again.
+    """
+    if row.enabled is None:
+        return False
+    is_spent = (row.schedule or "").rpartition(_MEANS)[2].startswith(f"{At.__name__}(") and row.occurrences > 0
+    return definition.enabled != row.enabled_file or (is_spent and not row.enabled and row.schedule != schedule)
