@@ -51,10 +51,6 @@ class New(Body):
     name: Text
 
 
-class NewTool(New):
-    template: Literal["stdlib", "fastapi", "node"] | None = None
-
-
 class Add(Body):
     """What is to be copied: a path (of tools, an absolute one), an https address (of pipes), or `example:NAME`."""
 

@@ -21,7 +21,7 @@ from supervisord_py.errors import BadRequestError, ConflictError, PxError, Unkno
 from supervisord_py.process import program
 from supervisord_py.process.model import Reason
 from supervisord_py.tools.catalog import Entry, is_example
-from supervisord_py.tools.install import EXAMPLE, Template, add_tool, new_tool, remove_tool
+from supervisord_py.tools.install import EXAMPLE, add_tool, new_tool, remove_tool
 from supervisord_py.tools.manifest import VENV
 from supervisord_py.tools.proxy import forward
 from supervisord_py.tools.status import ToolState
@@ -165,10 +165,9 @@ async def launcher_state(call: ApiCall) -> web.StreamResponse:
     return json_answer({state.name: pick(state, *members) for state in warm})
 
 
-async def new(call: ApiCall, body: s.NewTool) -> web.StreamResponse:
+async def new(call: ApiCall, body: s.New) -> web.StreamResponse:
     """Write a working tool to start from."""
-    template = Template(body.template or Template.STDLIB)
-    folder = await asyncio.to_thread(new_tool, call.context.config.tools_dir, body.name, template)
+    folder = await asyncio.to_thread(new_tool, call.context.config.tools_dir, body.name)
     call.context.launcher.catalog.refresh()
     return json_answer(_whole_document(call, folder.name), status=_CREATED)
 

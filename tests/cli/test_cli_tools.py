@@ -80,14 +80,14 @@ def test_new_and_add_name_what_they_made_and_the_next_step(px: Px, daemon: FakeD
     made = document({"schema": "px.tool/1", "name": "a", "folder": "/t/a", "warnings": ["hm"], "needs_sync": True})
     daemon.on("POST /api/tools/new", made).on("POST /api/tools/add", made)
     assert px("tools", "new", "a").text == "tool:a written to /t/a\n"
-    assert px("tools", "new", "tool:a", "--template", "x", "-q").text == "a\n"
+    assert px("tools", "new", "tool:a", "-q").text == "a\n"
     ended = px("tools", "add", "some/where", "--name", "a")
     assert (ended.text, ended.err.splitlines()[0]) == ("tool:a added in /t/a\n", "warning: hm")
     assert "pxctl tools sync a" in ended.err
     assert px("tools", "add", "example:a", "--json").json()["name"] == "a"
     folder = os.path.realpath(px.folder)
     assert [request.json() for request in daemon.seen] == [
-        {"name": "a"}, {"name": "a", "template": "x"}, {"source": f"{folder}/some/where", "name": "a"},
+        {"name": "a"}, {"name": "a"}, {"source": f"{folder}/some/where", "name": "a"},
         {"source": "example:a"},
     ]  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,7 @@ import pytest
 
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.tools.catalog import Catalog
-from supervisord_py.tools.install import (
-    Template,
-    ToolsDiskError,
-    add_tool,
-    new_tool,
-    placed,
-    remove_tool,
-)
+from supervisord_py.tools.install import ToolsDiskError, add_tool, new_tool, placed, remove_tool
 from supervisord_py.tools.manifest import ToolSpec
 from supervisord_py.tools.sync import lacks_bytecode, needs_sync
 from supervisord_py.tools.validate import validate_tool
@@ -37,18 +29,15 @@ def add(tmp_path: Path, source: Path | str, name: str | None = None) -> ToolSpec
     return add_tool(str(source), tmp_path / "tools", name=name)
 
 
-@pytest.mark.parametrize("template", list(Template))
-async def test_a_new_tool_works_at_once(house: ToolHouse, template: Template, request: pytest.FixtureRequest) -> None:
-    if template is Template.NODE:
-        request.getfixturevalue("require")(shutil.which("node") is not None, "node is not installed")
-    folder = await asyncio.to_thread(new_tool, house.tools, "my-tool", template)
+async def test_a_new_tool_works_at_once(house: ToolHouse) -> None:
+    folder = await asyncio.to_thread(new_tool, house.tools, "my-tool")
     assert left_in(house.tools) == ["my-tool"]
     assert (folder.stat().st_mode & 0o777) == 0o700
     report = await validate_tool(house.launcher, folder, datetime.now(UTC))
     assert {check["status"] for check in report["checks"]} <= {"pass", "skip"}, report
     assert {check["name"]: check["status"] for check in report["checks"]}["streaming_check"] == "pass"
     assert report["sample_output"] == {"result": "hellohellohello", "length": 15}
-    assert template is Template.FASTAPI or not report["spawn_log"], "nothing is said of probes"
+    assert not report["spawn_log"], "nothing is said of probes"
 
 
 def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
@@ -59,7 +48,7 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
         new_tool(tmp_path, "../x")
     with pytest.raises(ConflictError), placed(tmp_path / "y") as draft:
         draft.mkdir()
-        (tmp_path / "y").mkdir()
+        (tmp_path / "y" / "z").mkdir(parents=True)
     assert left_in(tmp_path) == ["x", "y"]
     (tmp_path / "file").touch()
     with pytest.raises(ToolsDiskError, match="cannot write"):
@@ -72,7 +61,6 @@ def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) 
         (source / name).mkdir(parents=True)
     (source / ".venv/lib/python3.11/site-packages/demo/__init__.py").touch()
     (source / "link").symlink_to("extra.txt")
-    os.mkfifo(source / "pipe")
     added = add(tmp_path, source)
     copy = tmp_path / "tools" / "x"
     assert left_in(copy) == [".venv", "data", "extra.txt", "link", "main.py", "requirements.txt", "tool.json"]
@@ -88,10 +76,8 @@ def test_what_cannot_be_added(tmp_path: Path) -> None:
         (good, None, ConflictError, "is there already"),
         (good, "Good One", BadRequestError, "lower-case"),
         (tmp_path / "nowhere", None, BadRequestError, "is no folder"),
-        (tmp_path / "empty", None, BadRequestError, r"holds no tool\.json"),
-        (tmp_path, None, BadRequestError, r"holds no tool\.json"),
-        ("", None, BadRequestError, "a folder or example:NAME"),
-        ("a\0b", None, BadRequestError, "a folder or example:NAME"),
+        (tmp_path / "empty", None, BadRequestError, r"no folder with a tool\.json"),
+        ("a\0b", None, BadRequestError, "is no folder"),
         ("example:compound-intrest", None, UnknownUnitError, "did you mean 'compound-interest'"),
         ("example:../x", None, UnknownUnitError, r"no example '\.\./x'"),
     ]

@@ -159,17 +159,15 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
 
 @declare(tools, "new")
 @click.argument("name", metavar="NAME")
-@click.option("--template", metavar="T", help="Which template to take; without it the standard one.")
-def new_tool(invocation: Invocation, name: str, template: str | None) -> None:
+def new_tool(invocation: Invocation, name: str) -> None:
     """Write a working tool to start from, with its test request, and put it into the catalog.
 
     Effect: modifying: writes a folder into the tools directory
-    $ pxctl tools new my-tool --template stdlib
+    $ pxctl tools new my-tool
     """
     name = bare_name("tool", name)
     invocation.action = f"make tool:{name}"
-    content = {"name": name} | ({"template": template} if template else {})
-    if made := invocation.add("tool", "/api/tools/new", content, "written to {folder}"):
+    if made := invocation.add("tool", "/api/tools/new", {"name": name}, "written to {folder}"):
         invocation.notice(f"try it: pxctl run {name} --input @{made.get('folder')}/test-request.json")
 
 
