@@ -219,8 +219,9 @@ class IPythonKernel(ipkernel.IPythonKernel):
             CURRENT.reset(token)
 
     async def _run_ours(self, cell: OwnCell, stream: Any, ident: Any, parent: Any) -> None:
-        number = self.execution_count
+        number, pause = self.execution_count, self._execute_sleep
         try:
+            self._execute_sleep = 0.0  # it lets outputs overtake the reply: those of ours are read from files
             CELLS.take_descriptors(cell)
             CELLS.set_parent(parent)
             news, ZMQInteractiveShell.news = ZMQInteractiveShell.news, ""
@@ -230,6 +231,8 @@ class IPythonKernel(ipkernel.IPythonKernel):
             if not cell.writer.ended:  # ipykernel would log it, and the client would wait for ever
                 CELLS.set_parent(parent)
                 self._answer_for(error, stream, ident, parent, number)
+        finally:
+            self._execute_sleep = pause
 
     def _answer_for(self, error: BaseException, stream: Any, ident: Any, parent: Any, number: int | None) -> None:
         """Reply to a request of ours that was broken off outside of the user's code."""
