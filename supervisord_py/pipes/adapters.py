@@ -24,7 +24,6 @@ from supervisord_py.config.documents import (
     convert,
     decode,
     did_you_mean,
-    nearest,
     parse_toml,
     read_bounded,
 )
@@ -92,6 +91,10 @@ def fill(text: str, values: Values) -> str | None:
     return _PLACEHOLDER.sub(shown, text)
 
 
+def missing(text: str, values: Values) -> tuple[str, ...]:
+    return tuple(found[1] for found in _PLACEHOLDER.finditer(text) if found[3] is None and values.get(found[1]) is None)
+
+
 def fill_json(value: Any, values: Values) -> Any:
     """Fill a JSON value: a text that is one placeholder keeps the type of its value; a member that misses one goes."""
     if isinstance(value, dict):
@@ -99,17 +102,13 @@ def fill_json(value: Any, values: Values) -> Any:
         return {name: new for name, old, new in pairs if name is not None and (new is not None or old is None)}
     if isinstance(value, list):
         return [new for old in value if (new := fill_json(old, values)) is not None or old is None]
-    whole = _PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return value
+    whole = _PLACEHOLDER.fullmatch(value)
     if whole is None or whole[2]:
-        return fill(value, values) if isinstance(value, str) else value
+        return fill(value, values)
     found = values.get(whole[1])
-    if found is not None or whole[3] is None:
-        return found
-    return float(whole[3]) if "." in whole[3] else int(whole[3]) if whole[3].isdigit() else whole[3]
-
-
-def missing(text: str, values: Values) -> tuple[str, ...]:
-    return tuple(found[1] for found in _PLACEHOLDER.finditer(text) if found[3] is None and values.get(found[1]) is None)
+    return int(whole[3]) if found is None and (whole[3] or "").isdigit() else whole[3] if found is None else found
 
 
 def placeholders_of(value: Any) -> Iterator[str]:
@@ -153,6 +152,7 @@ def in_range(version: Version, bounds: str) -> bool:
 # -- what an adapter is ------------------------------------------------------------------------------------------------
 
 Text = Annotated[str, Meta(min_length=1)]
+VersionRange = Annotated[str, Meta(pattern=r"^\s*(>=|<=|==|!=|>|<)\s*[0-9.]+(\s*,\s*(>=|<=|==|!=|>|<)\s*[0-9.]+)*\s*$")]
 Arguments = tuple[str | tuple[str, ...], ...]  # a tuple inside is left out when a placeholder in it has no value
 Seconds = Annotated[float, Meta(ge=0)]
 ParserName = Literal["text", "pi-jsonl", "claude-json", "codex-jsonl", "gemini-json", "opencode-jsonl"]
@@ -184,15 +184,15 @@ class TextByVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A text that depends on the agent's version; the first row that fits counts, None fits every version."""
 
     text: str
-    agent: str | None = None
+    agent: VersionRange | None = None
 
 
 class VersionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a version is found; outside of `want` it is agent_incompatible, outside of `tested` there is a warning."""
 
     argv: tuple[str, ...] = ()
-    want: str | None = None
-    tested: str | None = None
+    want: VersionRange | None = None
+    tested: VersionRange | None = None
     cure: Text | None = None
 
 
@@ -278,54 +278,44 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
     if wanted and wanted not in placeholders_of((spec.argv, spec.extra_argv, spec.prompt_argv)):
         hint = f'prompt_argv = ["--", "{{{wanted}}}"]'
         yield ("prompt",), f'"{spec.prompt}" needs {{{wanted}}} in prompt_argv', hint
-    # Where which placeholders stand, and which one may stand there beside those that may anywhere.
+    # Where which placeholders stand, and which one may stand there beside those that may anywhere: no key in an argv.
     texts: list[tuple[Pointer, Any, str]] = [(("prompt_argv",), spec.prompt_argv, "prompt")]
     texts += [((key,), getattr(spec, key), "") for key in ("argv", "fresh_argv", "session_argv", "extra_argv")]
     for name, variable in spec.env.items():
         value, when = (variable, ()) if isinstance(variable, str) else (variable.value, variable.when)
         texts.append((("env", name), [value, *map("{{{}}}".format, when)], "key"))
+        if not ENV_NAME.fullmatch(name) or name in MARKS:
+            yield ("env", name), f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
     for path, file in spec.files.items():
         at: Pointer = ("files", path)
-        if not all(part.strip() and part not in {".", ".."} for part in path.split("/")):
-            yield at, f"{path!r} is no path below the agent's directory", 'write for example "conf/settings.json"'
-        if (file.json is None) == (file.text is None):
-            yield at, "a file needs either json or text", 'json = {…} or text = "…"'
         texts += [(at, [file.json, file.text], ""), (at, list(map("{{{}}}".format, (*file.when, *file.needs))), "key")]
     for where, value, also in texts:
         for name in placeholders_of(value):
             if name not in PLACEHOLDERS:
                 yield where, f"{{{name}}} is no placeholder{did_you_mean(name, PLACEHOLDERS)}", _SEE
             elif name not in _ANYWHERE and name != also:
-                yield where, f"{{{name}}} cannot stand here", f"{_SEE} for what may stand where"
-    names: list[tuple[Pointer, tuple[str, ...]]] = [(("env", name), (name,)) for name in spec.env]
-    names += [(("provider_keys", provider), spec.keys_of(provider)) for provider in spec.provider_keys]
-    names.append((("pass_env",), tuple(each.removesuffix("*") for each in spec.pass_env)))
-    names.append((("key_variable",), (spec.key_variable,) if spec.key_variable else ()))
-    for where, name in ((where, name) for where, found in names for name in found):
-        if not ENV_NAME.fullmatch(name) or name in MARKS:
-            yield where, f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
-    ranges = [(("version",), spec.version.want), (("version",), spec.version.tested)]
-    ranges += [(("key_reference",), row.agent) for row in spec.key_reference]
-    for where, bounds in ranges:
-        if bounds is not None and not all(_BOUND.fullmatch(part.strip()) for part in bounds.split(",")):
-            yield where, f"{bounds!r} is no range of versions", 'write bounds joined by commas: ">=0.74,<2"'
-    for index, pattern in enumerate(each.pattern for each in spec.errors):
+                yield where, f"{{{name}}} cannot stand here", _SEE
+    for index, each in enumerate(spec.errors):
         try:
-            re.compile(pattern)
+            re.compile(each.pattern)
         except re.error as error:
-            at = ("errors", index, "pattern")
-            yield at, f"{pattern!r} is no regular expression: {error}", "quote it with ' so that \\ stays"
+            yield ("errors", index, "pattern"), f"{each.pattern!r} is no regular expression: {error}", _SEE
 
 
-class Adapters(msgspec.Struct, frozen=True):
-    agents: dict[str, AgentSpec]
-    broken: dict[str, list[Problem]] = {}  # of agents that cannot be used, every problem
-    file_problem: Problem | None = None  # why the user's file as a whole cannot be read
+class UserTables(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file of a user's came to; a table that is wrong is away alone."""
+
+    broken: dict[str, list[Problem]] = {}  # of tables that cannot be used, every problem
+    file_problem: Problem | None = None  # why the file as a whole cannot be read; None also where there is none
 
     @property
     def problems(self) -> list[Problem]:
         whole = [] if self.file_problem is None else [self.file_problem]
         return whole + [each for found in self.broken.values() for each in found]
+
+
+class Adapters(UserTables, frozen=True):
+    agents: dict[str, AgentSpec]
 
     def get(self, name: str) -> AgentSpec:
         """Return the adapter.
@@ -337,11 +327,9 @@ class Adapters(msgspec.Struct, frozen=True):
             raise ConfigError(f"the agent {name!r} is broken: {finding(first)}", hint=first.hint or _SEE, agent=name)
         if name in self.agents:
             return self.agents[name]
-        near = nearest(name, [*self.agents, *self.broken])
-        known = f"known are {', '.join(sorted(self.agents))}; {_SEE}"
         also = f"; and {finding(self.file_problem)}" if self.file_problem else ""
-        hint = f"did you mean {near!r}?" if near else known
-        raise ConfigError(f"there is no agent {name!r}{also}", hint=hint, agent=name)
+        detail = f"there is no agent {name!r}{did_you_mean(name, self.agents)}{also}"
+        raise ConfigError(detail, hint=f"known are {', '.join(sorted(self.agents))}; {_SEE}", agent=name)
 
 
 def load_adapters(user_file: Path | None) -> Adapters:
@@ -358,7 +346,7 @@ def load_adapters(user_file: Path | None) -> Adapters:
         if problems:
             broken[name] = problems
             del agents[name]
-    return Adapters(agents, broken, file_problem)
+    return Adapters(agents, broken=broken, file_problem=file_problem)
 
 
 def _read_spec(name: str, table: Any, document: Document) -> tuple[AgentSpec, list[Problem]]:
@@ -392,8 +380,7 @@ def read_tables(file: Path, top: str) -> tuple[dict[str, Any], Document, Problem
     except FileNotFoundError:
         return {}, document, None
     except OSError as error:
-        message = f"cannot be read: {error.strerror or error}"
-        return {}, document, Problem(message=message, file=str(file), hint="mend or remove the file")
+        return {}, document, Problem(message=f"cannot be read: {error.strerror or error}", file=str(file))
     except DocumentError as error:
         wrong = error.problem
         at = f" (line {wrong.line}, column {wrong.column})" if wrong.line else ""
@@ -401,10 +388,8 @@ def read_tables(file: Path, top: str) -> tuple[dict[str, Any], Document, Problem
         return {}, document, Problem(message=f"is no TOML: {wrong.message}{at}", file=str(file), hint=hint)
     for key, value in document.value.items():
         if key != top or not isinstance(value, dict):
-            is_typo = isinstance(value, dict) and nearest(key, [top]) is not None
-            name = "NAME" if key == top else next(iter(value), key) if is_typo else key
-            hint = f"write [{top}.{name}]"
-            return {}, document, document.problem((key,), f"{key!r} has no place here", key=True, hint=hint)
+            wrong = document.problem((key,), f"{key!r} has no place here", key=True, hint=f"write [{top}.NAME]")
+            return {}, document, wrong
     return document.value.get(top, {}), document, None
 
 

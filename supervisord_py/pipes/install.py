@@ -51,12 +51,12 @@ async def install(source: str, config: PipesConfig, *, name: str | None = None) 
     pipes_dir = config.pipes_dir
     scheme, is_url, _ = source.partition("://")
     origin: Path | None = None
-    if is_url and scheme.isalnum():
+    if is_url:
         if scheme.lower() != "https":
             detail = f"{scheme}:// is refused: a pipe runs with your rights, and only https says whom it comes from"
             raise BadRequestError(detail, hint="use the https address, or download it and add the file")
         name = name or _name_of(unquote(source.partition("?")[0]))
-        _place_for(pipes_dir, name, COMMAND)  # before anything is fetched
+        _place_for(pipes_dir, name)  # before anything is fetched
         raw = await fetch(source)
     else:
         file, origin = _local(source, config.examples_dir)
@@ -66,7 +66,7 @@ async def install(source: str, config: PipesConfig, *, name: str | None = None) 
         except OSError as error:
             raise BadRequestError(f"{file}: {error.strerror or error}", hint=COMMAND) from None
         source = str(file)
-    folder = _place_for(pipes_dir, name, COMMAND)
+    folder = _place_for(pipes_dir, name)
     declared = declare(raw, folder=folder, default_agent=config.default_agent)
     if isinstance(declared, BrokenPipe):
         broken = error_of([replace(each, file=source) for each in (declared.problem, *declared.more)], name)
@@ -79,7 +79,7 @@ async def install(source: str, config: PipesConfig, *, name: str | None = None) 
 
 def scaffold(name: str, pipes_dir: Path) -> Path:
     """Write a new pipe to start from, and return its folder; it runs by hand only. Blocking."""
-    folder = _place_for(pipes_dir, name, "pxctl pipe new my-pipe")
+    folder = _place_for(pipes_dir, name)
     _place(folder, TEMPLATE.read_bytes(), None)
     return folder
 
@@ -119,8 +119,6 @@ async def fetch(address: str) -> bytes:
                     detail = f"{insecure[0]} is not taken: what runs with your rights is read over https only"
                 elif answer.status != 200:
                     detail = f"{url} answered {answer.status} {answer.reason}"
-                elif answer.content_type == "text/html":
-                    detail, hint = f"{url} is a web page, not a pipe.md", "use the address of the raw file"
                 else:
                     body = bytearray()
                     async for chunk in answer.content.iter_any():
@@ -140,33 +138,28 @@ def _name_of(path: str) -> str:
     """Return what to call the pipe of a file or address: its name without `.md`, or the folder's of a `pipe.md`."""
     parts = [each for each in path.split("/") if each]
     stem = parts[-1].removesuffix(".md") if parts else ""
-    name = parts[-2] if stem == "pipe" and len(parts) > 1 else stem
-    if name_trouble(name):
-        raise BadRequestError(f"no name can be made of {shown(path)}", hint="name it: --name my-pipe")
-    return name
+    return parts[-2] if stem == "pipe" and len(parts) > 1 else stem
 
 
 def _local(source: str, examples_dir: Path) -> tuple[Path, Path | None]:
     """Return the `pipe.md` of a path or an example, and the folder whose other files come along (None for none)."""
-    if not source or "\0" in source:
-        raise BadRequestError("a pipe comes from a folder, a file, an https address or example:NAME", hint=COMMAND)
     path = Path(os.path.abspath(os.path.expanduser(source)))
     if source.startswith("example:"):
         wanted = source.removeprefix("example:")
         known = sorted(it.parent.name for it in examples_dir.glob(f"*/{PIPE_FILE}"))
         if wanted not in known:
             detail = f"there is no example {shown(wanted)}{did_you_mean(wanted, known)}"
-            raise UnknownUnitError(detail, hint=f"examples: {', '.join(known) or 'none'}")
+            raise UnknownUnitError(detail, hint=f"examples: {', '.join(known)}")
         path = examples_dir / wanted
-    if not os.path.lexists(path):
-        raise BadRequestError(f"there is no file or folder {path}", hint=COMMAND)
+    if not source or not os.path.lexists(path):
+        raise BadRequestError(f"there is no file or folder {shown(str(path))}", hint=COMMAND)
     return (path / PIPE_FILE, path) if os.path.isdir(path) else (path, None)
 
 
-def _place_for(pipes_dir: Path, name: str, command: str) -> Path:
-    """Return the folder of a pipe that is to be made; `command` is what the hint shows."""
+def _place_for(pipes_dir: Path, name: str) -> Path:
+    """Return the folder of a pipe that is to be made."""
     if trouble := name_trouble(name):
-        raise BadRequestError(f"{shown(name)} cannot be a pipe's name: it {trouble}", hint=command)
+        raise BadRequestError(f"{shown(name)} cannot be a pipe's name: it {trouble}", hint=COMMAND)
     folder = Path(os.path.abspath(pipes_dir)) / name
     if os.path.lexists(folder):
         hint = f"pxctl pipe remove {name}, or another name: pipe add --name {name}-2, pipe new {name}-2"
@@ -178,33 +171,28 @@ def _place(folder: Path, raw: bytes, origin: Path | None) -> None:
     """Make a pipe's folder in a hidden one and move it to its place; `origin` is copied but for what its runs left."""
     if origin is not None and Path(os.path.realpath(folder.parent)).is_relative_to(os.path.realpath(origin)):
         raise BadRequestError(f"{origin} contains the pipes directory and cannot be copied into it")
-    nest = folder.parent / f"{PREFIX}{secrets.token_hex(6)}"
-    draft = nest / folder.name
+    draft = folder.parent / f"{PREFIX}{secrets.token_hex(6)}"
 
     def ignored(inside: str, _names: list[str]) -> set[str]:
         return {PIPE_FILE, "output", ".git"} if inside == str(origin) else set()
 
     try:
         os.makedirs(folder.parent, mode=0o700, exist_ok=True)
-        os.mkdir(nest, 0o700)
         if origin is None:
             os.mkdir(draft)
         else:
             shutil.copytree(origin, draft, symlinks=True, ignore=ignored)
         os.chmod(draft, 0o700)
-        if os.path.isfile(draft / ".env") and not os.path.islink(draft / ".env"):
-            os.chmod(draft / ".env", 0o600)
         (draft / PIPE_FILE).write_bytes(raw)
-        os.chmod(draft / PIPE_FILE, 0o600)
-        _place_for(folder.parent, folder.name, COMMAND)
+        for secret in (draft / PIPE_FILE, draft / ".env"):
+            if secret.is_file() and not secret.is_symlink():
+                secret.chmod(0o600)
+        _place_for(folder.parent, folder.name)
         os.rename(draft, folder)
-    except shutil.Error as error:
-        copied, _target, why = error.args[0][0]
-        raise _disk_error("write", folder, OSError(0, f"copying {copied}: {why}")) from None
-    except OSError as error:
+    except OSError as error:  # also shutil.Error
         raise _disk_error("write", folder, error) from None
     finally:
-        shutil.rmtree(nest, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _disk_error(what: str, folder: Path, error: OSError) -> DiskError:

@@ -187,59 +187,51 @@ class Copier:
     def step(self) -> bool:
         """Take the next piece of each stream; say whether there was any.
 
-        Raises:
-            OSError: The disk takes nothing; what was made waits for the next step.
+        Raises OSError: the disk takes nothing; what was made waits for the next step.
         """
         self._write()
         moved = False
         for stream in BOTH:
             file = child_file(stream, copied=self._copied)
-            data = _read(f"{self._folder}/{file}", self._read[stream], STEP_BYTES)
-            if data:
+            if data := _read(f"{self._folder}/{file}", self._read[stream], STEP_BYTES):
                 moved = True
                 self._read[stream] += len(data)
-                self._check(stream, data)
-                if stream is OutputStream.STDOUT:
-                    self._put(*self._parser.feed(data))
-                else:
-                    self._put(errors=data)
+                self._take(stream, data)
         self._write()
         return moved
 
     def finish(self) -> None:
         """Take all that is left, and the end; nobody writes any more.
 
-        Raises:
-            OSError: The disk takes nothing; call it again.
+        Raises OSError: the disk takes nothing; call it again.
         """
         while self.step():
             pass
         if not self._ended:
             self._ended = True
-            self._put(*self._parser.end())
-            for stream, redactor in self._redactors.items():
-                self._waiting[stream] += redactor.end()
             for stream in BOTH:
-                self._check(stream, b"", final=True)
+                self._take(stream, b"", final=True)
         self._write()
         for stream in OutputStream if self._copied else ():
             with suppress(FileNotFoundError):
                 os.truncate(self._folder / FILES[stream], self._made[stream])
 
-    def _check(self, stream: OutputStream, data: bytes, *, final: bool = False) -> None:
+    def _take(self, stream: OutputStream, data: bytes, *, final: bool = False) -> None:
         if self.is_utf8:
             try:
                 self._decoders[stream].decode(data, final)
             except UnicodeDecodeError:
                 self.is_utf8 = False
-
-    def _put(self, text: bytes = b"", records: bytes = b"", errors: bytes = b"") -> None:
-        for stream, data in zip(OutputStream, (text, errors, records), strict=True):
-            if data and self._copied:
-                self._waiting[stream] += self._redactors[stream].feed(data)
+        made = {stream: data}
+        if stream is OutputStream.STDOUT:
+            text, records = self._parser.end() if final else self._parser.feed(data)
+            made = {stream: text, OutputStream.EVENTS: records}
+        for each, part in made.items() if self._copied else ():
+            redactor = self._redactors[each]
+            self._waiting[each] += redactor.feed(part) + (redactor.end() if final else b"")
 
     def _write(self) -> None:
-        for stream, data in self._waiting.items() if self._copied else ():
+        for stream, data in self._waiting.items():
             while data:
                 fd = _open(self._folder, FILES[stream], os.O_WRONLY)
                 try:

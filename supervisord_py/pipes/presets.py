@@ -6,14 +6,14 @@ preset does not run while it, or the whole file, is broken.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, structs
 
-from supervisord_py.config.documents import Problem, convert, nearest
+from supervisord_py.config.documents import Problem, convert, did_you_mean
 from supervisord_py.ledger.pipe_executions import ErrorType, Preset
-from supervisord_py.pipes.adapters import COMMAND, CannotRunError, finding, read_tables, sentence
+from supervisord_py.pipes.adapters import COMMAND, CannotRunError, UserTables, finding, read_tables, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +27,6 @@ AUTO = frozenset({"auto", "default", "pi-agent"})  # the default preset, in a pi
 CUSTOM = "custom"
 _ALIASES = {"native-ollama": "ollama"}
 _SEE = "see presets.toml(5)"
-_KEY_HINT = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
 _Text = Annotated[str, Meta(min_length=1)]
 _Cost = Annotated[float, Meta(ge=0)]
 _Count = Annotated[int, Meta(ge=1)]
@@ -50,28 +49,18 @@ class PresetTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tokens: _Count | None = None
 
 
-class Presets(msgspec.Struct, frozen=True):
+class Presets(UserTables, frozen=True):
     file: str
-    by_id: dict[str, Preset] = {}
-    default_id: str | None = None  # the one with `default = true`; it may be a broken one
-    broken: dict[str, list[Problem]] = {}  # of presets that cannot be used, every problem
-    file_problem: Problem | None = None  # why there are none at all; None also when the file is not there
-
-    @property
-    def problems(self) -> list[Problem]:
-        whole = [] if self.file_problem is None else [self.file_problem]
-        return whole + [each for found in self.broken.values() for each in found]
+    by_id: dict[str, Preset]
+    default_id: str | None  # the one with `default = true`; it may be a broken one
 
 
-class ResolvedPreset(msgspec.Struct, frozen=True):
+class ResolvedPreset(NamedTuple):
     """What a pipe runs with, frozen into its execution. `warnings` are sentences for people."""
 
     preset: Preset
     fallbacks: tuple[Preset, ...] = ()
     warnings: tuple[str, ...] = ()
-
-
-# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def load_presets(file: Path) -> Presets:
@@ -84,19 +73,18 @@ def load_presets(file: Path) -> Presets:
         read, problems = convert(document, PresetTable, ("presets", name), value=table)
         if read is not None:
             problems = list(_faults(name, read, document))
-        # `default = "yes"` means it, too; so does a name like "default", which is refused, unless another one says so.
+        # `default = "yes"` means it, too; so does a name like "default", which is refused.
         claims = isinstance(table, dict) and table.get("default", False) is not False
-        is_rival = claims and default_id not in {None, *AUTO}
-        if is_rival and not problems:
+        if claims and default_id not in {None, *AUTO}:
             said, at = "another preset is the default one already", ("presets", name, "default")
-            problems = [document.problem(at, said, hint="remove one of the two")]
-        elif not is_rival and (claims or (name in AUTO and default_id is None)):
+            problems = problems or [document.problem(at, said, hint="remove one of the two")]
+        elif claims or (name in AUTO and default_id is None):
             default_id = name
         if problems:
             broken[name] = problems
         elif read is not None:
             good[name] = _preset(name, read)
-    return Presets(str(file), good, default_id, broken, file_problem)
+    return Presets(file=str(file), by_id=good, default_id=default_id, broken=broken, file_problem=file_problem)
 
 
 def _faults(name: str, read: PresetTable, document: Document) -> Iterator[Problem]:
@@ -113,19 +101,17 @@ def _faults(name: str, read: PresetTable, document: Document) -> Iterator[Proble
         yield wrong("provider", 'a "custom" provider needs its url', 'write url = "http://127.0.0.1:8000/v1"')
     if read.api_key is not None and not read.api_key.startswith(("$", "file:", "cmd:")):
         # The value is not quoted: it may well be a key.
-        yield wrong("api_key", "is no reference; keys themselves have no place here", _KEY_HINT)
+        hint = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
+        yield wrong("api_key", "is no reference; keys themselves have no place here", hint)
 
 
 def _preset(name: str, read: PresetTable) -> Preset:
-    members: dict[str, Any] = msgspec.structs.asdict(read)
+    members: dict[str, Any] = structs.asdict(read)
     del members["default"]
     members["provider"] = _ALIASES.get(read.provider or "", read.provider) or (CUSTOM if read.url else None)
     if members["provider"] == CUSTOM:
         members["api"] = read.api or "openai-completions"
     return Preset(id=name, **members)
-
-
-# -- choosing ----------------------------------------------------------------------------------------------------------
 
 
 def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:
@@ -136,64 +122,41 @@ def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:
 
     Raises CannotRunError: none of them can be had, which fails the execution.
     """
-    asks_model = definition.agent != COMMAND
+    asks_model, whole = definition.agent != COMMAND, presets.file_problem
     words = definition.presets if asks_model or not AUTO.issuperset(definition.presets) else ()
     provider, model = definition.provider, definition.model
-    if not words:
-        wants_default = asks_model and not (provider or model)
-        if not wants_default or (presets.default_id is None and presets.file_problem is None):
-            own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
-            whole = presets.file_problem
-            return ResolvedPreset(own, warnings=() if whole is None else (sentence(whole),))
-        _check_default(presets)
-    names: dict[str, None] = {}
-    for word in words or ("auto",):
-        names |= dict.fromkeys(_meant(word, presets))
+    has_default = presets.default_id is not None or whole is not None
+    if not words and not (asks_model and has_default and not (provider or model)):
+        own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
+        return ResolvedPreset(own, warnings=() if whole is None else (sentence(whole),))
+    names = dict.fromkeys(name for word in words or ("auto",) for name in _meant(word, presets))
     if not names:
-        message = f'the pipe {definition.name!r} asks for every preset ("*"), and {presets.file} has none'
-        raise _missing(message, "add one: [presets.NAME]")
+        raise _missing(f'the pipe asks for every preset ("*"), and {presets.file} has none', "add one: [presets.NAME]")
     chain = tuple(presets.by_id[name] for name in names)
     if definition.effort is not None:  # wins over the preset's
         chain = tuple(structs.replace(each, effort=definition.effort) for each in chain)
-    rivals = [sentence(each) for each in presets.problems if each.pointer.endswith("/default")]
-    uses_default = not words or not AUTO.isdisjoint(words)
-    return ResolvedPreset(chain[0], chain[1:], tuple(rivals) if uses_default else ())
+    return ResolvedPreset(chain[0], chain[1:])
 
 
 def _meant(word: str, presets: Presets) -> Sequence[str]:
     """Return the presets that one word of a pipe's list stands for."""
-    if (whole := presets.file_problem) is not None:
-        raise _missing(f"the preset {word!r} cannot be had: {finding(whole)}", whole.hint or _SEE)
+    is_auto = word in AUTO
+    name = presets.default_id or word if is_auto else word
+    broken = [presets.file_problem] if presets.file_problem is not None else presets.broken.get(name, [])
+    if broken:
+        kind = ErrorType.CONFIG_ERROR if is_auto else ErrorType.PRESET_NOT_FOUND
+        what = "the default preset" if is_auto else f"the preset {word!r}"
+        raise CannotRunError(kind, f"{what} is broken: {finding(broken[0])}", hint=broken[0].hint or _SEE)
     if word == EVERY:
         return tuple(presets.by_id)
-    if word in presets.by_id:
-        return (word,)
-    if word in presets.broken:
-        first = presets.broken[word][0]
-        raise _missing(f"the preset {word!r} is broken: {finding(first)}", first.hint or _SEE)
+    if name in presets.by_id:
+        return (name,)
     known = ", ".join(presets.by_id) or "none at all"
-    if word not in AUTO:
-        near = nearest(word, presets.by_id)
-        hint = f"did you mean {near!r}?" if near else f"add [presets.{word}] to {presets.file}, or name another one"
-        raise _missing(f"there is no preset {word!r} in {presets.file}; there are: {known}", hint)
-    if presets.default_id is not None:
-        _check_default(presets)
-        return (presets.default_id,)
-    raise _missing(
-        f"no preset of {presets.file} is the default one, and the pipe asks for it ({word!r}); there are: {known}",
-        'write default = true into one of them, or name one in pipe.md: preset: "NAME"',
-    )
-
-
-def _check_default(presets: Presets) -> None:
-    """Refuse where nobody can know the default preset, or take it; none at all is fine."""
-    if presets.file_problem is not None:
-        what, first = "the default preset cannot be had", presets.file_problem
-    elif found := presets.broken.get(presets.default_id or ""):
-        what, first = f"the default preset {presets.default_id!r} is broken", found[0]
-    else:
-        return
-    raise CannotRunError(ErrorType.CONFIG_ERROR, f"{what}: {finding(first)}", hint=first.hint or _SEE)
+    if is_auto:
+        hint = 'write default = true into one of them, or name one in pipe.md: preset: "NAME"'
+        raise _missing(f"no preset of {presets.file} is the default one; there are: {known}", hint)
+    said = f"there is no preset {word!r} in {presets.file}{did_you_mean(word, presets.by_id)}; there are: {known}"
+    raise _missing(said, f"add [presets.{word}] to {presets.file}, or name another one")
 
 
 def _missing(message: str, hint: str) -> CannotRunError:

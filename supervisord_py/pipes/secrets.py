@@ -104,73 +104,48 @@ def _no_key(detail: str, hint: str) -> CannotRunError:
 
 MARK = b"[redacted]"
 SHORTEST_VALUE = 6  # shorter ones are left alone: `test` as a key would black out half of an answer
-LINE_BYTES = 1024 * 1024
+LINE_BYTES = 16 * 1024 * 1024
 
 
 class Redactor:
-    """Takes secrets out of one stream; what comes out does not depend on where its pieces were cut.
+    """Takes secrets out of one stream, line by line; what comes out does not depend on where its pieces were cut.
 
-    Bytes that may be the beginning of a known value are held back until it is certain; with patterns, so is a line
-    until it is whole. A line longer than LINE_BYTES is let go in pieces of that size, each looked at by itself.
+    A line is held back until it is whole; one over LINE_BYTES is let go in pieces of that size.
 
     Args:
-        values: Known secrets.
+        values: Known secrets; of one of several lines, each line is one.
         patterns: Regular expressions, matched line by line against the UTF-8 bytes; all of them must compile.
     """
 
     def __init__(self, values: Iterable[str], patterns: Iterable[str] = ()) -> None:
-        self._known = sorted(printed_forms(values), key=len, reverse=True)
-        self._any = re.compile(b"|".join(map(re.escape, self._known))) if self._known else None
+        known = sorted(_printed_forms(values), key=len, reverse=True)
+        self._known = re.compile(b"|".join(map(re.escape, known))) if known else None
         self._patterns = [re.compile(pattern.encode()) for pattern in patterns]
-        self._begun = b""  # may be the beginning of a value
         self._line = b""  # not whole yet
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes; return those that are certain."""
-        return self._whole_lines(self._without_values(data))
-
-    def end(self) -> bytes:
-        """Return the rest; once, at the end of the stream."""
-        rest = self._any.sub(MARK, self._begun) if self._any else b""
-        return self._whole_lines(rest) + self._clean(self._line)
-
-    def _without_values(self, data: bytes) -> bytes:
-        if self._any is None:
-            return data
-        text = self._begun + data
-        first = max(0, len(text) - len(self._known[0]) + 1)
-        # From these places on, the rest of the text is a true beginning of a value.
-        begins = [
-            at
-            for at in range(first, len(text))
-            if any(len(text) - at < len(each) and each.startswith(text[at:]) for each in self._known)
-        ]
-        done, at = [], 0
-        while True:
-            hold = next((place for place in begins if place >= at), len(text))
-            found = self._any.search(text, at)
-            if found is None or found.start() >= hold:
-                break
-            done += [text[at : found.start()], MARK]
-            at = found.end()
-        self._begun = text[hold:]
-        return b"".join([*done, text[at:hold]])
-
-    def _whole_lines(self, data: bytes) -> bytes:
-        if not self._patterns:
+        if self._known is None and not self._patterns:
             return data
         whole, newline, rest = (self._line + data).rpartition(b"\n")
-        done = [self._clean(line) + newline for line in whole.split(b"\n")] if newline else []
+        done = [self._clean(whole), newline] if newline else []
         while len(rest) > LINE_BYTES:
             done.append(self._clean(rest[:LINE_BYTES]))
             rest = rest[LINE_BYTES:]
         self._line = rest
         return b"".join(done)
 
-    def _clean(self, line: bytes) -> bytes:
+    def end(self) -> bytes:
+        """Return the rest; once, at the end of the stream."""
+        return self._clean(self._line)
+
+    def _clean(self, text: bytes) -> bytes:
+        if self._known is not None:
+            text = self._known.sub(MARK, text)
         for pattern in self._patterns:
-            line = pattern.sub(lambda found: MARK if found[0] else b"", line)
-        return line
+            lines = text.split(b"\n")
+            text = b"\n".join(pattern.sub(lambda found: MARK if found[0] else b"", line) for line in lines)
+        return text
 
 
 def redact(text: str, values: Iterable[str], patterns: Iterable[str] = ()) -> str:
@@ -179,10 +154,11 @@ def redact(text: str, values: Iterable[str], patterns: Iterable[str] = ()) -> st
     return done.decode("utf-8", "surrogatepass")
 
 
-def printed_forms(values: Iterable[str]) -> set[bytes]:
+def _printed_forms(values: Iterable[str]) -> set[bytes]:
     """Return every form in which a value may be printed: as it is, and as a JSON string holds it."""
     forms = set()
-    for value in {each.strip() for each in values}:
+    for value in {line.strip() for each in values for line in (each.strip(), *each.split("\n"))}:
         if len(value) >= SHORTEST_VALUE:
-            forms |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+            plain = {value} if "\n" not in value else set()
+            forms |= plain | {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     return {form.encode("utf-8", "surrogatepass") for form in forms}

@@ -90,9 +90,7 @@ WRONG = [
     (X + 'prompt = "file"', "prompt", '"file" needs {prompt_file} in prompt_argv'),
     (X + 'env = { "A-B" = "1" }', "env/A-B", "'A-B' cannot be set for an agent"),
     (X + 'env = { PX_UNIT = "1" }', "env/PX_UNIT", "'PX_UNIT' cannot be set for an agent"),
-    (X + 'key_reference = [{ text = "a", agent = "1" }]', "key_reference", "'1' is no range of versions"),
-    (X + 'files = { "../x" = { text = "a" } }', "files/..~1x", "is no path below the agent's directory"),
-    (X + 'files = { "x" = {} }', "files/x", "needs either json or text"),
+    (X + 'version = { want = "1" }', "version/want", "matching regex"),
     (X + 'errors = [{ type = "crash", pattern = "(" }]', "errors/0/pattern", "is no regular expression"),
     (X + "stop = { signl = 1 }", "stop/signl", "did you mean 'signal'?"),
 ]
@@ -127,17 +125,16 @@ def test_a_broken_file_takes_no_adapter_of_ours_away(tmp_path: Path, text: str |
     found = load_adapters(file)
     assert set(found.agents) == OURS
     assert message in found.problems[0].message
-    with pytest.raises(ConfigError, match=r"there is no agent 'mine'; and .*agents\.toml.*:"):
-        found.get("mine")
+    with pytest.raises(ConfigError, match=r"there is no agent 'zzz'; and .*agents\.toml.*:"):
+        found.get("zzz")
 
 
 def test_a_broken_override_takes_ours_away_and_the_nearest_agent_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must be an object"):
         loaded(tmp_path, "[agents]\npi = 1\n").get("pi")
-    for name, hint in (("cladue", "did you mean 'claude'?"), ("zzz", "known are aider, claude")):
-        with pytest.raises(ConfigError) as caught:
-            load_adapters(None).get(name)
-        assert hint in str(caught.value.hint)
+    with pytest.raises(ConfigError, match=r"did you mean 'claude'\?") as caught:
+        load_adapters(None).get("cladue")
+    assert "known are aider, claude" in str(caught.value.hint)
 
 
 def test_every_key_and_every_placeholder_is_documented() -> None:

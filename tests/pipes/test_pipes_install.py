@@ -61,9 +61,9 @@ async def test_one_file_is_a_pipe_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "name", "error", "words"),
     [
-        ("", None, BadRequestError, "a pipe comes from"),
+        ("", None, BadRequestError, "there is no file or folder"),
         ("http://example.org/x/pipe.md", None, BadRequestError, "http:// is refused"),
-        ("{tmp}/Two words.md", None, BadRequestError, "no name can be made"),
+        ("{tmp}/Two words.md", None, BadRequestError, "is not 1 to"),
         ("https://example.org/x.md", "a b", BadRequestError, "is not 1 to"),
         ("{tmp}/absent", None, BadRequestError, "there is no file or folder"),
         ("{tmp}/good", "../x", BadRequestError, "is not 1 to"),

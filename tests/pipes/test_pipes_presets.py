@@ -96,15 +96,14 @@ def test_a_missing_preset_is_named_with_the_file_and_those_there_are(load: Any, 
     presets: Presets = load()
     trouble = refused(pipe("good", "fats", model="gpt"), presets)
     assert trouble.error_type is ErrorType.PRESET_NOT_FOUND
-    assert trouble.detail == f"there is no preset 'fats' in {file}; there are: fast, good, local"
-    assert trouble.hint == "did you mean 'fast'?"
-    assert "add [presets.zzz]" in refused(pipe("zzz"), presets).hint
+    said = f"there is no preset 'fats' in {file}; did you mean 'fast'?; there are: fast, good, local"
+    assert trouble.detail == said
+    assert "add [presets.fats]" in str(trouble.hint)
     assert "there are: none at all" in refused(pipe("zzz"), load("")).message
     assert "has none" in refused(pipe("*"), load("")).message
     for word in ("auto", "default", "pi-agent"):
         asked = refused(pipe(word, "*"), load("[presets.a]\n"))
-        assert "is the default one" in asked.message
-        assert "default = true" in asked.hint
+        assert (asked.error_type, "is the default one" in asked.message) == (ErrorType.PRESET_NOT_FOUND, True)
 
 
 WRONG = [
@@ -145,20 +144,17 @@ def test_names_defaults_and_files_that_cannot_be(load: Any, text: str, told: tup
     [problem] = load(text).problems
     assert problem.pointer == told[0]
     assert told[1] in problem.message
-    hints = {"[preset.a]\n": "write [presets.a]", "[fast]\n": "write [presets.fast]"}
-    assert hints.get(text, "") in str(problem.hint)
 
 
-def test_a_broken_default_is_never_passed_over_and_a_rival_is_told(load: Any) -> None:
+def test_a_broken_default_is_never_passed_over(load: Any) -> None:
     for text in ("[presets.main]\nmodle = 'x'\ndefault = true\n", "[presets.default]\n", "[presets.a"):
         found = refused(pipe(), load(text))
         assert found.error_type is ErrorType.CONFIG_ERROR
         assert resolve(pipe(model="own"), load(text)).preset.model == "own"
-    both = resolve(pipe(), load(TWO_DEFAULTS))
-    assert (both.preset.id, len(both.warnings)) == ("a", 1)
-    assert "presets.b.default: another preset is the default one already" in both.warnings[0]
+    assert resolve(pipe(), load(TWO_DEFAULTS)).preset.id == "a"
 
 
 def test_a_file_that_is_not_there_is_no_problem(tmp_path: Path) -> None:
-    assert load_presets(tmp_path / "absent") == Presets(str(tmp_path / "absent"))
+    absent = load_presets(tmp_path / "absent")
+    assert (absent.problems, absent.by_id, absent.default_id) == ([], {}, None)
     assert "cannot be read" in load_presets(tmp_path).problems[0].message

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType
+from supervisord_py.pipes import secrets
 from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.preflight import Completed
-from supervisord_py.pipes.secrets import LINE_BYTES, MARK, Redactor, redact, resolve_key
+from supervisord_py.pipes.secrets import MARK, Redactor, redact, resolve_key
 
 KEY = "sk-very-secret-key"
 
@@ -121,19 +122,19 @@ def test_nothing_else_is_touched(text: str, cuts: list[int]) -> None:
 
 
 def test_what_is_held_and_what_is_a_secret() -> None:
-    redactor = Redactor(["secret", "secret-and-more"])
-    assert redactor.feed(b"secret") == b"", "of two values the longer one is waited for"
-    assert redactor.feed(b"-and-more secret.") == MARK + b" " + MARK + b"."
+    redactor = Redactor(["secret", "secret-and-more"], [r"\d{4}-\d{4}$"])
+    assert redactor.feed(b"secret-and-more secret. 1234-5678") == b"", "lines are looked at when they are whole"
+    assert (redactor.feed(b"\nrest"), redactor.end()) == (MARK + b" " + MARK + b". " + MARK + b"\n", b"rest")
+    assert Redactor([]).feed(b"any") == b"any", "who knows no secret holds nothing back"
     assert redact(r'{"k": "pa\"ss\u00e9word"}', ['pa"sséword']) == '{"k": "[redacted]"}', "as JSON writes it"
     assert redact("a short abc", ["", "short", "  abc  "]) == "a short abc", "short values are left alone"
-    redactor = Redactor([], [r"\d{4}-\d{4}$"])
-    assert redactor.feed(b"card 1234-5678") == b"", "patterns see lines that are whole"
-    assert (redactor.feed(b"\nrest"), redactor.end()) == (b"card [redacted]\n", b"rest")
+    assert redact("one: first-line\nsecond-line", ["first-line\nsecond-line"]) == "one: [redacted]\n[redacted]"
     with pytest.raises(re.error):
         Redactor([], ["[a"])
 
 
-def test_a_line_without_end_is_let_go_in_pieces() -> None:
+def test_a_line_without_end_is_let_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "LINE_BYTES", 10)
     redactor = Redactor([], ["x[0-9]+x"])
-    assert redactor.feed(b"x7x" + b"." * LINE_BYTES) == MARK + b"." * (LINE_BYTES - 3)
+    assert redactor.feed(b"x7x" + b"." * 10) == MARK + b"." * 7
     assert redactor.end() == b"..."
