@@ -9,11 +9,10 @@ answer began breaks the connection off, so that a truncated answer can never loo
 from __future__ import annotations
 
 import math
-import os
 import re
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from functools import partial
 from typing import Any
 
@@ -24,12 +23,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 from yarl import URL
 
-from supervisord_py.api.auth import admit_bearer, admit_local, peer_uid
+from supervisord_py.api.auth import admit_bearer, admit_peer
 from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext
 from supervisord_py.api.live import Live
-from supervisord_py.api.routes import ROUTES, Access, Route, handler_of
+from supervisord_py.api.routes import ROUTES, Access, Answer, Route, handler_of
 from supervisord_py.api.schemas import read_body, read_query
-from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_bytes
+from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_answer, json_bytes
 from supervisord_py.errors import (
     EXIT_USAGE,
     BadRequestError,
@@ -149,7 +148,7 @@ def _admit(request: web.Request, config: ApiConfig) -> None:
     if connection is None:
         raise ForbiddenError("The peer is gone.")
     if connection.family == socket.AF_UNIX:
-        admit_local(peer_uid(connection), os.geteuid())
+        admit_peer(connection)
     else:
         token = request.query.get("token") if request.path.startswith(f"{JUPYTER}/") else None
         admit_bearer(request.headers, config.tcp, token)
@@ -158,6 +157,17 @@ def _admit(request: web.Request, config: ApiConfig) -> None:
 
 
 def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
+    usual, schema = route.answers()[0]
+
+    def respond(found: Answer) -> web.StreamResponse:
+        """Make a response of the document that a handler returns, with another status if that is not the usual one."""
+        if isinstance(found, web.StreamResponse):
+            return found
+        status, document = found if isinstance(found, tuple) else (usual, found)
+        if isinstance(document, dict) and schema != "-":
+            document = {"schema": schema, **document}
+        return json_answer(document, status=status)
+
     async def endpoint(request: web.Request) -> web.StreamResponse:
         if context.control.stopping and route.access is Access.CHANGE:
             raise ShuttingDownError("The daemon is stopping and takes no new work.", hint="pxctl daemon start")
@@ -165,15 +175,17 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
         given = {} if route.lenient or not request.query_string else read_query(handler.query, request.query)
         if handler.body is not None:
             given["body"] = read_body(handler.body, await request.read())
-        answer = partial(handler.answer, call, **given)
         key = headers.get("Idempotency-Key") if route.method == "POST" else None
+        begin = partial(handler.answer, call, **given)
+        work: Coroutine[Any, Any, Answer]
         if key is None or (route.resumes and headers.get("Last-Event-ID")):
-            work = answer()
+            work = begin()
         else:
             from supervisord_py.api.idempotency import answer_once  # which few ask for
 
-            work = answer_once(call, key, answer, streams=route.streams)
-        return await (live.outlive_client(work) if route.outlives else work)
+            work = answer_once(call, key, begin, respond, streams=route.streams)
+        found = await (live.outlive_client(work) if route.outlives else work)
+        return found if isinstance(found, web.StreamResponse) else respond(found)
 
     return endpoint
 

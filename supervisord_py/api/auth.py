@@ -7,6 +7,7 @@ SO_PEERCRED (unix(7)) gives `struct ucred` {pid, uid, gid} as of connect(2). LOC
 from __future__ import annotations
 
 import hmac
+import os
 import socket
 import struct
 import sys
@@ -24,22 +25,19 @@ _DARWIN_SOL_LOCAL = 0
 _DARWIN_LOCAL_PEERCRED = 1
 
 
-def peer_uid(connection: socket.socket) -> int:
-    """Ask the kernel whose process is at the other end of a Unix socket. Raises ForbiddenError: it does not tell."""
+def admit_peer(connection: socket.socket) -> None:
+    """Let the daemon's own user and root in through a Unix socket. Raises ForbiddenError: it is someone else."""
     try:
         if sys.platform == "darwin":
             raw = connection.getsockopt(_DARWIN_SOL_LOCAL, _DARWIN_LOCAL_PEERCRED, _XUCRED_SIZE)
-            return int(_XUCRED.unpack_from(raw)[1])
-        return int(_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1])
+            uid = _XUCRED.unpack_from(raw)[1]
+        else:
+            uid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
     except OSError as error:
         raise ForbiddenError(f"Nobody knows whose request this is: {error.strerror}.") from error
-
-
-def admit_local(uid: int, own_uid: int) -> None:
-    """Let the daemon's own user and root in. Raises ForbiddenError: it is someone else."""
-    if uid not in {own_uid, 0}:
+    if uid not in {os.geteuid(), 0}:
         raise ForbiddenError(
-            f"This daemon belongs to uid {own_uid}; uid {uid} may not use it.",
+            f"This daemon belongs to uid {os.geteuid()}; uid {uid} may not use it.",
             hint="start a daemon of your own: pxctl daemon start",
         )
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiohttp import web
-
 from supervisord_py.api.context import ApiCall, ApiContext
-from supervisord_py.api.streams import json_answer, pick, rfc3339, uptime_seconds
+from supervisord_py.api.streams import pick, rfc3339, uptime_seconds
 from supervisord_py.api.units import resident_bytes
-
-_ACCEPTED = 202
 
 
 def daemon_document(call: ApiCall) -> dict[str, Any]:
@@ -49,41 +45,40 @@ def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
     return found
 
 
-async def health(call: ApiCall) -> web.StreamResponse:
+async def health(call: ApiCall) -> dict[str, Any]:
     """Answer that the API serves, and what works only in part."""
     facts, pipes_health = call.context.control.facts, call.context.pipes.health()
     degraded = [{"part": one["part"], "detail": one["detail"]} for one in degraded_parts(call.context)]
     if pipes_health.scheduler_error is not None:
         degraded.append({"part": "scheduler", "detail": f"was restarted: {pipes_health.scheduler_error}"})
     known = pick(facts, "version", "daemon_id")
-    return json_answer({"schema": "px.health/1", "ok": True, **known, "degraded": degraded, "pipes": pipes_health})
+    return {"ok": True, **known, "degraded": degraded, "pipes": pipes_health}
 
 
-async def show_daemon(call: ApiCall) -> web.StreamResponse:
+async def show_daemon(call: ApiCall) -> dict[str, Any]:
     """Answer with the daemon object."""
-    return json_answer({"schema": "px.daemon/1", **daemon_document(call)})
+    return daemon_document(call)
 
 
-async def reload(call: ApiCall) -> web.StreamResponse:
+async def reload(call: ApiCall) -> dict[str, Any]:
     """Read settings and tools again; what is broken is refused and the old settings stay."""
     report = await call.context.control.reload()
     of_files = [one for found in (await call.context.pipes.file_problems()).values() for one in found]
-    return json_answer({"schema": "px.reload/1", **report, "warnings": [*report["warnings"], *of_files]})
+    return {**report, "warnings": [*report["warnings"], *of_files]}
 
 
-async def restart(call: ApiCall, *, all: bool = False) -> web.StreamResponse:
+async def restart(call: ApiCall, *, all: bool = False) -> dict[str, Any]:
     """Replace the control plane, or with `all` stop everything and begin anew."""
     await call.context.control.restart(everything=all)
-    scope = "all" if all else "control"
-    return json_answer({"schema": "px.daemon-wish/1", "wish": "restart", "scope": scope}, status=_ACCEPTED)
+    return {"wish": "restart", "scope": "all" if all else "control"}
 
 
-async def stop(call: ApiCall) -> web.StreamResponse:
+async def stop(call: ApiCall) -> dict[str, Any]:
     """Begin the orderly stop of everything."""
     await call.context.control.stop()
-    return json_answer({"schema": "px.daemon-wish/1", "wish": "stop", "scope": "all"}, status=_ACCEPTED)
+    return {"wish": "stop", "scope": "all"}
 
 
-async def show_config(call: ApiCall) -> web.StreamResponse:
+async def show_config(call: ApiCall) -> dict[str, Any]:
     """Answer with every effective setting and where it came from."""
-    return json_answer({"schema": "px.config/1", "settings": call.context.control.settings()})
+    return {"settings": call.context.control.settings()}

@@ -13,13 +13,12 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
-from aiohttp import web
 
 from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.daemon import degraded_parts
-from supervisord_py.api.streams import json_answer
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import BackendName, SessionState
@@ -46,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True):
     repair: str | None = None
 
 
-async def doctor(call: ApiCall) -> web.StreamResponse:
+async def doctor(call: ApiCall) -> dict[str, Any]:
     """Answer with every check; each that is not ok names the one command that repairs it."""
     context = call.context
     found = [
@@ -56,7 +55,7 @@ async def doctor(call: ApiCall) -> web.StreamResponse:
         *await check_pipes(context.pipes),
         *await asyncio.to_thread(lambda: list(check_machine(context))),
     ]
-    return json_answer({"schema": "px.doctor/1", "checks": found})
+    return {"checks": found}
 
 
 def check_daemon(context: ApiContext) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from supervisord_py.api.context import ApiCall
+from supervisord_py.api.routes import Answer
 from supervisord_py.api.streams import PROBLEM, json_bytes
 from supervisord_py.errors import (
     BadRequestError,
@@ -45,9 +46,17 @@ class UnknownOutcomeError(ConflictError, kind="interrupted_outcome_unknown", tit
 
 
 async def answer_once(
-    call: ApiCall, key: str, answer: Callable[[], Coroutine[Any, Any, web.StreamResponse]], *, streams: bool
+    call: ApiCall,
+    key: str,
+    begin: Callable[[], Coroutine[Any, Any, Answer]],
+    respond: Callable[[Answer], web.StreamResponse],
+    *,
+    streams: bool,
 ) -> web.StreamResponse:
-    """Answer, unless the key says that this was done before. With `streams` the answer is not kept for replay."""
+    """Respond with what comes of the work, unless the key says that this was done before: then it is not begun.
+
+    With `streams` the response is not kept for replay.
+    """
     if not _KEY.fullmatch(key):
         raise BadRequestError("The Idempotency-Key must be 1 to 255 visible ASCII characters.", hint="use a UUID")
     request, ledger = call.request, call.context.ledger
@@ -58,21 +67,22 @@ async def answer_once(
         return _again(known, digest)
     outcome: tuple[int, str, bytes] | None
     try:
-        response = await answer()
+        response = respond(await begin())
         body = response.body if isinstance(response, web.Response) and not streams else None
         if isinstance(body, bytes | bytearray) and len(body) <= _KEPT_BYTES:
             outcome = response.status, response.content_type, bytes(body)
         else:
             outcome = response.status, _NOT_KEPT, b""
         return response
-    except PxError as error:
-        outcome = None if error.kind in NOTHING_BEGUN else _failed(error)
-        raise
-    except (asyncio.CancelledError, ConnectionError):
-        outcome = _failed(CancelledRunError("The client of the first request with this Idempotency-Key went away."))
-        raise
-    except BaseException:
-        outcome = _failed(InternalError("The first request with this key failed by a bug."))
+    except BaseException as error:
+        failure: PxError = InternalError("The first request with this key failed by a bug.")
+        if isinstance(error, PxError):
+            failure = error
+        elif isinstance(error, asyncio.CancelledError | ConnectionError):
+            failure = CancelledRunError("The client of the first request with this Idempotency-Key went away.")
+        outcome = (failure.status, PROBLEM, json_bytes(failure.problem()))
+        if failure.kind in NOTHING_BEGUN:
+            outcome = None
         raise
     finally:
         if outcome is None:
@@ -98,7 +108,3 @@ def _again(known: Known, digest: str) -> web.Response:
         raise ConflictError(f"{detail}; streams and long answers are not kept.", hint="use a new key to do it again")
     headers = {"Idempotent-Replayed": "true", "Content-Type": known.content_type or ""}
     return web.Response(status=known.status, body=known.body or b"", headers=headers)
-
-
-def _failed(error: PxError) -> tuple[int, str, bytes]:
-    return error.status, PROBLEM, json_bytes(error.problem())

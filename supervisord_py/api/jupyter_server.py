@@ -81,24 +81,24 @@ def model(call: ApiCall, view: SessionView) -> dict[str, Any]:
     }
 
 
-async def version(call: ApiCall) -> web.StreamResponse:
+async def version(call: ApiCall) -> dict[str, Any]:
     """Answer with who serves this API."""
-    return json_answer({"version": call.context.control.facts.version, "server": "pxd"})
+    return {"version": call.context.control.facts.version, "server": "pxd"}
 
 
-async def list_specs(call: ApiCall) -> web.StreamResponse:
+async def list_specs(call: ApiCall) -> dict[str, Any]:
     """Answer with the kernelspecs."""
     documents = {name: spec_document(name, spec) for name, spec in (await call.context.kernels.specs()).items()}
     default = DEFAULT_SPEC if DEFAULT_SPEC in documents else next(iter(documents), None)
-    return json_answer({"default": default, "kernelspecs": documents})
+    return {"default": default, "kernelspecs": documents}
 
 
-async def show_spec(call: ApiCall) -> web.StreamResponse:
+async def show_spec(call: ApiCall) -> dict[str, Any]:
     """Answer with one kernelspec."""
     name, specs = call.path("name"), await call.context.kernels.specs()
     if name not in specs:
         raise UnknownUnitError(f"Kernel spec {name[:80]!r} not found", hint=f"known: {', '.join(sorted(specs))}")
-    return json_answer(spec_document(name, specs[name]))
+    return spec_document(name, specs[name])
 
 
 def spec_document(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,9 +107,9 @@ def spec_document(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "spec": {"argv": [], "env": {}, "metadata": {}, **wanted}, "resources": {}}
 
 
-async def list_kernels(call: ApiCall) -> web.StreamResponse:
+async def list_kernels(call: ApiCall) -> list[Any]:
     """Answer with the kernels that can be joined, ours included."""
-    return json_answer([model(call, view) for view in joinable(call)])
+    return [model(call, view) for view in joinable(call)]
 
 
 async def begin(call: ApiCall) -> web.StreamResponse:
@@ -136,9 +136,9 @@ async def begin(call: ApiCall) -> web.StreamResponse:
     return answer
 
 
-async def show_kernel(call: ApiCall) -> web.StreamResponse:
+async def show_kernel(call: ApiCall) -> dict[str, Any]:
     """Answer with one kernel."""
-    return json_answer(model(call, session_by_uuid(call)))
+    return model(call, session_by_uuid(call))
 
 
 async def end(call: ApiCall) -> web.StreamResponse:
@@ -161,9 +161,9 @@ async def interrupt(call: ApiCall) -> web.StreamResponse:
     return web.Response(status=204)
 
 
-async def restart(call: ApiCall) -> web.StreamResponse:
+async def restart(call: ApiCall) -> dict[str, Any]:
     """Replace the kernel; its WebSockets stay and are told."""
-    return json_answer(model(call, await call.context.kernels.restart(session_by_uuid(call).id)))
+    return model(call, await call.context.kernels.restart(session_by_uuid(call).id))
 
 
 async def channels(call: ApiCall) -> web.StreamResponse:

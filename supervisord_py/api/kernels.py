@@ -21,7 +21,8 @@ from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.kernel_streams import cell_document, resume, tell
 from supervisord_py.api.live import HeldCall
-from supervisord_py.api.streams import JSON, NDJSON, SSE, choose, json_answer, json_bytes, pick, raw_answer
+from supervisord_py.api.routes import Answer
+from supervisord_py.api.streams import JSON, NDJSON, SSE, choose, json_bytes, pick, raw_answer
 from supervisord_py.api.units import change_unit, measure
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult, Cell, CellResult
@@ -57,28 +58,27 @@ async def _measured(call: ApiCall, views: Sequence[SessionView]) -> list[dict[st
     return documents
 
 
-async def list_kernels(call: ApiCall) -> web.StreamResponse:
+async def list_kernels(call: ApiCall) -> dict[str, Any]:
     """Answer with every session, remembered ones included."""
     documents = await _measured(call, call.context.kernels.snapshot())
     for document in documents:
         del document["schema"]
-    zygotes = [msgspec.structs.asdict(zygote) for zygote in call.context.kernels.zygotes()]
-    return json_answer({"schema": "px.kernels/1", "kernels": documents, "zygotes": zygotes})
+    return {"kernels": documents, "zygotes": call.context.kernels.zygotes()}
 
 
-async def show_kernel(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
+async def show_kernel(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer with one session."""
-    return json_answer((await _measured(call, (session_of(call, cwd),)))[0])
+    return (await _measured(call, (session_of(call, cwd),)))[0]
 
 
-async def use(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
+async def use(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer with one session, and count the question as a use: its front end lives and holds it."""
     view = session_of(call, cwd)
     call.context.kernels.touch(view.id)
-    return json_answer(session_document(call, call.context.kernels.find(view.id)))
+    return session_document(call, call.context.kernels.find(view.id))
 
 
-async def begin(call: ApiCall, body: s.StartKernel) -> web.StreamResponse:
+async def begin(call: ApiCall, body: s.StartKernel) -> Answer:
     """Start a session's kernel: 201, or 200 where it ran already; with `explain` only say what would be started.
 
     As a stream, which is 200, it tells what is waited for: a build takes minutes.
@@ -96,11 +96,11 @@ async def begin(call: ApiCall, body: s.StartKernel) -> web.StreamResponse:
     )
     if body.explain:
         explanation = await kernels.explain(request)
-        return json_answer({"schema": "px.kernel-explanation/1", **explanation.document()})
+        return 200, {"schema": "px.kernel-explanation/1", **explanation.document()}
     media = choose(call, JSON, NDJSON, SSE)
     if media == JSON:
         started, view = await kernels.start(request)
-        return json_answer(session_document(call, view), status=201 if started else 200)
+        return 201 if started else 200, session_document(call, view)
 
     async def work(told: Callable[[CallEvent], None]) -> dict[str, Any]:
         return session_document(call, (await kernels.start(request, told))[1])
@@ -126,28 +126,26 @@ def _place(body: s.Place) -> dict[str, Any]:
 
 async def change(
     call: ApiCall, *, cwd: s.Folder | None = None, timeout: s.Seconds | None = None, wait: bool = True
-) -> web.StreamResponse:
+) -> tuple[int, dict[str, Any]]:
     """Start or end the kernel of a session that is known; answer once it is ready, or gone, or with `wait=0` at once.
 
     What is left of one that is ended is named.
     """
     verb = "start" if call.request.path.endswith("/start") else "stop"
     document = await change_unit(call, verb, session_of(call, cwd).unit, timeout, wait)
-    return json_answer(document, status=200 if wait else 202)
+    return 200 if wait else 202, document
 
 
-async def restart(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
+async def restart(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Replace the kernel of a session; its variables are lost, and a hard failure is forgotten."""
-    view = await call.context.kernels.restart(session_of(call, cwd).id)
-    return json_answer(session_document(call, view))
+    return session_document(call, await call.context.kernels.restart(session_of(call, cwd).id))
 
 
-async def interrupt(call: ApiCall, *, cwd: s.Folder | None = None, cell: str | None = None) -> web.StreamResponse:
+async def interrupt(call: ApiCall, *, cwd: s.Folder | None = None, cell: str | None = None) -> dict[str, Any]:
     """Interrupt the running cell; asked again, go on to the next rung. `state` is what the session was found in."""
     view = session_of(call, cwd)
     report = await call.context.kernels.interrupt(view.id, cell=cell)
-    known = {"running": report.running, "steps": report.steps, "state": view.state}
-    return json_answer({"schema": "px.interrupt/1", "kernel": report.session_id, **known})
+    return {"kernel": report.session_id, "running": report.running, "steps": report.steps, "state": view.state}
 
 
 class _Content(NamedTuple):
@@ -257,11 +255,10 @@ async def _finished(call: ApiCall, content: _Content, result: CallResult) -> dic
     return {**document, "notebook": text}
 
 
-async def list_cells(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
+async def list_cells(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer with the session's cells, oldest first."""
     view = session_of(call, cwd)
-    cells = [pick(row) for row in await call.context.kernels.cells(view.id)]
-    return json_answer({"schema": "px.cells/1", "kernel": view.id, "cells": cells})
+    return {"kernel": view.id, "cells": [pick(row) for row in await call.context.kernels.cells(view.id)]}
 
 
 async def cell_output(
@@ -291,7 +288,7 @@ async def notebook(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamR
     return web.Response(body=body, content_type="application/x-ipynb+json", charset="utf-8")
 
 
-async def capabilities(call: ApiCall, *, cwd: s.Folder | None = None) -> web.StreamResponse:
+async def capabilities(call: ApiCall, *, cwd: s.Folder | None = None) -> dict[str, Any]:
     """Answer which kinds of cells this daemon offers, and why not where it does not."""
-    report = await call.context.kernels.capabilities(cwd)
-    return json_answer({"schema": "px.capabilities/1", **report})
+    report: dict[str, Any] = await call.context.kernels.capabilities(cwd)
+    return report

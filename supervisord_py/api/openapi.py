@@ -8,19 +8,18 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 import msgspec
-from aiohttp import web
 
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.routes import ROUTES, Route, handler_of
-from supervisord_py.api.streams import JSON, NDJSON, PROBLEM, RAW, SSE, json_answer
+from supervisord_py.api.streams import JSON, NDJSON, PROBLEM, RAW, SSE
 
 _MEDIA = {"ndjson": NDJSON, "sse": SSE, "raw": RAW, "ipynb": "application/x-ipynb+json", "text": "text/plain"}
 _REF = "#/components/schemas/{name}"
 
 
-async def openapi(call: ApiCall) -> web.StreamResponse:
+async def openapi(call: ApiCall) -> dict[str, Any]:
     """Answer with the description of the table of routes."""
-    return json_answer(openapi_document(ROUTES, call.context.control.facts.version))
+    return openapi_document(ROUTES, call.context.control.facts.version)
 
 
 class ProblemDocument(msgspec.Struct, kw_only=True):
@@ -76,7 +75,7 @@ def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
         "summary": (handler.answer.__doc__ or "").partition("\n")[0],
         "tags": [words[0].partition("_")[0] if words else "jupyter"],
         "parameters": parameters,
-        "responses": {**_answers(route.returns), "default": {"$ref": "#/components/responses/Problem"}},
+        "responses": {**_answers(route), "default": {"$ref": "#/components/responses/Problem"}},
         "x-access": route.access.value,
     }
     if handler.body is not None:
@@ -88,12 +87,10 @@ def _parameter(place: str, name: str, schema: Any) -> dict[str, Any]:
     return {"name": name, "in": place, "required": place == "path", "schema": schema}
 
 
-def _answers(returns: str) -> dict[str, Any]:
+def _answers(route: Route) -> dict[str, Any]:
     answers: dict[str, Any] = {}
-    for one in returns.split(", "):
-        *given, word = one.split(" ")
-        status = given[0] if given else "200"
-        answer = answers.setdefault(status, {"description": HTTPStatus(int(status)).phrase})
+    for status, word in route.answers():
+        answer = answers.setdefault(str(status), {"description": HTTPStatus(status).phrase})
         if word in {"nothing", "websocket"}:
             continue
         schema: dict[str, Any] = {} if word == "-" else {"type": "string"}

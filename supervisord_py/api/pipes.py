@@ -28,7 +28,6 @@ from supervisord_py.api.streams import (
     choose,
     feed,
     frame,
-    json_answer,
     json_bytes,
     pick,
     raw_answer,
@@ -43,7 +42,6 @@ from supervisord_py.pipes.models import BY_HAND, LastDecision, PipeView, Publish
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 
 Document = dict[str, Any]
-_CREATED, _ACCEPTED = 201, 202
 _SEEN = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 _HIDDEN = frozenset({
     "stdout", "stderr", "rendered_prompt", "plan", "preset", "progress", "start_time", "boot_id", "lost_bytes",
@@ -62,44 +60,39 @@ def _decision(decision: LastDecision | None) -> Document | None:
     return None if decision is None else {"at": rfc3339(decision.at), "text": decision.text}
 
 
-def _pipe_answer(view: PipeView, status: int = 200) -> web.Response:
-    return json_answer({"schema": "px.pipe/1", **pipe_document(view)}, status=status)
-
-
-async def list_pipes(call: ApiCall) -> web.StreamResponse:
+async def list_pipes(call: ApiCall) -> Document:
     """Answer with every pipe, broken ones included."""
-    pipes = [pipe_document(view) for view in call.context.pipes.snapshot()]
-    return json_answer({"schema": "px.pipes/1", "pipes": pipes})
+    return {"pipes": [pipe_document(view) for view in call.context.pipes.snapshot()]}
 
 
-async def show_pipe(call: ApiCall, *, rendered: bool = False) -> web.StreamResponse:
+async def show_pipe(call: ApiCall, *, rendered: bool = False) -> Document:
     """Answer with one pipe, and with `rendered` the prompt that it would be run with now."""
     pipes, name = call.context.pipes, pipe_name(call)
-    document: dict[str, Any] = {"schema": "px.pipe/1", **pipe_document(pipes.get(name))}
+    document = pipe_document(pipes.get(name))
     document["body"] = getattr(pipes.definition(name), "body", None)
     if rendered:
         document["rendered"] = await pipes.rendered(name)
-    return json_answer(document)
+    return document
 
 
-async def add_pipe(call: ApiCall, body: s.Add) -> web.StreamResponse:
+async def add_pipe(call: ApiCall, body: s.Add) -> Document:
     """Install a pipe from a path, an https address or an example: disabled, checked, whole or not at all."""
-    return _pipe_answer(await call.context.pipes.files.install(body.source, name=body.name), _CREATED)
+    return pipe_document(await call.context.pipes.files.install(body.source, name=body.name))
 
 
-async def new_pipe(call: ApiCall, body: s.New) -> web.StreamResponse:
+async def new_pipe(call: ApiCall, body: s.New) -> Document:
     """Write a small pipe to start from."""
-    return _pipe_answer(await call.context.pipes.files.scaffold(body.name), _CREATED)
+    return pipe_document(await call.context.pipes.files.scaffold(body.name))
 
 
-async def remove_pipe(call: ApiCall) -> web.StreamResponse:
+async def remove_pipe(call: ApiCall) -> Document:
     """Cancel what runs of it, then delete its folder."""
     name = pipe_name(call)
     await call.context.pipes.files.remove(name)
-    return json_answer({"schema": "px.removed/1", "unit": f"pipe:{name}", "removed": True})
+    return {"unit": f"pipe:{name}", "removed": True}
 
 
-async def run_pipe(call: ApiCall, body: s.RunPipe, *, wait: bool = False) -> web.StreamResponse:
+async def run_pipe(call: ApiCall, body: s.RunPipe, *, wait: bool = False) -> tuple[int, Document]:
     """Queue an execution: 202 with its row, or with `wait` 200 once it is final. One for each of several contexts."""
     pipes, several = call.context.pipes, isinstance(body.context, list)
     contexts = body.context if isinstance(body.context, list) else [body.context]
@@ -111,56 +104,56 @@ async def run_pipe(call: ApiCall, body: s.RunPipe, *, wait: bool = False) -> web
         document = _list_document(rows)
     else:
         document = whole_document(rows[0]) if wait else {"schema": "px.execution/1", **execution_document(rows[0])}
-    return json_answer(document, status=200 if wait else _ACCEPTED)
+    return 200 if wait else 202, document
 
 
-async def enable(call: ApiCall, body: s.EnablePipe) -> web.StreamResponse:
+async def enable(call: ApiCall, body: s.EnablePipe) -> Document:
     """Let schedule and events start it, on this machine; with `{"enabled": false}` as `/disable`."""
-    return _pipe_answer(await call.context.pipes.enable(pipe_name(call), enabled=body.enabled))
+    return pipe_document(await call.context.pipes.enable(pipe_name(call), enabled=body.enabled))
 
 
-async def disable(call: ApiCall, body: s.Body) -> web.StreamResponse:
+async def disable(call: ApiCall, body: s.Body) -> Document:
     """Keep schedule and events from starting it, on this machine: what waits in line is cancelled."""
-    return _pipe_answer(await call.context.pipes.enable(pipe_name(call), enabled=False))
+    return pipe_document(await call.context.pipes.enable(pipe_name(call), enabled=False))
 
 
-async def configure(call: ApiCall, body: dict[str, Any]) -> web.StreamResponse:
+async def configure(call: ApiCall, body: dict[str, Any]) -> Document:
     """Change keys of the front matter; `null` removes one. The body of the file is never touched."""
     if set(body) == {"config"} and isinstance(body["config"], dict):
         body = body["config"]
     if not body:
         raise s.refuse("", "The body names no key.", 'for example {"schedule": "every 2h"}')
-    return _pipe_answer(await call.context.pipes.files.configure(pipe_name(call), body))
+    return pipe_document(await call.context.pipes.files.configure(pipe_name(call), body))
 
 
-async def validate(call: ApiCall) -> web.StreamResponse:
+async def validate(call: ApiCall) -> Document:
     """Answer with every check of one pipe: pass, warn or fail, where, and the cure."""
     name = pipe_name(call)
     checks = [it._asdict() for it in await call.context.pipes.validate(name)]
     ok = all(check["verdict"] != "fail" for check in checks)
-    return json_answer({"schema": "px.pipe-validation/1", "pipe": name, "ok": ok, "checks": checks})
+    return {"pipe": name, "ok": ok, "checks": checks}
 
 
-async def next_runs(call: ApiCall, *, count: s.Count = 5) -> web.StreamResponse:
+async def next_runs(call: ApiCall, *, count: s.Count = 5) -> Document:
     """Answer when it is due next, and why."""
     report = call.context.pipes.next(pipe_name(call), count)
     upcoming = [rfc3339(each) for each in report["upcoming"]]
     report |= {"upcoming": upcoming, "last_decision": _decision(report["last_decision"])}
-    return json_answer({"schema": "px.next/1", **report, "next_run": upcoming[0] if upcoming else None})
+    return {**report, "next_run": upcoming[0] if upcoming else None}
 
 
-async def queue(call: ApiCall) -> web.StreamResponse:
+async def queue(call: ApiCall) -> Document:
     """Answer with all lines and slots."""
     groups = [
         each | {name: list(map(execution_document, each[name])) for name in ("running", "waiting")}
         for each in call.context.pipes.queue()
     ]
-    return json_answer({"schema": "px.queue/1", "groups": groups})
+    return {"groups": groups}
 
 
-async def cancel_pipe(call: ApiCall, body: s.Body) -> web.StreamResponse:
+async def cancel_pipe(call: ApiCall, body: s.Body) -> Document:
     """Cancel what runs and waits of a pipe; answer once nothing of it is left."""
-    return json_answer(await cancel_document(call, pipe_name(call)))
+    return await cancel_document(call, pipe_name(call))
 
 
 async def cancel_document(call: ApiCall, name: str) -> dict[str, Any]:
@@ -172,11 +165,11 @@ def _list_document(rows: Sequence[Execution], cursor: int | None = None) -> Docu
     return {"schema": "px.executions/1", "executions": list(map(execution_document, rows)), "next_cursor": cursor}
 
 
-async def publish_event(call: ApiCall, body: s.Happening) -> web.StreamResponse:
+async def publish_event(call: ApiCall, body: s.Happening) -> Document:
     """Take an event from outside: 202 with the pipes that it starts. The same `key` starts each of them once."""
     event = PublishedEvent(call.path("name"), key=body.key, facts=body.data)
-    claims = await call.context.pipes.publish_event(event)
-    return json_answer({"schema": "px.event-claims/1", **claims}, status=_ACCEPTED)
+    claims: Document = await call.context.pipes.publish_event(event)
+    return claims
 
 
 def execution_document(execution: Execution) -> Document:
@@ -216,7 +209,7 @@ async def list_executions(
     until: s.Moment | None = None,
     limit: Annotated[int, Meta(ge=1, le=MOST_PAGE)] = DEFAULT_PAGE,
     cursor: s.Position | None = None,
-) -> web.StreamResponse:
+) -> Document:
     """Answer with executions of all pipes or of one, newest first; also of one that is gone, whose rows stay."""
     now, named = time.time(), pipe_name(call) if "p" in call.request.match_info else None
     wanted = ExecutionFilter(
@@ -230,7 +223,7 @@ async def list_executions(
     page = await call.context.pipes.executions(wanted)
     if named is not None and not page.executions:
         call.context.pipes.get(named)
-    return json_answer(_list_document(page.executions, page.next_cursor))
+    return _list_document(page.executions, page.next_cursor)
 
 
 async def _execution_of(call: ApiCall) -> Execution:
@@ -242,22 +235,20 @@ async def _execution_of(call: ApiCall) -> Execution:
     return await call.context.pipes.execution(int(text), pipe=pipe)
 
 
-async def show_execution(call: ApiCall, *, wait: bool = False) -> web.StreamResponse:
+async def show_execution(call: ApiCall, *, wait: bool = False) -> Document:
     """Answer with one execution and all that its row holds; with `wait`, once it is final."""
     number, room = (await _execution_of(call)).id, call.context.pipes
-    return json_answer(whole_document(await (room.wait(number) if wait else room.execution(number, blobs=True))))
+    return whole_document(await (room.wait(number) if wait else room.execution(number, blobs=True)))
 
 
-async def cancel(call: ApiCall) -> web.StreamResponse:
+async def cancel(call: ApiCall) -> Document:
     """Cancel an execution in any state; answer once nothing of it is left."""
-    cancelled = await call.context.pipes.cancel((await _execution_of(call)).id)
-    return json_answer({"schema": "px.execution/1", **execution_document(cancelled)})
+    return execution_document(await call.context.pipes.cancel((await _execution_of(call)).id))
 
 
-async def retry(call: ApiCall) -> web.StreamResponse:
+async def retry(call: ApiCall) -> Document:
     """Queue the same again as a new row that names this one."""
-    again = await call.context.pipes.retry((await _execution_of(call)).id)
-    return json_answer({"schema": "px.execution/1", **execution_document(again)}, status=_ACCEPTED)
+    return execution_document(await call.context.pipes.retry((await _execution_of(call)).id))
 
 
 async def output(

@@ -2,7 +2,8 @@
 
 A row is method and path, handler, answers, and what else holds. The handler is `module.function` of this package: its
 docstring says what the route does, its keyword parameters are those of the query, and `body` is what is sent (a `Body`
-must say nothing; without it, it is not looked at). Its module is imported by the first request, for starting is what
+must say nothing; without it, it is not looked at). It returns a document, whose schema and status are those of the
+first answer; a status and a document; or a response. Its module is imported by the first request, for starting is what
 users wait for.
 An answer is `[STATUS ]SCHEMA` or `[STATUS ]MEDIA` with 200 where no status stands: `-` is JSON of no schema; `ndjson`,
 `sse`, `raw`, `ipynb`, `text` are media; `nothing` and `websocket` have no body.
@@ -33,6 +34,7 @@ class Access(StrEnum):
 
 
 READ, CHANGE, LIFE = Access.READ, Access.CHANGE, Access.LIFE
+Answer = web.StreamResponse | dict[str, Any] | list[Any] | tuple[int, dict[str, Any]]
 _STARTED = "px.kernel/1, 201 px.kernel/1, ndjson, sse, 204 nothing"
 _RAN = "px.exec/1, ndjson, sse, 204 nothing"
 _QUEUED = "202 px.execution/1, px.execution/1"
@@ -51,11 +53,16 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     resumes: bool = False  # a POST with Last-Event-ID does nothing again, under whatever key: it is told the rest
     lenient: bool = False  # query parameters that the row does not know are passed over
 
+    def answers(self) -> list[tuple[int, str]]:
+        """Return status and schema or medium of each answer."""
+        words = (one.split(" ") for one in self.returns.split(", "))
+        return [(int(given[0]) if given else 200, word) for *given, word in words]
+
 
 class Handler(NamedTuple):
     """A function that answers, and what it takes of a request: the Struct of its query, the type of its body."""
 
-    answer: Callable[..., Coroutine[Any, Any, web.StreamResponse]]
+    answer: Callable[..., Coroutine[Any, Any, Answer]]
     query: type[msgspec.Struct]
     body: Any  # None: there is none
 

@@ -6,13 +6,11 @@ import asyncio
 from contextlib import aclosing, closing
 from typing import Any, Literal
 
-from aiohttp import web
-
 from supervisord_py.api import kernels, pipes
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.daemon import daemon_document
-from supervisord_py.api.streams import json_answer, pick, until_closing
+from supervisord_py.api.streams import pick, until_closing
 from supervisord_py.api.units import (
     PipeUnit,
     UnitView,
@@ -32,21 +30,20 @@ _UNDER_WAY = frozenset({"starting", "stopping"}) | _READY
 _OFF = frozenset({"cold", "stopped"})
 
 
-async def status(call: ApiCall, *, unit: tuple[str, ...] = ()) -> web.StreamResponse:
+async def status(call: ApiCall, *, unit: tuple[str, ...] = ()) -> dict[str, Any]:
     """Answer with the daemon and the units asked for; when none was named, all but kernels that are only remembered."""
     units = await measured(call, units_named(call, unit))
-    return json_answer({"schema": "px.status/1", "daemon": daemon_document(call), "units": units})
+    return {"daemon": daemon_document(call), "units": units}
 
 
-async def list_units(call: ApiCall, *, name: tuple[str, ...] = ()) -> web.StreamResponse:
+async def list_units(call: ApiCall, *, name: tuple[str, ...] = ()) -> dict[str, Any]:
     """Answer with the units that names and globs mean."""
-    units = [pick(view, "unit", "kind", "name", "state") for view in units_named(call, name)]
-    return json_answer({"schema": "px.units/1", "units": units})
+    return {"units": [pick(view, "unit", "kind", "name", "state") for view in units_named(call, name)]}
 
 
 async def change(
     call: ApiCall, *, unit: tuple[str, ...] = (), timeout: s.Seconds | None = None, wait: bool | None = None
-) -> web.StreamResponse:
+) -> dict[str, Any]:
     """Start, stop or restart every unit that the names mean; `results` has one member a unit.
 
     It is done to all of them at the same time; one that fails has its problem where the others have their answer.
@@ -62,7 +59,7 @@ async def change(
             raise answer
         problem = answer.problem() if isinstance(answer, PxError) else None
         results.append({"unit": view.unit, "answer": None if problem else answer, "problem": problem})
-    return json_answer({"schema": f"px.{verb}-units/1", "results": results})
+    return {"results": results}
 
 
 async def _act(call: ApiCall, verb: str, view: UnitView, timeout: float | None, wait: bool | None) -> dict[str, Any]:
@@ -93,7 +90,7 @@ async def _act(call: ApiCall, verb: str, view: UnitView, timeout: float | None, 
 
 async def wait(
     call: ApiCall, *, for_: Literal["ready", "stopped", "done"] = "ready", timeout: s.Seconds | None = None
-) -> web.StreamResponse:
+) -> dict[str, Any]:
     """Answer once the unit is as wanted, or once it cannot become so any more.
 
     `ok` is false when the wait ended otherwise: a start that failed while `ready` was waited for. A lost bet, not an
@@ -108,7 +105,7 @@ async def wait(
         raise TimedOutError(
             f"{unit} is {state}, not {for_}, when the time was over.", hint=f"pxctl why {unit}", unit=unit
         ) from error
-    return json_answer({"schema": "px.wait/1", **pick(view, "unit", "state", "reason"), "ok": ok})
+    return {**pick(view, "unit", "state", "reason"), "ok": ok}
 
 
 async def _until(call: ApiCall, unit: str, goal: str) -> tuple[UnitView, bool]:

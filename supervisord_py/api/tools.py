@@ -15,7 +15,7 @@ from aiohttp import web
 
 from supervisord_py.api import schemas as s
 from supervisord_py.api.context import ApiCall
-from supervisord_py.api.streams import NDJSON, feed, frame, json_answer, pick
+from supervisord_py.api.streams import NDJSON, feed, frame, pick
 from supervisord_py.api.units import all_units, change_unit, resolve_one
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.process import program
@@ -26,8 +26,6 @@ from supervisord_py.tools.manifest import VENV
 from supervisord_py.tools.proxy import forward
 from supervisord_py.tools.status import ToolState
 from supervisord_py.tools.sync import Builder, lacks_bytecode, needs_sync
-
-_CREATED = 201
 
 
 def tool_name(call: ApiCall) -> str:
@@ -47,23 +45,22 @@ def _tools(call: ApiCall) -> list[str]:
     return [unit for unit in all_units(call.context) if unit.startswith("tool:")]
 
 
-async def list_tools(call: ApiCall) -> web.StreamResponse:
+async def list_tools(call: ApiCall) -> dict[str, Any]:
     """Answer with the catalog, broken tools included."""
     entries, states = call.context.launcher.catalog.entries(), call.context.launcher.snapshot()
     known = {state.name: state for state in states}
-    tools = [_tool_document(entry, known[entry.name]) for entry in entries if entry.name in known]
-    return json_answer({"schema": "px.tools/1", "tools": tools})
+    return {"tools": [_tool_document(entry, known[entry.name]) for entry in entries if entry.name in known]}
 
 
-async def show_tool(call: ApiCall) -> web.StreamResponse:
+async def show_tool(call: ApiCall) -> dict[str, Any]:
     """Answer with one tool and all that its files say."""
-    return json_answer(_whole_document(call, tool_name(call)))
+    return _whole_document(call, tool_name(call))
 
 
 def _whole_document(call: ApiCall, name: str) -> dict[str, Any]:
     """Return one tool with manifest, input schema and limits."""
     (state,), entry = call.context.launcher.snapshot(name), call.context.launcher.catalog.entry(name)
-    document, spec = {"schema": "px.tool/1", **_tool_document(entry, state)}, entry.spec
+    document, spec = _tool_document(entry, state), entry.spec
     if spec is None:
         return {**document, "manifest": None, "input_schema": None, "output_schema": None, "limits": None}
     return {
@@ -131,48 +128,48 @@ async def lease(call: ApiCall, *, timeout: s.Seconds | None = None) -> web.Strea
         launcher.release(held)
 
 
-async def change(call: ApiCall, *, timeout: s.Seconds | None = None, wait: bool = True) -> web.StreamResponse:
+async def change(call: ApiCall, *, timeout: s.Seconds | None = None, wait: bool = True) -> tuple[int, dict[str, Any]]:
     """Warm a tool up or stop it; answer once it is ready, or nothing of it is left, or with `wait=0` at once.
 
     What is left of one that is stopped is named.
     """
     verb = call.request.path.rpartition("/")[2]
     document = await change_unit(call, verb, f"tool:{tool_name(call)}", timeout, wait)
-    return json_answer(document, status=200 if wait else 202)
+    return 200 if wait else 202, document
 
 
-async def pin(call: ApiCall, *, forever: bool = False) -> web.StreamResponse:
+async def pin(call: ApiCall, *, forever: bool = False) -> dict[str, Any]:
     """Exempt a tool from LRU eviction, and with `forever` from age as well."""
     name = tool_name(call)
     await call.context.launcher.pin(name, forever=forever)
-    return json_answer({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": True, "forever": forever})
+    return {"unit": f"tool:{name}", "pinned": True, "forever": forever}
 
 
-async def unpin(call: ApiCall) -> web.StreamResponse:
+async def unpin(call: ApiCall) -> dict[str, Any]:
     """Take a pin away, also one that the tool declares for itself."""
     name = tool_name(call)
     await call.context.launcher.unpin(name)
-    return json_answer({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": False, "forever": False})
+    return {"unit": f"tool:{name}", "pinned": False, "forever": False}
 
 
-async def launcher_state(call: ApiCall) -> web.StreamResponse:
+async def launcher_state(call: ApiCall) -> dict[str, Any]:
     """Answer with the warm set: every tool that has a process."""
     members = (
         "pid", "port", "last_used", "pinned", "in_flight", "state", "started_at", "waiting", "start_method",
         "restarts", "instance", "cold_start_ms",
     )  # fmt: skip
     warm = [state for state in call.context.launcher.snapshot() if state.pid is not None]
-    return json_answer({state.name: pick(state, *members) for state in warm})
+    return {state.name: pick(state, *members) for state in warm}
 
 
-async def new(call: ApiCall, body: s.New) -> web.StreamResponse:
+async def new(call: ApiCall, body: s.New) -> dict[str, Any]:
     """Write a working tool to start from."""
     folder = await asyncio.to_thread(new_tool, call.context.config.tools_dir, body.name)
     call.context.launcher.catalog.refresh()
-    return json_answer(_whole_document(call, folder.name), status=_CREATED)
+    return _whole_document(call, folder.name)
 
 
-async def add(call: ApiCall, body: s.Add) -> web.StreamResponse:
+async def add(call: ApiCall, body: s.Add) -> dict[str, Any]:
     """Copy a tool, or an example of the package, into the tools directory; compile what comes along uncompiled."""
     if not body.source.startswith((EXAMPLE, "/", "~")):
         raise BadRequestError(
@@ -184,10 +181,10 @@ async def add(call: ApiCall, body: s.Add) -> web.StreamResponse:
     if await asyncio.to_thread(lacks_bytecode, spec.folder / VENV):
         await _builder(call).compile_bytecode(spec)
     call.context.launcher.catalog.refresh()
-    return json_answer({**_whole_document(call, spec.name), "needs_sync": needs_sync(spec)}, status=_CREATED)
+    return {**_whole_document(call, spec.name), "needs_sync": needs_sync(spec)}
 
 
-async def remove(call: ApiCall, *, force: bool = False) -> web.StreamResponse:
+async def remove(call: ApiCall, *, force: bool = False) -> dict[str, Any]:
     """Delete a tool's folder. One that runs is refused unless `force` stops it first."""
     name, context = tool_name(call), call.context
     context.launcher.catalog.entry(name)
@@ -203,7 +200,7 @@ async def remove(call: ApiCall, *, force: bool = False) -> web.StreamResponse:
     tools_dir = context.config.tools_dir
     folder = await asyncio.to_thread(remove_tool, context.launcher.catalog, name, tools_dir, anywhere=force)
     await context.launcher.refresh()
-    return json_answer({"schema": "px.removed/1", "unit": f"tool:{name}", "name": name, "folder": str(folder)})
+    return {"unit": f"tool:{name}", "name": name, "folder": str(folder)}
 
 
 async def sync(call: ApiCall) -> web.StreamResponse:
@@ -236,16 +233,16 @@ def _builder(call: ApiCall) -> Builder:
     return Builder(run_program, os.environ, call.context.launcher.config.settings, shutil.which("uv"))
 
 
-async def validate(call: ApiCall) -> web.StreamResponse:
+async def validate(call: ApiCall) -> dict[str, Any]:
     """Run the twelve checks on a tool, on an instance of its own beside the warm one."""
     from supervisord_py.tools.validate import validate_tool
 
     folder = call.context.launcher.catalog.entry(tool_name(call)).folder
-    return json_answer(await validate_tool(call.context.launcher, folder, datetime.now(UTC)))
+    return await validate_tool(call.context.launcher, folder, datetime.now(UTC))
 
 
-async def debug(call: ApiCall) -> web.StreamResponse:
+async def debug(call: ApiCall) -> dict[str, Any]:
     """Walk the failure table (CONTRACT §8): which case it is, by what evidence, and the next step."""
     from supervisord_py.tools.debug import diagnose
 
-    return json_answer(await diagnose(call.context.launcher, call.context.ledger, tool_name(call)))
+    return await diagnose(call.context.launcher, call.context.ledger, tool_name(call))

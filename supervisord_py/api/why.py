@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-
-from aiohttp import web
+from typing import Any
 
 from supervisord_py.api.context import ApiCall
-from supervisord_py.api.streams import json_answer, pick
+from supervisord_py.api.streams import pick
 from supervisord_py.api.units import PipeUnit, UnitView, unit_named
 from supervisord_py.ledger import events, instances
 from supervisord_py.ledger.events import Event
@@ -72,7 +71,7 @@ def meaning_of(reason: str, unit: str) -> tuple[str, str]:
     return sentence, step.format(unit=unit, name=name)
 
 
-async def why(call: ApiCall) -> web.StreamResponse:
+async def why(call: ApiCall) -> dict[str, Any]:
     """Answer with the causal chain that led to the unit's state, the end of its stderr, and the next step."""
     view, ledger = unit_named(call), call.context.ledger
     await ledger.flush()
@@ -92,18 +91,15 @@ async def why(call: ApiCall) -> web.StreamResponse:
         summary, step = _of_process(view, reason, instance, chain, pivot)
     lived = ("pid", "started_at", "ready_at", "ended_at", "reason", "code", "signal", "verdict", "max_rss_bytes",
              "memory_peak_bytes", "cpu_seconds", "start_method", "port")  # fmt: skip
-    return json_answer(
-        {
-            "schema": "px.why/1",
-            **pick(view, "unit", "state"),
-            "reason": reason,
-            "summary": summary,
-            "chain": [row.document() for row in chain],
-            "instance": None if instance is None else {"instance": instance.key, **pick(instance, *lived)},
-            "stderr_tail": await _stderr_tail(call, view.unit, instance),
-            "next_step": step,
-        }
-    )
+    return {
+        **pick(view, "unit", "state"),
+        "reason": reason,
+        "summary": summary,
+        "chain": [row.document() for row in chain],
+        "instance": None if instance is None else {"instance": instance.key, **pick(instance, *lived)},
+        "stderr_tail": await _stderr_tail(call, view.unit, instance),
+        "next_step": step,
+    }
 
 
 def _pivot(view: UnitView, rows: Sequence[Event]) -> Event | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from api.api_rig import api_rig
-from supervisord_py.api.auth import admit_bearer, admit_local
+from supervisord_py.api.auth import admit_bearer
 from supervisord_py.api.context import TcpAccess
 from supervisord_py.errors import ForbiddenError
 
@@ -28,14 +28,6 @@ while piece := s.recv(65536):
     answer += piece
 sys.stdout.buffer.write(answer)
 """
-
-
-def test_the_same_user_and_root_may_and_root_gives_no_right_over_root() -> None:
-    admit_local(1000, 1000)
-    admit_local(0, 1000)
-    for uid, own in ((1001, 1000), (1000, 0)):
-        with pytest.raises(ForbiddenError, match=f"uid {uid}"):
-            admit_local(uid, own)
 
 
 def test_the_token_is_enough_with_a_loopback_name_and_is_not_in_the_repr() -> None:
