@@ -19,7 +19,7 @@ from supervisord_py.api.routes import handler_of
 from supervisord_py.api.schemas import (
     Body,
     Execute,
-    NewTool,
+    New,
     StartKernel,
     moment_of,
     read_body,
@@ -123,7 +123,7 @@ def test_an_impossible_parameter_is_refused_by_its_name(handler: str, name: str,
         (Execute, b'{"language": "perl"}', "/language", "must be one of python, bash"),
         (Execute, b'{"timeout": true}', "/timeout", "must be a number"),
         (StartKernel, rb'{"arguments": ["a\u0000b"]}', "/arguments/0", "regex"),
-        (NewTool, b"", "/name", "is missing"),
+        (New, b"", "/name", "is missing"),
         (Body, b'{"a": 1}', "/a", "unknown key"),
     ],
 )
