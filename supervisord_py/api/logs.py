@@ -82,12 +82,12 @@ async def _of_unit(
     if follow:
         async for item in reader.follow(cursor, only):
             yield item
-    at, at_end = Cursor(cursor), False
-    while at.position < end and not at_end:
-        batch = await asyncio.to_thread(reader.read, at, stream=only)
-        for item in batch.items:
+    at, before = Cursor(cursor), None
+    while at.position < end and at != before:
+        before = at
+        found, at = await asyncio.to_thread(reader.read, before, stream=only)
+        for item in found:
             yield item
-        at, at_end = batch.cursor, batch.at_end
 
 
 async def _of_pipe(

@@ -15,6 +15,7 @@ import re
 import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,13 +34,10 @@ from supervisord_py.keeper.protocol import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from types import TracebackType
-    from typing import Self
 
 READ_BYTES = 64 * 1024
 TAIL_BYTES = 4 * 1024 * 1024
-_SCAN_RECORDS = 4096  # records one read looks at: bounds the work where one stream is wanted and the other one floods
-_BLOCK_RECORDS = 512
+_READ_RECORDS = 4096  # of one read: bounds the work where one stream is wanted and the other one floods
 _POLL_MIN_SECONDS = 0.02
 _POLL_MAX_SECONDS = 0.5
 _POLL_GROWTH = 1.5
@@ -93,97 +91,74 @@ class Cursor(Struct, frozen=True):
     record: int = -1
 
 
-class Batch(Struct, frozen=True):
-    """What one read found. `at_end`: there was nothing more at that moment."""
-
-    items: tuple[Output, ...]
-    cursor: Cursor
-    at_end: bool
-
-
-class Span(NamedTuple):
-    """A record and the bytes that are its own, from `position` to `end`. `lost` is 0 but for a gap."""
+class Record(NamedTuple):
+    """An entry of an index. `length` counts lost bytes where `stream` is GAP."""
 
     number: int
     position: int
-    end: int
     time: float
-    stream: int
+    length: int
     instance: int
-    lost: int
-
-
-def segment_starts(folder: Path) -> list[int]:
-    """Return the positions at which the segments begin, ascending; none when there is no folder."""
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
+    stream: int
 
 
 class Segment:
-    """One segment as it is at this moment. A context manager; raises FileNotFoundError when it was rotated away."""
+    """One pair of files, as they are when opened."""
 
-    def __init__(self, folder: Path, start: int) -> None:
-        stem = f"{folder}/{start:0{SEGMENT_DIGITS}d}"
-        self.start = start
-        self._log = os.open(f"{stem}.log", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._idx = os.open(f"{stem}.idx", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            self._idx = -1
-        status = os.fstat(self._log)
-        self._written = status.st_mtime
-        self.end = start + status.st_size
+    def __init__(self, start: int, log: int, idx: int | None) -> None:
+        self.start, self._log, self._idx = start, log, idx
+        status = os.fstat(log)
+        self.written, self.end = status.st_mtime, start + status.st_size
         # A record is written before its bytes: all bytes up to the end seen above have theirs among those counted now.
-        self.count = 0 if self._idx < 0 else os.fstat(self._idx).st_size // INDEX_RECORD_SIZE
+        self.count = 0 if idx is None else os.fstat(idx).st_size // INDEX_RECORD_SIZE
 
-    def __enter__(self) -> Self:
-        return self
+    def records(self, first: int, most: int) -> list[Record]:
+        """Return those from one on, the ones of no such format left out."""
+        most = min(most, self.count - first)
+        text = (
+            b""
+            if self._idx is None or most <= 0
+            else os.pread(self._idx, most * INDEX_RECORD_SIZE, first * INDEX_RECORD_SIZE)
+        )
+        entries = _RECORD.iter_unpack(text[: len(text) - len(text) % INDEX_RECORD_SIZE])
+        found = (Record(number, *fields[:5]) for number, fields in enumerate(entries, start=first))
+        return [one for one in found if one.stream in (STDOUT, STDERR, GAP) and self.start <= one.position <= self.end]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._log)
-        if self._idx >= 0:
-            os.close(self._idx)
+    def record(self, number: int) -> Record:
+        return next(iter(self.records(number, 1)), Record(number, self.start, self.written, 0, 0, STDOUT))
 
-    def time_of(self, index: int) -> float:
-        return next((span.time for span in self._records(index, index + 1)), self._written)
+    def find(self, field: str, value: float) -> int:
+        """Return the number of the first record whose `position` or `time` is not below a value."""
+        return bisect_left(range(self.count), value, key=lambda number: getattr(self.record(number), field))
 
-    def position_of(self, index: int) -> int:
-        return next((span.position for span in self._records(index, index + 1)), self.start)
-
-    def spans(self, first: int) -> Iterator[Span]:
-        """Yield the bytes of the records from one on, with whatever bytes before them have none."""
-        held = Span(first - 1, self.start, self.start, self._written, STDOUT, 0, 0)
-        for index in range(first, self.count, _BLOCK_RECORDS):
-            for found in self._records(index, index + _BLOCK_RECORDS):
-                if held.position <= found.position <= self.end:
-                    yield held._replace(end=found.position)
-                    held = found
-        yield held._replace(end=self.end)
-
-    def _records(self, first: int, end: int) -> Iterator[Span]:
-        """Yield the records of a range, those of no such format left out; `end` of each is still to be said."""
-        end = min(end, self.count)
-        text = os.pread(self._idx, (end - first) * INDEX_RECORD_SIZE, first * INDEX_RECORD_SIZE) if end > first else b""
-        text = text[: len(text) - len(text) % INDEX_RECORD_SIZE]
-        for index, record in enumerate(_RECORD.iter_unpack(text), start=first):
-            position, when, length, instance, stream, _ = record
-            if stream in (STDOUT, STDERR, GAP):
-                yield Span(index, position, position, when, stream, instance, length if stream == GAP else 0)
-
-    def bytes_at(self, position: int, length: int) -> bytes:
-        """Return up to `length` bytes from a position on: fewer where they are not there."""
-        found = b""
-        while len(found) < length:
-            part = os.pread(self._log, length - len(found), position - self.start + len(found))
-            if not part:
+    def read(self, cursor: Cursor, limit: int, stream: Stream | None) -> tuple[list[Output], Cursor]:
+        """Return what follows there, at most `limit` bytes of one stream or both, and how far that went."""
+        items: list[Output] = []
+        here = cursor.position
+        met = self.find("position", here) if cursor.record < 0 else min(self.count, cursor.record)
+        first = max(0, met - 1)
+        held = Record(first - 1, self.start, self.written, 0, 0, STDOUT)
+        records = self.records(first, _READ_RECORDS)
+        if not records or first + _READ_RECORDS >= self.count:
+            records.append(Record(self.count, self.end, 0.0, 0, 0, STDOUT))
+        for after in records:
+            if after.position < held.position:
+                continue
+            if held.stream == GAP and held.number >= met:
+                items.append(Gap(held.position, held.length, held.position, held.time))
+            if after.position > here:
+                kind = Stream.STDERR if held.stream == STDERR else Stream.STDOUT  # behind a gap the index was torn
+                data = b""
+                if stream in (None, kind):
+                    data = os.pread(self._log, min(after.position - here, limit), here - self.start)
+                    items += [Chunk(held.time, kind, here, data, held.instance)] if data else []
+                    limit -= len(data)
+                here = here + len(data) if stream in (None, kind) else after.position
+            met = max(met, held.number + 1)
+            if here < after.position or limit <= 0:
                 break
-            found += part
-        return found
+            held = after
+        return items, Cursor(here, self.start, min(met, self.count))
 
 
 class LogReader:
@@ -201,60 +176,93 @@ class LogReader:
         """Return the reader of a unit `kind:name`. Raises ValueError: the name would lead out of the log directory."""
         return cls(Path(unit_directory(str(log_dir), unit)))
 
+    def _starts(self) -> list[int]:
+        """Return the positions at which the segments begin, ascending; none when there is no folder."""
+        try:
+            names = os.listdir(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
+
+    @contextmanager
+    def _segment(self, start: int) -> Iterator[Segment]:
+        """Open a segment. Raises FileNotFoundError: rotation took it."""
+        stem = self.folder / f"{start:0{SEGMENT_DIGITS}d}"
+        log, idx = os.open(f"{stem}.log", os.O_RDONLY | os.O_CLOEXEC), None
+        try:
+            try:
+                idx = os.open(f"{stem}.idx", os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                idx = None
+            yield Segment(start, log, idx)
+        finally:
+            for fd in (log, idx):
+                if fd is not None:
+                    os.close(fd)
+
     def start(self) -> int:
-        return next(iter(segment_starts(self.folder)), 0)
+        return next(iter(self._starts()), 0)
 
     def end(self) -> int:
         """Return the position after the newest byte."""
-        return next((segment.end for segment in self._newest_first()), 0)
+        for start in reversed(self._starts()):
+            try:
+                return start + (self.folder / f"{start:0{SEGMENT_DIGITS}d}.log").stat().st_size
+            except FileNotFoundError:
+                continue
+        return 0
 
     def since(self, when: float) -> int:
         """Return the position of the first byte that arrived at or after `when` (Unix seconds), else the end.
 
         Where the wall clock was set back, times are not in order and the answer is one of the fitting places.
         """
-        for segment in self._newest_first():
-            if segment.count and segment.time_of(0) < when:
-                index = bisect_left(range(segment.count), when, key=segment.time_of)
-                return segment.position_of(index) if index < segment.count else segment.end
+        for start in reversed(self._starts()):
+            try:
+                with self._segment(start) as segment:
+                    if segment.count and segment.record(0).time < when:
+                        found = segment.find("time", when)
+                        return segment.record(found).position if found < segment.count else segment.end
+            except FileNotFoundError:
+                continue
         return self.start()
 
-    def read(self, at: int | Cursor, limit: int = READ_BYTES, stream: Stream | None = None) -> Batch:
-        """Read forward.
+    def read(self, at: Cursor, limit: int = READ_BYTES, stream: Stream | None = None) -> tuple[list[Output], Cursor]:
+        """Return what follows a cursor, at most `limit` bytes, and where to read on: there too, when that was all.
 
-        Args:
-            at: A position, or the cursor of the batch before (exact: tells no gap twice).
-            limit: Most bytes of one batch.
-            stream: Only this one; gaps are told in any case.
+        `stream`: only this one; gaps are told in any case.
         """
-        cursor = at if isinstance(at, Cursor) else Cursor(max(0, at))
+        starts = self._starts()  # before one is read: where a later one was listed, this one had its last byte already
+        if not starts:
+            return [], at
         items: list[Output] = []
-        room = [max(1, limit), _SCAN_RECORDS]
-        while min(room) > 0:
-            # Listed before one is read: where a later one was listed, this one had its last byte already.
-            starts = segment_starts(self.folder)
-            if not starts:
-                return Batch(tuple(items), cursor, at_end=True)
+        position = at.position
+        if at.segment not in starts:
+            if position < starts[0]:
+                items.append(Gap(position, starts[0] - position, starts[0]))
+                position = starts[0]
+            at = Cursor(position, starts[bisect_right(starts, position) - 1])
+        try:
+            with self._segment(at.segment) as segment:
+                found, cursor = segment.read(at, limit, stream)
+        except FileNotFoundError:
+            return items, Cursor(position)
+        later = [start for start in starts if start > at.segment]
+        if cursor == at and later:
+            if later[0] > position:
+                items.append(Gap(position, later[0] - position, later[0]))
+            cursor = Cursor(later[0], later[0], 0)
+        return items + found, cursor
+
+    def between(self, start: int, end: int, stream: Stream | None = None) -> Iterator[Output]:
+        """Yield what lies between two positions."""
+        cursor, before = Cursor(max(start, 0)), None
+        while cursor.position < end and cursor != before:
             before = cursor
-            if cursor.segment not in starts:
-                index = bisect_right(starts, cursor.position) - 1
-                if index < 0:
-                    items.append(Gap(cursor.position, starts[0] - cursor.position, starts[0]))
-                cursor = Cursor(max(starts[0], cursor.position), starts[max(0, index)])
-            try:
-                with Segment(self.folder, cursor.segment) as segment:
-                    cursor = _read_on(segment, cursor, room, stream, items)
-            except FileNotFoundError:
-                cursor = Cursor(cursor.position)
-                continue
-            if cursor == before:
-                later = [start for start in starts if start > cursor.segment]
-                if not later:
-                    return Batch(tuple(items), cursor, at_end=True)
-                if later[0] > cursor.position:
-                    items.append(Gap(cursor.position, later[0] - cursor.position, later[0]))
-                cursor = Cursor(max(later[0], cursor.position), later[0], 0)
-        return Batch(tuple(items), cursor, at_end=False)
+            items, cursor = self.read(before, READ_BYTES, stream)
+            for item in items:
+                if item.position < end or isinstance(item, Gap):
+                    yield _part(item, 0, end - item.position) if isinstance(item, Chunk) else item
 
     def tail_lines(self, count: int, stream: Stream | None = None, limit: int = TAIL_BYTES) -> list[Output]:
         """Return the last `count` lines, oldest first, of about `limit` bytes; the newest may be unfinished."""
@@ -284,17 +292,13 @@ class LogReader:
     def _last(self, start: int, end: int | None, stream: Stream | None, limit: int) -> list[Output]:
         """Return what lies between two positions, of a stream at least the last `limit` bytes and little more."""
         end = self.end() if end is None else end
-        at, at_end = Cursor(max(start, self.start(), end - limit if stream is None else 0)), False
+        start = max(start, self.start(), end - limit if stream is None else 0)
         kept: deque[tuple[Output, int]] = deque()
         size = 0
-        while at.position < end and not at_end:
-            batch = self.read(at, READ_BYTES, stream)
-            at, at_end = batch.cursor, batch.at_end
-            for item in batch.items:
-                part = _part(item, 0, max(0, end - item.position)) if isinstance(item, Chunk) else item
-                kept.append((part, len(part.data) if isinstance(part, Chunk) else 0))
-                size += kept[-1][1]
-            while kept and size - kept[0][1] >= limit:
+        for item in self.between(start, end, stream):
+            kept.append((item, len(item.data) if isinstance(item, Chunk) else 0))
+            size += kept[-1][1]
+            while size - kept[0][1] >= limit:
                 size -= kept.popleft()[1]
         return [item for item, _ in kept]
 
@@ -306,55 +310,16 @@ class LogReader:
         """
         cursor, pause = Cursor(max(0, position)), _POLL_MIN_SECONDS
         while True:
-            batch = await asyncio.to_thread(self.read, cursor, READ_BYTES, stream)
-            for item in batch.items:
+            before = cursor
+            items, cursor = await asyncio.to_thread(self.read, before, READ_BYTES, stream)
+            for item in items:
                 yield item
-            cursor = batch.cursor
-            if batch.items:
+            if cursor != before:
                 pause = _POLL_MIN_SECONDS
-            if batch.at_end:
+            else:
                 await asyncio.sleep(pause)
                 pause = min(_POLL_MAX_SECONDS, pause * _POLL_GROWTH)
-
-    def _newest_first(self) -> Iterator[Segment]:
-        for start in reversed(segment_starts(self.folder)):
-            try:
-                segment = Segment(self.folder, start)
-            except FileNotFoundError:
-                continue
-            with segment:
-                yield segment
 
 
 def _part(chunk: Chunk, begin: int, end: int | None = None) -> Chunk:
     return Chunk(chunk.time, chunk.stream, chunk.position + begin, chunk.data[begin:end], chunk.instance)
-
-
-def _read_on(segment: Segment, cursor: Cursor, room: list[int], stream: Stream | None, items: list[Output]) -> Cursor:
-    """Take what follows in one segment; return where it ended. `room` is what bytes and records are left to take."""
-    here, met = cursor.position, cursor.record
-    if met < 0:
-        met = bisect_left(range(segment.count), here, key=segment.position_of)
-    met = min(met, segment.count)
-    for span in segment.spans(max(0, met - 1)):
-        if min(room) <= 0:
-            break
-        room[1] -= 1
-        if span.lost and span.number >= met:
-            items.append(Gap(span.position, span.lost, span.position, span.time))
-        if span.end > here:
-            if stream is None or _stream(span) == stream:
-                data = segment.bytes_at(here, min(span.end - here, room[0]))
-                items += [Chunk(span.time, _stream(span), here, data, span.instance)] if data else []
-                here, room[0] = here + len(data), room[0] - len(data)
-            else:
-                here = span.end
-        met = max(met, span.number + 1)
-        if here < span.end:
-            break
-    return Cursor(here, segment.start, min(met, segment.count))
-
-
-def _stream(span: Span) -> Stream:
-    """Return the stream of a span's bytes; behind a gap only a torn index leaves any."""
-    return Stream.STDERR if span.stream == STDERR else Stream.STDOUT

@@ -13,7 +13,7 @@ import pytest
 
 from supervisord_py.keeper.logs import Segments
 from supervisord_py.keeper.protocol import GAP, INDEX_RECORD, STDERR, STDOUT
-from supervisord_py.process.logs import Batch, Chunk, Cursor, Gap, LogReader, Output, Stream
+from supervisord_py.process.logs import Chunk, Cursor, Gap, LogReader, Output, Stream
 
 
 class SegmentWriter:
@@ -63,17 +63,23 @@ def gaps(items: Sequence[Output]) -> list[Gap]:
     return [item for item in items if isinstance(item, Gap)]
 
 
-def drain(reader: LogReader, at: int | Cursor = 0, limit: int = 1 << 20, stream: Stream | None = None) -> Batch:
+def drain(reader: LogReader, at: int = 0, limit: int = 1 << 20) -> list[Output]:
     """Read to the end in steps."""
     items: list[Output] = []
-    cursor = at if isinstance(at, Cursor) else Cursor(at)
+    cursor, before = Cursor(at), None
     for _ in range(10_000):
-        batch = reader.read(cursor, limit, stream)
-        items += batch.items
-        cursor = batch.cursor
-        if batch.at_end:
-            return Batch(tuple(items), cursor, at_end=True)
+        if cursor == before:
+            return items
+        before = cursor
+        found, cursor = reader.read(before, limit)
+        items += found
     raise AssertionError("reading does not come to an end")
+
+
+def more(reader: LogReader, cursor: Cursor, stream: Stream | None = None) -> tuple[list[Output], Cursor]:
+    """Read what comes next, which may begin in the next segment."""
+    found, after = reader.read(cursor, stream=stream)
+    return (found, after) if found or after == cursor else more(reader, after, stream)
 
 
 async def take(stream: AsyncIterator[Output], count: int) -> bytes:
@@ -104,8 +110,8 @@ def test_the_keepers_own_files_are_read(folder: Path) -> None:
     reader = LogReader(folder)
     assert len(list(folder.glob("*.log"))) > 3
     batch = drain(reader, limit=13)
-    assert text(batch.items) == expected + b"after\n"
-    assert [it.lost_bytes for it in gaps(batch.items)] == [77]
+    assert text(batch) == expected + b"after\n"
+    assert [it.lost_bytes for it in gaps(batch)] == [77]
     assert reader.end() == len(expected) + 6
     assert text(reader.tail_lines(1)) == b"after\n"
 
@@ -114,17 +120,16 @@ def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path) -> None:
     writer = SegmentWriter(folder)
     writer.write(b"before")
     reader = LogReader(folder)
-    first = reader.read(0)
+    _, cursor = reader.read(Cursor(0))
     writer.gap(100)
-    second = reader.read(first.cursor)
-    assert second.items == (Gap(6, 100, 6, 1002.0),)
-    assert reader.read(second.cursor).items == ()
+    found, cursor = more(reader, cursor)
+    assert found == [Gap(6, 100, 6, 1002.0)]
+    assert more(reader, cursor)[0] == []
     writer.rotate()
     writer.write(b"after")
-    third = reader.read(second.cursor, stream=Stream.STDOUT)
-    assert text(third.items) == b"after"
-    assert gaps(third.items) == []
-    assert gaps(reader.read(0, stream=Stream.STDERR).items) == [Gap(6, 100, 6, 1002.0)]
+    found, _ = more(reader, cursor, Stream.STDOUT)
+    assert (text(found), gaps(found)) == (b"after", [])
+    assert gaps(reader.read(Cursor(0), stream=Stream.STDERR)[0]) == [Gap(6, 100, 6, 1002.0)]
     assert reader.end() == 11
     assert reader.tail_bytes(0, 6) == b"before"
 
@@ -133,14 +138,14 @@ def test_what_rotation_took_is_a_gap(folder: Path) -> None:
     writer = SegmentWriter(folder)
     writer.write(b"0123456789")
     reader = LogReader(folder)
-    read = reader.read(0, limit=4)
+    _, cursor = reader.read(Cursor(0), limit=4)
     writer.rotate()
     writer.write(b"new")
     for suffix in (".idx", ".log"):
         writer.path(0, suffix).unlink()
-    batch = reader.read(read.cursor)
-    assert batch.items[0] == Gap(4, 6, 10)
-    assert text(batch.items) == b"new"
+    found, _ = reader.read(cursor)
+    assert found[0] == Gap(4, 6, 10)
+    assert text(found) == b"new"
     assert reader.start() == 10
     assert reader.tail_bytes(0) == b"new"
 
@@ -155,17 +160,17 @@ def test_a_torn_or_missing_index_loses_times_never_bytes(folder: Path) -> None:
     whole = idx.read_bytes()
     for damaged in (b"", whole[:24], whole[:37], b"\0" * 72, whole[:24] + b"\xff" * 48, whole[24:], whole[48:] * 2):
         idx.write_bytes(damaged)
-        assert text(drain(LogReader(folder)).items) == b"onetwothreelater"
-        assert text(drain(LogReader(folder), 2, limit=4).items) == b"etwothreelater"
+        assert text(drain(LogReader(folder))) == b"onetwothreelater"
+        assert text(drain(LogReader(folder), 2, limit=4)) == b"etwothreelater"
         assert LogReader(folder).tail_bytes(0) == b"onetwothreelater"
         assert text(LogReader(folder).tail_lines(1)) == b"onetwothreelater"
         assert LogReader(folder).end() == 16
     idx.unlink()
-    first, *_ = drain(LogReader(folder)).items
+    first, *_ = drain(LogReader(folder))
     assert isinstance(first, Chunk)
     assert (first.data, first.stream, first.time) == (b"onetwothree", STDOUT, writer.path(0, ".log").stat().st_mtime)
     idx.write_bytes(whole[:48])
-    found = [(it.data, it.time) for it in drain(LogReader(folder)).items if isinstance(it, Chunk)]
+    found = [(it.data, it.time) for it in drain(LogReader(folder)) if isinstance(it, Chunk)]
     assert found == [(b"one", 1001.0), (b"twothree", 1002.0), (b"later", 1004.0)]
 
 
@@ -176,17 +181,17 @@ def test_a_record_ahead_of_its_bytes_waits(folder: Path) -> None:
     reader = LogReader(folder)
     record = writer.record(5, STDERR)
     writer.append(".idx", record[:11])
-    batch = reader.read(0)
-    assert (text(batch.items), batch.at_end) == (b"whole", True)
+    found, cursor = more(reader, Cursor(0))
+    assert text(found) == b"whole"
     writer.append(".idx", record[11:])
-    batch = reader.read(batch.cursor)
-    assert (batch.items, batch.at_end) == ((), True)
+    found, cursor = more(reader, cursor)
+    assert found == []
     for piece in (b"12", b"345"):
         writer.append(".log", piece)
-        batch = reader.read(batch.cursor)
-        assert [(it.data, it.stream) for it in batch.items if isinstance(it, Chunk)] == [(piece, Stream.STDERR)]
+        found, cursor = more(reader, cursor)
+        assert [(it.data, it.stream) for it in found if isinstance(it, Chunk)] == [(piece, Stream.STDERR)]
     os.truncate(writer.path(0, ".log"), 7)
-    assert text(drain(reader).items) == b"whole12"
+    assert text(drain(reader)) == b"whole12"
 
 
 @pytest.mark.parametrize(
