@@ -4,7 +4,7 @@ Transport: one AF_UNIX SOCK_STREAM socketpair. A frame is a 4-byte big-endian le
 (one object). A frame that carries file descriptors says `"fds": N`; the N descriptors ride as SCM_RIGHTS on the first
 byte of that frame, in order. Frames are at most MAX_FRAME bytes.
 
-Request:  {"id": int, "verb": str, ...}            control -> keeper
+Request:  {"id": int, "verb": str, ...}            control -> keeper; without `id` nobody waits for a reply
 Reply:    {"id": int, "ok": true, ...}             keeper -> control
           {"id": int, "ok": false, "error": {"kind": str, "detail": str, ...}}
 Event:    {"event": str, ...}                      keeper -> control, unasked

@@ -38,8 +38,10 @@ class VerbRequest:
         self.keeper, self.message, self.fds = keeper, message, fds
 
     def answer(self, outcome: Members | RefusedError, fds: Sequence[int] = ()) -> None:
-        """Reply with members, or with an error; `fds` stay the keeper's own."""
-        reply = {"id": self.message.get("id"), "ok": not isinstance(outcome, RefusedError)}
+        """Reply with members, or with an error, to a request with an `id`; `fds` stay the keeper's own."""
+        if "id" not in self.message:
+            return
+        reply = {"id": self.message["id"], "ok": not isinstance(outcome, RefusedError)}
         reply |= {"error": outcome.document} if isinstance(outcome, RefusedError) else outcome
         self.keeper.control.reply(self._control_pid, reply, fds)
 

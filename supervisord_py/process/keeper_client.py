@@ -82,7 +82,7 @@ class KeeperClient:
         self._pending: dict[int, asyncio.Future[Message]] = {}
         self._children: dict[str, Child] = {}
         self._ends: dict[str, asyncio.Future[ExitRecord]] = {}  # of what is waited for, or has ended
-        self._emptied: set[str] = set()  # held, and told to be gone with its tree: there is nothing to stop
+        self._emptied: set[str] = set()  # told to be gone with its tree: there is nothing to stop
         self._listener: Callable[[Message], None] | None = None
         self._early: deque[Message] = deque(maxlen=EARLY_MAX)
         self._loop.add_reader(self._fd, self._readable)
@@ -126,6 +126,7 @@ class KeeperClient:
 
     def close(self) -> None:
         """End the channel from this side: pending calls raise `KeeperLostError`, nobody is told that it is lost."""
+        self._flush()
         self._end("the channel to the keeper was closed")
 
     # -- children --------------------------------------------------------------------------------------------------
@@ -212,12 +213,9 @@ class KeeperClient:
         if (child := self._children.get(key)) is not None:
             self._children[key] = msgspec.structs.replace(child, tag=tag)
 
-    async def release(self, key: str) -> None:
-        """Acknowledge the exit record; the key is forgotten. An unknown key is released already.
-
-        Raises ConflictError: something of its tree lives.
-        """
-        await self._ask("release", fine="unknown_key", key=key)
+    def release(self, key: str) -> None:
+        """Acknowledge the exit record: the key is forgotten, by the keeper before it hears what is asked next."""
+        self._push({"verb": "release", "key": key})
         self._children.pop(key, None)
         self._ends.pop(key, None)
         self._emptied.discard(key)
@@ -283,8 +281,7 @@ class KeeperClient:
         number, seconds = next(self._numbers), seconds or CALL_SECONDS
         future = self._pending[number] = self._loop.create_future()
         try:
-            self._frames.push({"id": number, "verb": verb, **members}, fds)
-            self._flush()
+            self._push({"id": number, "verb": verb, **members}, fds)
             async with asyncio.timeout(seconds):
                 reply: Message = await future
         except FrameError as error:
@@ -305,7 +302,15 @@ class KeeperClient:
             return {}
         raise _error_of(refusal, spec)
 
+    def _push(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Send, in this turn of the loop, with all else that is said in it. Raises FrameError: it is too large."""
+        if not self._frames.queued and not self.lost:
+            self._loop.call_soon(self._flush)
+        self._frames.push(message, fds)
+
     def _flush(self) -> None:
+        if self.lost:
+            return
         try:
             done = self._frames.flush()
         except OSError:
@@ -348,13 +353,11 @@ class KeeperClient:
     def _event(self, event: Message) -> None:
         match event["event"]:
             case "ping":
-                self._frames.push({"id": next(self._numbers), "verb": "alive"})
-                self._flush()
+                self._push({"verb": "alive"})
             case "exit":
                 self._ended(event["record"])
             case "gone":
-                if event["key"] in self._children:
-                    self._emptied.add(event["key"])
+                self._emptied.add(event["key"])
             case _:
                 self._tell(event)
 

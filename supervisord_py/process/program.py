@@ -112,7 +112,7 @@ async def _finish(client: KeeperClient, key: str) -> None:
     """Stop whatever lives of a program; one whose tree cannot be stopped is not released."""
     report = await client.stop(key, grace_seconds=GRACE_SECONDS, reason="cancelled")
     if not report.survivors:
-        await client.release(key)
+        client.release(key)
 
 
 class _Pipe:

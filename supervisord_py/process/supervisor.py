@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 import structlog
 
-from supervisord_py.errors import ConflictError, KeeperLostError, PxError, StartFailedError
+from supervisord_py.errors import KeeperLostError, PxError, StartFailedError
 from supervisord_py.ledger.instances import became_ready
 from supervisord_py.process.host import SHORT, check_room, shortage
 from supervisord_py.process.instance import Instance, Phase, read_note, reason_of
@@ -278,10 +278,7 @@ class Supervisor:
             await self._ledger.write(await instance.ended())
         await driver.release(instance)
         if instance.is_ours:
-            try:
-                await self.placement.release(instance.key)
-            except ConflictError as error:
-                _log.warning("release_refused", instance=instance.key, detail=error.detail)
+            self.placement.release(instance.key)
         end = instance.decide_end("")
         event = "died" if instance.died else "stopped"
         self.say(event, instance, end.reason, pid=instance.pid, code=end.code, signal=end.signal)

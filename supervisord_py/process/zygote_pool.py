@@ -125,7 +125,7 @@ class Zygote:
 async def _stop(placement: KeeperClient, key: str, reason: Reason) -> None:
     report = await placement.stop(key, grace_seconds=0.0, reason=reason.value)
     if not report.survivors:
-        await placement.release(key)
+        placement.release(key)
 
 
 class ZygotePool:

@@ -196,7 +196,7 @@ async def test_b1_a_run_cut_off_by_a_restart_is_failed(short_tmp: Path) -> None:
         await house.room.detach()
         for child in await house.placement.list("pipe:"):
             await house.placement.stop(child.key, grace_seconds=0, reason="stopped")
-            await house.placement.release(child.key)
+            house.placement.release(child.key)
         await house.put_down()
         house.time.pass_by(5000)
         await house.open()

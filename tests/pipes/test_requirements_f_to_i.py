@@ -180,7 +180,7 @@ async def _chat(house: PipeRig, name: str) -> Child:
 async def _end(house: PipeRig, *chats: Child) -> None:
     for chat in chats:
         await house.placement.stop(chat.key, grace_seconds=0, reason="stopped")
-        await house.placement.release(chat.key)
+        house.placement.release(chat.key)
 
 
 async def test_h1_sessions_are_kept_apart_from_pipes(short_tmp: Path) -> None:

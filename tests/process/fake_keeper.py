@@ -81,6 +81,6 @@ class FakeKeeper:
                 self.asked.append(message)
                 reply = self.verbs.get(str(message["verb"]), lambda _message, _fds: {})(message, fds)
                 close_fds(fds)
-                if reply is not None:
+                if reply is not None and "id" in message:
                     members, carried = reply if isinstance(reply, tuple) else (reply, [])
                     self.send({"ok": True, **members, "id": message["id"]}, carried)
