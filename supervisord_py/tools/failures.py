@@ -49,10 +49,11 @@ MEMORY_SIGNS = re.compile(
     r"MemoryError|_ArrayMemoryError|std::bad_alloc|Memory allocation still failed|can't start new thread"
     r"|Cannot allocate memory|JavaScript heap out of memory"
 )
-_SYNC = "Module {1} is missing from the tool's interpreter: run `pxctl tools sync {spec.name}`."
 _HINTS = (
-    (re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)"), _SYNC),
-    (re.compile(r"Cannot find module '([^']+)'"), _SYNC),
+    (
+        re.compile(r"(?:(?:ModuleNotFound|Import)Error: No module named|Cannot find module) '?([\w./@-]+)"),
+        "Module {1} is missing from the tool's interpreter: run `pxctl tools sync {spec.name}`.",
+    ),
     (
         re.compile(r"(?i)address already in use|EADDRINUSE"),
         "The tool binds a port that is taken: let it bind 127.0.0.1 on the port of --port{or_listen}.",
@@ -64,21 +65,11 @@ _HINTS = (
         "Correct the syntax error in {1}:{2}.",
     ),
     (
-        re.compile(r"(?:PermissionError|EACCES)[^\n]*?'([^'\n]+)'"),
-        "Give the tool access to {1}, or let it use another place.",
-    ),
-    (
         MEMORY_SIGNS,
         "memory (suspected): it ran out of memory by its own account; raise max_memory_mb ({spec.max_memory_mb}).",
     ),
-    (
-        re.compile(r"error: (?:unrecognized arguments|the following arguments are required)[^\n]*port"),
-        "The tool does not accept its arguments: {spec.entrypoint} must take `--port N`.",
-    ),
 )
 """What stderr says, and the next step; {1} is the pattern's first group."""
-_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
-_ERROR = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
 
 
 def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
@@ -87,15 +78,7 @@ def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
         if match := pattern.search(stderr_tail):
             or_listen = ', or set "listen": "port"' if spec.listen is ListenMode.HANDOVER else ""
             return step.format(match[0], *match.groups(), spec=spec, or_listen=or_listen)
-    # Else, when the last words are a traceback, its innermost line that is the tool's own.
-    _, begin, trace = stderr_tail.rpartition("Traceback (most recent call last):\n")
-    folder = f"{spec.folder}/"
-    files = (found for found in _FRAME.finditer(trace) if "/.venv/" not in found[1])
-    own = [found for found in files if found[1].startswith(folder) or found[1][0] not in "/<"]
-    last = trace.rstrip().rpartition("\n")[2]
-    if not begin or not own or _ERROR.match(last) is None:
-        return None
-    return f"Mend {own[-1][1]}:{own[-1][2]}, which raised {last.partition(':')[0]}."
+    return None
 
 
 def how_it_ended(ended: End) -> str:

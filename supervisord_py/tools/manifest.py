@@ -198,7 +198,7 @@ def check_input(spec: ToolSpec, value: Any) -> None:
         value = fill_defaults(spec.pixie, value)
     elif spec.validator.is_valid(value):
         return
-    if found := violations(spec.validator, value, spec.input_schema):
+    if found := violations(spec.validator, value):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise InvalidInputError(
             f"input of {spec.unit}: {found[0].pointer or 'the input'} {found[0].message}{more}",

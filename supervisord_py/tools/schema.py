@@ -11,12 +11,12 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from supervisord_py.config.documents import did_you_mean, pointer, type_name
+from supervisord_py.config.documents import pointer, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from jsonschema_rs import Draft202012Validator, ValidationError
+    from jsonschema_rs import Draft202012Validator
 
     from supervisord_py.config.documents import Pointer
 
@@ -63,93 +63,37 @@ def schema_problems(schema: Any) -> list[Violation]:
     dialect = schema.get("$schema", DIALECT) if isinstance(schema, dict) else DIALECT
     if not isinstance(dialect, str) or dialect.rstrip("#") != DIALECT:
         return [Violation(("$schema",), f"{clip(repr(dialect))} is another dialect; schemas of tools are {DIALECT}")]
+    found = violations(_meta(), schema)
     try:
-        found = [Violation(tuple(each.instance_path), clip(each.message)) for each in _some_errors(_meta(), schema)]
         if not found:
             compile_schema(schema).is_valid(None)
     except ValueError as error:
-        words, at = getattr(error, "message", str(error)), tuple(getattr(error, "instance_path", ()))
-        leads = next((path for path, target in _references(schema, ()) if target.lstrip("#") in words), None)
-        if leads is not None and not at:
-            words = f"the reference leads nowhere in this document (nothing is fetched from elsewhere): {words}"
-        found = [Violation(at or leads or (), clip(words))]
+        words = getattr(error, "message", str(error))
+        found = [Violation(tuple(getattr(error, "instance_path", ())), clip(words))]
     return found
 
 
-def _some_errors(validator: Draft202012Validator, value: Any) -> list[ValidationError]:
-    return list(islice(validator.iter_errors(value), MAX_VIOLATIONS))
-
-
-def _references(schema: Any, path: Pointer) -> Iterator[tuple[Pointer, str]]:
-    """Yield where each `$ref` of a schema stands, and where it leads."""
-    members = schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
-    for key, value in members:
-        if key == "$ref" and isinstance(value, str) and value not in {"", "#"}:
-            yield (*path, key), value
-        yield from _references(value, (*path, key))
-
-
-def violations(validator: Draft202012Validator, value: Any, schema: Any = None) -> list[Violation]:
+def violations(validator: Draft202012Validator, value: Any) -> list[Violation]:
     """Return every place where `value` does not fit, at most MAX_VIOLATIONS, in the order of their pointers.
 
-    `schema`, where given, is what the validator was made of: it knows the nearest word for a member that has none.
+    What is missing, or not known, is named by the pointer that it would have, or has.
     """
+    from jsonschema_rs import ValidationErrorKind
+
+    found: dict[str, Violation] = {}
     try:
-        if validator.is_valid(value):
-            return []
-        found = [each for error in _some_errors(validator, value) for each in _explain(error, schema)]
+        errors = () if validator.is_valid(value) else islice(validator.iter_errors(value), MAX_VIOLATIONS)
+        for error in errors:
+            path, kind = tuple(error.instance_path), error.kind
+            each = [Violation(path, clip(error.message))]
+            if isinstance(kind, ValidationErrorKind.Required):
+                each = [Violation((*path, str(kind.property)), "is required")]
+            elif isinstance(kind, ValidationErrorKind.AdditionalProperties):
+                each = [Violation((*path, name), "is not known here") for name in kind.unexpected]
+            found.update({one.pointer: one for one in each})
     except (ValueError, RecursionError) as error:  # half a surrogate pair, nesting beyond what the library takes
         return [Violation((), clip(f"cannot be checked: {error}"))]
-    unique = {(each.pointer, each.message): each for each in found}
-    return sorted(unique.values(), key=lambda each: each.pointer)[:MAX_VIOLATIONS]
-
-
-def _explain(error: ValidationError, schema: Any) -> Iterator[Violation]:
-    """Turn one error into sentences that name the member that a person must change."""
-    from jsonschema_rs import ValidationErrorKind
-
-    path, kind = tuple(error.instance_path), error.kind
-    if isinstance(kind, (ValidationErrorKind.AnyOf, ValidationErrorKind.OneOfNotValid)):
-        nearest = _nearest_alternative([each for branch in kind.context for each in branch])
-        if nearest is not None:
-            yield from _explain(nearest, schema)
-            return
-    if isinstance(kind, ValidationErrorKind.Required):
-        yield Violation((*path, str(kind.property)), "is required")
-    elif isinstance(kind, ValidationErrorKind.AdditionalProperties):
-        known = _properties(schema, error.schema_path[:-1])
-        for name in kind.unexpected:
-            yield Violation((*path, name), f"is not known here{did_you_mean(name, known)}")
-    elif isinstance(kind, ValidationErrorKind.Type):
-        yield Violation(path, f"must be of type {' or '.join(kind.types)}, not {type_name(error.instance)}")
-    elif isinstance(kind, ValidationErrorKind.Enum):
-        words = [each for each in kind.options if isinstance(each, str)]
-        near = did_you_mean(error.instance, words) if isinstance(error.instance, str) else ""
-        shown = ", ".join(repr(each) for each in kind.options[:20])
-        yield Violation(path, clip(f"must be one of {shown}{near}"))
-    else:
-        yield Violation(path, clip(error.message))
-
-
-def _nearest_alternative(errors: list[ValidationError]) -> ValidationError | None:
-    """Return the error of the alternative that was most likely meant: the deepest, and best not one of type."""
-    from jsonschema_rs import ValidationErrorKind
-
-    def depth(error: ValidationError) -> tuple[int, bool]:
-        return len(error.instance_path), not isinstance(error.kind, ValidationErrorKind.Type)
-
-    return max(errors, key=depth, default=None)
-
-
-def _properties(schema: Any, path: list[str | int]) -> Mapping[str, Any]:
-    """Return the properties of the subschema at `path`; none where a reference leads elsewhere."""
-    for step in path:
-        try:
-            schema = schema[step]
-        except (LookupError, TypeError):
-            return {}
-    found = schema.get("properties") if isinstance(schema, dict) else None
-    return found if isinstance(found, dict) else {}
+    return [found[place] for place in sorted(found)][:MAX_VIOLATIONS]
 
 
 def clip(text: str) -> str:

@@ -15,20 +15,18 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from supervisord_py.config.documents import DocumentError, config_error, convert, read_document
-from supervisord_py.errors import ConfigError, ConflictError, PxError, TimedOutError
+from supervisord_py.errors import ConflictError, PxError, TimedOutError
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed
 from supervisord_py.process.program import Completed
 from supervisord_py.tools.manifest import VENV
 
 if TYPE_CHECKING:
-    from supervisord_py.config.documents import Document, Problem
     from supervisord_py.config.settings import ToolsSettings
     from supervisord_py.tools.manifest import ToolSpec
 
@@ -36,17 +34,9 @@ REQUIREMENTS, LOCK, PYPROJECT = "requirements.txt", "uv.lock", "pyproject.toml"
 NEW, OLD = f"{VENV}.new", f"{VENV}.old"
 TAIL_LINES = 30
 BUILD_SECONDS = 1800.0  # bound of one build
-MAX_PACKAGES = 500
 _INSTALLER_SETTINGS = ("UV_*", "PIP_*", "NETRC")
 """A person's own settings of the installers (indexes, caches, certificates) pass to the build, not to the tool."""
 _NEEDS_FILE = ".px-requirements.txt"
-_CHECK_PYTHON = """import platform, sys
-from pip._vendor.packaging.specifiers import SpecifierSet
-found, wanted = platform.python_version(), sys.argv[1]
-if found not in SpecifierSet(wanted):
-    sys.exit(f"this is Python {found}, the tool requires {wanted}: install uv, which finds one, or set tools.python")
-"""
-"""Told by the pip that a new environment has; uv finds an interpreter that fits by itself."""
 _under_way: set[Path] = set()
 
 
@@ -64,46 +54,35 @@ class Project(msgspec.Struct, frozen=True, rename="kebab"):
     requires_python: str = ""
 
 
-def read_project(document: Document) -> tuple[Project, list[Problem]]:
-    """Read `[project]`, empty where there is none, or say what is wrong."""
-    read, problems = convert(document, Project, ("project",), value=document.value.get("project", {}))
-    for index, each in enumerate(read.dependencies if read else ()):
-        if not each.strip() or each.lstrip().startswith("-") or "\n" in each or "\r" in each:  # no option of installers
-            place = ("project", "dependencies", index)
-            problems.append(document.problem(place, f"{each[:100]!r} is no dependency"))
-    return read or Project(), problems
+def read_project(spec: ToolSpec) -> Project:
+    """Return `[project]` of the tool's pyproject.toml, empty where there is none. Raises ConfigError: it is broken."""
+    if not (spec.folder / PYPROJECT).is_file():
+        return Project()
+    try:
+        document = read_document(spec.folder / PYPROJECT)
+        read, problems = convert(document, Project, ("project",), value=document.value.get("project", {}))
+    except DocumentError as error:
+        read, problems = None, [error.problem]
+    if read is None or problems:
+        raise config_error(problems, spec.unit, f"mend the file, then: pxctl tools sync {spec.name}")
+    return read
 
 
-def needs_of(spec: ToolSpec) -> tuple[str, Project] | None:
-    """Return the file that says what the tool asks for, and its project, or None when it asks for nothing at all.
-
-    Raises ConfigError: the file that should say so is broken.
-    """
-    project, source = Project(), ""
-    if (spec.folder / PYPROJECT).is_file():
-        source = LOCK if (spec.folder / LOCK).is_file() else PYPROJECT
-        try:
-            project, problems = read_project(read_document(spec.folder / PYPROJECT))
-        except DocumentError as error:
-            problems = [error.problem]
-        if problems:
-            raise config_error(problems, spec.unit, f"mend the file, then: pxctl tools sync {spec.name}")
-    source = REQUIREMENTS if (spec.folder / REQUIREMENTS).is_file() else source
-    return (source, project) if source else None
+def source_of(spec: ToolSpec) -> str | None:
+    """Return which file says what the tool asks for; None when it asks for nothing at all."""
+    wanted = (REQUIREMENTS, LOCK, PYPROJECT)
+    return next((each for each in wanted if (spec.folder / each).is_file()), None)
 
 
 def needs_sync(spec: ToolSpec) -> bool:
     """Say whether a tool asks for packages and has neither a `.venv` nor an interpreter of its own."""
-    with contextlib.suppress(ConfigError):  # a broken pyproject.toml is for `sync` to refuse
-        return not spec.python and not os.path.lexists(spec.folder / VENV) and needs_of(spec) is not None
-    return False
+    return not spec.python and not os.path.lexists(spec.folder / VENV) and source_of(spec) is not None
 
 
 def lacks_bytecode(venv: Path) -> bool:
     """Say whether any package at the top of site-packages has no compiled `__init__`: every cold start compiles it."""
-    packages = (each.parent for each in sorted(venv.glob("lib/python*/site-packages/*/__init__.py")))
-    looked_at = (next(each.glob("__pycache__/__init__.*.pyc"), None) for each in islice(packages, MAX_PACKAGES))
-    return any(found is None for found in looked_at)
+    packages = (each.parent for each in venv.glob("lib/python*/site-packages/*/__init__.py"))
+    return any(not any(each.glob("__pycache__/__init__.*.pyc")) for each in packages)
 
 
 # -- building ----------------------------------------------------------------------------------------------------
@@ -137,22 +116,22 @@ class Builder:
             ConfigError: The file with the dependencies is broken.
             ConflictError: The tool is being synced already.
         """
-        needs = needs_of(spec)
-        if spec.python:
-            yield f"nothing to build: {spec.unit} names its own interpreter, {spec.python}"
-        elif needs is None:
-            yield f"nothing to build: {spec.unit} has no {REQUIREMENTS}, no {PYPROJECT}"
-        else:
-            lines: asyncio.Queue[str | None] = asyncio.Queue()
-            task = asyncio.create_task(self._build(spec, *needs, lines.put_nowait))
-            task.add_done_callback(lambda _: lines.put_nowait(None))
-            try:
-                while (line := await lines.get()) is not None:
-                    yield line
-                await task
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        source = source_of(spec)
+        if spec.python or source is None:
+            asks = f"has no {REQUIREMENTS}, no {PYPROJECT}"
+            why = f"names its own interpreter, {spec.python}" if spec.python else asks
+            yield f"nothing to build: {spec.unit} {why}"
+            return
+        lines: asyncio.Queue[str | None] = asyncio.Queue()
+        task = asyncio.create_task(self._build(spec, source, read_project(spec), lines.put_nowait))
+        task.add_done_callback(lambda _: lines.put_nowait(None))
+        try:
+            while (line := await lines.get()) is not None:
+                yield line
+            await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def compile_bytecode(self, spec: ToolSpec) -> None:
         """Compile what the `.venv` of a tool holds; what does not compile stays as it is.
@@ -201,9 +180,7 @@ class Builder:
                 return [*steps, (uv, "sync", *frozen)]
             install: tuple[str, ...] = (uv, "pip", "install", "--compile-bytecode", "--python", python, "-r")
         else:
-            wanted = project.requires_python
-            check = [(python, "-c", _CHECK_PYTHON, wanted)] if wanted else []
-            steps = [(base, "-m", "venv", str(venv)), *check]
+            steps = [(base, "-m", "venv", str(venv))]
             install = (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "-r")
         if source == REQUIREMENTS:
             steps.append((*install, REQUIREMENTS))
@@ -248,7 +225,7 @@ def _take_place(venv: Path, final: Path) -> None:
 
 
 def _failure(spec: ToolSpec, source: str, argv: Sequence[str], words: str, tail: Sequence[str]) -> SyncFailedError:
-    shown = " ".join([Path(argv[0]).name, *(each.partition("\n")[0] for each in argv[1:4])])
+    shown = " ".join([Path(argv[0]).name, *argv[1:4]])
     last = next((line for line in reversed(tail) if line.strip()), "it printed nothing")
     return SyncFailedError(
         f"cannot build {spec.folder / VENV} from {source}: {shown} … {words}: {last[:300]}",

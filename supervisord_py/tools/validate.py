@@ -31,7 +31,7 @@ from supervisord_py.tools.pixie import incoherences
 from supervisord_py.tools.proxy import make_room, media_type, run_calls
 from supervisord_py.tools.sample import Sample, sample_input
 from supervisord_py.tools.schema import clip, compile_schema, differences, violations
-from supervisord_py.tools.sync import read_project
+from supervisord_py.tools.sync import PYPROJECT, read_project
 from supervisord_py.tools.upstream import BROKEN, NOT_OFFERED, schema_drift
 
 if TYPE_CHECKING:
@@ -55,10 +55,8 @@ CHECK_SECONDS = 30.0  # bound of each check on the instance, where the tool over
 STREAM_SECONDS = 10.0
 RUN_MARGIN_SECONDS = 5.0
 VALIDATING = {"PIXIE_VALIDATE": "true"}  # tells a Pixie tool that this run is a validation
-_TOLERANCES = frozenset({"atol", "abs", "rtol", "rel", "allow_extra"})
 _MAX_ANSWER = 64 * 1024 * 1024
 _DISTRIBUTION = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(.*)", re.DOTALL)
-_COHERENCE = frozenset({"input", "inputs", "output", "outputs", "secrets"})
 
 
 class ToolCheck(NamedTuple):
@@ -108,51 +106,35 @@ def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None,
     try:
         spec = load_tool(folder, settings)
     except ConfigError as error:
-        return None, _broken(error.extra.get("errors", []))
+        lines = [f"{Problem(**each).where()}: {each['message']}" for each in error.extra["errors"]]
+        broken = ToolCheck(FAIL, lines[0], "\n".join(lines))
+        if not (folder / MANIFEST).is_file() or any(each["pointer"] == "/entrypoint" for each in error.extra["errors"]):
+            return None, {"folder_structure": broken}
+        return None, {"folder_structure": ToolCheck(PASS, f"{MANIFEST} is there"), "tool_json_parses": broken}
     started = " ".join(spec.command) if spec.command else spec.entrypoint
     checks = {
-        "folder_structure": ToolCheck(PASS, f"tool.json and what it starts ({started}) are there"),
-        "tool_json_parses": ToolCheck(PASS, f"tool.json is sound, dialect {spec.dialect.value}"),
+        "folder_structure": ToolCheck(PASS, f"{MANIFEST} and what it starts ({started}) are there"),
+        "tool_json_parses": ToolCheck(PASS, f"{MANIFEST} is sound, dialect {spec.dialect.value}"),
         "schemas_coherent": ToolCheck(PASS, "input and output are sound schemas"),
         "pyproject_ok": check_pyproject(spec),
         "venv_functional": check_start(spec, settings.python),
     }
-    if spec.pixie is not None and not (folder / "pyproject.toml").is_file():
-        checks["folder_structure"] = ToolCheck(WARN, "there is no pyproject.toml; Pixie itself would refuse the tool")
+    if spec.pixie is not None and not (folder / PYPROJECT).is_file():
+        checks["folder_structure"] = ToolCheck(WARN, f"there is no {PYPROJECT}; Pixie itself would refuse the tool")
     found = incoherences(spec.pixie) if spec.pixie is not None else []
     if said := found or spec.warnings:
         checks["schemas_coherent"] = ToolCheck(FAIL if found else WARN, said[0], "\n".join(said))
     return spec, checks
 
 
-def _broken(errors: list[dict[str, Any]]) -> dict[str, ToolCheck]:
-    """Sort the problems of a tool that cannot be loaded to the checks that they belong to."""
-    checks: dict[str, ToolCheck] = {}
-    for error in errors:
-        file, member = Path(error["file"]).name, error["pointer"].split("/")[1:2]
-        name = "schemas_coherent" if member and member[0] in _COHERENCE else "tool_json_parses"
-        if error["pointer"] == "/entrypoint" or (error["line"] is None and file == MANIFEST):
-            name = "folder_structure"
-        said = f"{Problem(**{**error, 'file': file}).where()}: {error['message']}"
-        known = checks.get(name)
-        checks[name] = ToolCheck(FAIL, known.message if known else said, f"{known.details}\n{said}" if known else said)
-    for name in NAMES[: 2 if "schemas_coherent" in checks else 1]:
-        checks.setdefault(name, ToolCheck(PASS, "nothing to complain of"))
-    return checks
-
-
 def check_pyproject(spec: ToolSpec) -> ToolCheck:
     """Check 4: pyproject.toml parses and names what a tool of its dialect imports."""
-    path = spec.folder / "pyproject.toml"
-    if not path.exists():
-        return ToolCheck(SKIP, "there is no pyproject.toml")
+    if not (spec.folder / PYPROJECT).exists():
+        return ToolCheck(SKIP, f"there is no {PYPROJECT}")
     try:
-        project, problems = read_project(read_document(path))
-    except DocumentError as error:
-        problems = [error.problem]
-    if problems:
-        return ToolCheck(FAIL, f"pyproject.toml: {problems[0].message}", problems[0].where())
-    listed = project.dependencies
+        listed = read_project(spec).dependencies
+    except ConfigError as error:
+        return ToolCheck(FAIL, error.detail)
     names = (_DISTRIBUTION.fullmatch(each) for each in listed)
     found = {re.sub(r"[-_.]+", "-", each[1]).lower() for each in names if each}
     if missing := [each for each in PIXIE_NEEDS if each not in found and spec.pixie is not None]:
@@ -302,7 +284,7 @@ class _Trial:
         if not self._is_json:
             declared = "an output is declared" if schema else "no output is declared"
             return ToolCheck(WARN if schema else PASS, f"the answer is no JSON but {self.answer}; {declared}")
-        if found := violations(compile_schema(schema), self.answer, schema):
+        if found := violations(compile_schema(schema), self.answer):
             lines = [f"{each.pointer or 'the answer'} {each.message}" for each in found]
             return ToolCheck(FAIL, lines[0], "\n".join(lines))
         extra = self.answer.keys() - schema.get("properties", {}).keys() if isinstance(self.answer, dict) else set()
@@ -330,24 +312,18 @@ class _Trial:
         for path in paths:
             try:
                 fixture = read_document(path).value
-                expected = fixture["expected_outputs"].items()
-            except DocumentError as error:
-                found = [str(error)]
-            except (TypeError, KeyError, AttributeError):
-                found = ["must be an object with inputs and expected_outputs"]
-            else:
-                answer = await self._post(fixture.get("inputs", {}))
+                answer = await self._post(fixture["inputs"])
                 found = [f"POST /run answers {answer.status}"]
                 if answer.status == 200:
-                    found = compare(self.spec, fixture, dict(expected), answer.value())
+                    found = compare(fixture, answer.value())
+            except (DocumentError, TypeError, KeyError, AttributeError) as error:
+                found = [f"must be an object with inputs and expected_outputs: {error}"]
             troubles += [f"{path.name}: {each}" for each in found]
         if troubles:
             return ToolCheck(FAIL, clip(troubles[0]), "\n".join(troubles))
-        return (
-            ToolCheck(PASS, f"{len(paths)} fixtures match")
-            if paths
-            else ToolCheck(SKIP, "there is no reference/fixture_*.json")
-        )
+        if not paths:
+            return ToolCheck(SKIP, "there is no reference/fixture_*.json")
+        return ToolCheck(PASS, f"{len(paths)} fixtures match")
 
     async def _stop(self) -> ToolCheck:
         """End the instance and what it held: TERM, `stop_timeout_seconds`, KILL to the whole tree."""
@@ -357,44 +333,33 @@ class _Trial:
         self.stderr = await self.supervisor.tail(self._instance)
         await self.driver.listeners.drop(self.spec.name)
         if report.survivors:
-            return ToolCheck(
-                FAIL, f"survived the stop: {', '.join(f'{it.name} ({it.pid})' for it in report.survivors)}"
-            )
+            names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
+            return ToolCheck(FAIL, f"survived the stop: {names}")
         if report.killed:
             return ToolCheck(WARN, f"did not end within {self.spec.stop_timeout_seconds:g} s of SIGTERM and was killed")
         return ToolCheck(PASS, f"ended {seconds:.1f} s after SIGTERM")
 
 
-def compare(spec: ToolSpec, fixture: Mapping[str, Any], expected: Mapping[str, Any], answer: Any) -> list[str]:
-    """Return how an answer differs from what a fixture expects; empty when it does not.
+def compare(fixture: Mapping[str, Any], answer: Any) -> list[str]:
+    """Return how an answer differs from the `expected_outputs` of a fixture; empty when it does not.
 
-    The fixture's `tolerance` gives for each output `atol` (`abs`), `rtol` (`rel`) and `allow_extra`; where these stand
-    at the top of the fixture they count for all outputs.
+    The fixture's `tolerance` may give for each output `atol` (`abs`), `rtol` (`rel`) and `allow_extra`.
     """
     if not isinstance(answer, dict):
         return ["the answer is no object"]
-    kinds = {each.key: each.type for each in spec.pixie.outputs} if spec.pixie is not None else {}
     found: list[str] = []
-    for key, value in expected.items():
-        kind = kinds.get(key, "number")
-        usual: tuple[Any, Any] = (1e-6, 1e-4 if kind == "number" else 0.0)
-        usual = (1e-9, 1e-3) if kind.startswith("chart_") else usual
-        own = (fixture.get("tolerance") or {}).get(key)
-        bounds = own if isinstance(own, dict) and own.keys() & _TOLERANCES else fixture
-        if bounds.keys() & _TOLERANCES:
-            usual = (bounds.get("atol", bounds.get("abs", 0.0)), bounds.get("rtol", bounds.get("rel", 0.0)))
-        if key not in answer:
+    for key, value in fixture["expected_outputs"].items():
+        given = fixture.get("tolerance", {}).get(key, {})
+        absolute, relative = given.get("atol", given.get("abs")), given.get("rtol", given.get("rel"))
+        bounds = (1e-6, 1e-3) if absolute is relative is None else (absolute or 0.0, relative or 0.0)
+        if key in answer:
+            told = differences(_bare(value), _bare(answer[key]), *bounds, extra=given.get("allow_extra") is True)
+            found += [f"{key}{each}" for each in told]
+        else:
             found.append(f"{key} is missing in the answer")
-            continue
-        left, right, extra = _bare(value, kind), _bare(answer[key], kind), bounds.get("allow_extra") is True
-        found += [f"{key}{each}" for each in differences(left, right, *usual, extra=extra)]
     return found
 
 
-def _bare(value: Any, kind: str) -> Any:
-    """Unwrap the `{"value": …}` that scalars may have, and the `{"pairs": …}` of a kv."""
-    member = "pairs" if kind == "kv" else "value"
-    value = value[member] if isinstance(value, dict) and member in value else value
-    if kind == "kv" and isinstance(value, list) and all(isinstance(each, dict) and "key" in each for each in value):
-        return {str(each["key"]): each.get("value") for each in value}
-    return value
+def _bare(value: Any) -> Any:
+    """Unwrap the `{"value": …}` that scalars may have."""
+    return value["value"] if isinstance(value, dict) and value.keys() == {"value"} else value

@@ -138,18 +138,6 @@ def test_stopped_under_a_long_run(home: House) -> None:
     assert "stopped" in found["evicted_during_run"]["evidence"]
 
 
-def test_a_run_that_took_too_long_and_a_tool_that_ignores_sigterm(home: House) -> None:
-    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    code = deaf + server("time.sleep(body.get('seconds', 0)); return {}")
-    home.tool("slow", code, max_runtime_seconds=0.5, stop_timeout_seconds=0.3)
-    assert home.pxctl("run", "slow", "seconds=60").returncode == 9
-    until(lambda: home.status("slow")["pid"] is None, "it is gone")
-    document = json.loads(home.pxctl("tools", "debug", "slow", "--json").stdout)
-    found = {each["case"] for each in document["cases"] if each["found"]}
-    assert found >= {"runtime_limit", "ignores_sigterm"}, document
-    assert "tools debug" not in json.dumps(document), "who asks debug is not sent to debug"
-
-
 def test_a_run_that_said_why_it_failed_is_no_bad_answer_to_a_later_process(home: House) -> None:
     fails = server("print('because', file=sys.stderr, flush=True) if body else None; return body")
     home.tool("talks", fails.replace("self.answer(run(body))", "self.answer(run(body), 500 if body else 200)"))

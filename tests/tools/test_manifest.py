@@ -96,7 +96,7 @@ def test_the_settings_count_where_a_tool_says_nothing_and_0_is_no_limit(tmp_path
         ({"env": {"A B": "x"}}, "/env/A B", "no name of an environment variable"),
         ({"env": {"PX_UNIT": "x"}}, "/env/PX_UNIT", "daemon's own mark"),
         ({"input": {"type": "objekt"}}, "/input/type", "JSON Schema"),
-        ({"input": {"properties": {"a": {"$ref": "#/$defs/x"}}}}, "/input/properties/a/$ref", "leads nowhere"),
+        ({"input": {"properties": {"a": {"$ref": "#/$defs/x"}}}}, "/input", "/$defs/x"),
         ({"name": "other"}, "/name", "must equal the folder's name"),
         ({"name": "Tool"}, "/name", "lower-case"),
         ({"inputt": {}}, "/inputt", "did you mean 'input'?"),

