@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +20,9 @@ from pxctl import output
 from pxctl.client import Client
 from pxctl.failures import Document, Exit, Failure, Silent, usage
 from pxctl.invocation import Invocation
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
 
@@ -75,11 +77,11 @@ def report(invocation: Invocation, failure: Failure) -> int:
 
 def _particulars(document: Document) -> list[str]:
     """Return the lines under an error: what did not fit, what is meant perhaps, what survived, what was printed."""
-    lines = []
-    for error in filter(lambda one: isinstance(one, dict), document.get("errors") or []):
-        message = str(error.get("message") or error.get("detail") or "")
-        if not (error.get("file") and message and message in str(document.get("detail"))):
-            lines.append(f"{error.get('pointer') or error.get('file') or '(the whole input)'}: {message}")
+    lines = [
+        f"{error.get('pointer') or error.get('file') or '(the whole input)'}: {error.get('message')}"
+        for error in document.get("errors") or []
+        if not (error.get("file") and str(error.get("message")) in str(document["detail"]))
+    ]
     lines += [f"candidate: {candidate}" for candidate in document.get("candidates") or []]
     lines += [f"survived: pid {one.get('pid')} ({one.get('name', '?')})" for one in document.get("survivors") or []]
     tail = str(document.get("stderr_tail") or document.get("stderr") or "").rstrip()
@@ -89,23 +91,8 @@ def _particulars(document: Document) -> list[str]:
 # -- how commands are declared ----------------------------------------------------------------------------------------
 
 
-class Seconds(click.FloatRange):
-    """Takes a finite number of seconds; `nan` and `inf` are numbers for Python, but nothing to wait for."""
-
-    name = "seconds"
-
-    def _describe_range(self) -> str:
-        return "" if self.min is None else super()._describe_range()  # click would say x<=None
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"{value} is no finite number of seconds.", param, ctx)
-        return number
-
-
 def timeout_option(help_text: str = "Give up waiting after S seconds (exit 7).") -> Callable[[Any], Any]:
-    return click.option("--timeout", type=Seconds(min=0), metavar="S", help=help_text)
+    return click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help=help_text)
 
 
 no_wait_option = click.option("--no-wait", is_flag=True, help="Return once it is under way.")
@@ -130,6 +117,14 @@ def source_of(text: str) -> str:
     """Return what is to be installed as the daemon takes it: an example, an address, or a path in full."""
     is_path = not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", text)
     return os.path.abspath(os.path.expanduser(text)) if is_path else text
+
+
+def shipped_files() -> Iterator[Path]:
+    """Yield the files that this very package has installed: manual pages lie in other places than man(1) looks at."""
+    from importlib import metadata
+    from pathlib import Path
+
+    yield from (Path(str(file.locate())).resolve() for file in metadata.files("supervisord-py") or ())
 
 
 def own_version() -> str:
@@ -160,37 +155,35 @@ _GLOBAL_WORDS = "Global options, explained by pxctl --help: --socket, --system, 
 
 
 class PxCommand(click.Command):
-    """A command with its effect and examples; takes the global options, too."""
+    """A command with examples; takes the global options, too."""
 
-    def __init__(self, *args: Any, effect: str, examples: Sequence[str], **settings: Any) -> None:
+    def __init__(self, *args: Any, examples: Sequence[str], **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._own = self.params
         self.params = [*self.params, *_GLOBAL_OPTIONS]
-        self._effect = effect
         self._examples = examples
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options; the global ones are explained once, by `pxctl --help`."""
-        options = [one for one in self._own if isinstance(one, click.Option)]
-        if records := [record for one in options if (record := one.get_help_record(ctx)) is not None]:
+        if records := [record for one in self._own if (record := one.get_help_record(ctx)) is not None]:
             with formatter.section("Options"):
                 formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write effect and examples, unwrapped so that they can be copied."""
+        """Write the examples, unwrapped so that they can be copied."""
         examples = "".join(f"  {line}\n" for line in self._examples)
-        formatter.write(f"\n{_GLOBAL_WORDS}\nEffect: {self._effect}.\n\nExamples:\n{examples}")
+        formatter.write(f"\n{_GLOBAL_WORDS}\n\nExamples:\n{examples}")
 
 
 _OTHER_WORDS = {
-    "ps": "status", "ls": "list", "list": "status", "top": "status --watch", "log": "logs", "kill": "stop",
-    "rm": "remove", "delete": "remove", "help": "--help", "cat": "output", "info": "show", "create": "new",
+    "ps": "status", "ls": "list", "top": "status --watch", "log": "logs", "kill": "stop", "rm": "remove",
+    "help": "--help",
 }  # fmt: skip
 """What people say elsewhere."""
 
 
 class PxGroup(click.Group):
-    """A group of commands; a name that it does not know is answered with the nearest one."""
+    """A group of commands, in the order in which they were declared."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -204,7 +197,6 @@ class PxGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order in which they were declared."""
         del ctx
         return list(self.commands)
 
@@ -212,15 +204,13 @@ class PxGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that is called; a usage error with the nearest name where there is none."""
-        name = args[0]
-        if ctx.resilient_parsing or name.startswith("-") or self.get_command(ctx, name) is not None:
+        name, known = args[0], self.list_commands(ctx)
+        if ctx.resilient_parsing or name.startswith("-") or name in known:
             return super().resolve_command(ctx, args)
         from difflib import get_close_matches
 
-        known, word = [*self.list_commands(ctx), "--help"], _OTHER_WORDS.get(name, "")
-        word = word if word.split(" ")[0] in known else _OTHER_WORDS.get(word, word)
-        if word.split(" ")[0] not in known:
-            word = next(iter(get_close_matches(name, known[:-1], 1)), "--help")
+        word = _OTHER_WORDS.get(name) or next(iter(get_close_matches(name, known, 1)), "--help")
+        word = "status" if word == "list" and "list" not in known else word
         raise usage(f"there is no command {name!r}", f"{ctx.command_path} {word}")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -259,7 +249,7 @@ _SECTIONS = {
     "Pipes": {"pipe": "pipe_runs"},
     "What is and what happened": {"logs": "history", "events": "history", "why": "history", "doctor": "daemon"},
     "The daemon and this client": {
-        "daemon": "daemon", "config": "daemon", "completion": "daemon", "help": "help", "version": "daemon",
+        "daemon": "daemon", "config": "daemon", "completion": "help", "help": "help", "version": "help",
     },
 }  # fmt: skip
 _MODULES = {name: module for section in _SECTIONS.values() for name, module in section.items()}
@@ -272,25 +262,29 @@ def declare(
 ) -> Callable[[Callable[..., int | None]], PxCommand]:
     """Declare a command of a group; the function gets the Invocation first and returns the exit code (None is 0).
 
-    Its docstring is the help: the text, then "Effect: …" where it changes something, then examples as `$` lines.
-    `action` is what it does, in the words of "pxctl: cannot …", with the command's arguments in braces.
+    Its docstring is the help: the text, then examples as `$` lines. `action` is what it does, in the words of
+    "pxctl: cannot …", with the command's arguments in braces.
     """
 
     def wrap(function: Callable[..., int | None]) -> PxCommand:
         def call(**given: Any) -> int | None:
-            invocation: Invocation = click.get_current_context().obj
+            context = click.get_current_context()
+            invocation: Invocation = context.obj
             if action is not None:
                 named = {key: ", ".join(one) if isinstance(one, tuple) else one for key, one in given.items()}
                 invocation.action = action.format(**named)
-            return function(invocation, **given)
+            try:
+                return function(invocation, **given)
+            except Failure as failure:
+                if failure.kind == "usage" and failure.hint is None:
+                    failure.hint = f"{context.command_path} --help"
+                raise
 
-        text, *examples = inspect.cleandoc(function.__doc__ or "").split("\n$ ")
-        about, _, effect = text.partition("\n\nEffect: ")
+        about, *examples = inspect.cleandoc(function.__doc__ or "").split("\n$ ")
         # The list of commands shows the first clause of the first sentence.
         short = re.split(r"[;:(.]", " ".join(about.split("\n\n")[0].split()))[0]
-        settings: Any = {"effect": " ".join(effect.split()) or "read-only", "examples": examples}
         call.__dict__.update(function.__dict__)  # click's decorators keep the parameters there
-        made = click.command(name, cls=PxCommand, help=about, short_help=short, **settings)(call)
+        made = click.command(name, cls=PxCommand, help=about, short_help=short, examples=examples)(call)
         group.add_command(made)
         return made
 

@@ -1,7 +1,7 @@
 """What cells printed and made, as people and programs get it.
 
 stdout gets what the cells print there and the text of results on lines of their own; everything else goes to stderr. A
-picture is saved and named.
+picture is saved and named, and drawn where the terminal can.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ from pxctl.invocation import Invocation
 from pxctl.shown import Screen, harmless
 
 _SVG = "image/svg+xml"
-_PICTURES = {
-    "image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp", _SVG: "svg",
-    "application/pdf": "pdf",
-}  # fmt: skip
+_PICTURES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", _SVG: "svg", "application/pdf": "pdf"}
 _TAGS = re.compile(r"<(style|script)\b.*?</\1\s*>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
 _KEEP_SECONDS = 7 * 86400.0
 _SIGNS = {
@@ -43,8 +40,7 @@ def picture_in(bundle: Mapping[str, Any]) -> tuple[str, bytes] | None:
     for mime in filter(bundle.__contains__, _PICTURES):
         text = _joined(bundle[mime])
         with contextlib.suppress(ValueError):
-            if found := text.encode() if mime == _SVG else binascii.a2b_base64("".join(text.split()), strict_mode=True):
-                return mime, found
+            return mime, text.encode() if mime == _SVG else binascii.a2b_base64(text)
     return None
 
 
@@ -62,9 +58,7 @@ def words_of(bundle: Mapping[str, Any], *, indent: int | None = None) -> str:
 
 def _joined(value: Any) -> str:
     """Return a value as one text; a bundle may hold it as a list of lines."""
-    if isinstance(value, list) and all(isinstance(line, str) for line in value):
-        return "".join(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return "".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -> Path:
@@ -73,18 +67,29 @@ def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -
         folder = Path(home).expanduser().absolute() / "pictures"
     else:
         folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pxd" / "pictures"
-    ours, oldest = re.compile(r"[0-9a-f]{16}-\d+\.\w+"), time.time() - _KEEP_SECONDS
-    path = folder / f"{name}.{_PICTURES[mime]}"
+    path, oldest = folder / f"{name}.{_PICTURES[mime]}", time.time() - _KEEP_SECONDS
+    ours = re.compile(r"[0-9a-f]{16}-\d+\.\w+")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for other in folder.iterdir():
-            with contextlib.suppress(OSError):
-                if ours.fullmatch(other.name) and other.lstat().st_mtime < oldest:
-                    other.unlink()
+            if ours.fullmatch(other.name) and other.lstat().st_mtime < oldest:
+                other.unlink(missing_ok=True)
     except OSError as error:
         raise Failure(f"cannot write {folder}: {error.strerror}", kind="os_error") from error
     write_whole(path, [content])
     return path
+
+
+def drawn(env: Mapping[str, str], mime: str, content: bytes) -> str:
+    """Return what draws a picture, by the protocol of iTerm2 or of kitty; empty where the terminal knows neither."""
+    encoded = binascii.b2a_base64(content, newline=False).decode()
+    if env.get("TERM_PROGRAM") in {"iTerm.app", "WezTerm"}:
+        return f"\x1b]1337;File=inline=1;size={len(content)}:{encoded}\x07\n"
+    if mime != "image/png" or not ("KITTY_WINDOW_ID" in env or env.get("TERM") == "xterm-ghostty"):
+        return ""
+    pieces = [encoded[at : at + 4096] for at in range(0, len(encoded), 4096)]
+    more = [f"m={int(piece is not pieces[-1])};{piece}\x1b\\" for piece in pieces]
+    return "\x1b_Ga=T,f=100," + "\x1b_G".join(more) + "\n"
 
 
 def write_whole(path: Path, chunks: Iterable[bytes]) -> int:
@@ -106,16 +111,13 @@ def write_whole(path: Path, chunks: Iterable[bytes]) -> int:
 
 
 class CellScreen(Screen):
-    """Shows the events of a call for cells, and those of a kernel's start.
+    """Shows the events of a call for cells, and those of a kernel's start."""
 
-    `has_headers`: cells are announced though there is only one. `raw`: only the bytes that cells print.
-    """
-
-    def __init__(self, invocation: Invocation, unit: str, *, has_headers: bool = False, raw: bool = False) -> None:
+    def __init__(self, invocation: Invocation, unit: str) -> None:
         super().__init__(invocation, unit)
-        self._has_headers, self._raw = has_headers, raw
         self._updates: dict[str, Document] = {}  # the last one of each display
-        self._index = self._pictures = 0
+        self._pictures = 0
+        self._is_announced = False
         self.count = 0
         self.has_shown_error = False
 
@@ -133,12 +135,12 @@ class CellScreen(Screen):
                 self._show_error([str(line) for line in event.get("traceback") or []])
             case "cell_done":
                 self._end(event.get("cell") or {})
-            case "status" if self.err.is_terminal and not self._raw:
+            case "status" if self.err.is_terminal:
                 # What a helper of the prelude did.
                 status = event.get("status") or {}
                 facts = [f"{key}={value}" for key, value in status.items() if key != "op"]
                 self.say(output.cut(output.clean(f"· {status.get('op')} {' '.join(facts)}"), 160), "dim")
-            case "rung" if not self._raw:
+            case "rung":
                 self.say(f"pxctl: ending the cell: {event.get('action')}", "yellow")
             case "notice":
                 self.say_once(str(event.get("text")))
@@ -154,21 +156,15 @@ class CellScreen(Screen):
                 self.say_once(str(text))
 
     def _begin(self, event: Document) -> None:
-        self._index, self.count = int(event.get("index") or 0), max(self.count, int(event.get("count") or 0))
+        index, self.count = int(event.get("index") or 0), max(self.count, int(event.get("count") or 0))
         self.has_shown_error, self._pictures, self._updates = False, 0, {}
-        number = f"[{self._index + 1}/{self.count}]" if self.count else f"[{self._index + 1}]"
+        self._is_announced = self.count > 1 or index > 0
         if self._is_announced:
-            self.say(f"{number} {event.get('title') or ''}", "bold")
+            self.say(f"[{index + 1}/{self.count or '?'}] {event.get('title') or ''}", "bold")
         self.wait("running…")
 
-    @property
-    def _is_announced(self) -> bool:
-        is_one_of_many = self.count > 1 or self._index > 0 or (self._has_headers and self.count != 1)
-        return is_one_of_many and not self._raw
-
     def _end(self, cell: Document) -> None:
-        updates, self._updates = self._updates, {}
-        for event in updates.values():
+        for event in self._updates.values():
             self._show_bundle(str(cell.get("id")), event.get("data") or {})
         status, error = str(cell.get("status")), cell.get("error") or {}
         if error and not self.has_shown_error and status == "error":
@@ -178,29 +174,27 @@ class CellScreen(Screen):
         if self._is_announced:
             sign, style = _SIGNS.get(status, ("?", "red"))
             word = "" if status == "ok" else f" {status.replace('_', ' ')}"
-            seconds = float(cell.get("duration_seconds") or 0.0)
-            self.say(
-                f"{sign}{word} {seconds:.2f}s" if seconds < 10 else f"{sign}{word} {output.duration(seconds)}", style
-            )
+            self.say(f"{sign}{word} {output.duration(cell.get('duration_seconds'))}", style)
 
     def _show_bundle(self, cell_id: str, bundle: Document) -> None:
-        if self._raw:
-            return
         if text := words_of(bundle, indent=2 if self.out.is_terminal else None):
             self.put("stdout", b"")
             self.out.put_lines(text)
-        if (picture := picture_in(bundle)) is not None:
-            mime, content = picture
-            self._pictures += 1
-            try:
-                path = save_picture(self.invocation.env, f"{cell_id}-{self._pictures}", mime, content)
-                self.say(f"pxctl: {mime} ({output.size(len(content))}) saved: {path}")
-            except Failure as failure:
-                self.say(f"pxctl: {mime}: {failure.detail}")
+        if (picture := picture_in(bundle)) is None:
+            return
+        mime, content = picture
+        self._pictures += 1
+        try:
+            path = save_picture(self.invocation.env, f"{cell_id}-{self._pictures}", mime, content)
+            self.say(f"pxctl: {mime} ({output.size(len(content))}) saved: {path}")
+        except Failure as failure:
+            self.say(f"pxctl: {mime}: {failure.detail}")
+        if self.out.is_terminal:
+            output.write(drawn(self.invocation.env, mime, content))
 
     def _show_error(self, lines: list[str]) -> None:
         """Show a traceback whole, with the colours that the kernel gave it."""
-        if lines and not self._raw:
+        if lines:
             self.has_shown_error = True
             self.close_lines()
             self.err.put_lines(harmless("\n".join(lines), colour=self.invocation.err_has_colour))

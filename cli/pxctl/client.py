@@ -1,18 +1,191 @@
-"""The daemon as the commands see it: documents in and out, and names of units. A lost GET is asked again once."""
+"""The daemon as the commands see it: requests and documents over its Unix socket, and names of units.
+
+HTTP/1.1 (RFC 9112), as much of it as pxd answers with: the stdlib's client would double the start-up time. An answer
+that ends before its framing says so is never taken for a whole one. A lost GET is asked again once.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from pxctl.failures import DaemonProblem, Document, Failure, Interrupted, Unreachable, usage
-from pxctl.http1 import Exchange
+from pxctl.failures import Document, Failure, Interrupted, Unreachable, problem, usage
 
 READ_SECONDS = 30.0
+SLACK_SECONDS = 15.0  # how much longer than its own limit the daemon may take to answer
+_CONNECT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.05
+_READ_BYTES = 64 * 1024
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+# -- one exchange -----------------------------------------------------------------------------------------------------
+
+
+class Exchange:
+    """A connection with a request and its answer at a time. A context manager, or `close()`.
+
+    Closing it before the answer is at its end is taken by the daemon for a wish to cancel.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, self._timeout = path, 0.0
+        self._socket = _connect(path)
+        self._answer = self._socket.makefile("rb")
+        self.status, self.fields = 0, dict[str, str]()  # of the answer; names of fields in lower case
+        self.is_kept = False  # the daemon leaves the connection open for one more request
+
+    def __enter__(self) -> Exchange:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not self.is_kept:
+            self.close()
+
+    def close(self) -> None:
+        self._answer.close()
+        self._socket.close()
+
+    @property
+    def content_type(self) -> str:
+        """Media type without parameters, lower case; empty when there is none."""
+        return self.fields.get("content-type", "").split(";", 1)[0].strip().lower()
+
+    def send(
+        self, method: str, target: str, fields: Mapping[str, str], body: bytes | None, timeout: float | None
+    ) -> None:
+        """Send a request and read the head of its answer; the body follows by `chunks()`.
+
+        `timeout`: so many seconds of silence are borne; None: any.
+        """
+        self._timeout = timeout or 0.0
+        self._socket.settimeout(timeout)
+        lines = [f"{method} {target} HTTP/1.1", "Host: px", "User-Agent: pxctl"]
+        lines += [f"{name}: {value}" for name, value in fields.items()]
+        if body is not None or method != "GET":
+            lines.append(f"Content-Length: {len(body or b'')}")
+        with self._failing():
+            # A refusal (413) may be on its way already although not everything was taken.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+            self.status = 0
+            while self.status < 200:  # interim answers (1xx) are passed over
+                self._read_head()
+        self.is_kept = fields.get("Connection") == "keep-alive" and self.fields.get("connection") != "close"
+
+    def read(self) -> bytes:
+        return b"".join(self.chunks())
+
+    def chunks(self) -> Iterator[bytes]:
+        coding = self.fields.get("transfer-encoding", "").lower()
+        length = self.fields.get("content-length")
+        with self._failing():
+            if coding == "chunked":
+                while size := int(self._line().split(b";", 1)[0], 16):
+                    yield from self._exactly(size)
+                    if self._line():
+                        raise ValueError("a chunk that is longer than it says")
+                self._read_fields()
+            elif coding:
+                raise ValueError(f"an answer in the coding {coding!r}, which was not asked for")
+            elif length is not None:
+                yield from self._exactly(int(length))
+            else:
+                while piece := self._answer.read1(_READ_BYTES):
+                    yield piece
+
+    def _exactly(self, count: int) -> Iterator[bytes]:
+        if count < 0:
+            raise ValueError(f"a length of {count}")
+        while count:
+            piece = self._answer.read1(min(count, _READ_BYTES))
+            if not piece:
+                raise EOFError
+            count -= len(piece)
+            yield piece
+
+    def _line(self) -> bytes:
+        line = self._answer.readline(_READ_BYTES)
+        if not line.endswith(b"\n"):
+            if len(line) < _READ_BYTES:
+                raise EOFError
+            raise ValueError(f"a line of more than {_READ_BYTES} bytes")
+        return line.rstrip(b"\r\n")
+
+    def _read_head(self) -> None:
+        line = self._line()
+        version, code, _ = [*line.split(b" ", 2), b"", b""][:3]
+        if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():
+            raise ValueError(f"an answer that begins with {line[:40]!r}")
+        self.status, self.fields = int(code), self._read_fields()
+
+    def _read_fields(self) -> dict[str, str]:
+        fields: dict[str, str] = {}
+        while line := self._line():
+            name, colon, value = line.partition(b":")
+            if not colon:
+                raise ValueError(f"a header field {line[:40]!r}")
+            fields[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
+        return fields
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Turn what goes wrong with an answer into the failure that says so."""
+        try:
+            yield
+        except ValueError as error:
+            detail = f"what answers at {self._path} is not pxd: it sent {error}"
+            raise Failure(detail, kind="bad_answer", hint="check PX_SOCKET and --socket") from error
+        except TimeoutError as error:
+            detail = f"the daemon has not answered for {self._timeout:g} s"
+            raise Failure(detail, kind="timed_out", hint="pxctl doctor") from error
+        except (EOFError, OSError) as error:
+            raise Interrupted(str(error) or "it was closed in the middle of an answer") from error
+
+
+def _connect(path: str) -> socket.socket:
+    """Connect; while the queue is full, which unix(7) says at once by EAGAIN, try again."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    try:
+        while True:
+            try:
+                connection.connect(path)
+                return connection
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+    except OSError as error:
+        connection.close()
+        if isinstance(error, PermissionError):
+            hint = "the daemon answers its own user and root only; is PX_SOCKET right?"
+            raise Failure(f"no access to {path}: {error.strerror}", kind="forbidden", hint=hint) from error
+        why = error.strerror or f"{error} ({len(path.encode())} bytes; the platform allows about 104)"
+        known = {FileNotFoundError: "there is no such socket", ConnectionRefusedError: "nobody listens there"}
+        raise Unreachable(path, known.get(type(error), why)) from error
+
+
+def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines without their ends as soon as each is complete; a last line without an end counts."""
+    held: list[bytes] = []
+    for chunk in chunks:
+        first, *rest = chunk.split(b"\n")
+        held.append(first)
+        for piece in rest:
+            yield b"".join(held).removesuffix(b"\r")
+            held = [piece]
+    if last := b"".join(held):
+        yield last.removesuffix(b"\r")
+
+
+# -- the daemon -------------------------------------------------------------------------------------------------------
 
 
 class Answer(NamedTuple):
@@ -51,7 +224,7 @@ class Client:
     ) -> Exchange:
         """Send a request, with `content` as JSON or a `body`; the answer's body is still to be read. Caller closes.
 
-        With `keep` the connection may be used for the next request, too.
+        With `keep` the connection may be used for the next request, too. Raises the problem that is answered.
         """
         head = {"Accept": "application/json", **(fields or {}), "Connection": "keep-alive" if keep else "close"}
         if content is not None:
@@ -60,7 +233,10 @@ class Client:
         exchange, self._kept = self._kept or self._connect(), None
         try:
             exchange.send(method, target, head, body, timeout)
-            _refuse_problem(exchange)
+            if exchange.status >= 400:
+                raw = exchange.read()
+                text = f"the daemon answered {exchange.status}: {raw[:500].decode('utf-8', 'replace')}"
+                raise problem(exchange.status, _document_in(raw) or {"detail": text})
         except BaseException:
             exchange.close()
             raise
@@ -78,11 +254,7 @@ class Client:
             except Interrupted:
                 if is_last:
                     raise
-        try:
-            document = json.loads(raw) if raw.strip() else {}
-        except ValueError:
-            document = None
-        if isinstance(document, dict):
+        if (document := _document_in(raw or b"{}")) is not None:
             return Answer(raw, document)
         detail = f"the daemon's answer to {method} {target} is not JSON as it should be: {raw[:100]!r}"
         raise Failure(detail, kind="bad_answer", hint="pxctl doctor")
@@ -101,18 +273,11 @@ class Client:
         return Exchange(self.path)
 
 
-def _refuse_problem(exchange: Exchange) -> None:
-    """Raise the problem that the daemon answered with; what is no document (an empty body) becomes one."""
-    head = exchange.head
-    if head.status < 400:
-        return
-    raw, members = exchange.read(), None
+def _document_in(raw: bytes) -> Document | None:
     with contextlib.suppress(ValueError):
-        members = json.loads(raw)
-    if not isinstance(members, dict):
-        text = raw[:500].decode("utf-8", "replace").strip()
-        members = {"detail": f"the daemon answered {head.status} {head.reason}" + (f": {text}" if text else "")}
-    raise DaemonProblem(head.status, members)
+        found = json.loads(raw)
+        return found if isinstance(found, dict) else None
+    return None
 
 
 def quote(text: str) -> str:
@@ -161,11 +326,10 @@ def expand(client: Client, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(str(unit["unit"]) for unit in found.get("units", [])))
 
 
-def bare_names(client: Client, kind: str, texts: Iterable[str]) -> list[str]:
-    """Return the bare names that names and globs mean, each once; only globs are asked of the daemon."""
+def units_of(client: Client, kind: str, texts: Iterable[str]) -> list[str]:
+    """Return the full names of a kind's units that names and globs mean, each once; only globs are asked of it."""
     found: list[str] = []
     for text in texts:
-        name = bare_name(kind, text)
-        units = expand(client, [f"{kind}:{name}"]) if is_glob(name) else [name]
-        found += [unit.removeprefix(f"{kind}:") for unit in units]
+        unit = f"{kind}:{bare_name(kind, text)}"
+        found += expand(client, [unit]) if is_glob(unit) else [unit]
     return list(dict.fromkeys(found))

@@ -4,7 +4,7 @@ What the schema allows and the text can mean becomes that; what cannot be coerce
 says with a JSON pointer what does not fit. Nothing is guessed where the schema says nothing.
 
     n=5            by the schema: 5, 5.0, true, null, "5", [5]
-    xs=1,2,3       an array where the schema wants one; repeated keys and JSON work, too
+    xs=1,2,3       an array where the schema wants one; JSON works, too
     a.b=1          nested, unless the schema has a property called "a.b"
     key:=[1, {}]   JSON as it stands
     key=@FILE      the file: as a data URL or in base64 where the schema says so, else its text, coerced as if typed
@@ -20,6 +20,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from pxctl.failures import Failure
 from pxctl.output import read_input
 
 Schema = Mapping[str, Any]  # of a tool that the daemon has read: it is sound
@@ -29,20 +30,25 @@ _LOOSE_NUMBER = re.compile(r"[+-]?([0-9]{1,300}\.?[0-9]*|\.[0-9]+)")  # as peopl
 _PYTHON = {"null": type(None), "boolean": bool, "object": dict, "array": list}
 
 
-class CannotRead(ValueError):
+class CannotRead(Failure):
     """An assignment or an input that makes no sense, whatever the schema says."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, kind="usage")
 
 
 def read_argument(given: str) -> bytes:
     """Return what `JSON`, `@FILE` or `-` (stdin) on a command line stands for; raises CannotRead."""
     if given == "-":
         return read_input()
-    if not given.startswith("@"):
-        return given.encode("utf-8", "surrogateescape")
+    return _content(given[1:]) if given.startswith("@") else given.encode("utf-8", "surrogateescape")
+
+
+def _content(name: str) -> bytes:
     try:
-        return Path(given[1:]).read_bytes()
-    except OSError as error:
-        raise CannotRead(f"cannot read {given[1:]}: {error.strerror}") from error
+        return Path(name).expanduser().read_bytes()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CannotRead(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def read_json(text: str | bytes, what: str) -> Any:
@@ -53,8 +59,6 @@ def read_json(text: str | bytes, what: str) -> Any:
 
     try:
         return json.loads(text, parse_constant=refuse)
-    except json.JSONDecodeError as error:
-        raise CannotRead(f"{what} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
     except (ValueError, RecursionError) as error:
         raise CannotRead(f"{what} is not JSON: {error}") from error
 
@@ -62,15 +66,13 @@ def read_json(text: str | bytes, what: str) -> Any:
 def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
     """Return `base` with the assignments put over it.
 
-    Raises CannotRead: an argument is no assignment, a key is given twice without an array to collect both, or a
-    nested key runs into something that is no object.
+    Raises CannotRead: an argument is no assignment, a key is given twice, or a nested key runs into something that is
+    no object.
     """
-    if not arguments:
-        return base
     if not isinstance(base, dict):
         raise CannotRead("KEY=VALUE can only be put over an object, and --input is none")
     root: Schema = schema if isinstance(schema, dict) else {}
-    groups: dict[tuple[str, ...], list[tuple[str, str, bool]]] = {}
+    values: dict[tuple[str, ...], Any] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if not equals:
@@ -79,10 +81,17 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
         path = (name,) if name in _properties(root, root) else tuple(name.split("."))
         if not all(path):
             raise CannotRead(f"{argument!r} has no key before the '=', or an empty part between its dots")
-        groups.setdefault(path, []).append((name, text, key != name))
+        if path in values:
+            raise CannotRead(f"{name} is given twice; an array is {name}=1,2 or {name}:='[1, 2]'")
+        if key != name:
+            values[path] = read_json(text, f"the value of {name}")
+        elif text.startswith("@"):
+            values[path] = _file(name, text[1:], _schema_at(root, path), root)
+        else:
+            values[path] = coerce(text, _schema_at(root, path), root)
     result: dict[str, Any] = deepcopy(base)
-    for path, given in groups.items():
-        target, value = result, _value_of(given, _schema_at(root, path), root)
+    for path, value in values.items():
+        target = result
         for at, name in enumerate(path[:-1]):
             target = target.setdefault(name, {})
             if not isinstance(target, dict):
@@ -91,32 +100,16 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
     return result
 
 
-def _value_of(given: list[tuple[str, str, bool]], schema: Any, root: Schema) -> Any:
-    """Return what a key's assignments (key, text, whether it is JSON) mean: several of them an array."""
-    key, text, is_json = given[0]
-    if len(given) > 1:
-        variants = _variants(schema, root)
-        arrays = [one for one in variants if "array" in _types(one)]
-        if not arrays and any(_types(one) for one in variants):
-            raise CannotRead(f"{key} is given {len(given)} times, and it is no array")
-        return [_value_of([one], _items(arrays[0], at) if arrays else {}, root) for at, one in enumerate(given)]
-    if is_json:
-        return read_json(text, f"the value of {key}")
-    return _file(key, text[1:], schema, root) if text.startswith("@") else coerce(text, schema, root)
-
-
 def _file(key: str, name: str, schema: Any, root: Schema) -> Any:
     """Return a file as the schema takes it: a data URL or base64 (also as the one item of an array), else its text."""
     try:
-        content = Path(name).expanduser().read_bytes()
-    except (OSError, ValueError, RuntimeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        advice = f"(for a text that begins with @: {key}:='\"@…\"')"
-        raise CannotRead(f"{key}: cannot read {name}: {why} {advice}") from error
+        content = _content(name)
+    except CannotRead as error:
+        raise CannotRead(f"{key}: {error} (for a text that begins with @: {key}:='\"@…\"')") from error
     variants = _variants(schema, root)
     if (found := _encoded(name, content, variants)) is not None:
         return found
-    items = [one for variant in variants for one in _variants(_items(variant, 0), root)]
+    items = [one for variant in variants for one in _variants(variant.get("items"), root)]
     if (found := _encoded(name, content, items)) is not None:
         return [found]
     try:
@@ -159,20 +152,13 @@ def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:
         return value
     if "boolean" in allowed and text.lower() in _BOOLEANS:
         return _BOOLEANS[text.lower()]
-    arrays = [variant for variant in variants if "array" in _types(variant)]
-    if not splits or not arrays or "string" in allowed:
+    items = next((variant.get("items") for variant in variants if "array" in _types(variant)), None)
+    if not splits or "array" not in allowed or "string" in allowed:
         return text
-    pieces = text.split(",") if text else []
-    return [coerce(one.strip(), _items(arrays[0], at), root, splits=False) for at, one in enumerate(pieces)]
+    return [coerce(one.strip(), items, root, splits=False) for one in (text.split(",") if text else [])]
 
 
 # -- schemas ----------------------------------------------------------------------------------------------------------
-
-
-def _items(variant: Schema, at: int) -> Any:
-    """Return the schema of an element of an array; {} where the schema says nothing about it."""
-    prefix = variant.get("prefixItems", ())
-    return prefix[at] if at < len(prefix) else variant.get("items", {})
 
 
 def _variants(schema: Any, root: Schema) -> list[Schema]:
@@ -199,13 +185,8 @@ def _resolve(reference: str, root: Schema) -> Any:
 
 
 def _types(variant: Schema) -> list[str]:
-    kinds = variant.get("type", [])
-    found: list[str] = kinds if isinstance(kinds, list) else [kinds]
-    if not found and ("properties" in variant or "additionalProperties" in variant):
-        return ["object"]
-    if not found and ("items" in variant or "prefixItems" in variant):
-        return ["array"]
-    return found
+    kinds: str | list[str] = variant.get("type", [])
+    return kinds if isinstance(kinds, list) else [kinds]
 
 
 def _properties(schema: Any, root: Schema) -> dict[str, Any]:
@@ -216,10 +197,8 @@ def _properties(schema: Any, root: Schema) -> dict[str, Any]:
 
 
 def _schema_at(root: Schema, path: tuple[str, ...]) -> Any:
-    """Return the schema of a nested property; {} where the schema says nothing about it."""
+    """Return the schema of a nested property; None where the schema says nothing about it."""
     schema: Any = root
     for name in path:
-        declared = _properties(schema, root)
-        others = (one.get("additionalProperties") for one in _variants(schema, root))
-        schema = declared[name] if name in declared else next((one for one in others if isinstance(one, dict)), {})
+        schema = _properties(schema, root).get(name)
     return schema

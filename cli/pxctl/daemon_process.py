@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pxctl import paths
 from pxctl.client import Client
-from pxctl.failures import DaemonProblem, Document, Exit, Failure, Interrupted
+from pxctl.failures import Document, Exit, Failure
 from pxctl.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -69,10 +69,18 @@ def answers(client: Client, timeout: float = 1.0) -> bool:
 
 
 def start_daemon(invocation: Invocation, timeout: float) -> None:
-    """Spawn `pxd`, detached, and return when its socket answers.
+    """Start the unit that is installed for it, else spawn `pxd`, detached; return when its socket answers.
 
     Raises Failure: it ended first (with its last words), or does not answer within `timeout` seconds.
     """
+    from pxctl.service import start_unit
+
+    with invocation.spinner("pxd", "starting…"):
+        if not (start_unit(invocation) and answers(Client(invocation.socket_path), timeout)):
+            _spawn(invocation, timeout)
+
+
+def _spawn(invocation: Invocation, timeout: float) -> None:
     argv, env = _pxd(invocation)
     path = Path(paths.find_log_file(invocation.env, system=invocation.system))
     old_umask = os.umask(0o077)
@@ -87,17 +95,18 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
     finally:
         os.umask(old_umask)
     with log:
-        before = os.fstat(log.fileno()).st_size
+        before = log.tell()
         settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "umask": 0o077}
         child = subprocess.Popen(argv, env=env, start_new_session=True, **settings)
-    with invocation.spinner("pxd", "starting…"):
-        failure = _await_answer(Client(invocation.socket_path), child, timeout)
-    if failure is not None:
-        is_alive = child.poll() is None
-        failure.extra |= {"daemon_pid": child.pid if is_alive else None, "stderr_tail": _tail(path, before)}
+    failure = _await_answer(Client(invocation.socket_path), child, timeout)
+    code = child.poll()
     # The daemon outlives us on purpose; without this the interpreter would warn of a forgotten child.
-    child.returncode = child.poll() or 0
+    child.returncode = code or 0
     if failure is not None:
+        with path.open("rb") as file:
+            file.seek(max(before, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            tail = file.read().decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]
+        failure.extra |= {"daemon_pid": child.pid if code is None else None, "stderr_tail": "\n".join(tail)}
         raise failure
 
 
@@ -133,18 +142,6 @@ def _serves(client: Client, child: int) -> bool:
         return isinstance(pid, int) and os.getsid(pid) == child
     except (Failure, OSError):
         return False
-
-
-def _tail(log: Path, before: int) -> str:
-    """Return the last lines that were added to the log since the given size."""
-    try:
-        with log.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(before if before <= size else 0, size - _TAIL_BYTES))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
 
 # -- its settings, of which the client knows none ---------------------------------------------------------------------
@@ -202,10 +199,8 @@ def stop_daemon(client: Client, timeout: float) -> int:
             seen.append(psutil.Process(pid))
     try:
         client.ask("POST", "/api/daemon/stop", timeout=None)
-    except Interrupted:
-        pass  # a broken-off answer is one, too, and so is that of a stop under way
-    except DaemonProblem as problem:
-        if problem.kind != "shutdown":
+    except Failure as failure:  # a broken-off answer is one, too, and so is that of a stop under way
+        if failure.kind not in {"interrupted", "shutdown"}:
             raise
     deadline = time.monotonic() + timeout
     while left := [one.pid for one in seen if _lives(one)]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from pxctl import output
-from pxctl.client import Client, bare_name, query, quote
+from pxctl.client import Client, bare_name, query, route
 from pxctl.failures import Document, Exit, Failure
 from pxctl.follow import ask_until, bytes_of, events_of
 from pxctl.invocation import Invocation
@@ -19,23 +19,20 @@ from pxctl.shown import Screen
 NOT_KEPT = "pxctl: not all of its output was kept (pipes.output_file_bytes)"
 STATUSES = ("queued", "running", "completed", "failed", "timed_out", "cancelled")
 FINAL = frozenset(STATUSES[2:])
-_RETRY, _VALIDATE, _PROMPT = "pxctl pipe retry {id}", "pxctl pipe validate {name}", "pxctl pipe show {name} --rendered"
+_AGAIN = "pxctl pipe retry {id}"
 _HINTS = {
     "timeout": "pxctl pipe config {name} timeout=30m",
     "disk_full": "pxctl doctor",
-    **dict.fromkeys(("rate_limited", "network", "provider_error", "cancelled", "shutdown", "interrupted"), _RETRY),
-    "auth_failed": "check presets.toml and the key that it names, then: pxctl pipe retry {id}",
-    "model_not_found": "mend the model in {place}, then: pxctl pipe retry {id}",
-    "quota_exhausted": "name another preset in pipe.md, or wait, then: pxctl pipe retry {id}",
-    "preflight_failed": "start the provider ({provider}), then: pxctl pipe retry {id}",
-    **dict.fromkeys(("agent_not_found", "agent_incompatible", "preset_not_found", "config_error"), _VALIDATE),
-    **dict.fromkeys(("context_overflow", "safety_refusal"), _PROMPT),
-    **dict.fromkeys(("budget_exceeded", "resource_limit"), "pxctl config show; pxctl pipe show {name}"),
+    **dict.fromkeys(("rate_limited", "network", "provider_error", "cancelled", "shutdown", "interrupted"), _AGAIN),
+    "auth_failed": f"check presets.toml and the key that it names, then: {_AGAIN}",
+    "model_not_found": f"mend the model in {{place}}, then: {_AGAIN}",
+    "quota_exhausted": f"name another preset in pipe.md, or wait, then: {_AGAIN}",
+    "preflight_failed": f"start the provider ({{provider}}), then: {_AGAIN}",
+    **dict.fromkeys(
+        ("agent_not_found", "agent_incompatible", "preset_not_found", "config_error"), "pxctl pipe validate {name}"
+    ),
 }
 """The next step by error type; what is not here is told by the agent's stderr."""
-
-
-# -- found and waited for ---------------------------------------------------------------------------------------------
 
 
 def find_execution(client: Client, text: str) -> Document:
@@ -51,7 +48,7 @@ def find_execution(client: Client, text: str) -> Document:
 
 def newest_of(client: Client, name: str) -> Document | None:
     """Return the newest execution of a pipe, None where it has none."""
-    page = client.get(query(f"/api/pipes/{quote(name)}/executions", [("limit", 1)])).document
+    page = client.get(query(route("pipe", name, "executions"), [("limit", 1)])).document
     return next(iter(page.get("executions", [])), None)
 
 
@@ -68,7 +65,7 @@ def successor_of(client: Client, execution: Document) -> Document | None:
     """Return the retry that was queued after an execution; None where none is known. Never fails."""
     if execution.get("status") not in {"failed", "timed_out"}:
         return None
-    target = query(f"/api/pipes/{quote(str(execution.get('pipe_name')))}/executions", [("limit", 20)])
+    target = query(route("pipe", str(execution.get("pipe_name")), "executions"), [("limit", 20)])
     try:
         later = client.get(target).document.get("executions", [])
     except Failure:
@@ -78,14 +75,13 @@ def successor_of(client: Client, execution: Document) -> Document | None:
 
 def route_of(execution: Document, verb: str) -> str:
     """Return a route of an execution, under its pipe."""
-    return f"/api/pipes/{quote(str(execution.get('pipe_name')))}/executions/{execution.get('id')}/{verb}"
+    return route("pipe", f"pipe:{execution.get('pipe_name')}", f"executions/{execution.get('id')}/{verb}")
 
 
 # -- in words ---------------------------------------------------------------------------------------------------------
 
 
 def exit_code_of(execution: Document) -> int:
-    """Return what the end of an execution exits with: 0 completed, 7 timed out, 1 else (CONTRACT §3)."""
     return {"completed": Exit.OK, "timed_out": Exit.TIMED_OUT}.get(str(execution.get("status")), Exit.FAILED)
 
 
@@ -102,9 +98,7 @@ def took(execution: Document) -> str:
 
 
 def money(cost: float | None) -> str:
-    if not cost:
-        return ""
-    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
+    return f"${cost:.4f}" if cost else ""
 
 
 def particulars(execution: Document) -> str:
@@ -135,24 +129,22 @@ def where_it_is(execution: Document) -> str:
         return "running" if execution.get("status") == "running" else ""
     now, not_before = time.time(), output.epoch(execution.get("not_before"))
     if not_before is not None and not_before > now:
-        return f"waiting {output.duration(int(not_before - now) + 1)} before it is tried"
+        return f"waiting {duration(int(not_before - now) + 1)} before it is tried"
     return f"waiting in line: position {execution['position']}" if execution.get("position") else ""
 
 
 def failure_of(execution: Document, successor: Document | None = None) -> Failure | None:
     """Return the failure of a final execution that did not complete, with the retry that follows; None of others."""
-    code, detail, kind = exit_code_of(execution), sentence(execution), str(execution.get("error_type"))
-    if code == Exit.OK:
+    if (code := exit_code_of(execution)) == Exit.OK:
         return None
-    hint = _HINTS.get(kind, "pxctl pipe output {id} --stderr")
-    preset = execution.get("preset_id")
+    kind, preset, name = (execution.get(key) for key in ("error_type", "preset_id", "pipe_name"))
     place = "pipe.md" if preset is None else f"[presets.{preset}] of presets.toml"
-    name, provider = execution.get("pipe_name"), execution.get("provider")
-    hint = hint.format(id=execution.get("id"), name=name, place=place, provider=provider)
+    hint = _HINTS.get(str(kind), "pxctl pipe output {id} --stderr")
+    hint = hint.format(id=execution.get("id"), name=name, place=place, provider=execution.get("provider"))
+    detail, kind = sentence(execution), str(kind or execution.get("status"))
     if successor is not None:
         after = successor.get("id")
         detail, hint = f"{detail}; it is tried again as execution {after}", f"pxctl pipe tail -f {after}"
-    kind = str(execution.get("error_type") or execution.get("status"))
     return Failure(detail, kind=kind, hint=hint, exit_code=code, unit=f"pipe:{name}", execution=execution.get("id"))
 
 
@@ -184,13 +176,11 @@ def follow_execution(invocation: Invocation, execution: Document) -> Document:
             if event.get("event") == "output":
                 screen.put(str(event.get("stream")), bytes_of(event))
                 has_printed = True
-                continue
-            words = where_it_is(final)
-            if words and words != screen.phase:
+            elif (words := where_it_is(final)) and words != screen.phase:
                 screen.say(f"pxctl: {title_of(final)}: {words}")
                 screen.phase = words
-            if words and not has_printed:
-                screen.wait(words)
+                if not has_printed:
+                    screen.wait(words)
     if final.get("truncated"):
         invocation.warn(NOT_KEPT)
     return final

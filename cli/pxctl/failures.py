@@ -26,7 +26,8 @@ PROBLEM_PREFIX = "urn:px:problem:"
 class Failure(Exception):
     """An outcome to report and to exit with, by default with the exit code of its kind.
 
-    `action`: what was being done ("run tool:x"); None: the command says it; "": the detail says it all.
+    `action`: what was being done ("run tool:x"); None: the command says it; "": the detail says it all. `extra`: more
+    members of its document.
     """
 
     action: str | None = None
@@ -39,35 +40,18 @@ class Failure(Exception):
         hint: str | None = None,
         exit_code: int | None = None,
         unit: str | None = None,
+        status: int | None = None,
         **extra: Any,
     ) -> None:
         super().__init__(detail)
-        self.detail, self.kind, self.hint, self.unit, self.extra = detail, kind, hint, unit, extra
+        self.detail, self.kind, self.hint, self.unit, self.status, self.extra = detail, kind, hint, unit, status, extra
         self.exit_code = _EXIT_BY_KIND.get(kind, Exit.FAILED) if exit_code is None else exit_code
 
     def document(self) -> Document:
         title = self.kind.replace("_", " ").capitalize()
-        head = {"type": PROBLEM_PREFIX + self.kind, "title": title, "status": None, "kind": self.kind}
+        head = {"type": PROBLEM_PREFIX + self.kind, "title": title, "status": self.status, "kind": self.kind}
         rest = {"detail": self.detail, "hint": self.hint, "unit": self.unit, "exit_code": self.exit_code}
         return {**head, **rest, **self.extra}
-
-
-class DaemonProblem(Failure):
-    """The daemon's own problem document, passed on as it came."""
-
-    def __init__(self, status: int, members: Document) -> None:
-        super().__init__(
-            str(members.get("detail") or members.get("title") or f"the daemon answered {status}"),
-            kind=str(members.get("kind") or "failed"),
-            hint=members.get("hint"),
-            exit_code=members.get("exit_code") or Exit.FAILED,
-            unit=members.get("unit"),
-        )
-        self.status, self.members = status, members
-
-    def document(self) -> Document:
-        """Return the daemon's document, with the members that the client relies on filled in."""
-        return {**super().document(), "status": self.status, **self.members, "exit_code": self.exit_code}
 
 
 class Unreachable(Failure):
@@ -94,11 +78,18 @@ class Silent(Exception):
         self.exit_code = exit_code
 
 
-def usage(detail: str, hint: str) -> Failure:
-    """Return the failure of a call that cannot be meant so, to raise in place of a click.UsageError: it has a hint."""
+def usage(detail: str, hint: str | None = None) -> Failure:
+    """Return the failure of a call that cannot be meant so; without a hint it is the help of the command."""
     return Failure(detail, kind="usage", hint=hint)
+
+
+def problem(status: int, members: Document) -> Failure:
+    """Return the daemon's problem document as a failure."""
+    usual = {"kind": "failed", "exit_code": Exit.FAILED, "status": status}
+    found: Document = usual | {name: value for name, value in members.items() if value is not None}
+    return Failure(str(found.pop("detail", f"the daemon answered {status}")), **found)
 
 
 def raise_problem(event: Document) -> None:
     if str(event.get("type", "")).startswith(PROBLEM_PREFIX):
-        raise DaemonProblem(int(event.get("status") or 500), event)
+        raise problem(500, event)

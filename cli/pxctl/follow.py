@@ -13,28 +13,19 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from pxctl.client import Client, query
-from pxctl.failures import DaemonProblem, Document, Failure, Interrupted, Unreachable, raise_problem, usage
-from pxctl.http1 import split_lines
+from pxctl.client import Client, query, split_lines
+from pxctl.failures import Document, Failure, raise_problem, usage
 
 NDJSON = "application/x-ndjson"
 _AWAY_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
 _READ_SECONDS = 60.0
 _SLICE_SECONDS = 300.0
-SLACK_SECONDS = 15.0  # how much longer than its own limit the daemon may take to answer
 _PAGE_BYTES = 1024 * 1024
 
 
-def is_loss(failure: Failure) -> bool:
-    """Say whether the daemon, or its control plane, went away; another one may follow."""
-    if isinstance(failure, DaemonProblem):
-        return failure.kind in {"shutdown", "interrupted"}
-    return isinstance(failure, Unreachable | Interrupted)
-
-
 class Patience:
-    """Bears the absence of a daemon that was there before, for a while."""
+    """Bears the absence of a daemon that was there before, or of its control plane, for a while."""
 
     def __init__(self, *, met: bool = False) -> None:
         self._since: float | None = None
@@ -48,8 +39,9 @@ class Patience:
         """Pause; raise `failure` where it is no loss, or the daemon was never there, or is away too long."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
-        self._met = self._met or not isinstance(failure, Unreachable)
-        if not is_loss(failure) or not self._met or now - self._since > _AWAY_SECONDS:
+        self._met = self._met or failure.kind != "unreachable"
+        is_loss = failure.kind in {"unreachable", "interrupted", "shutdown"}
+        if not is_loss or not self._met or now - self._since > _AWAY_SECONDS:
             raise failure
         time.sleep(_PAUSE_SECONDS)
 
@@ -124,18 +116,15 @@ def ask_until(
 
 def bytes_of(event: Document) -> bytes:
     """Return the bytes of an output event, exactly."""
-    if isinstance(content := event.get("bytes"), bytes):
-        return content
-    if isinstance(encoded := event.get("base64"), str):
-        return binascii.a2b_base64(encoded)
+    if "bytes" in event:
+        return bytes(event["bytes"])
+    if "base64" in event:
+        return binascii.a2b_base64(event["base64"])
     return str(event.get("text", "")).encode("utf-8", "surrogatepass")
 
 
-# -- kept output ------------------------------------------------------------------------------------------------------
-
-
 class FetchedPage(NamedTuple):
-    """A piece of output: its bytes, where the next one begins, the bytes of the whole output so far.
+    """A piece of kept output: its bytes, where the next one begins, the bytes of the whole output so far.
 
     `complete`: they reach the end, and no more will come. `truncated`: not all of it was kept
     (pipes.output_file_bytes); an empty page is the end then.
@@ -156,7 +145,7 @@ def pages(
     while last is None or offset < last:
         size = _PAGE_BYTES if last is None else min(last - offset, _PAGE_BYTES)
         with client.open("GET", query(route, [("offset", offset), ("limit", size), ("stream", stream)])) as exchange:
-            content, fields = exchange.read(), exchange.head.fields
+            content, fields = exchange.read(), exchange.fields
         offset += len(content)
         is_complete, is_truncated = (fields.get(name) == "true" for name in ("x-complete", "x-truncated"))
         yield FetchedPage(content, offset, int(fields.get("x-total-bytes") or 0), is_complete, is_truncated)
@@ -164,38 +153,30 @@ def pages(
             return
 
 
-# -- times as people say them -----------------------------------------------------------------------------------------
-
-_AGE = re.compile(r"(\d+(?:\.\d+)?) *(s|m|h|d)[a-z]*(?: +ago)?")
-_CLOCK = re.compile(r"(?:(today|yesterday) *)?(\d{1,2}):(\d{2})|now|today|yesterday")
-
-
 def since_when(text: str | None) -> str | None:
     """Return the time of `--since` as the daemon reads it: RFC 3339, or an age ("10m").
 
-    Understands "now", "today", "yesterday", "16:00" (the last one that was), "2 hours ago", and a date and time without
-    a zone, which are those of the clock here; anything else is passed on.
+    Understands "2 hours ago", and by the clock here "today", "yesterday", "16:00" (the last one that was) and a date
+    and time without a zone.
     """
-    words = (text or "").strip().lower()
-    if found := _AGE.fullmatch(words):
+    if text is None:
+        return None
+    from datetime import UTC, datetime, timedelta
+
+    words, now = text.strip().lower(), datetime.now()
+    if re.fullmatch(r"(\d+(\.\d+)?[smhd])+", words):
+        return words
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?) *([smhd])[a-z]*( +ago)?", words):
         return found[1] + found[2]
-    if (clock := _CLOCK.fullmatch(words)) is None:
-        return _with_zone(text)
-    now = time.localtime()
-    hour, minute = int(clock[2] or 0), int(clock[3] or 0)
-    if hour > 23 or minute > 59:
-        raise usage(f"{text!r} is no time of the day", "--since 16:00, --since 2h, --since 2026-01-31T12:00:00Z")
-    is_to_come = clock[2] is not None and clock[1] is None and (hour, minute) > now[3:5]
-    back = int(words.startswith("yesterday") or is_to_come)
-    moment = time.mktime((now.tm_year, now.tm_mon, now.tm_mday - back, hour, minute, 0, 0, 0, -1))
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() if words == "now" else moment))
-
-
-def _with_zone(text: str | None) -> str | None:
-    from datetime import UTC, datetime
-
     try:
-        moment = datetime.fromisoformat((text or "").strip())
-        return text if moment.tzinfo else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError):
-        return text
+        if words in {"today", "yesterday"}:
+            moment = datetime.combine(now.date() - timedelta(days=words == "yesterday"), datetime.min.time())
+        elif re.fullmatch(r"\d?\d:\d\d", words):
+            moment = datetime.strptime(f"{now:%Y-%m-%d} {words}", "%Y-%m-%d %H:%M")
+            moment -= timedelta(days=moment > now)
+        else:
+            moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        forms = "10m, '2 hours ago', 16:00, today, yesterday, 2026-01-31, 2026-01-31T12:00:00Z"
+        raise usage(f"--since {text!r} is no time", f"it takes {forms}") from error
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

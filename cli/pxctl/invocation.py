@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pxctl import output, paths
@@ -95,30 +96,24 @@ class Invocation:
         else:
             self.notice(none)
 
-    def print_facts(self, facts: Iterable[tuple[str, object]]) -> None:
-        """Write names and values, the values below each other; what is absent is left out."""
-        known = [(name, value) for name, value in facts if value not in (None, "", [], 0, False, output.ABSENT)]
-        widest = max((len(name) for name, _ in known), default=0)
-        for name, value in known:
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            self.print(f"{name:{widest}}  {output.clean(text)}")
-
     def print_members(self, document: Document, **more: object) -> None:
-        """Write what a document says on a line or less for each member, and `more`, as `print_facts` does."""
-        facts: list[tuple[str, object]] = []
+        """Write names and values of a document, and `more`, below each other; what is absent or nested is left out."""
+        facts: dict[str, object] = {}
         for name, value in {**document, **more}.items():
             label = name.removesuffix("_seconds").removesuffix("_ms").removesuffix("_bytes")
             if name.endswith("_at") or name in _MOMENTS:
-                facts.append((label, self.moment(value)))
+                facts[label] = self.moment(value)
             elif name.endswith(("_seconds", "_ms")):
-                facts.append((label, output.duration(value / 1000 if value and name.endswith("_ms") else value)))
+                facts[label] = output.duration(value / 1000 if value and name.endswith("_ms") else value)
             elif name.endswith("_bytes"):
-                facts.append((label, output.size(value)))
+                facts[label] = output.size(value)
             elif isinstance(value, list) and all(isinstance(one, str) for one in value):
-                facts.append((label, ", ".join(value)))
+                facts[label] = ", ".join(value)
             elif name != "schema" and not isinstance(value, list | dict) and "\n" not in str(value):
-                facts.append((label, value))
-        self.print_facts(facts)
+                facts[label] = value if isinstance(value, str) else json.dumps(value)
+        known = {name: text for name, text in facts.items() if text not in ("", "null", "0", "false", output.ABSENT)}
+        widest = max(map(len, known), default=0)
+        self.print(*(f"{name:{widest}}  {output.clean(str(text))}" for name, text in known.items()))
 
     def print_saved(self, path: object, size: int, content_type: str, **facts: object) -> None:
         if self.json:
@@ -129,7 +124,10 @@ class Invocation:
 
     def moment(self, text: object) -> str:
         """Return an RFC 3339 time as a person's clock says it on a terminal; elsewhere as it came."""
-        return output.local(text) if self.out_is_terminal else output.ABSENT if text is None else str(text)
+        at = output.epoch(text)
+        if at is None:
+            return output.ABSENT
+        return time.strftime("%a %Y-%m-%d %H:%M:%S %Z", time.localtime(at)) if self.out_is_terminal else str(text)
 
     # -- stderr
 

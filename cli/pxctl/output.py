@@ -31,7 +31,7 @@ class ReaderGone(Exception):
 def occupy_closed_streams() -> None:
     """Put something in the place of streams that the caller closed: else the next socket would get their number.
 
-    A closed stdout stays unwritable: who closed it and yet asks for a result gets the error.
+    A closed stdout stays unwritable: who asks for a result gets the error.
     """
     for fd in (STDIN, STDOUT, STDERR):
         try:
@@ -94,8 +94,8 @@ def forget_stdout() -> None:
 class Spinner:
     """Says on stderr what is waited for and for how long, after 0.3 s, until it is stopped; leaves nothing behind.
 
-    `phase` says what is going on, in a word or two; it is asked twice a second and may block briefly. One that is not
-    `on` draws nothing, nor does a second one while another is there. It may be started and stopped again and again.
+    `phase` says what is going on; it is asked twice a second and may block briefly. One that is not `on` draws nothing,
+    nor does a second one while another is there. It may be started and stopped again and again.
     """
 
     _is_there = False
@@ -166,14 +166,9 @@ def paint(text: str, style: str | None, *, on: bool) -> str:
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if on and style and text else text
 
 
-def is_number(value: object) -> bool:
-    """Say whether a member of a document is a number (a boolean is none)."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def duration(seconds: Any) -> str:
+def duration(seconds: float | None) -> str:
     """Return "0.4s", "12s", "3m20s", "2h05m", "4d03h"."""
-    if not is_number(seconds) or not abs(seconds) < 1e12:
+    if seconds is None:
         return ABSENT
     if 0 < seconds < 10 and seconds % 1:
         return f"{seconds:.1f}s"
@@ -184,9 +179,9 @@ def duration(seconds: Any) -> str:
     return f"{whole}s"
 
 
-def size(count: Any) -> str:
+def size(count: float | None) -> str:
     """Return "812B", "12.3M", "1.5G" (powers of 1024)."""
-    if not is_number(count):
+    if count is None:
         return ABSENT
     amount, units = float(count), "BKMGTP"
     while abs(amount) >= 1024 and len(units) > 1:
@@ -195,35 +190,20 @@ def size(count: Any) -> str:
 
 
 def epoch(text: object) -> float | None:
-    """Return the Unix time of an RFC 3339 timestamp, None for what is not one."""
+    """Return the Unix time of an RFC 3339 timestamp of the daemon's, None where there is none."""
     if not isinstance(text, str):
         return None
     from datetime import datetime
 
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return None if moment.tzinfo is None else moment.timestamp()
+    return datetime.fromisoformat(text).timestamp()
 
 
-def ago(text: object, now: float | None = None) -> str:
+def ago(text: object) -> str:
     """Return "12s ago"; a moment to come is "in 5m00s"."""
-    at, now = epoch(text), time.time() if now is None else now
+    at, now = epoch(text), time.time()
     if at is None:
         return ABSENT
     return f"{duration(int(now - at))} ago" if at <= now else f"in {duration(int(at - now))}"
-
-
-def local(text: object) -> str:
-    """Return an RFC 3339 time as the clock on the wall says it: "Mon 2026-11-23 08:00:00 CET"."""
-    moment = epoch(text)
-    return str(text) if moment is None else time.strftime("%a %Y-%m-%d %H:%M:%S %Z", time.localtime(moment))
-
-
-def counted(count: int, noun: str) -> str:
-    """Return "1 unit", "2 units"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def clean(text: str) -> str:
@@ -252,12 +232,9 @@ def cut(text: str, width: int) -> str:
     """Return `text` in at most `width` cells, with an ellipsis where something is missing."""
     if width_of(text) <= width:
         return text
-    if width <= 0:
-        return ""
-    at = 0
-    while width_of(text[: at + 1]) <= width - 1:
-        at += 1
-    return text[:at] + "…"
+    while text and width_of(text) >= width:
+        text = text[:-1]
+    return text + "…" * (width > 0)
 
 
 class Column(NamedTuple):
@@ -296,10 +273,11 @@ def table(columns: Sequence[Column], rows: Sequence[dict[str, Any]], width: int 
     """
     heading: list[Cell] = [(column.title, "bold") for column in columns]
     lines = [heading, *([column.cell(row) for column in columns] for row in rows)]
-    widths = {}
-    for at in range(len(columns)):
-        if at == 0 or not rows or any(line[at][0] for line in lines[1:]):
-            widths[at] = max(width_of(line[at][0]) for line in lines)
+    widths = {
+        at: max(width_of(line[at][0]) for line in lines)
+        for at in range(len(columns))
+        if at == 0 or any(line[at][0] for line in lines[1:])
+    }
     if width is not None:
         _fit(columns, widths, width)
     return [_line(columns, line, widths) for line in lines]
@@ -311,14 +289,12 @@ def _fit(columns: Sequence[Column], widths: dict[int, int], width: int) -> None:
     def too_much() -> int:
         return max(0, sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width)
 
-    def spare(at: int) -> int:
-        minimum = columns[at].minimum
-        return 0 if at == 0 or minimum is None else max(0, widths[at] - minimum)
-
-    while len(widths) > 1 and too_much() > sum(map(spare, widths)):
-        del widths[max(list(widths)[1:], key=lambda at: (columns[at].rank, at))]
-    for at in sorted(widths, key=lambda at: (columns[at].rank, at), reverse=True):
-        widths[at] -= min(too_much(), spare(at))
+    by_rank = sorted(list(widths)[1:], key=lambda at: (columns[at].rank, at))
+    spare = {at: max(0, widths[at] - (columns[at].minimum or widths[at])) for at in by_rank}
+    while by_rank and too_much() > sum(spare[at] for at in by_rank):
+        del widths[by_rank.pop()]
+    for at in reversed(by_rank):
+        widths[at] -= min(too_much(), spare[at])
     widths[0] = max(1, widths[0] - too_much())
 
 
@@ -327,7 +303,6 @@ def _line(columns: Sequence[Column], cells: Sequence[Cell], widths: dict[int, in
     for at, wide in widths.items():
         text = cut(cells[at][0], wide)
         padding = " " * (wide - width_of(text))
-        if parts:
-            parts.append((_GAP, None))
+        parts += [(_GAP, None)] if parts else []
         parts.append((padding + text if columns[at].right else text + padding, cells[at][1]))
     return parts

@@ -18,10 +18,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pxctl.app import own_version
+from pxctl.cells import write_whole
+from pxctl.client import Exchange
 from pxctl.daemon_process import ask_pxd, run
-from pxctl.failures import Exit, Failure, Unreachable
-from pxctl.http1 import Exchange
+from pxctl.failures import Document, Exit, Failure, Unreachable
 from pxctl.invocation import Invocation
+from pxctl.paths import find_socket
 
 SYSTEMD, LAUNCHD = "systemd", "launchd"
 HERE = LAUNCHD if sys.platform == "darwin" else SYSTEMD
@@ -161,16 +163,32 @@ def install(invocation: Invocation, platform: str, texts: Texts, *, start: bool)
 
 
 def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, "utf-8", "surrogateescape")
-        beside.chmod(0o644)
-        beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
-        detail = f"cannot write {path}: {error.strerror}"
-        raise Failure(detail, kind="os_error", hint=f"ls -ld {path.parent}; df -h {path.parent}") from error
+        raise Failure(
+            f"cannot write {path}: {error.strerror}", kind="os_error", hint=f"ls -ld {path.parent}"
+        ) from error
+    write_whole(path, [text.encode("utf-8", "surrogateescape")])
+    path.chmod(0o644)
+
+
+def start_unit(invocation: Invocation) -> bool:
+    """Have systemd start pxd where a unit for this very socket is installed; say whether it did."""
+    there = own_files(invocation, SYSTEMD) if HERE == SYSTEMD else []
+    variables = read_file(there[0].read_text("utf-8", "surrogateescape"))[1] if there else {}
+    env = {key: value for key, value in invocation.env.items() if not key.startswith("PX_")} | variables
+    if not there or find_socket(env, explicit=None, system=invocation.system) != invocation.socket_path:
+        return False
+    try:
+        with contextlib.suppress(Failure):  # nothing failed
+            _systemctl(invocation, "reset-failed", *(path.name for path in there))
+        _systemctl(invocation, "start", there[-1].name)
+    except Failure as failure:
+        if failure.kind != "no_service_manager":
+            raise
+        return False
+    return True
 
 
 def is_active(invocation: Invocation, platform: str, texts: Texts) -> bool:
@@ -201,13 +219,6 @@ def lingers(invocation: Invocation, platform: str) -> str | None:
     if platform == LAUNCHD or invocation.system or (_LINGER / user).exists():
         return None
     return f"loginctl enable-linger {user}"
-
-
-def command_words(invocation: Invocation, verb: str, *units: Path) -> str:
-    """Return the service manager's own command that does something with units; launchd knows `start` only."""
-    if units[0].suffix == ".plist":
-        return f"launchctl bootstrap {_domain(invocation)} {units[0]}"
-    return " ".join(["systemctl", *([] if invocation.system else ["--user"]), verb, *(path.name for path in units)])
 
 
 # -- uninstall --------------------------------------------------------------------------------------------------------
@@ -255,34 +266,39 @@ def _forget(invocation: Invocation, platform: str, paths: list[Path]) -> None:
 # -- doctor -----------------------------------------------------------------------------------------------------------
 
 
-def check(invocation: Invocation, platform: str) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield name, status, detail and repair: is it there, does it run this version, is it enabled, does it linger?"""
+def finding(name: str, status: str, detail: str, repair: str | None = None) -> Document:
+    return {"name": name, "status": status, "detail": detail, "repair": repair}
+
+
+def check(invocation: Invocation, platform: str) -> Iterator[Document]:
+    """Yield what doctor says of the unit: is it there, does it run this version, is it enabled, does it linger?"""
     there, again = _found_files(invocation, platform), f"pxctl daemon install{_flag(invocation)}"
     if not there:
         detail = "no systemd or launchd unit is installed; the daemon does not come back after a boot or a crash"
-        yield "service_unit", "warn", detail, again
+        yield finding("service_unit", "warn", detail, again)
         return
     main, (command, _) = there[-1], read_file(there[0].read_text("utf-8", "surrogateescape"))
     program, version = command[0] if command else "nothing", _version(command)
-    again += " --force" + (" --on-demand" if len(there) > 1 else "")
+    again += " --on-demand" if len(there) > 1 else ""
     enabled = active = ""
     if platform == SYSTEMD:
         with contextlib.suppress(Failure):  # it does not run here
             enabled, active = (_show(invocation, main.name, name) for name in ("UnitFileState", "ActiveState"))
-    status, detail, repair = "ok", str(main), None
     if version is None:
-        status, detail, repair = "fail", f"{there[0]} runs {program}, which is not there or is no pxd", again
+        detail = f"{there[0]} runs {program}, which is not there or is no pxd"
+        yield finding("service_unit", "fail", detail, f"{again} --force")
     elif version != own_version():
         detail = f"{there[0]} runs pxd {version} ({program}); this is {own_version()}"
-        status, repair = "warn", again
+        yield finding("service_unit", "warn", detail, f"{again} --force")
     elif enabled == "disabled":
-        status, detail, repair = "warn", f"{main} is disabled", command_words(invocation, "enable", main)
+        yield finding("service_unit", "warn", f"{main} is disabled", again)
     elif active == "failed":
-        status, detail = "fail", f"{main.name} has failed, and systemd starts it no more"
-        repair = f"{command_words(invocation, 'reset-failed', *there)} && {command_words(invocation, 'start', main)}"
-    yield "service_unit", status, detail, repair
+        detail = f"{main.name} has failed, and systemd starts it no more"
+        yield finding("service_unit", "fail", detail, f"pxctl daemon start{_flag(invocation)}")
+    else:
+        yield finding("service_unit", "ok", str(main))
     if repair := lingers(invocation, platform):
-        yield "linger", "warn", "the user's unit is stopped at logout, with everything it holds", repair
+        yield finding("linger", "warn", "the user's unit is stopped at logout, with everything it holds", repair)
 
 
 # -- the service managers ---------------------------------------------------------------------------------------------

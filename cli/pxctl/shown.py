@@ -14,83 +14,65 @@ from pxctl.invocation import Invocation
 
 STREAMS = ("stdout", "stderr")
 _RESET = "\x1b[0m"
-_SEQUENCE = re.compile(
-    r"(\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI
+_STEERING = re.compile(
+    r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI, of which colours are
     r"|\x1b[\]P_^X][^\x07\x1b\x9c\n]{0,1024}(?:\x07|\x1b\\)"  # OSC and the other strings
-    r"|\x1b[ -/]{1,4}[0-~]|\x1b[0-OQ-WYZ\\`-~])"  # two characters and more (ECMA-48)
+    r"|\x1b[ -/]{1,4}[0-~]|\x1b[0-OQ-WYZ\\`-~]"  # two characters and more (ECMA-48)
+    # C0 but tab, newline, return; DEL, C1, overrides of direction, halves of characters
+    "|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _BEGUN = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|[\]P_^X][^\x07\x1b\x9c\n]{0,1024}\x1b?|[ -/]{0,4})?\Z")
 """What may become an escape sequence with the next piece."""
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""C0 but tab, newline, return; DEL, C1, overrides of direction, halves of characters."""
 
 
 def harmless(text: str, *, colour: bool = False) -> str:
     """Return a complete text without what steers a terminal; colours stay where `colour` wants them."""
-    pieces = _SEQUENCE.split(text)
-    for at, piece in enumerate(pieces):
-        if at % 2 == 0:
-            pieces[at] = _CONTROLS.sub("�", piece)
-        elif not (colour and _COLOUR.fullmatch(piece)):
-            pieces[at] = ""
-    return "".join(pieces)
 
+    def instead(found: re.Match[str]) -> str:
+        if len(found[0]) == 1:
+            return "�"
+        return found[0] if colour and _COLOUR.fullmatch(found[0]) else ""
 
-class Shaper:
-    """Makes what a program prints harmless, the same however it is cut into pieces."""
-
-    def __init__(self, *, colour: bool) -> None:
-        self._colour = colour
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._held = ""  # the beginning of an escape sequence
-        self._in_line = self._is_painted = False
-
-    def feed(self, content: bytes, *, is_end: bool = False) -> str:
-        """Return what to write for some more of the output; may be empty."""
-        text, self._held = self._held + self._decode(content, is_end), ""
-        if begun := _BEGUN.search(text):
-            text, self._held = text[: begun.start()], begun[0]
-        shown = harmless(text, colour=self._colour)
-        if shown:
-            self._in_line = not shown.endswith("\n")
-        if colours := _COLOUR.findall(shown):
-            self._is_painted = colours[-1] not in {_RESET, "\x1b[m"}
-        return shown
-
-    def end_line(self) -> str:
-        """Return what ends a line and a colour that are begun; empty where none is."""
-        shown = self.feed(b"", is_end=True)
-        shown += _RESET if self._is_painted else ""
-        shown += "\n" if self._in_line else ""
-        self._held, self._in_line, self._is_painted = "", False, False
-        return shown
+    return _STEERING.sub(instead, text)
 
 
 class Outlet:
-    """Where one stream goes: bytes as they are, or shaped for a terminal."""
+    """Where one stream goes: bytes as they are, or made harmless for a terminal, the same however they are cut."""
 
     def __init__(self, invocation: Invocation, stream: str) -> None:
         is_err = stream == "stderr"
         self.is_terminal = invocation.err_is_terminal if is_err else invocation.out_is_terminal
         self._write = output.write_error if is_err else output.write
-        self._shaper = Shaper(colour=invocation.err_has_colour if is_err else invocation.has_colour)
-        self._ends_line = True
+        self._colour = invocation.err_has_colour if is_err else invocation.has_colour
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._held = ""  # the beginning of an escape sequence
+        self._ends_line, self._is_painted = True, False
 
-    def put(self, content: bytes) -> None:
-        if content:
-            self._ends_line = content.endswith(b"\n")
-            self._write(self._shaper.feed(content) if self.is_terminal else content)
+    def put(self, content: bytes, *, is_end: bool = False) -> None:
+        if not self.is_terminal:
+            self._ends_line = content.endswith(b"\n") if content else self._ends_line
+            self._write(content)
+            return
+        text, self._held = self._held + self._decode(content, is_end), ""
+        if not is_end and (begun := _BEGUN.search(text)):
+            text, self._held = text[: begun.start()], begun[0]
+        if shown := harmless(text, colour=self._colour):
+            self._ends_line = shown.endswith("\n")
+            if "\x1b" in shown:
+                self._is_painted = shown.rfind(_RESET) < shown.rfind("\x1b")
+            self._write(shown)
 
     def put_lines(self, text: str) -> None:
         whole = ("" if self._ends_line else "\n") + text.removesuffix("\n") + "\n"
         self.put(whole.encode("utf-8", "surrogatepass"))
 
     def close_line(self) -> None:
-        """End a line that is begun on a terminal."""
-        if self.is_terminal and (rest := self._shaper.end_line()):
-            self._ends_line = True
-            self._write(rest)
+        """End a line and a colour that are begun on a terminal."""
+        if self.is_terminal:
+            self.put(b"", is_end=True)
+            self._write((_RESET if self._is_painted else "") + ("" if self._ends_line else "\n"))
+            self._ends_line, self._is_painted = True, False
 
 
 class Screen:
@@ -100,7 +82,7 @@ class Screen:
     """
 
     def __init__(self, invocation: Invocation, unit: str) -> None:
-        self.invocation, self.unit, self.phase = invocation, unit, "…"
+        self.invocation, self.phase = invocation, "…"
         self.out, self.err = (Outlet(invocation, stream) for stream in STREAMS)
         self._spinner = invocation.spinner(unit, lambda: self.phase)
         self._said: set[str] = set()
@@ -144,21 +126,23 @@ class Screen:
 
 def print_pages(invocation: Invocation, found: Iterable[FetchedPage], offset: int, place: Document) -> None:
     """Print kept output, under `--json` as one document with its place; say how to go on where there is more."""
+    outlet, content = Outlet(invocation, "stdout"), []
+    for page in found:
+        if invocation.json:
+            content.append(page.content)
+        else:
+            outlet.put(page.content)
     if invocation.json:
-        listed = list(found)
-        content, last = b"".join(page.content for page in listed), listed[-1]
-        facts = {"offset": offset, "total_bytes": last.total, "complete": last.complete, "truncated": last.truncated}
+        facts = {"offset": offset, "total_bytes": page.total, "complete": page.complete, "truncated": page.truncated}
+        whole = b"".join(content)
         try:
-            text = {"text": content.decode()}
+            text = {"text": whole.decode()}
         except UnicodeDecodeError:
-            text = {"base64": binascii.b2a_base64(content, newline=False).decode()}
+            text = {"base64": binascii.b2a_base64(whole, newline=False).decode()}
         invocation.print_json({**place, **facts, **text})
         return
-    outlet, page = Outlet(invocation, "stdout"), None
-    for page in found:
-        outlet.put(page.content)
     outlet.close_line()
-    if page is not None and page.truncated and not page.content:
+    if page.truncated and not page.content:
         invocation.warn(f"pxctl: {page.end} of {page.total} bytes were kept (pipes.output_file_bytes)")
-    elif page is not None and not page.complete:
+    elif not page.complete:
         invocation.notice(f"pxctl: {page.end} of {page.total} bytes so far; go on with --offset {page.end}")

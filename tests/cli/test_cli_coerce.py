@@ -30,7 +30,6 @@ def under(schema: Any, text: str, root: Any = None) -> Any:
         ({"enum": [1, 2.5, True, None]}, "2.5", 2.5), ({"const": 5}, "5", 5),
         ({"type": "integer", "enum": [1, 2]}, "3", "3"), ({"type": "array"}, "", []),
         ({"type": "array", "items": {"type": "boolean"}}, "true, no", [True, False]),
-        ({"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "string"}}, "1,2", [1, "2"]),
         ({"$ref": "#/$defs/loop"}, "1,2", ["1", "2"]), ({"type": "array"}, "[1", ["[1"]),
         ({"type": "object"}, '{"a": 1}', {"a": 1}), ({"type": "object"}, "[1]", "[1]"),
         ({"$ref": "#/$defs/n"}, "7", 7), ({"$ref": "#/$defs/a~1b"}, "7", 7),
@@ -50,24 +49,18 @@ SCHEMA = {
     "properties": {
         "n": {"type": "integer"},
         "xs": {"type": "array", "items": {"type": "number"}},
-        "o": {
-            "type": "object",
-            "properties": {"depth": {"type": "integer"}},
-            "additionalProperties": {"type": "boolean"},
-        },
+        "o": {"type": "object", "properties": {"depth": {"type": "integer"}}},
         "dotted.name": {"type": "integer"},
     },
-    "additionalProperties": {"type": "number"},
 }
 
 
 @pytest.mark.parametrize(
     ("arguments", "value"),
     [
-        (["xs=1", "xs=2.5"], {"xs": [1, 2.5]}),
-        (["xs=1", "xs:=[2]"], {"xs": [1, [2]]}),
-        (["o.depth=3", "o.flag=yes"], {"o": {"depth": 3, "flag": True}}),
-        (["dotted.name=3", "other=3"], {"dotted.name": 3, "other": 3}),
+        (["xs=1,2.5", "n=1"], {"xs": [1, 2.5], "n": 1}),
+        (["o.depth=3", "o.flag=yes"], {"o": {"depth": 3, "flag": "yes"}}),
+        (["dotted.name=3"], {"dotted.name": 3}),
         (["deep.er.still=x"], {"deep": {"er": {"still": "x"}}}),
     ],
 )
@@ -81,9 +74,9 @@ def test_an_input_is_built(arguments: list[str], value: Any) -> None:
         (["n"], {}, "is not KEY=VALUE"),
         (["=1"], {}, "no key"),
         ([":=1"], {}, "no key"),
-        (["n:=[1,"], {}, "line 1, column"),
+        (["n:=[1,"], {}, "line 1 column"),
         (["n:=NaN"], {}, "no JSON number"),
-        (["n=1", "n=2"], {}, "2 times"),
+        (["n=1", "n=2"], {}, "given twice"),
         (["n.x=1"], {"n": 5}, "is not an object"),
         (["a..b=1"], {}, "empty part"),
         (["n=1"], [1], "only be put over an object"),

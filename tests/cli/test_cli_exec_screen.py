@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from cli.fake_daemon import FakeDaemon, ndjson
 from cli.px import Px, without_spinner
-from pxctl.shown import Shaper
+from pxctl.invocation import Invocation
+from pxctl.shown import Outlet
 
 ROUTE = "POST /api/kernels/default/execute"
 CELL, KERNEL = "0123456789abcdef", "default-3fa9c1"
@@ -91,12 +92,23 @@ TEXTS = st.lists(
 ).map("".join)  # fmt: skip
 
 
+class Captured(Outlet):
+    """An outlet whose terminal is a list."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__(Invocation({}), "stdout")
+        self.shown: list[str] = []
+        self.is_terminal, self._colour, self._write = True, colour, self.shown.append  # type: ignore[assignment]
+
+
 @given(st.text() | TEXTS, st.integers(1, 7), st.booleans())
 def test_nothing_that_is_shown_steers_the_terminal_however_it_is_cut(text: str, size: int, colour: bool) -> None:
-    content, shaper = text.encode("utf-8", "replace"), Shaper(colour=colour)
-    pieces = [content[at : at + size] for at in range(0, len(content), size)]
-    seen = "".join(map(shaper.feed, pieces)) + shaper.end_line()
+    content, outlet = text.encode("utf-8", "replace"), Captured(colour=colour)
+    for at in range(0, len(content), size):
+        outlet.put(content[at : at + size])
+    outlet.close_line()
+    seen = "".join(outlet.shown)
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", seen)
     assert not re.search(r"\x1b(?!\[[0-9;:]*m)", seen)
     assert colour or "\x1b" not in seen
-    assert seen == "" or seen.endswith("\n")
+    assert seen.removesuffix("\x1b[0m") == "" or re.search(r"\n(\x1b\[[0-9;:]*m)*\Z", seen)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.fake_daemon import chunked, reply
-from pxctl import http1
+from pxctl import client
+from pxctl.client import Exchange
 from pxctl.failures import Failure, Interrupted
-from pxctl.http1 import Exchange
 
 PATIENCE = 30.0
 
@@ -39,9 +39,9 @@ def parse(pieces: list[bytes]) -> tuple[int, dict[str, str], bytes]:
     telling = threading.Thread(target=tell, daemon=True)
     telling.start()
     try:
-        with mock.patch.object(http1, "_connect", lambda *_: ours), Exchange("") as exchange:
-            head = exchange.send("GET", "/", {}, None, 30.0)
-            return head.status, dict(head.fields), exchange.read()
+        with mock.patch.object(client, "_connect", lambda *_: ours), Exchange("") as exchange:
+            exchange.send("GET", "/", {}, None, 30.0)
+            return exchange.status, exchange.fields, exchange.read()
     finally:
         ours.close()  # an Exchange that was never made has not closed it, and the teller would read for ever
         telling.join(PATIENCE)
@@ -78,7 +78,6 @@ def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(pieces: list[b
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 300 + b"\r\n",
         b"HTTP/1.1 200 OK\r\na: " + b"b" * 200_000,
     ],
 )

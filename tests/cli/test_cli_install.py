@@ -31,7 +31,7 @@ def test_install_writes_and_enables_the_unit(house: House) -> None:
     assert done[-1] == "--user daemon-reload"
     ended = house("daemon", "uninstall", "--platform", "systemd")
     assert (ended.code, ended.out) == (0, b"")
-    assert house("daemon", "uninstall", "--json", "--platform", "systemd").json()["removed"] is False
+    assert house("daemon", "uninstall", "--json", "--platform", "systemd").json()["removed"] == []
 
 
 def test_a_unit_that_differs_is_not_overwritten_unasked(house: House) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,17 +62,17 @@ def test_nothing_in_a_cell_can_steer_a_terminal(text: str) -> None:
     ("seconds", "words"),
     [
         (0, "0s"), (0.44, "0.4s"), (5, "5s"), (9.99, "10.0s"), (12.9, "12s"), (200, "3m20s"), (7500, "2h05m"),
-        (356_400, "4d03h"), (-3, "0s"), (None, "-"), ("5", "-"), (True, "-"), (math.nan, "-"), (math.inf, "-"),
+        (356_400, "4d03h"), (-3, "0s"), (None, "-"),
     ],
 )  # fmt: skip
-def test_durations(seconds: object, words: str) -> None:
+def test_durations(seconds: float | None, words: str) -> None:
     assert output.duration(seconds) == words
 
 
 @pytest.mark.parametrize(
-    ("count", "words"), [(0, "0B"), (812, "812B"), (12_897_485, "12.3M"), (2**62, "4096.0P"), (None, "-"), (True, "-")]
+    ("count", "words"), [(0, "0B"), (812, "812B"), (12_897_485, "12.3M"), (2**62, "4096.0P"), (None, "-")]
 )
-def test_sizes(count: object, words: str) -> None:
+def test_sizes(count: float | None, words: str) -> None:
     assert output.size(count) == words
 
 

@@ -53,23 +53,22 @@ CHECKS = {
 
 
 def test_validate_names_line_and_cure_and_exits_1(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/pipes/digest/validate", document(CHECKS)).on("GET /api/pipes/digest", document(pipe()))
+    daemon.on("POST /api/pipes/digest/validate", document(CHECKS))
     ended = px("pipe", "validate", "digest")
     assert ended.code == 1
     assert ended.lines == [
         "pipe:digest: fail",
         "  pass  front_matter: reads",
-        "  fail  schedule: /p/digest/pipe.md:3: '*/30' is no text",
+        "  fail  schedule: pipe.md:3: '*/30' is no text",
         "        cure: quote it",
     ]
     assert px("pipe", "validate", "digest", "--json").json()["ok"] is False
     good = {**CHECKS, "pipe": "good", "ok": True, "checks": [{"verdict": "warn", "name": "keys", "detail": "odd"}]}
-    daemon.on("POST /api/pipes/good/validate", document(good)).on("GET /api/pipes/good", document(pipe("good")))
-    daemon.on("GET /api/pipes", document({"pipes": [pipe("good"), pipe()]}))
-    assert px("pipe", "validate", "--all", "-q").lines == ["good", "digest"]
+    daemon.on("POST /api/pipes/good/validate", document(good))
+    daemon.on("GET /api/units", document({"units": [{"unit": "pipe:good"}, {"unit": "pipe:digest"}]}))
+    assert px("pipe", "validate", "*", "-q").lines == ["good", "digest"]
     assert px("pipe", "validate", "good").code == 0
-    assert len(px("pipe", "validate", "--all", "--json").json()["pipes"]) == 2
-    assert px("pipe", "validate").code == px("pipe", "validate", "--all", "digest").code == 2
+    assert len(px("pipe", "validate", "good", "digest", "--json").json()["pipes"]) == 2
 
 
 # -- executions -------------------------------------------------------------------------------------------------------
@@ -77,28 +76,17 @@ def test_validate_names_line_and_cure_and_exits_1(px: Px, daemon: FakeDaemon) ->
 
 def test_runs_filters_and_pages(px: Px, daemon: FakeDaemon) -> None:
     failed = execution(8, "failed", error_type="crash", error_message="exit code 3", retry_of=7, tokens=12)
-    daemon.on("GET /api/executions", listed(execution(9), failed, execution(7), cursor=7))
+    daemon.on("GET /api/executions", listed(execution(9), failed, cursor=8))
     ended = px("pipe", "runs", "--status", "failed", "--status", "completed", "--since", "2h", "-n", "2")
     assert [line.split()[0] for line in ended.lines] == ["ID", "9", "8"]
     assert "crash: exit code 3" in ended.text
-    assert ended.err == "… more: --cursor 8, or --all\n"
-    assert daemon.seen[0].query == [("status", "failed"), ("status", "completed"), ("since", "2h"), ("limit", "3")]
-    assert px("pipe", "runs", "-n", "1", "-q").text == "9\n"
-    told = px("pipe", "runs", "-n", "1", "--json").json()
-    assert ([one["id"] for one in told["executions"]], told["next_cursor"]) == ([9], 9)
-    daemon.on("GET /api/executions", listed())
-    assert px("pipe", "runs").err == "no such executions\n"
-
-
-def test_runs_of_several_pipes_are_merged(px: Px, daemon: FakeDaemon) -> None:
-    for name, numbers in (("a", (9, 5)), ("b", (8, 7, 1))):
-        rows = [execution(number, pipe_name=name) for number in numbers]
-        daemon.on(f"GET /api/pipes/{name}/executions", listed(*rows))
-    told = px("pipe", "runs", "a", "pipe:b", "-n", "4", "--json").json()
-    assert ([one["id"] for one in told["executions"]], told["next_cursor"]) == ([9, 8, 7, 5], 5)
-    assert px("pipe", "runs", "a", "b", "--json").json()["next_cursor"] is None
-    daemon.on("GET /api/units", document({"units": [{"unit": "pipe:a"}, {"unit": "pipe:b"}]}))
-    assert px("pipe", "runs", "[ab]", "-q").lines == ["9", "8", "7", "5", "1"]
+    assert ended.err == "… more: --cursor 8\n"
+    assert daemon.seen[0].query == [("status", "failed"), ("status", "completed"), ("since", "2h"), ("limit", "2")]
+    assert px("pipe", "runs", "-n", "1", "-q").text == "9\n8\n"
+    told = px("pipe", "runs", "--json").json()
+    assert ([one["id"] for one in told["executions"]], told["next_cursor"]) == ([9, 8], 8)
+    daemon.on("GET /api/pipes/a/executions", listed())
+    assert px("pipe", "runs", "--pipe", "a").err == px("pipe", "runs", "pipe:a").err == "no such executions\n"
 
 
 def test_the_queue_is_told_by_group(px: Px, daemon: FakeDaemon) -> None:

@@ -18,7 +18,7 @@ def test_start_runs_a_pipe_in_the_background(px: Px, daemon: FakeDaemon) -> None
     daemon.on(START, results(pipe__digest=execution(12, "queued")))
     assert px("start", "pipe:digest").text == "pipe:digest queued (execution 12)\n"
     assert px("start", "digest", "-q").text == "pipe:digest\n"
-    assert px("start", "digest", "--json").json()["units"][0]["execution"] == 12
+    assert px("start", "digest", "--json").json()["id"] == 12
     failed = execution(12, "failed", error_type="preset_not_found", error_message="no fast")
     daemon.on(START, results(pipe__digest=failed))
     ended = px("start", "pipe:digest")

@@ -61,6 +61,7 @@ def test_validation_exits_with_its_verdict(px: Px, daemon: FakeDaemon, overall: 
     assert (ended.code, ended.lines[-1]) == (code, f"a: {overall}")
     assert ("because" in ended.text) is (overall != "pass")
     assert px("tools", "validate", "a", "--json").code == code
+    assert px("tools", "validate", "a", "-q").text == "a\n"
 
 
 def test_debugging_shows_what_was_found_and_the_next_step(px: Px, daemon: FakeDaemon) -> None:

@@ -34,9 +34,8 @@ def test_one_failure_of_several_does_not_hide_the_others(px: Px, daemon: FakeDae
     assert (ended.code, ended.text) == (8, "tool:b stopped\n")
     assert "pxctl: cannot stop tool:a: 1 left\n  survived: pid 9 (sh)\n" in ended.err
     told = px("stop", "a", "b", "--json").json()
-    assert told["schema"] == "px.stop/1"
-    assert [unit["unit"] for unit in told["units"]] == ["tool:b"]
-    assert told["failures"][0]["kind"] == "survivors"
+    assert [one["unit"] for one in told["results"]] == ["tool:b", "tool:a"]
+    assert told["results"][1]["problem"]["kind"] == "survivors"
 
 
 def test_a_stop_that_takes_too_long_exits_7(px: Px, daemon: FakeDaemon) -> None:
@@ -67,7 +66,7 @@ def test_pins(px: Px, daemon: FakeDaemon) -> None:
         daemon.on(f"DELETE /api/tools/{name}/pin", document(pin | {"pinned": False}))
     assert px("pin", "a", "--json").json()["unit"] == "tool:a"
     assert px("pin", "--forever", "a", "b").lines == ["tool:a pinned", "tool:b pinned for ever"]
-    assert len(px("pin", "a", "b", "--json").json()["pins"]) == 2
+    assert len(px("pin", "a", "b", "--json").json()["results"]) == 2
     assert px("unpin", "a").text == "tool:a not pinned\n"
     assert [request.arguments["forever"] for request in daemon.asked("PUT /api/tools/a/pin")] == ["0", "1", "0"]
 

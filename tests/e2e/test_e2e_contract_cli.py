@@ -100,7 +100,7 @@ def client(home: House, *args: str) -> Iterator[subprocess.Popen[str]]:
         (("version",), "px.version/1"),
         (("start", "echo"), "px.start/1"),
         (("wait", "echo"), "px.wait/1"),
-        (("restart", "echo"), "px.restart/1"),
+        (("restart", "echo"), "px.start/1"),
         (("pin", "echo"), "px.pin/1"),
         (("unpin", "echo"), "px.pin/1"),
         (("stop", "echo"), "px.stop/1"),

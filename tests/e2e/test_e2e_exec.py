@@ -132,7 +132,7 @@ def test_five_megabytes_come_out_of_a_pipe_as_they_were_printed(held: House) -> 
 
 def test_bytes_that_are_no_text_come_out_unchanged(held: House) -> None:
     code = "import os\nfor _ in range(3): os.write(1, bytes(range(256)))\nimport sys; sys.stdout.flush()"
-    assert execute(held, "stay", code, "--raw").stdout == bytes(range(256)) * 3
+    assert execute(held, "stay", code).stdout == bytes(range(256)) * 3
 
 
 def _state(home: House, kernel: str) -> str | None:

@@ -69,7 +69,7 @@ def test_general_commands_know_kernels(held: House) -> None:
     assert "ready" in run(held, "events", "--unit", unit).stdout
     logs = run(held, "logs", unit)
     assert (logs.returncode, logs.stdout) == (0, "")
-    assert "pxctl kernel cells general" in logs.stderr
+    assert "pxctl kernel export general" in logs.stderr
     assert run(held, "restart", "kernel:general").stdout.startswith(f"{unit} idle (pid ")
     assert run(held, "stop", "kernel:general").stdout == f"{unit} stopped\n"
     assert run(held, "status", unit).returncode == 3
@@ -137,21 +137,15 @@ def test_a_real_console_joins_the_live_session(held: House, require: Callable[[o
 
 
 @pytest.mark.deep
-def test_the_history_is_listed_paged_and_exported_also_of_a_stopped_session(held: House) -> None:
-    run(held, "exec", "print('x' * 200_000)", "--kernel", "past")
-    run(held, "exec", "import sys; print('err', file=sys.stderr); 1 / 0", "--kernel", "past")
-    cells = json.loads(run(held, "kernel", "cells", "past", "--json").stdout)["cells"]
-    assert [cell["status"] for cell in cells] == ["ok", "error"]
-    assert run(held, "kernel", "output", "past", cells[0]["id"]).stdout == "x" * 200_000 + "\n"
-    some = run(held, "kernel", "output", "past", cells[0]["id"], "--offset", "199990", "--limit", "5")
-    assert some.stdout == "xxxxx"
-    assert "go on with --offset 199995" in some.stderr
-    assert run(held, "kernel", "output", "past", "last", "--stream", "stderr").stdout == "err\n"
+def test_the_history_is_exported_also_of_a_stopped_session(held: House) -> None:
+    codes = ["print('x' * 200_000)", "import sys; print('err', file=sys.stderr); 1 / 0"]
+    for code in codes:
+        run(held, "exec", code, "--kernel", "past")
     run(held, "kernel", "stop", "past")
     path = held.home / "past.ipynb"
     assert run(held, "kernel", "export", "past", "-o", str(path)).returncode == 0
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
-    assert [cell.source for cell in notebook.cells if cell.cell_type == "code"] == [cell["code"] for cell in cells]
+    assert [cell.source for cell in notebook.cells if cell.cell_type == "code"] == codes
     assert any(output["output_type"] == "error" for cell in notebook.cells for output in cell.get("outputs", []))
     assert json.loads(run(held, "kernel", "export", "past").stdout)["nbformat"] == 4

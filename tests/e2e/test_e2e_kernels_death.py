@@ -125,7 +125,7 @@ def test_pxctl_exec_sees_its_cell_through_the_death_of_the_brain(besieged: House
     home = besieged
     (home.home / "go").unlink(missing_ok=True)
     code = code_of(home, "prints", ends=True)
-    order = ("exec", "--cwd", str(home.home), "--kernel", "client", "--timeout", "110", "--raw", code)
+    order = ("exec", "--cwd", str(home.home), "--kernel", "client", "--timeout", "110", code)
     client = pxctl_later(home, *order)
     assert client.stdout is not None
     assert client.stderr is not None

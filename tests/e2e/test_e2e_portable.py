@@ -77,7 +77,7 @@ def test_kernels_are_started_plainly_and_live_on_over_a_restart_of_the_control_p
     before = portable.pids()
     os.kill(before[1], signal.SIGKILL)
     until(lambda: portable.answers() and portable.pids() != before, "the next control plane")
-    assert portable.pxctl("exec", "--raw", "print(os.getpid() == pid)").stdout == "True\n"
+    assert portable.pxctl("exec", "print(os.getpid() == pid)").stdout == "True\n"
 
 
 def test_nothing_survives_the_keeper(tmp_path: Path) -> None:

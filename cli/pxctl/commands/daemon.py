@@ -1,4 +1,4 @@
-"""`pxctl daemon …`, `doctor`, `config`, `completion`, `version`: the daemon itself, and its installation."""
+"""`pxctl daemon …`, `doctor`, `config`: the daemon itself, its installation, checks and settings."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from pxctl import daemon_process, output, paths, service
-from pxctl.app import Seconds, declare, declare_group, own_version, root
+from pxctl.app import declare, declare_group, root
 from pxctl.client import Client, query
-from pxctl.completion import SHELLS, script
 from pxctl.failures import Document, Exit, Failure, Interrupted, Unreachable
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, clean
@@ -28,7 +26,7 @@ _PAUSE_SECONDS = 0.05
 
 
 def _timeout(default: float, help_text: str = "Give up after S seconds (exit 7).") -> Callable[[Any], Any]:
-    kind = Seconds(min=0, min_open=True)
+    kind = click.FloatRange(min=0, min_open=True)
     return click.option("--timeout", type=kind, default=default, show_default=True, metavar="S", help=help_text)
 
 
@@ -37,9 +35,9 @@ def _timeout(default: float, help_text: str = "Give up after S seconds (exit 7).
 def start_daemon(invocation: Invocation, timeout: float) -> None:
     """Start pxd in the background; returns when its socket answers.
 
-    Its own log goes to pxd.log in the log directory. When it runs already, that is fine.
+    Where a unit of systemd is installed for it, that is started; else its own log goes to pxd.log in the log directory.
+    When it runs already, that is fine.
 
-    Effect: modifying: starts the daemon unless it runs
     $ pxctl daemon start
     $ PX_HOME=/tmp/px pxctl daemon start
     $ sudo pxctl daemon start --system
@@ -48,8 +46,7 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
     if running is None:
         daemon_process.start_daemon(invocation, timeout)
     pid, socket = running or _pid(invocation), invocation.socket_path
-    log = paths.find_log_file(invocation.env, system=invocation.system)
-    facts = {"started": running is None, "pid": pid, "socket": socket, "log": log}
+    facts = {"started": running is None, "pid": pid, "socket": socket}
     if not invocation.print_result({"schema": "px.daemon_start/1", **facts}, [pid]):
         invocation.print(f"pxd {'runs already' if running else 'started'} (pid {pid}), socket {socket}")
 
@@ -72,30 +69,26 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
 
     What is left in spite of that is named, and the exit code is 8. Stopping what does not run is fine.
 
-    Effect: modifying: stops every unit, then the daemon
     $ pxctl daemon stop
     $ pxctl daemon stop --timeout 20
     """
-    was_running, is_awaited, waiting = True, service.is_waiting(invocation), 0
+    was_running, on_demand, waiting = True, service.is_waiting(invocation), 0
     try:
-        if is_awaited:
+        if on_demand:  # to ask would start it
             raise Unreachable(invocation.socket_path, "the service manager holds the socket")
         with invocation.detaching("detached; pxd goes on stopping"), invocation.spinner("pxd", "stopping…"):
             waiting = daemon_process.stop_daemon(invocation.client(), timeout)
+        on_demand = os.path.exists(invocation.socket_path)  # its own socket goes with the keeper
     except Unreachable:
         invocation.notice(f"pxd does not run (nobody answers at {invocation.socket_path})")
         was_running = False
-    else:
-        is_awaited = os.path.exists(invocation.socket_path)  # its own socket goes with the keeper
-    result = {"schema": "px.daemon_stop/1", "was_running": was_running, "survivors": [], "on_demand": is_awaited}
-    if not invocation.print_result({**result, "queued": waiting}, ()) and was_running:
+    facts = {"was_running": was_running, "survivors": [], "on_demand": on_demand, "queued": waiting}
+    if not invocation.print_result({"schema": "px.daemon_stop/1", **facts}, ()) and was_running:
         invocation.print("pxd stopped")
     if waiting:
         invocation.notice(f"executions of pipes that wait in line: {waiting}; they run once pxd is started again")
-    if is_awaited:
-        unless = service.command_words(invocation, "stop", Path("pxd.socket"))
-        unless = "pxctl daemon uninstall" if service.HERE == service.LAUNCHD else unless
-        invocation.notice(f"it starts again when somebody connects, unless: {unless}")
+    if on_demand:
+        invocation.notice("it starts again when somebody connects, unless: pxctl daemon uninstall")
 
 
 @declare(daemon, "restart", "restart pxd")
@@ -107,7 +100,6 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
     The keeper becomes a version that was installed meanwhile, or it is said why it cannot (exit 8).
     When pxd does not run, it is started.
 
-    Effect: modifying: replaces the control plane; with --all stops every unit and starts pxd anew
     $ pxctl daemon restart
     $ pxctl daemon restart --all
     """
@@ -146,18 +138,15 @@ def _await_new(client: Client, before: Document, timeout: float) -> Document:
 def reload_daemon(invocation: Invocation) -> None:
     """Read settings and tools again; says what changed and what needs a restart.
 
-    Effect: modifying: takes over changed settings; broken ones are refused and the old ones kept
     $ pxctl daemon reload
     $ pxctl config check && pxctl daemon reload
     """
     answer = invocation.client().ask("POST", "/api/daemon/reload")
-    if not invocation.json:
-        invocation.warn(*(f"warning: {warning}" for warning in answer.document.get("warnings") or []))
+    invocation.print_warnings(answer.document)
     if invocation.print_result(answer, ()):
         return
-    changed, later = answer.document.get("changed") or [], answer.document.get("needs_restart") or []
-    lines = [*(f"changed: {line}" for line in changed), *(f"needs `pxctl daemon restart`: {line}" for line in later)]
-    invocation.print(*(lines or ["reloaded; nothing changed"]))
+    for words, name in (("changed", "changed"), ("needs `pxctl daemon restart`", "needs_restart")):
+        invocation.print(*(f"{words}: {line}" for line in answer.document.get(name) or []))
 
 
 @declare(daemon, "status", "read the daemon's state")
@@ -176,23 +165,15 @@ def show_daemon(invocation: Invocation) -> None:
     if invocation.print_result(answer, [keeper.get("pid")]):
         return
 
-    def process(part: Document) -> str:
+    def process(part: Document, more: str = "") -> str:
         size, age = output.size(part.get("rss_bytes")), output.ago(part.get("started_at"))
-        return f"version {part.get('version') or '?'}, pid {part.get('pid')}, {size}, started {age}"
+        return f"version {part.get('version') or '?'}, pid {part.get('pid')}, {size}, started {age}{more}"
 
-    facts = [
-        ("socket", document.get("socket")),
-        ("TCP", document.get("tcp_address")),
-        ("its token", document.get("token_file")),
-        ("keeper", process(keeper)),
-        ("control", process(control) + f", restarted {control.get('restarts') or 0}x"),
-        ("kill", document.get("kill_rung")),
-        ("memory", document.get("memory_rung")),
-        ("state", "stopping" if document.get("stopping") else None),
-    ]
-    facts += [("interrupted", f"{one.get('unit')} (pid {one.get('pid')})") for one in document.get("interrupted") or []]
-    facts += [("degraded", f"{one.get('part')}: {one.get('detail')}") for one in document.get("degraded") or []]
-    invocation.print_facts(facts)
+    interrupted = [f"{one.get('unit')} (pid {one.get('pid')})" for one in document.get("interrupted") or []]
+    degraded = [f"{one.get('part')}: {one.get('detail')}" for one in document.get("degraded") or []]
+    restarts = f", restarted {control.get('restarts') or 0}x"
+    facts = {"keeper": process(keeper), "control": process(control, restarts)}
+    invocation.print_members({**document, "version": None}, **facts, interrupted=interrupted, degraded=degraded)
 
 
 # -- as a service -----------------------------------------------------------------------------------------------------
@@ -218,7 +199,6 @@ def install_service(
 
     PX_HOME, PX_SOCKET and settings in the environment go into the unit. An install that fails leaves nothing.
 
-    Effect: modifying: writes the unit files, enables and starts the unit; --print changes nothing
     $ pxctl daemon install
     $ pxctl daemon install --on-demand
     $ pxctl daemon install --print
@@ -226,28 +206,27 @@ def install_service(
     $ pxctl daemon install --print --platform launchd
     """
     texts = service.unit_texts(invocation, platform, on_demand=on_demand)
-    path, *_, main = *texts, *texts
+    paths_of_units = list(map(str, texts))
     if only_print:
-        files = [{"path": str(one), "text": text} for one, text in texts.items()]
+        files = [{"path": str(path), "text": text} for path, text in texts.items()]
         facts = {"platform": platform, **files[0], "files": files}
-        if not invocation.print_result({"schema": "px.daemon_unit/1", **facts}, texts):
-            heads = [f"# {one}\n" if len(texts) > 1 else "" for one in texts]
+        if not invocation.print_result({"schema": "px.daemon_unit/1", **facts}, paths_of_units):
+            heads = [f"# {path}\n" if len(texts) > 1 else "" for path in texts]
             output.write("\n".join(head + text for head, text in zip(heads, texts.values(), strict=True)))
         return
     service.check_place(invocation, platform, texts, force=force)
-    is_active = service.is_active(invocation, platform, texts)
-    runs = is_active or service.is_listened_at(invocation.socket_path)
+    runs_there = service.is_active(invocation, platform, texts)
+    runs = runs_there or service.is_listened_at(invocation.socket_path)
     with invocation.spinner("pxd", "installing…"):
         written = service.install(invocation, platform, texts, start=start and not runs)
-    if runs and (written or not is_active):
-        take_over = f"pxctl daemon stop && {service.command_words(invocation, 'start', main)}"
+    if runs and (written or not runs_there):
+        take_over = "pxctl daemon stop && pxctl daemon start"
         invocation.notice(f"pxd runs already; for the service manager to take over: {take_over}")
-    linger = service.lingers(invocation, platform)
-    if linger:
+    if linger := service.lingers(invocation, platform):
         invocation.notice(f"pxd is stopped when you log out; to let it live on: {linger}")
-    answer = {"platform": platform, "path": str(path), "written": written, "on_demand": on_demand, "linger": not linger}
-    if not invocation.print_result({"schema": "px.daemon_install/1", **answer}, texts):
-        invocation.print(f"pxd is installed: {', '.join(map(str, texts))}")
+    answer = {"platform": platform, "path": paths_of_units[0], "written": written, "on_demand": on_demand}
+    if not invocation.print_result({"schema": "px.daemon_install/1", **answer}, paths_of_units):
+        invocation.print(f"pxd is installed: {', '.join(paths_of_units)}")
 
 
 @declare(daemon, "uninstall", "uninstall pxd")
@@ -257,7 +236,6 @@ def uninstall_service(invocation: Invocation, platform: str) -> None:
 
     Settings, tools, pipes, ledger and logs stay; it says where.
 
-    Effect: modifying: stops and disables the unit, removes its files
     $ pxctl daemon uninstall
     $ sudo pxctl daemon uninstall --system
     """
@@ -267,13 +245,14 @@ def uninstall_service(invocation: Invocation, platform: str) -> None:
         invocation.env = {**invocation.env, **service.read_file(text)[1]}  # whose daemon it is
         with invocation.spinner("pxd", "stopping…"):
             service.uninstall(invocation, platform, there)
+    kept = paths.find_data(invocation.env, system=invocation.system)
+    facts = {"platform": platform, "removed": list(map(str, there)), "kept": kept}
+    if invocation.print_result({"schema": "px.daemon_uninstall/1", **facts}, there):
+        return
+    if there:
+        invocation.print(f"pxd is uninstalled: {', '.join(map(str, there))} removed", *(f"kept: {one}" for one in kept))
     else:
         invocation.notice("no unit is installed; nothing to do")
-    kept = paths.find_data(invocation.env, system=invocation.system)
-    facts = {"platform": platform, "path": str(there[0]) if there else None, "removed": bool(there), "kept": kept}
-    if (invocation.json or there) and not invocation.print_result({"schema": "px.daemon_uninstall/1", **facts}, there):
-        invocation.print(f"pxd is uninstalled: {', '.join(map(str, there))} removed")
-        invocation.print(*(f"kept: {folder}" for folder in kept))
 
 
 # -- what works without a daemon, too ---------------------------------------------------------------------------------
@@ -290,24 +269,22 @@ def check_all(invocation: Invocation) -> int:
 
     checks: list[Document] = []
 
-    def check(name: str, status: str, detail: str, repair: str | None = None) -> None:
-        checks.append({"name": name, "status": status, "detail": detail, "repair": repair})
+    def attempt(name: str, look: Callable[[], object]) -> None:
+        try:
+            look()
+        except (Failure, OSError) as error:
+            checks.append(service.finding(name, "fail", str(error), getattr(error, "hint", None)))
 
-    try:  # the daemon's own checks; without it there is one, and where its program is
-        check("pxd", "ok", f"the daemon's program is {daemon_process.find_pxd(invocation.env)}")
-    except Failure as failure:
-        check("pxd", "fail", failure.detail, failure.hint)
-    try:
-        for finding in service.check(invocation, service.HERE):
-            check(*finding)
-    except (Failure, OSError) as error:
-        check("service_unit", "fail", str(error), None)
-    try:
+    def find_program() -> None:
+        checks.append(service.finding("pxd", "ok", f"its program is {daemon_process.find_pxd(invocation.env)}"))
+
+    def ask_daemon() -> None:
         found = invocation.client().get("/api/doctor").document.get("checks") or []
-        check("daemon", "ok", f"answers at {invocation.socket_path}")
-        checks += found
-    except Failure as failure:
-        check("daemon", "fail", failure.detail, failure.hint)
+        checks.extend([service.finding("daemon", "ok", f"answers at {invocation.socket_path}"), *found])
+
+    attempt("pxd", find_program)
+    attempt("service_unit", lambda: checks.extend(service.check(invocation, service.HERE)))
+    attempt("daemon", ask_daemon)
     result = {"schema": "px.doctor/1", "checks": checks}
     if not invocation.print_result(result, (one["name"] for one in checks if one["status"] != "ok")):
         for one in checks:
@@ -346,31 +323,3 @@ def check_settings(invocation: Invocation) -> None:
     told = daemon_process.ask_pxd(invocation, "--check-config", *(["--json"] if invocation.json else []))
     if invocation.json or not invocation.quiet:
         output.write(told)
-
-
-@declare(root, "completion")
-@click.argument("shell", type=click.Choice(SHELLS))
-def print_script(_: Invocation, shell: str) -> None:
-    """Print a completion script. Names of tools and units are asked of the running daemon, in at most 0.1 s.
-
-    $ pxctl completion bash > ~/.local/share/bash-completion/completions/pxctl
-    $ pxctl completion zsh > ~/.zfunc/_pxctl    # a directory of $fpath
-    $ pxctl completion fish > ~/.config/fish/completions/pxctl.fish
-    $ eval "$(pxctl completion bash)"    # this shell only
-    """
-    output.write(script(shell, root))
-
-
-@declare(root, "version")
-def show_version(invocation: Invocation) -> None:
-    """Show the version of the client, and that of the daemon when it answers.
-
-    $ pxctl version
-    """
-    ours, theirs = own_version(), None
-    with contextlib.suppress(Failure):
-        theirs = invocation.client().get("/api/daemon", timeout=5.0).document.get("version")
-    if not invocation.print_result({"schema": "px.version/1", "client": ours, "daemon": theirs}, [ours]):
-        invocation.print(f"pxctl {ours}", f"pxd {theirs}" if theirs else "pxd not running")
-    if theirs and ours != theirs and not invocation.json:
-        invocation.notice("pxctl: client and daemon differ; bring the daemon up to date: pxctl daemon restart")

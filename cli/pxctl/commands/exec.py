@@ -20,13 +20,13 @@ from typing import Any
 import click
 
 from pxctl import output
-from pxctl.app import Seconds, declare, no_autostart_option, root, waking_client
+from pxctl.app import declare, no_autostart_option, root, waking_client
 from pxctl.cells import CellScreen, write_whole
 from pxctl.client import Client, bare_name, query, route
 from pxctl.commands.kernel import callers_environment, choice_options
 from pxctl.completion import kernel_names
-from pxctl.failures import DaemonProblem, Document, Exit, Failure, Silent, usage
-from pxctl.follow import Patience, bytes_of, is_loss, pages, stream
+from pxctl.failures import Document, Exit, Failure, Silent, usage
+from pxctl.follow import Patience, bytes_of, pages, stream
 from pxctl.invocation import Invocation
 from pxctl.shown import STREAMS
 
@@ -41,25 +41,21 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
         raise usage("CODE and -f exclude each other", "pxctl exec -f FILE")
     if file is None and code not in {None, "-"}:
         return "code", str(code), bash
-    if file is None and code is None and invocation.in_is_terminal:
+    is_stdin = file in {None, "-"}
+    if is_stdin and code is None and invocation.in_is_terminal:
         raise usage("there is nothing to run", _EXAMPLE)
-    where = "stdin" if file in {None, "-"} else str(file)
+    where = "stdin" if is_stdin else str(file)
     try:
-        text = (output.read_input() if where == "stdin" else Path(where).read_bytes()).decode("utf-8-sig")
-    except OSError as error:
-        raise usage(f"cannot read {where}: {error.strerror}", f"ls -l {where}") from error
-    except UnicodeDecodeError as error:
-        raise usage(f"{where} is no UTF-8 text: byte {error.start}", f"iconv -t UTF-8 {where}") from error
-    if file is None and not text.strip():
+        text = (output.read_input() if is_stdin else Path(where).read_bytes()).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise usage(f"cannot read {where}: {error}", _EXAMPLE) from error
+    if is_stdin and not text.strip():
         raise usage("there is nothing to run: stdin is empty", _EXAMPLE)
-    ending = "" if where == "stdin" else Path(where).suffix.lower()
-    if ending == ".ipynb" and bash:
-        raise usage(f"{file} is a notebook, and --bash runs shell scripts", f"pxctl exec -f {file}")
-    if ending == ".ipynb":
+    ending = "" if is_stdin else Path(where).suffix.lower()
+    if ending == ".ipynb" and not bash:
         return "notebook", text, False
     is_shell = bash or ending in {".sh", ".bash"}
-    is_script = file is not None and ending in {".py", ""} and not is_shell
-    return "script" if is_script else "code", text, is_shell
+    return "script" if file is not None and ending in {".py", ""} and not is_shell else "code", text, is_shell
 
 
 class CellCall:
@@ -97,9 +93,9 @@ class CellCall:
             for _, event in stream(self._client, "POST", route("kernel", self._name, "execute"), **request):
                 yield from self._noted(event)
         except Failure as failure:
-            if self._cell is None or not is_loss(failure):
+            if self._cell is None:
                 raise
-            yield from self._resumed(self._cell)
+            yield from self._resumed(self._cell, failure)
 
     def _noted(self, event: Document) -> Iterator[Document]:
         """Yield the event, and before the end of a cell what the stream left out of it."""
@@ -126,10 +122,11 @@ class CellCall:
                 if page.content:
                     yield {"event": "output", "id": cell_id, "stream": name, "bytes": page.content}
 
-    def _resumed(self, cell_id: str) -> Iterator[Document]:
+    def _resumed(self, cell_id: str, failure: Failure) -> Iterator[Document]:
         """Yield the rest of a cell that goes on while its stream broke off, then what is known of the call."""
-        yield {"event": "notice", "text": "the daemon's control plane was replaced; the cell goes on"}
         patience, row = Patience(met=True), dict[str, Any]()
+        patience.bear(failure)
+        yield {"event": "notice", "text": "the daemon's control plane was replaced; the cell goes on"}
         while row.get("status", "running") == "running":
             try:
                 cells = self._asking.get(route("kernel", self.kernel, "cells")).document.get("cells", [])
@@ -137,20 +134,17 @@ class CellCall:
                 patience.met()
                 yield from self._rest(cell_id)
                 time.sleep(_PAUSE_SECONDS)
-            except Failure as failure:
-                patience.bear(failure)
+            except Failure as another:
+                patience.bear(another)
         self._cell = None
-        self._done.append({**row, "duration": row.get("duration_seconds")})
-        yield {"event": "cell_done", "cell": self._done[-1]}
+        self._done.append(row)
+        yield {"event": "cell_done", "cell": row}
         status, message = str(row.get("status")), None
-        if status != "ok":
-            why = f"The cell ended with status {status} while the control plane was replaced"
-            message = f"{why}; later cells were not run."
-        elif "code" not in self._body:  # as far as that can be known from what was sent
-            status, message = "aborted", "The control plane was replaced: later cells were not run."
+        if status != "ok" or "code" not in self._body:  # what was sent may have had more cells
+            message = f"The cell ended with status {status} while the control plane was replaced"
+            status, message = status if status != "ok" else "aborted", f"{message}; later cells were not run."
         facts = {"variables": row.get("variables") or "kept", "status": status, "message": message}
-        who = {"kernel": self.kernel, "name": self._name, "cwd": self._body.get("cwd")}
-        yield {"event": "done", "result": {"schema": "px.exec/1", **who, **facts, "notices": [], "cells": self._done}}
+        yield {"event": "done", "result": {"kernel": self.kernel, "cells": self._done, **facts}}
 
     def _interrupt(self, *_: object) -> None:
         """Interrupt the cell that runs; again: the next rung. Runs between two instructions of the main thread."""
@@ -171,17 +165,11 @@ class CellCall:
 @click.argument("code", metavar="[CODE|-]", required=False)
 @click.option("-f", "--file", metavar="FILE", type=click.Path(dir_okay=False), help="Run x.py, x.ipynb or x.sh.")
 @click.option("--kernel", default="default", metavar="NAME", shell_complete=kernel_names, help="The session (default).")
-@click.option(
-    "--timeout",
-    type=Seconds(),
-    metavar="S",
-    help="Limit of the whole call, 1 to 600 (exit 7); else 30.",
-)
+@click.option("--timeout", type=float, metavar="S", help="Limit of the whole call, 1 to 600 (exit 7); else 30.")
 @click.option("--reset", is_flag=True, help="Replace the kernel first: no variables.")
 @click.option("--per-call", is_flag=True, help="A kernel of its own, gone afterwards.")
 @click.option("--bash", is_flag=True, help="Shell instead of Python; exits with the shell's code.")
 @choice_options
-@click.option("--raw", is_flag=True, help="Only the bytes that cells print.")
 @click.option("-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Save the notebook.")
 @no_autostart_option
 def run_cells(
@@ -191,7 +179,6 @@ def run_cells(
     kernel: str,
     cwd: str | None,
     bash: bool,
-    raw: bool,
     target: str | None,
     no_autostart: bool,
     **asked: Any,
@@ -202,7 +189,6 @@ def run_cells(
     stdout gets exactly what the cells print, and results as lines. Ctrl-C interrupts the cell; again, harder. Exits 1
     when a cell fails, 7 when the time is over.
 
-    Effect: modifying: runs the code as you, in a kernel that keeps its variables; starts what is not there
     $ pxctl exec 'x = 6 * 7; print(x)'
     $ pxctl exec 'x + 1'                          # the same session: 43
     $ pxctl exec -f analysis.py --kernel work     # cells begin at # %%
@@ -213,13 +199,11 @@ def run_cells(
     name = bare_name("kernel", kernel)
     invocation.action = f"run kernel:{name}"
     member, text, is_shell = _read_source(invocation, code, file, bash)
-    if target and (member != "notebook" or file is None):
+    if target and member != "notebook":
         hint = "pxctl exec -f x.ipynb -o done.ipynb; the notebook of a session: pxctl kernel export"
         raise usage("--output saves an executed notebook, and none is run", hint)
-    for option in ("interpreter", "kernelspec"):
-        if is_shell and asked[option] is not None:
-            what = f"--{option} names what runs Python cells, and shell cells run in bash"
-            raise usage(what, f"leave --{option} out")
+    if is_shell and (asked["interpreter"] or asked["kernelspec"]):
+        raise usage("--interpreter and --kernelspec name what runs Python cells, and shell cells run in bash")
     client, folder = waking_client(invocation, no_autostart), str(Path(cwd or ".").absolute())
     if not (asked["interpreter"] or asked["kernelspec"] or asked["backend"]):
         name = _own_session(invocation, client, name, folder, "bash" if is_shell else "python") or name
@@ -230,12 +214,11 @@ def run_cells(
     fields = {} if own is None else {"X-Px-Instance": own}
 
     result: Document = {}
-    screen = CellScreen(invocation, f"kernel:{name}", has_headers=file is not None, raw=raw)
+    screen = CellScreen(invocation, f"kernel:{name}")
     with screen, CellCall(client, name, body, fields) as call:
         try:
             if invocation.json:
-                target_route = route("kernel", name, "execute")
-                answer = client.ask("POST", target_route, content=body, fields=fields, timeout=None)
+                answer = client.ask("POST", route("kernel", name, "execute"), content=body, fields=fields, timeout=None)
                 invocation.print_json(answer)
                 result = answer.document
             else:
@@ -272,7 +255,7 @@ def _own_session(invocation: Invocation, client: Client, name: str, cwd: str, la
         return None
     try:
         kernel = client.get(route("kernel", own)).document
-    except DaemonProblem:
+    except Failure:
         return None
     return own if kernel.get("cwd") == os.path.realpath(cwd) and kernel.get("language") == language else None
 

@@ -1,29 +1,27 @@
-"""`pxctl help`: the manual pages that came with this installation, wherever that is, and the help of each command."""
+"""`pxctl help`, `completion`, `version`: what came with this installation, wherever that is."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
-from pxctl.app import declare, root
+from pxctl import output
+from pxctl.app import declare, own_version, root, shipped_files
 from pxctl.failures import Document, Failure, usage
 from pxctl.invocation import Invocation
 from pxctl.output import Column
 
 _COLUMNS = [Column("TOPIC", "name"), Column("SECTION", "section"), Column("ABOUT", "about", 1, minimum=20)]
+_SCRIPTS = {"bash": "completions/pxctl", "zsh": "site-functions/_pxctl", "fish": "vendor_completions.d/pxctl.fish"}
 
 
 def _pages() -> Iterator[Document]:
-    """Yield the pages that this very package has installed: they need not lie where man(1) looks."""
-    from importlib import metadata
-
-    for file in metadata.files("supervisord-py") or ():
-        path = Path(str(file.locate())).resolve()
+    for path in shipped_files():
         if path.parent.parent.name == "man" and path.is_file():
             name, _, section = path.name.rpartition(".")
             about = re.search(r"^\.SH NAME\n.* \\- (.*)$", path.read_text("utf-8"), re.MULTILINE)
@@ -62,6 +60,36 @@ def show_help(invocation: Invocation, topic: tuple[str, ...]) -> None:
         try:
             os.execvp("man", ["man", path])  # noqa: S606 - in our place: the terminal is its own
         except FileNotFoundError as error:
-            raise Failure(
-                "there is no man here", kind="not_installed", hint=f"install man-db, or read {path}"
-            ) from error
+            hint = f"install man-db, or read {path}"
+            raise Failure("there is no man here", kind="not_installed", hint=hint) from error
+
+
+@declare(root, "completion", "print the script for {shell}")
+@click.argument("shell", type=click.Choice(list(_SCRIPTS)))
+def print_script(_: Invocation, shell: str) -> None:
+    """Print a completion script. Names of tools and units are asked of the running daemon, in at most 0.1 s.
+
+    $ pxctl completion bash > ~/.local/share/bash-completion/completions/pxctl
+    $ pxctl completion zsh > ~/.zfunc/_pxctl    # a directory of $fpath
+    $ pxctl completion fish > ~/.config/fish/completions/pxctl.fish
+    $ eval "$(pxctl completion bash)"    # this shell only
+    """
+    path = next((path for path in shipped_files() if str(path).endswith(_SCRIPTS[shell])), None)
+    if path is None:
+        raise Failure("this installation has no scripts", hint="pip install supervisord-py brings them")
+    output.write(path.read_bytes())
+
+
+@declare(root, "version")
+def show_version(invocation: Invocation) -> None:
+    """Show the version of the client, and that of the daemon when it answers.
+
+    $ pxctl version
+    """
+    ours, theirs = own_version(), None
+    with contextlib.suppress(Failure):
+        theirs = invocation.client().get("/api/daemon", timeout=5.0).document.get("version")
+    if not invocation.print_result({"schema": "px.version/1", "client": ours, "daemon": theirs}, [ours]):
+        invocation.print(f"pxctl {ours}", f"pxd {theirs}" if theirs else "pxd not running")
+    if theirs and ours != theirs and not invocation.json:
+        invocation.notice("pxctl: client and daemon differ; bring the daemon up to date: pxctl daemon restart")

@@ -11,10 +11,10 @@ import click
 
 from pxctl import executions, output
 from pxctl.app import declare, root, timeout_option
-from pxctl.client import Client, query, quote
+from pxctl.client import SLACK_SECONDS, Client, query, quote
 from pxctl.completion import unit_names
 from pxctl.failures import Document, Exit, Failure, usage
-from pxctl.follow import SLACK_SECONDS, ask_until, bytes_of, events_of, since_when
+from pxctl.follow import ask_until, bytes_of, events_of, since_when
 from pxctl.invocation import Invocation
 
 
@@ -67,7 +67,7 @@ def show_logs(
                 place = [("cursor", piece["next_position"])]  # after a loss it begins where the last piece ended
     if not has_any and unit.startswith("kernel:"):
         name = unit.removeprefix("kernel:")
-        invocation.notice(f"the kernel's process printed nothing; what cells printed: pxctl kernel cells {name}")
+        invocation.notice(f"the kernel's process printed nothing; what cells printed: pxctl kernel export {name}")
 
 
 def _write_stamped(piece: Document, content: bytes, begins_line: bool) -> bool:
@@ -133,10 +133,10 @@ def explain(invocation: Invocation, unit: str) -> None:
     document = answer.document
     if invocation.print_result(answer, [document.get("unit")]):
         return
+    start = f"{document.get('unit')} is {document.get('state')}"
     reason = f" ({document['reason']})" if document.get("reason") else ""
-    invocation.print(invocation.paint(f"{document.get('unit')} is {document.get('state')}{reason}", "bold"))
-    if document.get("summary"):
-        invocation.print(document["summary"])
+    invocation.print(invocation.paint(start + reason, "bold"))
+    invocation.print(output.clean(str(document.get("summary") or "").removeprefix(f"{start}: ")))
     if chain := document.get("chain"):
         invocation.print("", "What happened, oldest first:")
         invocation.print(*(f"  {_event_line(invocation, event)}" for event in chain))
@@ -146,7 +146,7 @@ def explain(invocation: Invocation, unit: str) -> None:
         invocation.print("", invocation.paint("next:", "bold") + f" {document['next_step']}")
 
 
-@declare(root, "wait")
+@declare(root, "wait", "wait for {unit}")
 @click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
 @click.option("--for", "wanted", type=click.Choice(["ready", "stopped", "done"]), help="Else ready, of a pipe done.")
 @timeout_option("Give up after S seconds (exit 7).")
@@ -161,46 +161,38 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
     $ pxctl wait pipe:disk-digest       # until nothing of it runs or waits
     $ pxctl wait 12                     # an execution
     """
-    is_execution = unit.isdecimal()
-    invocation.action = f"wait for {'execution ' if is_execution else ''}{unit}"
-    client = invocation.client()
+    client, execution = invocation.client(), None
     with (
         invocation.detaching(f"no longer waiting; {unit} goes on as it is"),
         invocation.spinner(unit, f"waiting until it is {wanted or 'ready'}…"),
     ):
-        if is_execution:
-            return _wait_for_execution(invocation, client, unit, timeout)
-        found = _look_at(invocation, client, unit) if wanted in {None, "ready"} else {}
-        wanted = wanted or ("done" if unit.startswith("pipe:") or found.get("kind") == "pipe" else "ready")
-        document = _await_unit(client, unit, wanted, timeout)
-    name, newest = str(document.get("unit")), None
-    if name.startswith("pipe:"):
-        newest = executions.newest_of(client, name.removeprefix("pipe:"))
-    if not invocation.print_result({**document, **({"execution": newest} if newest else {})}, [name]):
-        reason = f" ({document['reason']})" if document.get("reason") else ""
-        last = f"; {executions.sentence(newest)}" if newest is not None else ""
-        invocation.print(f"{name} {document.get('state')}{reason}{last}")
-    if wanted == "done" and newest is not None:
-        return executions.exit_code_of(newest)
+        if unit.isdecimal():
+            found = executions.find_execution(client, unit)
+            document = execution = executions.await_execution(client, found, timeout)
+            name, words = f"pipe:{execution.get('pipe_name')}", executions.sentence(execution)
+        else:
+            goal = wanted or _goal_of(invocation, client, unit)
+            document = _await_unit(client, unit, goal, timeout)
+            name, words = str(document.get("unit")), str(document.get("state"))
+            words += f" ({document['reason']})" if document.get("reason") else ""
+            if goal == "done" and (execution := executions.newest_of(client, name)) is not None:
+                document, words = {**document, "execution": execution}, f"{words}; {executions.sentence(execution)}"
+    if not invocation.print_result(document, [unit if unit.isdecimal() else name]):
+        invocation.print(f"{name} {words}")
+    if execution is not None:
+        return executions.exit_code_of(execution)
     return Exit.OK if document.get("ok") else Exit.FAILED
 
 
-def _wait_for_execution(invocation: Invocation, client: Client, number: str, timeout: float | None) -> int:
-    document = executions.await_execution(client, executions.find_execution(client, number), timeout)
-    if not invocation.print_result(document, [document.get("id")]):
-        invocation.print(f"pipe:{document.get('pipe_name')} {executions.sentence(document)}")
-    return executions.exit_code_of(document)
-
-
-def _look_at(invocation: Invocation, client: Client, unit: str) -> Document:
-    """Return the unit (of px.status/1) that is waited for; of one that is not up, say that waiting starts nothing."""
+def _goal_of(invocation: Invocation, client: Client, unit: str) -> str:
+    """Return what is waited for where nothing was said; of what is not up, say that waiting starts nothing."""
     found: Document = {}
     with contextlib.suppress(Failure):  # what is wrong with the name is said by the wait itself
         found = client.get(query("/api/status", [("unit", unit)])).document["units"][0]
     if found.get("state") in {"cold", "stopped"}:
         name = found.get("unit")
         invocation.notice(f"pxctl: {name} is not up, and waiting does not start it: pxctl start {name}")
-    return found
+    return "done" if unit.startswith("pipe:") or found.get("kind") == "pipe" else "ready"
 
 
 def _await_unit(client: Client, unit: str, goal: str, timeout: float | None) -> Document:

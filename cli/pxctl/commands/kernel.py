@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pxctl import output
-from pxctl.app import declare, declare_group, no_autostart_option, timeout_option, waking_client
-from pxctl.client import Answer, Client, bare_name, expand, is_glob, query, quote, route
-from pxctl.commands.units import one_by_one, print_outcomes, steer
+from pxctl.app import declare, declare_group, no_autostart_option, no_wait_option, timeout_option, waking_client
+from pxctl.client import Answer, Client, bare_name, expand, is_glob, query, route
+from pxctl.commands.units import bare_id, one_by_one, print_outcomes, steer
 from pxctl.completion import kernel_names
-from pxctl.failures import DaemonProblem, Document, Failure
+from pxctl.failures import Document, Failure, usage
 from pxctl.invocation import Invocation
-from pxctl.output import BY_STATE, Column, ago, clean, duration, size, state_column
+from pxctl.output import BY_STATE, Column, ago, clean, size, state_column
 
 kernel = declare_group("kernel", "Sessions and their kernels: list, start, attach, export and more.")
 
-_STOPPED_SHOWN = 5
 _EXPORT_SECONDS = 300.0
 _name = click.argument("name", metavar="NAME", shell_complete=kernel_names)
 _names = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
@@ -56,8 +55,8 @@ def _find(client: Client, name: str, cwd: str | None = None) -> Answer:
     target = route("kernel", name)
     try:
         return client.get(query(target, [("cwd", os.path.realpath(cwd or "."))]))
-    except DaemonProblem as problem:
-        if cwd is not None or problem.kind != "unknown_unit":
+    except Failure as failure:
+        if cwd is not None or failure.kind != "unknown_unit":
             raise
     return client.get(target)  # perhaps there are several, none of them here: the problem lists them
 
@@ -67,22 +66,13 @@ def _id(client: Client, name: str, cwd: str | None) -> str:
 
 
 def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
-    """Return the units that names and globs mean, each once; with a folder globs mean its sessions only."""
+    """Return the units that names and globs mean, each once."""
     found: list[str] = []
     for name in names:
         bare = bare_name("kernel", name)
-        if not is_glob(bare):
-            found.append(f"kernel:{_id(client, bare, cwd)}")
-            continue
-        units = expand(client, [f"kernel:{bare}"])
-        if cwd is not None:
-            kernels = client.get("/api/kernels").document.get("kernels", [])
-            here = {one.get("unit") for one in kernels if one.get("cwd") == os.path.realpath(cwd)}
-            units = [unit for unit in units if unit in here]
-        if not units:
-            detail, hint = f"no session of {cwd} is called so", "pxctl kernel list --all shows their folders"
-            raise Failure(detail, kind="unknown_unit", hint=hint)
-        found += units
+        if is_glob(bare) and cwd is not None:
+            raise usage(f"{name!r} means sessions of every folder, and --cwd one", "name the session")
+        found += expand(client, [f"kernel:{bare}"]) if is_glob(bare) else [f"kernel:{_id(client, bare, cwd)}"]
     return list(dict.fromkeys(found))
 
 
@@ -110,21 +100,15 @@ _COLUMNS = [
 
 
 @declare(kernel, "list", "list the kernels")
-@click.option("--all", "everything", is_flag=True, help="All stopped sessions, too, not only the latest ones.")
-def list_kernels(invocation: Invocation, everything: bool) -> None:
+def list_kernels(invocation: Invocation) -> None:
     """List the sessions: those with a kernel first, then those that are remembered.
 
     $ pxctl kernel list
-    $ pxctl kernel list --all
     """
     answer = invocation.client().get("/api/kernels")
     kernels = sorted(answer.document.get("kernels", []), key=lambda one: str(one.get("last_used") or ""), reverse=True)
     kernels.sort(key=lambda one: one.get("state") == "stopped")
-    held = sum(one.get("state") != "stopped" for one in kernels)
-    shown = kernels if everything or invocation.quiet else kernels[: held + _STOPPED_SHOWN]
-    invocation.print_rows(answer, shown, "id", _COLUMNS, "no sessions yet; make one: pxctl exec 'x = 1'")
-    if (left_out := len(kernels) - len(shown)) and not invocation.json:
-        invocation.notice(f"… {output.counted(left_out, 'stopped session')} more: pxctl kernel list --all")
+    invocation.print_rows(answer, kernels, "id", _COLUMNS, "no sessions yet; make one: pxctl exec 'x = 1'")
 
 
 @declare(kernel, "show", "show {name}")
@@ -137,9 +121,8 @@ def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
     """
     answer = _find(invocation.client(), name, cwd)
     document = answer.document
-    if invocation.print_result(answer, [document.get("id")]):
-        return
-    invocation.print_members(document, reason=_failure_words(document))
+    if not invocation.print_result(answer, [document.get("id")]):
+        invocation.print_members(document, reason=_failure_words(document))
 
 
 @declare(kernel, "start")
@@ -155,7 +138,6 @@ def start_kernel(
 
     A session is a name, a folder, an interpreter and a backend. One that runs already is left as it is.
 
-    Effect: modifying: starts the kernel, and the daemon when it is not there; with --explain nothing
     $ pxctl kernel start
     $ pxctl kernel start work --interpreter .venv
     $ pxctl kernel start --explain
@@ -169,7 +151,7 @@ def start_kernel(
     if explain:
         answer = client.ask("POST", "/api/kernels", content=content, timeout=None)
         if not invocation.print_result(answer, ()):
-            invocation.print(*_explanation(invocation, answer.document))
+            invocation.print(*(clean(line) for line in _explanation(answer.document)))
         return
 
     from pxctl.cells import CellScreen
@@ -192,71 +174,67 @@ def start_kernel(
         screen.conclude(found)
 
 
-def _explanation(invocation: Invocation, document: Document) -> Iterator[str]:
-    yield f"in {clean(str(document.get('cwd')))}"
+def _explanation(document: Document) -> Iterator[str]:
+    yield f"in {document.get('cwd')}"
     for one in document.get("candidates") or []:
-        mark = invocation.paint("✓ taken", "green") if one.get("taken") else invocation.paint("  not taken", "dim")
         version = f" ({one['version']})" if one.get("version") else ""
         words = f"{one.get('source')}: {one.get('path')}{version} {one.get('detail') or one.get('reason')}"
-        yield f"{mark}  {clean(words)}"
+        yield f"{'✓ taken' if one.get('taken') else '  not taken'}  {words}"
         if one.get("remedy"):
-            yield f"      remedy: {clean(str(one['remedy']))}"
+            yield f"      remedy: {one['remedy']}"
     environment = document.get("environment") or {}
-    dropped: dict[str, list[str]] = {}
-    for one in environment.get("dropped") or []:
-        dropped.setdefault(f"environment dropped, {one.get('why')}", []).append(str(one.get("name")))
     facts: dict[str, Any] = {
         "kernelspec": document.get("kernelspec"),
         "none can be taken": document.get("failure"),
         "with ipykernel from": document.get("overlay"),
         "environment passed": environment.get("passed"),
-        **dropped,
         "modules": document.get("modules"),
     }
+    for one in environment.get("dropped") or []:
+        facts.setdefault(f"environment dropped, {one.get('why')}", []).append(str(one.get("name")))
     for name, value in facts.items():
         if value:
-            yield clean(f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+            yield f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}"
 
 
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------
 
 
-@declare(kernel, "stop", "stop {names}")
-@_names
-@_which
-@timeout_option()
-@click.option("--no-wait", is_flag=True, help="Return once the stop is under way.")
-def stop_kernels(
-    invocation: Invocation, names: tuple[str, ...], cwd: str | None, timeout: float | None, no_wait: bool
-) -> int:
-    """Stop the kernels of sessions; returns when nothing of them is left.
+def _declare_steering(verb: str, words: str, *more: Callable[[Any], Any]) -> None:
+    def steer_kernels(
+        invocation: Invocation, names: tuple[str, ...], cwd: str | None, timeout: float | None, no_wait: bool = False
+    ) -> int:
+        client = invocation.client()
+        return steer(invocation, client, verb, _units(client, names, cwd), timeout, no_wait, bare_id)
+
+    steer_kernels.__doc__, function = words, steer_kernels
+    for option in (*more, timeout_option(), _which, _names):
+        function = option(function)
+    declare(kernel, verb, f"{verb} {{names}}")(function)
+
+
+_declare_steering(
+    "stop",
+    """Stop the kernels of sessions; returns when nothing of them is left. Their variables are lost.
 
     The session stays in the list, and its history can be exported; the next call starts a fresh kernel.
 
-    Effect: modifying: ends the kernel's whole process tree; its variables are lost
     $ pxctl kernel stop default
     $ pxctl kernel stop 'work*'
     $ pxctl kernel stop default --cwd ~/other
-    """
-    client = invocation.client()
-    return steer(invocation, client, "stop", _units(client, names, cwd), timeout, no_wait)
-
-
-@declare(kernel, "restart", "restart {names}")
-@_names
-@_which
-@timeout_option()
-def restart_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str | None, timeout: float | None) -> int:
+    """,
+    no_wait_option,
+)
+_declare_steering(
+    "restart",
     """Replace the kernels of sessions; returns when the new ones are ready. Forgets a hard failure.
 
-    A running cell is cut off; calls that wait in line are run by the new kernel.
+    A running cell is cut off and variables are lost; calls that wait in line are run by the new kernel.
 
-    Effect: modifying: replaces the kernel by a new one; its variables are lost
     $ pxctl kernel restart default
     $ pxctl kernel restart 'work*'
-    """
-    client = invocation.client()
-    return steer(invocation, client, "restart", _units(client, names, cwd), timeout, no_wait=False)
+    """,
+)
 
 
 @declare(kernel, "interrupt", "interrupt {names}")
@@ -268,7 +246,6 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
     Where it does not yield, the next steps follow by themselves, or at once when asked again: a second interrupt,
     then the kernel is terminated, then killed, and its variables are lost.
 
-    Effect: modifying: interrupts the running cell; asked again, its kernel may be killed
     $ pxctl kernel interrupt default
     $ pxctl kernel interrupt default   # again: the next, harder step
     $ pxctl kernel interrupt 'work*'
@@ -284,19 +261,15 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
             raise Failure(detail, kind="inactive", unit=unit, hint=hint)
         return document
 
-    outcomes = one_by_one(invocation, "interrupt", _units(client, names, cwd), interrupt)
-
-    def show(_: str, document: Document) -> None:
+    def words(unit: str, document: Document) -> str:
         running, taken = document.get("running"), document.get("steps") or []
-        if invocation.quiet:
-            invocation.print(*([running] if running else []))
-            return
         steps = ", ".join(str(step.get("action")) for step in taken)
         details = "".join(f": {step['detail']}" for step in taken if step.get("detail"))
         what = f"cell {running}: {steps or 'asked to end'}" if running else f"no cell is running{details}"
-        invocation.print(f"kernel:{document.get('kernel')} {what}")
+        return f"{unit} {what}"
 
-    return print_outcomes(invocation, outcomes, show, "interrupts")
+    outcomes = one_by_one(invocation, "interrupt", _units(client, names, cwd), interrupt)
+    return print_outcomes(invocation, outcomes, words, bare_id)
 
 
 # -- attach -----------------------------------------------------------------------------------------------------------
@@ -311,7 +284,6 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
 
     Without a terminal, or where jupyter console is not installed, the command is printed.
 
-    Effect: modifying: what is typed into the console runs in the session, as you
     $ pxctl kernel attach default
     $ pxctl kernel attach default --print
     $ eval "$(pxctl kernel attach default --print)"
@@ -320,15 +292,10 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
 
     document = _find(invocation.client(), name, cwd).document
     file, unit = document.get("connection_file"), str(document.get("unit"))
-    if not file and document.get("language") == "bash":
-        detail = "its cells are shell scripts; there is no kernel to join"
-        raise Failure(detail, kind="not_joinable", unit=unit, hint="bash")
-    if not file and str(document.get("backend", "")).startswith("gateway"):
-        detail = "it is held by a gateway; join it through that"
-        raise Failure(detail, kind="not_joinable", unit=unit, hint="pxctl kernel list")
     if not file:
-        hint = f"pxctl kernel start {document.get('id')}"
-        raise Failure(f"it is {document.get('state')}", kind="inactive", unit=unit, hint=hint)
+        held = ", ".join(str(document.get(key)) for key in ("language", "backend", "state"))
+        detail, hint = f"there is no kernel to join: {held}", f"pxctl kernel start {document.get('id')}"
+        raise Failure(detail, kind="inactive", unit=unit, hint=hint)
     program = find_program("jupyter-console", invocation.env)
     argv = [program, "--existing", file] if program else ["jupyter", "console", "--existing", file]
     if invocation.json:
@@ -344,70 +311,6 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
 # -- what it ran ------------------------------------------------------------------------------------------------------
 
 
-def _code(cell: Document) -> str:
-    """Return title and code on one line, cut; the notebook of the session has all of it."""
-    code = output.cut(" ".join(str(cell.get("code") or "").split()), 200)
-    return f"{cell['title']}: {code}" if cell.get("title") else code
-
-
-_CELL_COLUMNS = [
-    Column("CELL", "id"),
-    Column("N", "execution_count", 5, right=True),
-    state_column("status", "STATUS"),
-    Column("TOOK", lambda cell: duration(cell.get("duration_seconds")), 4, right=True),
-    Column("OUTPUT", lambda cell: size(cell.get("total_bytes")), 3, right=True),
-    Column("WHEN", lambda cell: ago(cell.get("started_at")), 6),
-    Column("CODE", _code, 2, minimum=16),
-]
-
-
-@declare(kernel, "cells", "list the cells of {name}")
-@_name
-@click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The latest N only.")
-@_which
-def list_cells(invocation: Invocation, name: str, limit: int | None, cwd: str | None) -> None:
-    """List what a session ran, oldest first: status, duration, bytes printed, code.
-
-    $ pxctl kernel cells default
-    $ pxctl kernel cells default -n 5 --json
-    """
-    client = invocation.client()
-    document = client.get(route("kernel", _id(client, name, cwd), "cells")).document
-    cells = document.get("cells", [])[-limit if limit else None :]
-    invocation.print_rows({**document, "cells": cells}, cells, "id", _CELL_COLUMNS, "it ran nothing yet")
-
-
-@declare(kernel, "output", "read the output of {name}")
-@_name
-@click.argument("cell", metavar="CELL|last")
-@click.option("--stream", type=click.Choice(["stdout", "stderr"]), help="Only one of the two; else both, as they came.")
-@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at byte N.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N bytes; else all there are.")
-@_which
-def print_output(
-    invocation: Invocation, name: str, cell: str, stream: str | None, offset: int, limit: int | None, cwd: str | None
-) -> None:
-    """Print all that a cell printed, also what an answer had cut; byte for byte on a pipe.
-
-    $ pxctl kernel output default last
-    $ pxctl kernel output default 78482cbaa9dada8c --stream stderr
-    $ pxctl kernel output default last --offset 65536 --limit 4096
-    """
-    from pxctl.follow import pages
-    from pxctl.shown import print_pages
-
-    client = invocation.client()
-    found = _id(client, name, cwd)
-    if cell == "last":
-        cells = client.get(route("kernel", found, "cells")).document.get("cells", [])
-        if not cells:
-            unit = f"kernel:{found}"
-            raise Failure("it ran nothing yet", kind="unknown_unit", unit=unit)
-        cell = str(cells[-1].get("id"))
-    found_pages = pages(client, route("kernel", found, f"cells/{quote(cell)}/output"), stream, offset, limit)
-    print_pages(invocation, found_pages, offset, {"schema": "px.cell-output/1", "kernel": found, "cell": cell})
-
-
 @declare(kernel, "export", "export {name}")
 @_name
 @click.option("-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Else stdout.")
@@ -415,7 +318,6 @@ def print_output(
 def export_kernel(invocation: Invocation, name: str, target: str | None, cwd: str | None) -> None:
     """Write a session's history, with its outputs, as a notebook (nbformat 4.5). A stopped session has one, too.
 
-    Effect: modifying: writes the file that -o names, and nothing else
     $ pxctl kernel export default -o session.ipynb
     $ pxctl kernel export default > session.ipynb
     """

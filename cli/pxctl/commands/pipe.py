@@ -8,9 +8,9 @@ import click
 
 from pxctl import executions, output
 from pxctl.app import declare, declare_group, source_of
-from pxctl.client import Client, bare_name, bare_names, is_glob, query, route
+from pxctl.client import Client, bare_name, is_glob, query, route, units_of
 from pxctl.coerce import CannotRead, read_json
-from pxctl.commands.units import one_by_one, print_outcomes
+from pxctl.commands.units import bare_id, one_by_one, print_outcomes
 from pxctl.completion import example_pipes, execution_names, pipe_keys, pipe_names
 from pxctl.failures import Document, Exit, Failure, usage
 from pxctl.invocation import Invocation
@@ -28,8 +28,7 @@ _pipes = click.argument("names", nargs=-1, required=True, metavar="NAME...", she
 def _remark(pipe: Document) -> tuple[str, str | None]:
     if pipe.get("config_error"):
         # The row says which pipe it is; a narrow terminal has no room to say it again.
-        folder = f"{pipe.get('folder')}/"
-        return f"broken: {str(pipe['config_error']).removeprefix(folder)}", "red"
+        return "broken: " + str(pipe["config_error"]).removeprefix(f"{pipe.get('folder')}/"), "red"
     if pipe.get("running") is not None:
         return f"execution {pipe['running']}", None
     if pipe.get("slower_than_schedule"):
@@ -38,7 +37,7 @@ def _remark(pipe: Document) -> tuple[str, str | None]:
 
 
 _COLUMNS = [
-    Column("PIPE", "name", minimum=12),
+    Column("PIPE", "name"),
     state_column(),
     Column("SCHEDULE", "schedule", 4, minimum=10),
     Column("NEXT RUN", lambda pipe: ago(pipe.get("next_run")), 2),
@@ -61,7 +60,7 @@ def list_pipes(invocation: Invocation) -> None:
     invocation.print_rows(answer, with_broken(answer.document.get("pipes", [])), "name", _COLUMNS, none)
 
 
-@declare(pipe, "show")
+@declare(pipe, "show", "show {name}")
 @click.argument("name", metavar="NAME|ID", shell_complete=execution_names)
 @click.option("--rendered", is_flag=True, help="Only the prompt, with its five facts.")
 def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
@@ -72,11 +71,8 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
     $ pxctl pipe show 12                        # an execution
     """
     is_execution = name.isdecimal()
-    invocation.action = f"show {'execution ' if is_execution else ''}{name}"
-    if is_execution:
-        answer = invocation.client().get(f"/api/executions/{int(name)}")
-    else:
-        answer = invocation.client().get(query(route("pipe", name), [("rendered", rendered or None)]))
+    target = f"/api/executions/{name}" if is_execution else query(route("pipe", name), [("rendered", rendered or None)])
+    answer = invocation.client().get(target)
     document = answer.document
     if document.get("schema") == "px.queue/1":  # `queue` is a route: no pipe has that name
         raise Failure("there is no pipe 'queue'", kind="unknown_unit", hint="pxctl pipe queue")
@@ -86,68 +82,55 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
     elif not invocation.print_result(answer, [document.get("id" if is_execution else "name")]):
         decision = document.get("last_decision") or {}
         last = f"{invocation.moment(decision.get('at'))}: {decision.get('text')}" if decision else None
-        cost = executions.money(document.get("cost"))
         (shown,) = with_broken([document])
-        invocation.print_members(shown, last_decision=last, cost=cost)
+        invocation.print_members(shown, last_decision=last, cost=executions.money(document.get("cost")))
 
 
 # -- validate, new, add, remove, config, enable, disable, next --------------------------------------------------------
 
 
-@declare(pipe, "validate")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=pipe_names)
-@click.option("--all", "everything", is_flag=True, help="Every pipe.")
-def validate_pipes(invocation: Invocation, names: tuple[str, ...], everything: bool) -> int:
+@declare(pipe, "validate", "validate {names}")
+@_pipes
+def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     """Check pipes: front matter, schedule, agent, presets and more; exits 0 on pass and warn, 1 on fail.
 
-    Each finding has its line in pipe.md and its cure. Of several pipes what passes is not shown. Nothing is run.
+    Each finding has its line in pipe.md and its cure. Nothing is run.
 
     $ pxctl pipe validate disk-digest
-    $ pxctl pipe validate --all
+    $ pxctl pipe validate '*'
     """
-    invocation.action = f"validate {', '.join(names) or 'the pipes'}"
-    if everything == bool(names):
-        raise usage("name pipes, or --all", "pxctl pipe validate --all")
-    client, found = invocation.client(), []
-    listed = client.get("/api/pipes").document.get("pipes", []) if everything else []
-    for name in bare_names(client, "pipe", names) or [str(one.get("name")) for one in listed]:
-        checks = client.ask("POST", route("pipe", name, "validate"), timeout=None).document
-        found.append({**checks, "file": client.get(route("pipe", name)).document.get("file")})
-    is_ok, is_one = all(one.get("ok") for one in found), len(found) == 1 and not everything
-    result = found[0] if is_one else {"schema": "px.pipe-validations/1", "ok": is_ok, "pipes": found}
+    client = invocation.client()
+    units = units_of(client, "pipe", names)
+    found = [client.ask("POST", route("pipe", unit, "validate"), timeout=None).document for unit in units]
+    is_ok = all(one.get("ok") for one in found)
+    result = found[0] if len(found) == 1 else {"schema": "px.pipe-validations/1", "ok": is_ok, "pipes": found}
     if not invocation.print_result(result, (one.get("pipe") for one in found)):
         for one in found:
-            _print_checks(invocation, one, is_one)
+            _print_checks(invocation, one)
     return Exit.OK if is_ok else Exit.FAILED
 
 
-def _print_checks(invocation: Invocation, found: Document, everything: bool) -> None:
+def _print_checks(invocation: Invocation, found: Document) -> None:
     checks = found.get("checks") or []
     has_warning = any(check.get("verdict") == "warn" for check in checks)
     overall = "fail" if not found.get("ok") else "warn" if has_warning else "pass"
     invocation.print(f"pipe:{found.get('pipe')}: " + invocation.paint(overall, BY_STATE.get(overall)))
     for check in checks:
-        word = str(check.get("verdict"))
-        is_fine = word in {"pass", "skip"}
-        if is_fine and not everything:
-            continue
-        where = f"{found.get('file') or 'pipe.md'}:{check['line']}: " if check.get("line") else ""
-        line = clean(f"{check.get('name')}: {where}{check.get('detail')}")
-        invocation.print(f"  {invocation.paint(f'{word:4}', BY_STATE.get(word))}  {line}")
-        if check.get("hint") and not is_fine:
+        word, line = str(check.get("verdict")), f"pipe.md:{check['line']}: " if check.get("line") else ""
+        words = clean(f"{check.get('name')}: {line}{check.get('detail')}")
+        invocation.print(f"  {invocation.paint(f'{word:4}', BY_STATE.get(word))}  {words}")
+        if check.get("hint") and word not in {"pass", "skip"}:
             invocation.print(f"        {invocation.paint('cure:', 'bold')} {clean(str(check['hint']))}")
 
 
-@declare(pipe, "new")
+@declare(pipe, "new", "make pipe:{name}")
 @click.argument("name", metavar="NAME")
 def new_pipe(invocation: Invocation, name: str) -> None:
     """Write a small pipe to start from; it runs by hand only, until its schedule says otherwise.
 
-    Effect: modifying: writes a folder into the pipes directory
     $ pxctl pipe new my-pipe
     """
     name = bare_name("pipe", name)
-    invocation.action = f"make pipe:{name}"
     if made := invocation.add("pipe", "/api/pipes/new", {"name": name}, "written to {folder}"):
         invocation.notice(f"edit {made.get('file')}, then: pxctl pipe run {name}")
 
@@ -158,7 +141,6 @@ def new_pipe(invocation: Invocation, name: str) -> None:
 def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     """Install a pipe: checked first, whole or not at all, and disabled until `pxctl pipe enable` says otherwise.
 
-    Effect: modifying: copies a pipe into the pipes directory; it is disabled there
     $ pxctl pipe add example:disk-digest
     $ pxctl pipe add https://example.org/pipes/triage/pipe.md --name triage
     """
@@ -176,21 +158,21 @@ def _exact_name(client: Client, text: str) -> str:
     return str(client.get(route("pipe", name)).document.get("name")) if is_glob(name) else name
 
 
-@declare(pipe, "remove")
+@declare(pipe, "remove", "remove {name}")
 @_pipe
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def remove_pipe(invocation: Invocation, name: str, yes: bool) -> None:
-    """Remove a pipe with its folder; its executions stay in the ledger. Asks on a terminal; elsewhere give --yes.
+    """Remove a pipe with its folder, its output included; what runs of it is cancelled.
 
-    Effect: modifying: cancels what runs of the pipe and deletes its folder, its output included
+    Its executions stay in the ledger. Asks on a terminal; elsewhere give --yes.
+
     $ pxctl pipe remove my-pipe
     """
-    invocation.action = f"remove {name}"
     name = _exact_name(invocation.client(), name)
     invocation.remove(f"pipe:{name}", f"pxctl pipe remove {name} --yes", route("pipe", name), yes)
 
 
-@declare(pipe, "config")
+@declare(pipe, "config", "change {name}")
 @_pipe
 @click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...", shell_complete=pipe_keys)
 def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> None:
@@ -198,22 +180,18 @@ def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> N
 
     A change that would break the pipe is refused, and the file is left as it is.
 
-    Effect: modifying: rewrites the named keys in pipe.md; the prompt and all other keys stay as they are
     $ pxctl pipe config disk-digest schedule='every 2h'
     $ pxctl pipe config triage preset='["fast", "*"]' timezone=     # an empty value removes the key
     """
-    invocation.action = f"change pipe:{bare_name('pipe', name)}"
     changes: dict[str, Any] = {}
     for text in values:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise usage(f"{text!r} is not KEY=VALUE", f"pxctl pipe config {name} timeout=600")
         try:
-            found = read_json(value, key) if value else None
+            changes[key] = read_json(value, key) if value else None
         except CannotRead:
-            found = value
-        # 1e999 reads as a number that JSON has no word for.
-        changes[key] = value if isinstance(found, float) and abs(found) == float("inf") else found
+            changes[key] = value
     client = invocation.client()
     name = _exact_name(client, name)
     answer = client.ask("POST", route("pipe", name, "config"), content={"config": changes}, timeout=60.0)
@@ -226,19 +204,18 @@ def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> N
 def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
     """Enable or disable every pipe that the names mean, print the outcome, return the exit code."""
     client = invocation.client()
-    units = [f"pipe:{name}" for name in bare_names(client, "pipe", names)]
 
     def change(unit: str) -> Document:
         return client.ask("POST", route("pipe", unit, verb), timeout=None).document
 
-    def show(_: str, pipe: Document) -> None:
+    def words(unit: str, pipe: Document) -> str:
+        invocation.print_warnings(pipe if verb == "enable" else {})
         when = ago(pipe["next_run"]) if verb == "enable" and pipe.get("next_run") else ""
         when = "; it runs now" if when.endswith("ago") else when and f"; next run {when}"
-        invocation.print(pipe.get("name") if invocation.quiet else f"pipe:{pipe.get('name')} {verb}d{when}")
-        invocation.print_warnings(pipe if verb == "enable" else {})
+        return f"{unit} {verb}d{when}"
 
-    outcomes = one_by_one(invocation, verb, units, change)
-    return print_outcomes(invocation, outcomes, show, "pipes")
+    outcomes = one_by_one(invocation, verb, units_of(client, "pipe", names), change)
+    return print_outcomes(invocation, outcomes, words, bare_id)
 
 
 @declare(pipe, "enable", "enable {names}")
@@ -246,7 +223,6 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
 def enable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     """Let schedule and events start pipes, on this machine; the file keeps what it says.
 
-    Effect: modifying: schedule and events start the pipe from now on, on this machine
     $ pxctl pipe enable disk-digest
     $ pxctl pipe enable 'daily-*'
     """
@@ -256,9 +232,8 @@ def enable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
 @declare(pipe, "disable", "disable {names}")
 @_pipes
 def disable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
-    """Keep schedule and events from starting pipes, on this machine; what runs goes on.
+    """Keep schedule and events from starting pipes, on this machine; what runs goes on, what waits is cancelled.
 
-    Effect: modifying: cancels what the pipe's schedule has in line, and starts nothing more
     $ pxctl pipe disable disk-digest
     """
     return _change(invocation, names, "disable")
@@ -266,17 +241,14 @@ def disable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
 
 @declare(pipe, "next", "look ahead for {name}")
 @_pipe
-@click.option(
-    "-n", "--count", type=click.IntRange(1, 50), default=5, show_default=True, metavar="N", help="Coming times."
-)
-def next_of_pipe(invocation: Invocation, name: str, count: int) -> None:
+def next_of_pipe(invocation: Invocation, name: str) -> None:
     """Say when a pipe is due next and why, or why it is not; and what was last decided about it.
 
     That it waits is no decision: a start, a skip, a run that was missed is one, and stays to be seen.
 
     $ pxctl pipe next disk-digest
     """
-    answer = invocation.client().get(query(route("pipe", name, "next"), [("count", count)]))
+    answer = invocation.client().get(route("pipe", name, "next"))
     report = answer.document
     if invocation.print_result(answer, report.get("upcoming") or []):
         return
@@ -285,5 +257,3 @@ def next_of_pipe(invocation: Invocation, name: str, count: int) -> None:
     invocation.print(*(clean(str(one)) for one in report.get("sentences") or []))
     if decision := report.get("last_decision"):
         invocation.print(f"last decision, {ago(decision.get('at'))}: {clean(str(decision.get('text')))}")
-    elif report.get("upcoming"):
-        invocation.print("last decision: none yet")

@@ -6,15 +6,14 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import click
 
 from pxctl import executions, follow, output
 from pxctl.app import declare, no_autostart_option, no_wait_option, timeout_option, waking_client
-from pxctl.client import Client, bare_name, bare_names, query, quote, route
-from pxctl.coerce import CannotRead, read_argument, read_json
+from pxctl.client import Client, bare_name, query, route
+from pxctl.coerce import read_argument, read_json
 from pxctl.commands.pipe import pipe
 from pxctl.commands.units import one_by_one, print_outcomes, request
 from pxctl.completion import execution_ids, execution_names, pipe_names
@@ -97,7 +96,6 @@ def run_pipe(
     The agent's text goes to stdout, its complaints and all notices to stderr; on a pipe byte for byte. With --json
     the final execution is one document. Ctrl-C ends the following only: the execution goes on.
 
-    Effect: modifying: runs the pipe's agent as you, and starts the daemon when it is not there
     $ pxctl pipe run disk-digest
     $ pxctl pipe run disk-digest --no-wait -q      # prints the execution's id
     $ pxctl pipe run triage --context '{"issue": 12}' --timeout 600
@@ -129,74 +127,59 @@ def _print_queued(invocation: Invocation, answer: Document) -> int:
 def _context(given: str | None) -> Document | list[Document] | None:
     if given is None:
         return None
-    try:
-        found: Document | list[Document] = read_json(read_argument(given), "--context")
-    except CannotRead as error:
-        raise usage(str(error), "pxctl pipe run --help") from error
+    found: Document | list[Document] = read_json(read_argument(given), "--context")
     objects = found if isinstance(found, list) and found else [found]
     if not all(isinstance(each, dict) for each in objects):
-        raise usage("--context must be a JSON object, or an array of them", "pxctl pipe run --help")
+        raise usage("--context must be a JSON object, or an array of them")
     return found
 
 
-@declare(pipe, "retry")
+@declare(pipe, "retry", "retry execution {execution}")
 @click.argument("execution", metavar="ID", shell_complete=execution_ids)
 @no_wait_option
 def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> int:
-    """Queue an execution again, as a new one, and follow it to its end; exits as `pipe run` does.
+    """Queue an execution again, as a new one with what its pipe says now, and follow it; exits as `pipe run` does.
 
-    Effect: modifying: queues a new execution with what its pipe says now
     $ pxctl pipe retry 12
     """
     if not execution.isdecimal():
         raise usage(f"{execution!r} is no id of an execution", "pxctl pipe runs shows the ids")
-    invocation.action = f"retry execution {execution}"
     client = invocation.client()
     again = _queue(client, executions.route_of(executions.find_execution(client, execution), "retry"), {})
     invocation.action = f"run pipe:{again.get('pipe_name')}"
     return _finish(invocation, client, again, no_wait)
 
 
-@declare(pipe, "cancel")
-@click.argument("targets", nargs=-1, metavar="[ID|PIPE]...", shell_complete=execution_names)
-@click.option("--all", "everything", is_flag=True, help="All that run and wait.")
-def cancel_executions(invocation: Invocation, targets: tuple[str, ...], everything: bool) -> int:
+@declare(pipe, "cancel", "cancel {targets}")
+@click.argument("targets", nargs=-1, required=True, metavar="ID|PIPE...", shell_complete=execution_names)
+def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
     """Cancel executions, waiting or running; returns when nothing of them is left (TERM, its grace, KILL).
 
-    Effect: modifying: takes executions out of line, and ends the process trees of those that run
     $ pxctl pipe cancel 12
     $ pxctl pipe cancel disk-digest    # what runs and waits of it
-    $ pxctl pipe cancel --all
+    $ pxctl pipe cancel '*'            # all that run and wait
     """
-    invocation.action = f"cancel {', '.join(targets) or 'all executions'}"
-    if everything == bool(targets):
-        raise usage("name executions or pipes, or --all", "pxctl pipe queue")
     client = invocation.client()
-    numbers = [target for target in targets if target.isdecimal()]
+    numbers = [f"execution {target}" for target in targets if target.isdecimal()]
     names = [f"pipe:{bare_name('pipe', target)}" for target in targets if not target.isdecimal()]
-    if everything:
-        queue = _in_queue(client.get("/api/pipes/queue").document)
-        names = sorted({f"pipe:{one.get('pipe_name')}" for one in queue})
 
     def cancel(unit: str) -> Document:
         found = executions.find_execution(client, unit.removeprefix("execution "))
         return {"executions": [client.ask("POST", executions.route_of(found, "cancel"), timeout=None).document]}
 
-    outcomes = one_by_one(invocation, "cancel", [f"execution {number}" for number in numbers], cancel)
+    outcomes = one_by_one(invocation, "cancel", numbers, cancel)
     if names:
         outcomes += request(invocation, client, "stop", names)
-    documents = [one for _, one in outcomes if not isinstance(one, Failure)]
-    cancelled = [one for document in documents for one in document.get("executions", [])]
 
-    def show(_: str, document: Document) -> None:
-        for one in document.get("executions", []):
-            invocation.print(one.get("id") if invocation.quiet else f"{executions.title_of(one)} {one.get('status')}")
+    def words(_: str, document: Document) -> str:
+        return "\n".join(f"{executions.title_of(one)} {one.get('status')}" for one in document["executions"])
 
-    whole = {"schema": "px.executions/1", "executions": cancelled, "next_cursor": None}
-    code = print_outcomes(invocation, outcomes, show, lambda _: whole)
-    if not cancelled and code == Exit.OK and not invocation.json:
-        invocation.notice("nothing runs and nothing waits")
-    return code
+    def ids(_: str, document: Document) -> list[object]:
+        return [one.get("id") for one in document["executions"]]
+
+    idle = [unit for unit, one in outcomes if not isinstance(one, Failure) and not one["executions"]]
+    invocation.notice(*(f"{unit}: nothing runs and nothing waits" for unit in idle))
+    return print_outcomes(invocation, [one for one in outcomes if one[0] not in idle], words, ids)
 
 
 # -- queue, runs, output, tail ----------------------------------------------------------------------------------------
@@ -230,12 +213,8 @@ def show_queue(invocation: Invocation) -> None:
     $ pxctl pipe queue
     """
     answer = invocation.client().get("/api/pipes/queue")
-    invocation.print_rows(
-        answer, list(_in_queue(answer.document)), "id", _QUEUE_COLUMNS, "nothing runs and nothing waits"
-    )
-
-
-_PAGE, _DEFAULT = 500, 50
+    rows = list(_in_queue(answer.document))
+    invocation.print_rows(answer, rows, "id", _QUEUE_COLUMNS, "nothing runs and nothing waits")
 
 
 def _error(execution: Document) -> str:
@@ -258,78 +237,43 @@ _RUN_COLUMNS = [
 
 
 @declare(pipe, "runs", "list the executions")
-@click.argument("names", nargs=-1, metavar="[PIPE]...", shell_complete=pipe_names)
-@click.option("--pipe", "pipes", multiple=True, metavar="P", shell_complete=pipe_names, help="The same as PIPE.")
+@click.argument("name", metavar="[PIPE]", required=False, shell_complete=pipe_names)
+@click.option("--pipe", metavar="P", shell_complete=pipe_names, help="The same as PIPE.")
 @click.option("--status", "statuses", multiple=True, type=click.Choice(executions.STATUSES), help="Only these; again.")
 @click.option("--since", metavar="T", help="Queued since a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d).")
-@click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help=f"The newest N; else {_DEFAULT}.")
+@click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The newest N.")
 @click.option("--cursor", type=click.IntRange(min=0), metavar="C", help="Go on behind a page: its next_cursor.")
-@click.option("--all", "everything", is_flag=True, help="All there are.")
 def list_runs(
-    invocation: Invocation,
-    names: tuple[str, ...],
-    pipes: tuple[str, ...],
-    statuses: tuple[str, ...],
-    since: str | None,
-    limit: int | None,
-    cursor: int | None,
-    everything: bool,
+    invocation: Invocation, name: str | None, statuses: tuple[str, ...], since: str | None, **asked: Any
 ) -> None:
     """List executions, newest first, without their output.
 
     $ pxctl pipe runs
     $ pxctl pipe runs disk-digest --status failed --status timed_out --since 7d
-    $ pxctl pipe runs --all --json > executions.json
     """
-    client = invocation.client()
-    routes = [f"/api/pipes/{quote(name)}/executions" for name in bare_names(client, "pipe", (*names, *pipes))]
-    most = limit or (None if everything else _DEFAULT)
-    filters: list[tuple[str, object]] = [("status", status) for status in statuses]
-    filters.append(("since", follow.since_when(since)))
-    found: list[Document] = []
-    for each in routes or ["/api/executions"]:
-        found += islice(_rows(client, each, filters, most, cursor), most and most + 1)
-    # The newest of several pipes, by their ids, which grow with time.
-    rows = sorted(found, key=lambda row: int(row["id"]), reverse=True)[:most]
-    following = int(rows[-1]["id"]) if len(found) > len(rows) else None
-    result = {"schema": "px.executions/1", "executions": rows, "next_cursor": following}
-    invocation.print_rows(result, rows, "id", _RUN_COLUMNS, "no such executions")
-    if following is not None and not (invocation.json or invocation.quiet):
-        invocation.notice(f"… more: --cursor {following}, or --all")
-
-
-def _rows(
-    client: Client, target: str, filters: list[tuple[str, object]], most: int | None, cursor: int | None
-) -> Iterator[Document]:
-    """Yield the executions of one source; a page is asked for when its first row is wanted."""
-    size = _PAGE if most is None else min(most + 1, _PAGE)
-    while True:
-        page = client.get(query(target, [*filters, ("limit", size), ("cursor", cursor)])).document
-        yield from page.get("executions", [])
-        cursor = page.get("next_cursor")
-        if cursor is None:
-            return
+    named = name or asked.pop("pipe")
+    target = route("pipe", named, "executions") if named else "/api/executions"
+    filters = [("status", status) for status in statuses]
+    answer = invocation.client().get(query(target, [*filters, ("since", follow.since_when(since)), *asked.items()]))
+    rows, following = answer.document.get("executions", []), answer.document.get("next_cursor")
+    invocation.print_rows(answer, rows, "id", _RUN_COLUMNS, "no such executions")
+    if following is not None and not invocation.json:
+        invocation.notice(f"… more: --cursor {following}")
 
 
 @declare(pipe, "output", "read the output of {execution}")
 @_execution
 @click.option("--stderr", is_flag=True, help="What came on stderr.")
-@click.option("--events", is_flag=True, help="The agent's own event lines, where it writes any.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at byte N.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N bytes; else all there are.")
-def print_output(
-    invocation: Invocation, execution: str, stderr: bool, events: bool, offset: int, limit: int | None
-) -> None:
+def print_output(invocation: Invocation, execution: str, stderr: bool, offset: int, limit: int | None) -> None:
     """Print an execution's stdout, or its stderr, complete; byte for byte on a pipe.
 
     $ pxctl pipe output 12
     $ pxctl pipe output disk-digest > report.txt    # of its newest execution
     $ pxctl pipe output 12 --stderr
     """
-    if stderr and events:
-        raise usage("--stderr and --events exclude each other", f"pxctl pipe output {execution} --stderr")
-    stream = "stderr" if stderr else "events" if events else "stdout"
-    client = invocation.client()
+    stream, client = "stderr" if stderr else "stdout", invocation.client()
     found = executions.find_execution(client, execution)
     place = {"execution": found.get("id"), "pipe_name": found.get("pipe_name"), "stream": stream}
     found_pages = follow.pages(client, executions.route_of(found, "output"), stream, offset, limit)

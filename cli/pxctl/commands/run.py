@@ -19,12 +19,11 @@ import click
 from pxctl import output
 from pxctl.app import declare, no_autostart_option, root, timeout_option, waking_client
 from pxctl.cells import write_whole
-from pxctl.client import Client, bare_name, query, route
-from pxctl.coerce import CannotRead, build_input, read_argument, read_json
+from pxctl.client import SLACK_SECONDS, Client, Exchange, bare_name, query, route, split_lines
+from pxctl.coerce import build_input, read_argument, read_json
 from pxctl.completion import assignments, tool_names
 from pxctl.failures import PROBLEM_PREFIX, Failure, raise_problem, usage
-from pxctl.follow import NDJSON, SLACK_SECONDS
-from pxctl.http1 import Exchange, split_lines
+from pxctl.follow import NDJSON
 from pxctl.invocation import Invocation
 
 _HELD_BYTES = 8 * 1024 * 1024
@@ -59,7 +58,6 @@ def run_tool(
     Values are coerced by the tool's input schema: n=5, xs=1,2,3, a.b=1; KEY:=JSON takes JSON as it stands.
     KEY=@FILE gives a file. Ctrl-C cancels the run.
 
-    Effect: modifying: starts the tool when it is cold, and the daemon when it is not there
     $ pxctl run compound-interest principal=1000 annual_rate=0.05 years=10
     $ pxctl run lorenz-ode-solver rho=28 --stream
     $ pxctl run lorenz-ode-solver plot=true -o lorenz.png
@@ -80,9 +78,9 @@ def run_tool(
     fields = {"Content-Type": "application/json", "Accept": accept}
     limit = None if timeout is None else timeout + SLACK_SECONDS
     try:
-        body, state = _body(client, name, values, given)
+        body = _body(client, name, values, given)
         with (
-            invocation.spinner(f"tool:{name}", _phase(invocation.socket_path, name, state)) as spinner,
+            invocation.spinner(f"tool:{name}", _phase(invocation.socket_path, name)) as spinner,
             client.open("POST", place, body=body, fields=fields, timeout=limit) as exchange,
         ):
             if file is not None:
@@ -93,27 +91,22 @@ def run_tool(
                 _print_answer(invocation, exchange, spinner)
     except KeyboardInterrupt:
         raise Failure("cancelled", kind="cancelled", unit=f"tool:{name}") from None
-    except CannotRead as error:
-        raise usage(str(error), "pxctl run --help") from error
 
 
-def _body(client: Client, name: str, values: tuple[str, ...], given: str | None) -> tuple[bytes, str | None]:
-    """Return the body of the request, and the tool's state where it was asked for anyway.
-
-    The schema is fetched only when there is something to coerce; an input alone goes out byte for byte.
-    """
-    raw = None if given is None else read_argument(given)
-    base = {} if raw is None else read_json(raw, "--input")
+def _body(client: Client, name: str, values: tuple[str, ...], given: str | None) -> bytes:
+    """Return the body of the request. The schema is fetched only when there is something to coerce."""
+    raw = b"{}" if given is None else read_argument(given)
+    base = read_json(raw, "--input")
     if not values:
-        return raw or b"{}", None
+        return raw
     document = client.get(route("tool", name), keep=True).document
     content = build_input(values, base, document.get("input_schema"))
-    return json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape"), str(document.get("state"))
+    return json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
 
 
-def _phase(socket_path: str, name: str, first: str | None) -> Callable[[], str]:
+def _phase(socket_path: str, name: str) -> Callable[[], str]:
     """Return what says "starting (cold)…" until the tool is up, then "running…"; it asks no more once it is up."""
-    state: Any = first
+    state: Any = None
 
     def phase() -> str:
         nonlocal state
@@ -131,7 +124,7 @@ def _is_json(content_type: str) -> bool:
 
 def _print_answer(invocation: Invocation, exchange: Exchange, spinner: output.Spinner) -> None:
     """Print JSON once it is complete (a long one as it comes), indented on a terminal; anything else as it comes."""
-    content_type = exchange.head.content_type
+    content_type = exchange.content_type
     is_text = content_type.startswith("text/") or content_type in {*_JSON_LINES, "application/xml"}
     if invocation.out_is_terminal and not (is_text or _is_json(content_type)):
         what = f"the tool answered with {content_type or 'bytes of no known type'}, which is not for a terminal"
@@ -163,7 +156,7 @@ def _pretty(raw: bytes) -> bytes:
 
 def _print_items(invocation: Invocation, exchange: Exchange, spinner: output.Spinner) -> None:
     """Print the items of a stream, one a line, each as it comes. An item that is a problem ends the run with it."""
-    if exchange.head.content_type not in _JSON_LINES:
+    if exchange.content_type not in _JSON_LINES:
         _print_answer(invocation, exchange, spinner)
         return
     for line in filter(bytes.strip, split_lines(exchange.chunks())):
@@ -185,7 +178,7 @@ _MAGIC = {
 
 def _save(invocation: Invocation, exchange: Exchange, file: Path, spinner: output.Spinner) -> None:
     """Save an answer: an image inside JSON as the image, anything else as it came."""
-    content_type, pointer = exchange.head.content_type, None
+    content_type, pointer = exchange.content_type, None
     chunks: Iterable[bytes] = exchange.chunks()
     if _is_json(content_type):
         chunks = [raw := exchange.read()]

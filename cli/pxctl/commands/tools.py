@@ -25,18 +25,13 @@ _tool = click.argument(
 )
 
 
-def _words(tool: Document) -> str:
-    title = tool.get("title") if tool.get("title") != tool.get("name") else None
-    return str(tool.get("config_error") or ": ".join(str(part) for part in (title, tool.get("description")) if part))
-
-
 _COLUMNS = [
     Column("NAME", "name", minimum=10),
     state_column(),
     Column("VERSION", "version", 4),
     Column("DIALECT", "dialect", 5),
     Column("PIN", lambda tool: "pinned" if tool.get("pinned") else "", 3),
-    Column("DESCRIPTION", _words, 2, minimum=16, style=lambda tool: "red" if tool.get("config_error") else None),
+    Column("DESCRIPTION", lambda tool: tool.get("config_error") or tool.get("description"), 2, minimum=16),
 ]
 
 
@@ -113,21 +108,20 @@ _CHECK_COLUMNS = [
 def validate_tool(invocation: Invocation, tool: str) -> int:
     """Run the twelve checks on a tool; exits 0 on pass and warn, 1 on fail.
 
-    Effect: modifying: starts an instance of the tool for the checks and stops it again
+    An instance of the tool is started for the checks, and stopped again.
+
     $ pxctl tools validate lorenz-ode-solver
     """
     with invocation.spinner(tool, "checking…"):
         answer = invocation.client().ask("POST", route("tool", tool, "validate"), timeout=None)
     document = answer.document
-    overall = str(document.get("overall"))
-    if not invocation.print_result(answer, [overall]):
-        checks = document.get("checks") or []
+    overall, checks = str(document.get("overall")), document.get("checks") or []
+    if not invocation.print_result(answer, [document.get("tool_id")]):
         invocation.print(*invocation.table(_CHECK_COLUMNS, checks))
         for check in checks:
             if check.get("status") not in {"pass", "skip"}:
-                invocation.print(
-                    *(f"  {check.get('name')}: {detail}" for detail in str(check.get("details") or "").splitlines())
-                )
+                details = str(check.get("details") or "").splitlines()
+                invocation.print(*(clean(f"  {check.get('name')}: {line}") for line in details))
         invocation.print(f"{document.get('tool_id')}: " + invocation.paint(overall, BY_STATE.get(overall)))
     return Exit.FAILED if overall == "fail" else Exit.OK
 
@@ -137,7 +131,8 @@ def validate_tool(invocation: Invocation, tool: str) -> int:
 def debug_tool(invocation: Invocation, tool: str) -> None:
     """Find out why a tool fails: each known case with the evidence found and the one next step.
 
-    Effect: modifying: may start an instance of the tool for a probe and stop it again
+    An instance of the tool may be started for a probe, and is stopped again.
+
     $ pxctl tools debug lorenz-ode-solver
     """
     with invocation.spinner(tool, "looking…"):
@@ -147,9 +142,9 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
         return
     for case in cases:
         if not case.get("found"):
-            invocation.print(invocation.paint(clean(f"no     {case.get('case')}"), "dim"))
+            invocation.print(invocation.paint(f"no     {case.get('case')}", "dim"))
             continue
-        invocation.print(invocation.paint("FOUND", "red") + clean(f"  {case.get('case')}"))
+        invocation.print(invocation.paint("FOUND", "red") + f"  {case.get('case')}")
         invocation.print(*(f"       {clean(line)}" for line in str(case.get("evidence")).splitlines()))
         if case.get("next_step"):
             invocation.print(f"       next: {clean(str(case['next_step']))}")
@@ -157,16 +152,14 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
         invocation.print("", invocation.paint("verdict:", "bold") + f" {clean(str(answer.document['verdict']))}")
 
 
-@declare(tools, "new")
+@declare(tools, "new", "make tool:{name}")
 @click.argument("name", metavar="NAME")
 def new_tool(invocation: Invocation, name: str) -> None:
     """Write a working tool to start from, with its test request, and put it into the catalog.
 
-    Effect: modifying: writes a folder into the tools directory
     $ pxctl tools new my-tool
     """
     name = bare_name("tool", name)
-    invocation.action = f"make tool:{name}"
     if made := invocation.add("tool", "/api/tools/new", {"name": name}, "written to {folder}"):
         invocation.notice(f"try it: pxctl run {name} --input @{made.get('folder')}/test-request.json")
 
@@ -177,7 +170,6 @@ def new_tool(invocation: Invocation, name: str) -> None:
 def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
     """Add a tool to the catalog: from a folder, or one of the examples that come along.
 
-    Effect: modifying: copies a folder into the tools directory
     $ pxctl tools add example:compound-interest
     $ pxctl tools add ./my-tool --name other-name
     """
@@ -195,7 +187,6 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
     It becomes .venv of its folder, out of requirements.txt or pyproject.toml.
     Progress goes to stderr; with --json every step is a line of NDJSON. Ctrl-C ends the build and clears it away.
 
-    Effect: modifying: builds or renews the tool's .venv
     $ pxctl tools sync lorenz-ode-solver
     """
     last: Document = {}
@@ -210,7 +201,7 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
     if not last.get("done"):
         raise Interrupted("it was closed before the build was done")
     if not invocation.json:
-        invocation.print(tool if invocation.quiet else f"{tool} synced")
+        invocation.print(tool.removeprefix("tool:") if invocation.quiet else f"{tool} synced")
 
 
 @declare(tools, "remove", "remove {tool}")
@@ -220,7 +211,6 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
 def remove_tool(invocation: Invocation, tool: str, yes: bool, force: bool) -> None:
     """Remove a tool from the catalog, with its folder. Asks on a terminal; elsewhere --yes is needed.
 
-    Effect: modifying: deletes the tool's folder
     $ pxctl tools remove my-tool
     $ pxctl tools remove my-tool --yes --force
     """
