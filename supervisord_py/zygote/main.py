@@ -112,7 +112,7 @@ def stamped(paths: Iterable[str]) -> dict[str, list[int] | None]:
         try:
             status = os.stat(path)
             found[path] = [status.st_dev, status.st_ino, status.st_ctime_ns]
-        except OSError:
+        except (OSError, ValueError):  # ValueError: no file can have that name
             found[path] = None
     return found
 
