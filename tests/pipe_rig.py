@@ -37,7 +37,7 @@ def quick_watchers(monkeypatch: pytest.MonkeyPatch) -> list[Resumes]:
     look = Resumes.look
     seen: list[Resumes] = []
 
-    def noted(self: Resumes) -> float:
+    def noted(self: Resumes) -> bool:
         if self not in seen:
             seen.append(self)
         return look(self)

@@ -20,7 +20,6 @@ from supervisord_py.ledger.pipe_executions import EXECUTIONS, OPEN, ErrorType, E
 from supervisord_py.ledger.pipe_history import usage_since
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes.adapters import CannotRunError, PromptBy
-from supervisord_py.pipes.ending import conclude
 from supervisord_py.pipes.launch import check, cleanup, stdin_of, write_files
 from supervisord_py.pipes.models import BudgetRules
 from supervisord_py.pipes.outcome import Cause
@@ -198,7 +197,7 @@ class RunDriver:
         room.add(run)
         try:
             life = ended(row.instance or "", room.clocks.wall(), Reason.INTERRUPTED.value)
-            await room.ledger.write(together(await conclude(run), life))
+            await room.ledger.write(together(await run.conclude(), life))
             await run.finish()
         except PxError as error:
             _log.error("pipe_interruption_not_recorded", execution=row.id, detail=error.detail)

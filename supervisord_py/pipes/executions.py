@@ -23,7 +23,6 @@ from supervisord_py.ledger.pipe_state import PIPE_STATES, claimed
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.catalog import PipeCatalog
-from supervisord_py.pipes.ending import conclude
 from supervisord_py.pipes.events import Triggers
 from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.models import Order, PipeDefinition
@@ -275,7 +274,7 @@ class Executions:
         return run.execution
 
     async def _end_unrun(self, run: Run) -> None:
-        await self.ledger.write(together(await conclude(run)))
+        await self.ledger.write(together(await run.conclude()))
         await run.finish()
 
     async def cancel_all(self, pipe: str, why: str) -> tuple[Execution, ...]:

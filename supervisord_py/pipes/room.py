@@ -8,12 +8,15 @@ slot, whatever became of the execution. A control plane that leaves takes nothin
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import shutil
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError
+import structlog
+
+from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, PxError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import Trigger
-from supervisord_py.pipes import retention, status
+from supervisord_py.pipes import status
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.events import check_published
 from supervisord_py.pipes.executions import Executions
@@ -29,7 +32,11 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.models import Check, Order, PipesConfig, PipeView, PublishedEvent
 
+FIRST_PRUNE_SECONDS, PRUNE_SECONDS = 30.0, 3600.0
+KEEP_EXECUTIONS = 10_000  # of each pipe
+KEEP_BYTES = 4096 * 1024 * 1024  # of all files
 WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
+_log = structlog.get_logger(__name__)
 
 
 class Pipes(Executions):
@@ -60,7 +67,7 @@ class Pipes(Executions):
         self.task(self.look_at_runs())
         self.events.listeners.add(self.triggers.hear)
         self.task(self.triggers.hear_files())
-        self.task(retention.prune_for_ever(self))
+        self.task(self.prune_for_ever())
 
     def start_scheduler(self) -> None:
         """Begin to run what is due and what waits: the API listens now."""
@@ -107,6 +114,31 @@ class Pipes(Executions):
         self.programs.clear()
         self.triggers.look()
         self.timetable.wake()
+
+    # -- how long executions are remembered --------------------------------------------------------------------------
+
+    async def prune_for_ever(self) -> NoReturn:
+        """Prune now and then. A ledger in trouble is left alone until the next time."""
+        await asyncio.sleep(FIRST_PRUNE_SECONDS)
+        while True:
+            try:
+                await self.prune()
+            except PxError as error:
+                _log.warning("pipes_not_pruned", detail=error.detail)
+            await asyncio.sleep(PRUNE_SECONDS)
+
+    async def prune(self) -> int:
+        """Remove rows and files beyond the limits, in small batches, oldest first; return how many executions went.
+
+        Nothing open is ever touched, nor what an agent wrote into its pipe's `output/`.
+        """
+        before, total = self.clocks.wall() - self.config.keep_days * 86400.0, 0
+        most = {"rows_of_each": KEEP_EXECUTIONS, "bytes_of_all": KEEP_BYTES}
+        while gone := await pipe_history.prune(self.ledger, before=before, **most):
+            for number in gone:
+                await asyncio.to_thread(shutil.rmtree, self.folder(number), ignore_errors=True)
+            total += len(gone)
+        return total
 
     # -- pipes -------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
-"""One execution from its place in line to its end. The supervisor runs it, by `driver.py`.
+"""One execution from its place in line to its end, and how that is judged. The supervisor runs it, by `driver.py`.
 
 Laws:
 - The row says `running` before anything is spawned, and who it became right after. Whatever happens it becomes final
-  once, with the first reason that was given, before the keeper forgets the process.
+  once, with the first reason that was given, before the keeper forgets the process. The next try's row, the claim on
+  the event that is given back and the pipe's counters are of one transaction with the end.
 - Also after a normal exit the tree is stopped: what tools left in sessions of their own goes, too (pi does that with
   every shell command). What survives is named in the row and stopped again and again; it never keeps the slot.
 - A timeout does not count suspended time: who was suspended could not work. Who is silent after a resume is ended (B2).
@@ -13,23 +14,38 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import structlog
+from msgspec import structs
 
-from supervisord_py.errors import KeeperLostError, PxError
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, OPEN, ErrorType, Execution, Outcome, Status, mark_running
-from supervisord_py.ledger.pipe_state import PIPE_STATES
+from supervisord_py.errors import ConflictError, KeeperLostError, PxError
+from supervisord_py.ledger.pipe_executions import (
+    EXECUTIONS,
+    OPEN,
+    ErrorType,
+    Execution,
+    Outcome,
+    Status,
+    finish,
+    mark_running,
+)
+from supervisord_py.ledger.pipe_state import PIPE_STATES, release_claim
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
-from supervisord_py.pipes.ending import conclude
-from supervisord_py.pipes.launch import RunTerms, recall_secrets, remove_private
-from supervisord_py.pipes.outcome import REASONS, Cause, ceiling_exceeded
+from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.intake import next_try
+from supervisord_py.pipes.launch import RunTerms, cleanup, recall_secrets, remove_private
+from supervisord_py.pipes.outcome import REASONS, Cause, ExitInfo, SuccessRule, ceiling_exceeded, judge
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, POLL_SECONDS, Copier
 from supervisord_py.pipes.scheduler import whole_ms
+from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.instance import Instance
+from supervisord_py.process.lifecycle import describe
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -39,11 +55,19 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.launch import LaunchSpec
     from supervisord_py.pipes.models import Chosen, Order, PipeDefinition
-    from supervisord_py.pipes.streams import Summary
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child, StopReport
 
 WAKE_SILENCE_SECONDS = 60.0  # an agent that is silent for so long after a resume is ended
+DISK_TRIES = 4  # how often the rest of the output is tried against a disk that takes nothing, once the process is gone
+TAIL_CHARS = 64 * 1024  # so much of each stream is looked at for the reason of a failure
+_NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
+_LIMITS = frozenset((Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT))
+CUT_OFF = frozenset((
+    ErrorType.TIMEOUT, ErrorType.CANCELLED, ErrorType.CRASH, ErrorType.INTERRUPTED, ErrorType.SHUTDOWN,
+    ErrorType.BUDGET_EXCEEDED, ErrorType.RESOURCE_LIMIT, ErrorType.DISK_FULL,
+))  # fmt: skip
+"""After these, what it wrote may be half-done."""
 _log = structlog.get_logger(__name__)
 
 
@@ -61,7 +85,7 @@ class Run(Instance):
         is_short: The disk took no output for a while: not all of it may be there.
         outcome: How it ended, once that is decided; `final`: what its row says of that.
         goes_on, following: Whether another try follows; its row, and why and with what it is.
-        news: Set at the next change.
+        news: Set at the next change; there is another one then.
         followers: How many follow its output.
         done: Set when all that follows from its end is done.
         is_left: This control plane goes; the run goes on without it.
@@ -103,7 +127,7 @@ class Run(Instance):
         self.launch: LaunchSpec | None = None
         self.fds: tuple[int, ...] = ()
         self.final: dict[str, Any] = {}
-        self._news: asyncio.Event | None = None  # there while somebody waits
+        self.news = asyncio.Event()
         self._starting: asyncio.Task[Any] | None = None
         self._stirred: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._copier: Copier | None = None
@@ -115,18 +139,12 @@ class Run(Instance):
         """Whether it is to end, or has ended, before it ran."""
         return self.cause is not Cause.NOBODY and self.execution.started_at is None
 
-    @property
-    def news(self) -> asyncio.Event:
-        self._news = self._news or asyncio.Event()
-        return self._news
-
     def tell(self) -> None:
-        if self._news is not None:
-            self._news.set()
-            self._news = None
+        news, self.news = self.news, asyncio.Event()
+        news.set()
 
     def become(self, **changes: Any) -> None:
-        self.execution = msgspec.structs.replace(self.execution, **changes)
+        self.execution = structs.replace(self.execution, **changes)
         self.tell()
 
     def want_end(self, cause: Cause, detail: str | None = None) -> bool:
@@ -189,7 +207,7 @@ class Run(Instance):
         return together(EXECUTIONS.update(self.id, OPEN, **known), super().spawned(child))
 
     async def ended(self) -> Operation:
-        return together(await conclude(self), await super().ended())
+        return together(await self.conclude(), await super().ended())
 
     async def finish(self) -> None:
         """Be what its row says now, remove what it must not leave, and do what follows from its end."""
@@ -264,7 +282,7 @@ class Run(Instance):
         word = (self.wanted or Reason.EXIT).value
         self.report = await placement.stop(self.key, grace_seconds=self.stop_seconds, reason=word)
         if self.report.survivors and not self.final:
-            await self.room.ledger.write(together(await conclude(self)))
+            await self.room.ledger.write(together(await self.conclude()))
             await self.finish()
         return self.report
 
@@ -295,7 +313,7 @@ class Run(Instance):
 
     def _take_in(self, summary: Summary) -> None:
         if summary.usage != self.execution.usage:
-            self.become(**msgspec.structs.asdict(summary.usage))
+            self.become(**structs.asdict(summary.usage))
             if sentence := ceiling_exceeded(summary.usage, self.execution.plan):
                 self.want_end(Cause.BUDGET, sentence)
         if summary.settled and self._settling is None:
@@ -338,6 +356,124 @@ class Run(Instance):
         elif not self.terms.copied:
             self.trouble = None
         return tuple(found)
+
+    # -- its end ----------------------------------------------------------------------------------------------------
+
+    async def conclude(self) -> Operation | None:
+        """Decide how it ended, and what follows; return what writes all of that down, None where that is done."""
+        it, states = self.execution, self.room.states
+        if self.final or it.status.is_final:
+            return None
+        had_process = self.child is not None or self.cause is Cause.INTERRUPTED
+        copier = await self.open_output() if had_process else None
+        # Whether it ran, or was about to be spawned; not where another execution of its pipe runs already.
+        began = it.started_at is not None and not isinstance(self.error, ConflictError)
+        outcome, facts = await asyncio.to_thread(self._close, copier, began=began)
+        self.outcome = outcome
+        if outcome.status in {Status.FAILED, Status.TIMED_OUT} and self.definition is not None:
+            self.following = next_try(self, self.definition, outcome)
+        self.goes_on = self.following is not None
+        change = states.change_by(it, outcome, facts["finished_at"], goes_on=self.goes_on)
+        if began and self.child is None:
+            states.take(it.pipe_name, last_run_at=it.started_at)
+        states.take(it.pipe_name, **change)
+        self.final = facts
+        also = [PIPE_STATES.merge(it.pipe_name, **change)]
+        if self.following is not None:
+            also.append(EXECUTIONS.insert(self.following[0]))
+        elif it.trigger_event and it.trigger_key and outcome.status is not Status.COMPLETED:
+            # Let the event start the pipe again, should it be told once more.
+            also.append(release_claim(it.pipe_name, it.trigger_event, it.trigger_key))
+        return finish(self.id, also=together(*also), **facts)
+
+    def _close(self, copier: Copier | None, *, began: bool) -> tuple[Outcome, dict[str, Any]]:
+        """Judge it; return the outcome, and what its row says of it and of the output. Blocking."""
+        outcome, facts = (self._unstarted(), {}) if copier is None else self._judged(copier)
+        cleanup(self.folder)
+        incomplete = began and outcome.error_type in CUT_OFF
+        if began and self.execution.output_dir is not None:
+            _leave_output(Path(self.execution.output_dir), outcome, incomplete=incomplete)
+        now, started, record = self.room.clocks.moment(), self.execution.started_at or 0.0, self.record
+        if record is not None:  # as the keeper saw it
+            now = whole_ms(min(now, max(record.ended_at, started)))
+        elif self.cause is Cause.INTERRUPTED:  # when it last wrote
+            now = whole_ms(min(now, max(*(stamp / 1e9 for _, stamp in self.measured()), started)))
+        facts |= {
+            "status": outcome.status,
+            "error_type": outcome.error_type,
+            "error_message": outcome.error_message,
+            "finished_at": now,
+            "duration_ms": max(0, round((now - started) * 1000)) if began else None,
+            "exit_code": record.code if record else None,
+            "signal": record.signal if record else None,
+            "incomplete": incomplete,
+        }
+        return outcome, facts
+
+    def _judged(self, copier: Copier) -> tuple[Outcome, dict[str, Any]]:
+        """Judge one that had a process, once all that it wrote is taken."""
+        is_full = not _finished(copier) or self.is_short or output.disk_is_full(self.folder)
+        record, terms = self.record, self.terms
+        verdict = record.verdict.reason if record and record.verdict else None
+        limit = verdict if verdict in _LIMITS else None
+        facts = output.texts(self.folder, self.room.config.row_bytes)
+        ended = ExitInfo(
+            cause=self.cause if limit is None else Cause.NOBODY,
+            code=record.code if record else None,
+            signal=record.signal if record else None,
+            limit=None if limit is None else limit.value,
+            stdout_tail=facts["stdout"][-TAIL_CHARS:],
+            stderr_tail=facts["stderr"][-TAIL_CHARS:],
+            detail=describe(record, limit) if record and limit else self.detail,
+        )
+        allow_empty = self.execution.plan.allow_empty
+        outcome = self.outcome or judge(ended, copier.summary, terms.success, terms.errors, allow_empty=allow_empty)
+        message = copier.redact(outcome.error_message)
+        if is_full and outcome.status is Status.FAILED and ended.cause in {Cause.NOBODY, Cause.SETTLED}:
+            message = f"the disk was full while it ran{f': {message}' if message else ''}"
+            outcome = Outcome(Status.FAILED, ErrorType.DISK_FULL)
+        if self.report is not None and self.report.survivors:
+            words = f"survived the stop: pid {', '.join(str(each.pid) for each in self.report.survivors)}"
+            message = f"{message}; {words}" if message else words
+            _log.error("pipe_survived_stop", unit=self.unit, execution=self.id, detail=words)
+        facts |= structs.asdict(copier.summary.usage)
+        facts |= {"invalid_utf8": not copier.is_utf8, "lost_bytes": int(is_full)}
+        return structs.replace(outcome, error_message=message), facts
+
+    def _unstarted(self) -> Outcome:
+        if self.outcome is not None:
+            return self.outcome
+        if self.cause is not Cause.NOBODY:
+            return judge(ExitInfo(self.cause, detail=self.detail), Summary(), SuccessRule(), allow_empty=False)
+        error = self.error
+        if isinstance(error, CannotRunError):
+            return Outcome(Status.FAILED, error.error_type, error.message)
+        detail = error.detail if error else "nobody knows why it was not started"
+        if isinstance(error, ConflictError) or self.launch is None:
+            return Outcome(Status.FAILED, ErrorType.UNKNOWN, f"not started: {detail}")
+        is_program = error and error.extra.get("stage") == "exec" and error.extra.get("errno") in _NO_PROGRAM
+        kind = ErrorType.AGENT_NOT_FOUND if is_program else ErrorType.UNKNOWN
+        return Outcome(Status.FAILED, kind, f"cannot start {self.launch.argv[0]}: {detail}")
+
+
+def _finished(copier: Copier) -> bool:
+    for _ in range(DISK_TRIES):
+        with suppress(OSError):
+            copier.finish()
+            return True
+        time.sleep(DISK_PAUSE_SECONDS)
+    return False
+
+
+def _leave_output(folder: Path, outcome: Outcome, *, incomplete: bool) -> None:
+    """Mark what it may have left half-done; remove an empty folder."""
+    with suppress(OSError):
+        if incomplete:
+            folder.mkdir(exist_ok=True)  # it goes just before the row becomes final
+            with (folder / "INCOMPLETE").open("x", encoding="utf-8") as file:
+                file.write(f"{outcome.error_message or outcome.status.value}\n")
+        else:
+            folder.rmdir()
 
 
 def _too_late(execution: Execution) -> str:

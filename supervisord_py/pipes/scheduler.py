@@ -14,7 +14,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -66,15 +66,13 @@ class Resumes:
         self._asleep = clock.ahead(clocks.boot, of=clocks.awake)
         self.resumed_at: float | None = None
 
-    def look(self) -> float:
-        """Return the seconds that it slept since the last look; 0.0 for not."""
+    def look(self) -> bool:
+        """Say whether it slept since the last look."""
         asleep = clock.ahead(self._clocks.boot, of=self._clocks.awake)
-        slept = asleep - self._asleep
-        if slept < SLEPT_SECONDS:
-            return 0.0
-        self._asleep = asleep
-        self.resumed_at = self._clocks.boot()
-        return slept
+        if asleep - self._asleep < SLEPT_SECONDS:
+            return False
+        self._asleep, self.resumed_at = asleep, self._clocks.boot()
+        return True
 
 
 class ClockWatch:
@@ -97,19 +95,14 @@ class ClockWatch:
         zone = self._zone or self._machine_zone()
         return Now(boot + offset, boot, self._resumes.resumed_at, zone, self._set_boot + offset)
 
-    def look(self) -> dict[str, Any]:
-        """Return what happened since the last look: seconds `stepped` and `slept`, the new `zone`; {} for nothing."""
-        changes: dict[str, Any] = {}
-        if slept := self._resumes.look():
-            changes["slept"] = slept
+    def look(self) -> bool:
+        """Say whether anything happened since the last look."""
         offset, zone = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._machine_zone()
-        if abs(stepped := offset - self._offset) >= STEP_SECONDS:
-            changes["stepped"] = stepped
-            self._offset, self._set_boot = offset, self._clocks.boot()
-        if self._zone is not None and zone != self._zone:
-            changes["zone"] = str(zone)
+        slept, is_other_zone = self._resumes.look(), self._zone not in {None, zone}
         self._zone = zone
-        return changes
+        if is_step := abs(offset - self._offset) >= STEP_SECONDS:
+            self._offset, self._set_boot = offset, self._clocks.boot()
+        return slept or is_step or is_other_zone
 
 
 def machine_zone(
@@ -187,9 +180,9 @@ class Timetable:
 
     async def turn(self) -> float:
         """Look once, start what is due; return the seconds to sleep, at most `SLEEP_SECONDS`."""
-        changes, now = self._room.watch.look(), self._room.now()
-        if changes:
-            _log.info("clocks_changed", **changes)
+        has_jumped, now = self._room.watch.look(), self._room.now()
+        if has_jumped:
+            _log.info("clocks_changed", wall=now.wall, boottime=now.boottime, zone=str(now.zone))
             for entry in self._entries.values():
                 entry.deadline = -math.inf
         before, self._entries, decided = self._entries, {}, 0

@@ -54,45 +54,34 @@ async def resolve_key(
         words = []
     if kind == "file" and words:
         return await asyncio.to_thread(_from_file, rest.strip(), environ, cwd)
-    if kind == "cmd" and words:
-        return await _from_command(words, environ, cwd, run, seconds)
-    hint = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
-    raise CannotRunError(ErrorType.CONFIG_ERROR, "an api_key is no reference to a key", hint=hint)
+    if kind != "cmd" or not words:
+        hint = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
+        raise CannotRunError(ErrorType.CONFIG_ERROR, "an api_key is no reference to a key", hint=hint)
+    try:
+        done = await run(words, name="key", timeout=seconds, cwd=str(cwd), env=environ)
+        key, why = done.stdout.strip(), done.words if done.code != 0 else "must print one line, and nothing else"
+        if done.code == 0 and key and "\n" not in key:
+            return key
+    except TimeoutError:
+        why = f"did not end within {seconds:g} s"
+    except PxError as error:
+        why = f"cannot be started: {error.detail}"
+    # What it printed is not quoted: stderr of a password store may hold anything.
+    raise _no_key(f"the command of the key ({words[0]}) {why}", "run the command by hand to see what it says")
 
 
 def _from_file(text: str, environ: Mapping[str, str], cwd: Path) -> str:
-    path = cwd / text
-    if text.startswith("~/"):
-        path = Path(environ.get("HOME") or Path.home(), text[2:])
+    path = Path(environ.get("HOME") or Path.home(), text[2:]) if text.startswith("~/") else cwd / text
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             raise _no_key(f"others may read the key file {path} (mode {mode:o})", f"chmod 600 {path}")
         key = read_bounded(path, _MAX_KEY_BYTES).decode().strip()
-    except UnicodeDecodeError as error:
-        raise _no_key(f"the key file {path} is no text", "write the key alone into it") from error
-    except OSError as error:
-        raise _no_key(f"the key file {path} cannot be read: {error.strerror or error}", "mend api_key") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise _no_key(f"the key file {path} cannot be read: {why}", "mend api_key") from error
     if not key:
-        raise _no_key(f"the key file {path} is empty", "write the key into it")
-    return key
-
-
-async def _from_command(
-    argv: list[str], environ: Mapping[str, str], cwd: Path, run: ProgramRunner, seconds: float
-) -> str:
-    what, hint = f"the command of the key ({argv[0]})", "run the command by hand to see what it says"
-    try:
-        done = await run(argv, name="key", timeout=seconds, cwd=str(cwd), env=environ)
-    except TimeoutError as error:
-        raise _no_key(f"{what} did not end within {seconds:g} s", hint) from error
-    except PxError as error:
-        raise _no_key(f"{what} cannot be started: {error.detail}", hint) from error
-    if done.code != 0:  # what it printed is not quoted: stderr of a password store may hold anything
-        raise _no_key(f"{what} {done.words}", hint)
-    key = done.stdout.strip()
-    if not key or "\n" in key:
-        raise _no_key(f"{what} must print one line, and nothing else", hint)
+        raise _no_key(f"the key file {path} is empty", "write the key alone into it")
     return key
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from pipe_texts import pipe_text, pipes_config, write_folder
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, UnknownUnitError
+from supervisord_py.pipes import files
 from supervisord_py.pipes.catalog import DiskError, read_pipe
-from supervisord_py.pipes.install import install, remove, scaffold
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.schedule import Manual
 
 
 async def add(pipes_dir: Path, source: str, name: str | None = None) -> PipeDefinition:
-    return await install(source, pipes_config(pipes_dir.parent, pipes_dir=pipes_dir), name=name)
+    return await files.add(source, pipes_config(pipes_dir.parent, pipes_dir=pipes_dir), name=name)
 
 
 def left_in(folder: Path) -> list[str]:
@@ -99,7 +99,7 @@ async def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     def full(*_args: object, **_kwargs: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("supervisord_py.pipes.install.shutil.copytree", full)
+    monkeypatch.setattr("supervisord_py.pipes.files.shutil.copytree", full)
     with pytest.raises(DiskError, match="No space left"):
         await add(tmp_path / "pipes", str(origin))
     assert left_in(tmp_path / "pipes") == []
@@ -108,10 +108,10 @@ async def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 def test_a_removed_folder_is_gone_and_a_link_loses_the_link_only(tmp_path: Path) -> None:
     real = write_folder(tmp_path / "real", "a")
     (tmp_path / "link").symlink_to(real)
-    remove(tmp_path / "link")
+    files.delete(tmp_path / "link")
     assert real.exists()
-    remove(real)
-    remove(real)
+    files.delete(real)
+    files.delete(real)
     assert left_in(tmp_path / "real") == []
 
 
@@ -124,16 +124,16 @@ async def test_the_examples_are_added_by_name(tmp_path: Path) -> None:
 
 
 def test_a_new_pipe_is_usable_and_runs_by_hand_only(tmp_path: Path) -> None:
-    folder = scaffold("mine", tmp_path / "pipes")
+    folder = files.scaffold("mine", tmp_path / "pipes")
     found = read_pipe(folder)
     assert isinstance(found, PipeDefinition)
     assert found.schedule == Manual()
     assert found.warnings == ()
     assert folder.stat().st_mode & 0o777 == 0o700
     with pytest.raises(ConflictError):
-        scaffold("mine", tmp_path / "pipes")
+        files.scaffold("mine", tmp_path / "pipes")
     with pytest.raises(BadRequestError):
-        scaffold("a/b", tmp_path / "pipes")
+        files.scaffold("a/b", tmp_path / "pipes")
     (tmp_path / "file").write_text("x")
     with pytest.raises(DiskError):
-        scaffold("mine", tmp_path / "file")
+        files.scaffold("mine", tmp_path / "file")

@@ -15,7 +15,8 @@ from aiohttp.test_utils import TestServer
 from pipe_texts import pipe_text, pipes_config
 from supervisord_py.config.documents import MAX_FILE_BYTES
 from supervisord_py.errors import ConfigError, TooLargeError
-from supervisord_py.pipes.install import FetchError, fetch, install
+from supervisord_py.pipes import files
+from supervisord_py.pipes.files import FetchError, fetch
 from tls_site import Authority
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl(1) to sign certificates")
@@ -68,7 +69,7 @@ async def site(context: ssl.SSLContext | None) -> AsyncIterator[str]:
 
 
 async def add(address: str, pipes: Path) -> str:
-    installed = await install(address, pipes_config(pipes, pipes_dir=pipes))
+    installed = await files.add(address, pipes_config(pipes, pipes_dir=pipes))
     assert not installed.enabled
     return installed.name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Status
-from supervisord_py.pipes.ending import CUT_OFF
+from supervisord_py.pipes.run import CUT_OFF
 from supervisord_py.pipes.scheduler import Clocks
 from supervisord_py.pipes.states import PipeStates
 

@@ -66,7 +66,7 @@ async def test_a_file_must_be_its_owners_alone(tmp_path: Path) -> None:
     assert f"(mode 640); chmod 600 {file}" in await key(f"file:{file}")
     file.chmod(0o600)
     assert "cannot be read: No such file" in await key("file:nowhere")
-    for content, words in ((b"", "is empty"), (b"\xff\xfe", "is no text")):
+    for content, words in ((b"", "is empty"), (b"\xff\xfe", "it is no text")):
         file.write_bytes(content)
         assert words in await key(f"file:{file}")
 
