@@ -71,8 +71,8 @@ class Rungs:
         if boot.handover is None:
             self.groups = cgroup.found(boot.daemon_id) if self.subreaper and boot.cgroup != "off" else None
         else:  # nothing is tried where children live
-            self.groups = cgroup.Cgroups(boot.handover["cgroup"]) if boot.handover["cgroup"] else None
-        self.controllers = self.groups.controllers if self.groups is not None else []
+            self.groups = cgroup.Cgroup(boot.handover["cgroup"]) if boot.handover["cgroup"] else None
+        self.controllers = self.groups.controllers() if self.groups is not None else []
         self.kill = "subreaper" if self.subreaper else "process_group"
         self.memory = "footprint" if self.portable else "resident"
         if self.groups is not None:

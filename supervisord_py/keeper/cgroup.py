@@ -89,12 +89,22 @@ def walk(path: str, depth: int = _DEEPEST) -> Iterator[str]:
 
 
 class Cgroup:
-    """The cgroup of one instance."""
+    """A cgroup: the daemon's, or in it that of an instance."""
 
     __slots__ = ("path",)
 
     def __init__(self, path: str) -> None:
         self.path = path
+
+    def create(self, key: str) -> Cgroup:
+        """Make the group of an instance in it."""
+        os.mkdir(f"{self.path}/{key}", 0o755)
+        return Cgroup(f"{self.path}/{key}")
+
+    def controllers(self) -> list[str]:
+        """Return what it hands on to those in it."""
+        granted = get(self.path + "/cgroup.subtree_control").split()
+        return [name for name in CONTROLLERS if name in granted]
 
     def populated(self) -> bool:
         """Say whether a live process is in it or below it."""
@@ -172,27 +182,7 @@ class Cgroup:
         return False
 
 
-class Cgroups:
-    """The daemon's own group and what it may do."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        granted = get(path + "/cgroup.subtree_control").split()
-        self.controllers = [name for name in CONTROLLERS if name in granted]
-
-    def create(self, key: str) -> Cgroup:
-        """Make the group of an instance."""
-        os.mkdir(f"{self.path}/{key}", 0o755)
-        return Cgroup(f"{self.path}/{key}")
-
-    def close(self) -> bool:
-        """Kill what is still in the daemon's group, at the end of everything, and remove it; False while that lasts."""
-        group = Cgroup(self.path)
-        group.kill()
-        return group.remove()
-
-
-def found(daemon_id: str) -> Cgroups | None:
+def found(daemon_id: str) -> Cgroup | None:
     """Found the daemon's group, or say None where this machine does not let us: then the next rung is used."""
     place = _here()
     if place is None:
@@ -214,10 +204,10 @@ def found(daemon_id: str) -> Cgroups | None:
                 if name in offered and not get(each + "/cgroup.procs"):
                     with contextlib.suppress(OSError):  # what is refused is not used
                         put(each + "/cgroup.subtree_control", f"+{name}")
-        groups = Cgroups(path)
+        groups = Cgroup(path)
         if os.path.exists(path + "/cgroup.kill") and _may_join(groups):
             return groups
-        groups.close()
+        groups.remove()
     except OSError:
         return None
     return None
@@ -244,7 +234,7 @@ def _delegated(path: str) -> bool:
     return uid != 0 and os.stat(path).st_uid == uid
 
 
-def _may_join(groups: Cgroups) -> bool:
+def _may_join(groups: Cgroup) -> bool:
     """Try with a real child: rights and hybrid layouts have more rules than are worth repeating here."""
     try:
         probe = groups.create("probe")

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from supervisord_py.keeper.boot import Birth, Rungs
-    from supervisord_py.keeper.cgroup import Cgroups
     from supervisord_py.keeper.logs import Logs, OutputPipe, UnitLog
     from supervisord_py.keeper.loop import Loop
     from supervisord_py.keeper.procfs import Process
@@ -276,7 +275,7 @@ class Children:
         row = procfs.look(child.pid)  # it is not reaped yet, so the number is its own
         child.start_time = row.start_time if row else 0
 
-    def _group(self, child: HeldChild, plan: SpawnPlan, zygote: str | None, groups: Cgroups) -> None:
+    def _group(self, child: HeldChild, plan: SpawnPlan, zygote: str | None, groups: Cgroup) -> None:
         """Give a child its group: a new one, or that in which a zygote's fork waits already; and the next fork one."""
         child.group = self.parked.pop(zygote or "", None) or groups.create(child.key)
         plan.cgroup = os.open(child.group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

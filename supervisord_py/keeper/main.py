@@ -136,16 +136,8 @@ class Keeper:
             self.control.emit({"event": "reload"})
         if signal.SIGUSR1 in numbers:
             self.control.emit({"event": "dump"})
-            self.journal.info(
-                "state",
-                control_pid=self.control.pid,
-                control_restarts=self.control.restarts,
-                kill_rung=self.rungs.kill,
-                memory_rung=self.rungs.memory,
-                stored_fds=sorted(self.stored),
-                degraded_logs=self.logs.degraded(),
-                children=[f"{child.unit} {child.key} pid {child.pid}" for child in self.children.held.values()],
-            )
+            children = [f"{child.unit} {child.key} pid {child.pid}" for child in self.children.held.values()]
+            self.journal.info("state", control_pid=self.control.pid, children=children, stored_fds=sorted(self.stored))
 
     def emit(self, event: dict[str, Any]) -> None:
         if event["event"].startswith("log_"):
@@ -279,7 +271,10 @@ class KeeperShutdown:
             procfs.send(row, signal.SIGKILL)
         if keeper.control.pid and now >= self._leave_by:
             keeper.control.kill()
-        clean = not residue and (keeper.rungs.groups is None or keeper.rungs.groups.close())
+        groups = keeper.rungs.groups
+        if groups is not None:
+            groups.kill()
+        clean = not residue and (groups is None or groups.remove())
         if (not clean and now < self._residue_by) or keeper.control.pid:
             keeper.loop.later(POLL_SECONDS, self._clear_residue)
             return

@@ -32,7 +32,6 @@ import signal
 import socket
 import struct
 import sys
-import threading
 import time
 
 TYPE_CHECKING = False
@@ -40,14 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, NoReturn
 
-NICE = 10
 MESSAGE_BYTES = 1 << 20
 FDS = 32
 STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "exec")
 """As the keeper counts them, where a start can fail."""
 PR_SET_PDEATHSIG = 1
 MARKS = ("PX_INSTANCE", "PX_UNIT")
-FIRST = "1000"  # oom_score_adj of what the kernel ends before all else where memory is short: it is only time saved
 ARG_START = 48  # of /proc/PID/stat (proc(5)); arg_end, env_start and env_end follow
 _PAUSE_SECONDS = 0.0002
 _AGAIN_SECONDS = 0.1
@@ -61,17 +58,19 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
     """
     os.set_inheritable(number, False)
     owner = socket.socket(fileno=number)
-    made_from = stamped(places())
-    seconds = _out_of_the_way(load)
+    told: dict[str, Any] = {"made_from": stamped(places())}
+    seconds = load()
+    told["seconds"] = seconds if isinstance(seconds, dict) else {}
     _fork_once()  # numpy's BLAS ends its threads at the first fork (and makes them again when they are needed)
     why = hazard(number)
-    told = {"made_from": made_from, "seconds": seconds if isinstance(seconds, dict) else {}}
-    _tell(owner, told if why is None else {"refused": why})
+    try:
+        owner.send(json.dumps(told if why is None else {"refused": why}).encode())
+    except OSError:
+        why = "its owner has gone"
     if why is not None:
         raise SystemExit(0)
     gc.collect()
     gc.freeze()
-    score = _end_first(FIRST)
     alive, life = os.pipe()  # at its end when this process is
     parks = -1  # directory of the group in which the next fork waits
     while True:
@@ -81,10 +80,12 @@ def serve(number: int, load: Callable[[], Any]) -> list[str]:
             parked = _park(parks)
             if alive in select.select((owner.fileno(), alive), (), ())[0]:
                 os._exit(0)
-            order, fds = _hear(owner)
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fds[-1]))] if order.get("parks") else []
+            text, fds = _receive(owner)
+            if not text:
+                os._exit(0)
+            order: dict[str, Any] = json.loads(text)
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fds[-1]))] if order["parks"] else []
             writer.sendmsg([b"taken"], rights)
-            _end_first(score)
             return _become(order, fds, [owner.detach(), alive, reader.detach(), writer.detach()], parked)
         writer.close()
         if parks >= 0:
@@ -141,46 +142,7 @@ def _fork_once() -> None:
     os.waitpid(pid, 0)
 
 
-def _out_of_the_way(load: Callable[[], Any]) -> Any:
-    """Import on a thread of low priority: a process could not get its own back."""
-    failure: list[BaseException] = []
-    loaded: list[Any] = []
-
-    def low() -> None:
-        try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-            loaded.append(load())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=low, name="zygote")  # with a name of its own none is used up
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return loaded[0]
-
-
 # -- orders ------------------------------------------------------------------------------------------------------------
-
-
-def _tell(owner: socket.socket, members: dict[str, Any]) -> None:
-    try:
-        owner.send(json.dumps(members).encode())
-    except OSError:
-        raise SystemExit(0) from None
-
-
-def _end_first(score: str) -> str:
-    """Set how early the kernel ends this process where memory is short (proc(5)); return what was set before."""
-    try:
-        with open("/proc/self/oom_score_adj") as file:
-            before = file.read()
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write(score)
-    except OSError:
-        return ""
-    return before
 
 
 def _is_over(owner: socket.socket) -> bool:
@@ -188,14 +150,6 @@ def _is_over(owner: socket.socket) -> bool:
         return not owner.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except OSError:
         return False
-
-
-def _hear(owner: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    text, fds = _receive(owner)
-    if not text:
-        os._exit(0)
-    order: dict[str, Any] = json.loads(text)
-    return order, fds
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
