@@ -26,7 +26,7 @@ import msgspec
 from supervisord_py.errors import BadRequestError, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 T = TypeVar("T")
@@ -298,12 +298,11 @@ def convert(
     *,
     value: Any = None,
     strict: bool = True,
-    elsewhere: Mapping[str, str] | None = None,
 ) -> tuple[T | None, list[Problem]]:
     """Make a Struct of the object at `at`, or say what is wrong: a problem for each key, in the order of the file.
 
     `value` is the object where it is not simply what stands at `at`; not `strict` also takes numbers and booleans
-    written as text (YAML, query strings); `elsewhere` has sentences about keys that belong to another place.
+    written as text (YAML, query strings).
     """
     for step in at if value is None else ():
         value = document.value[step] if value is None else value[step]
@@ -320,7 +319,7 @@ def convert(
     problems = []
     for key in value:
         if key not in fields and forbids:
-            said = f": {elsewhere[key]}" if elsewhere and key in elsewhere else did_you_mean(str(key), fields)
+            said = did_you_mean(str(key), fields)
             problems.append(document.problem((*at, key), f"unknown key {key!r}{said}", key=True))
     for key, field in fields.items():
         if key in value:

@@ -36,6 +36,7 @@ from supervisord_py.tools.pixie import (
     PixieManifest,
     PixieTraits,
     Runtime,
+    Text,
     WarmKeep,
     Word,
     answer_schema,
@@ -113,7 +114,7 @@ class OwnKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stop_timeout_seconds: Annotated[float, Meta(ge=0, le=3600)] = 5.0  # from TERM to KILL
     concurrency: Annotated[int, Meta(ge=1, le=10_000)] = 16  # requests at a time for one instance
     preload: tuple[Word, ...] | bool = ()  # modules for a zygote, () for those that it learns, False for none
-    env: dict[str, Any] = {}
+    env: dict[str, Text] = {}
     pinned: bool = False
     limits: ToolLimits = ToolLimits()
 
@@ -129,17 +130,13 @@ class PlainManifest(OwnKeys, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     warm_keep_seconds: WarmKeep
     max_memory_mb: Megabytes
     max_runtime_seconds: Runtime
-    entrypoint: str = "main.py"
+    entrypoint: Word = "main.py"
 
 
 COMMON_KEYS = ("warm_keep_seconds", "max_memory_mb", "max_runtime_seconds", "entrypoint")
 OWN_KEYS = tuple(OwnKeys.__struct_fields__)
 PLAIN_KEYS = ("name", "version", "description", "input", "output")
 PIXIE_KEYS = tuple(key for key in PixieManifest.__struct_fields__ if key not in COMMON_KEYS)
-_NOT_PLAIN = dict.fromkeys(set(PIXIE_KEYS) - set(PLAIN_KEYS), "it belongs to Pixie's dialect")
-_NOT_PIXIE = dict.fromkeys(OWN_KEYS, "it belongs into pxd.json")
-_NOT_PIXIE |= dict.fromkeys(("input", "output"), "it belongs to the plain dialect")
-_NOT_BESIDE = dict.fromkeys((*PIXIE_KEYS, *COMMON_KEYS), "it belongs into tool.json")
 
 
 class ToolSpec(OwnKeys, frozen=True, kw_only=True):
@@ -218,34 +215,34 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
     try:
         raw, manifest = _read(folder / MANIFEST)
         is_pixie = dialect_of(manifest.value) is Dialect.PIXIE
-        declared = manifest.value.get("id")
-        if is_pixie and isinstance(declared, str) and not name_trouble(declared):
-            name = declared
-        beside, sidecar = _read_sidecar(folder, is_pixie)
+        if is_pixie and not name_trouble(str(manifest.value.get("id"))):
+            name = manifest.value["id"]
+        beside, sidecar = b"", parse_json("{}", str(folder / SIDECAR))
+        if os.path.lexists(folder / SIDECAR):
+            beside, sidecar = _read(folder / SIDECAR)
     except DocumentError as error:
         raise _broken([error.problem], name) from None
-    value = {key: getattr(settings, key) for key in COMMON_KEYS[:3]} | without_nulls(manifest.value, is_pixie)
-    asked = {**sidecar.value} if is_pixie else value
-    asked.setdefault("listen", (ListenMode.PORT if asked.get("command") else ListenMode.HANDOVER).value)
-    source = sidecar if is_pixie else manifest
-    problems = [source.problem(path, message) for path, message in _own_rules(asked)]
-    rules = (*_name_rules(value, "id" if is_pixie else "name", folder), *_entrypoint_rules(value, asked, folder))
-    problems += [manifest.problem(path, message) for path, message in rules]
-    fields, wrong = _read_pixie(manifest, value, sidecar, asked) if is_pixie else _read_plain(manifest, value)
-    if problems or wrong:
-        raise _broken([*wrong, *problems], name)
-    words = fields["command"]
-    if words and fields["listen"] is ListenMode.PORT and not any("{port}" in each for each in words):
-        fields["warnings"] = (*fields["warnings"], "command has no {port}: the tool is not told where to listen")
+    usual = {key: getattr(settings, key) for key in COMMON_KEYS[:3]}
+    own = sidecar.value if is_pixie else manifest.value
+    usual_own = {"listen": (ListenMode.PORT if own.get("command") else ListenMode.HANDOVER).value}
+    if is_pixie:
+        fields, problems = _read_pixie(manifest, usual | without_nulls(manifest.value), sidecar, usual_own | own)
+    else:
+        fields, problems = _read_plain(manifest, usual | usual_own | manifest.value)
+        problems += [sidecar.problem((), "stands beside a plain tool.json: put its keys there")] if beside else []
+    if not problems:
+        problems = [manifest.problem(*each) for each in _rules(fields, folder)]
+        problems += [(sidecar if is_pixie else manifest).problem(*each) for each in _own_rules(fields)]
+    if problems:
+        raise _broken(problems, name)
     return ToolSpec(
-        name=name,
+        **fields,
         unit=f"tool:{name}",
         folder=folder,
         manifest_path=folder / MANIFEST,
         manifest=manifest.value,
-        digest=digest(folder, (raw, beside), sources_of(folder, fields["entrypoint"], words)),
+        digest=digest(folder, (raw, beside), sources_of(folder, fields["entrypoint"], fields["command"])),
         validator=compile_schema(fields["input_schema"]),
-        **{"title": name, **fields},
     )
 
 
@@ -266,16 +263,6 @@ def _read(path: Path) -> tuple[bytes, Document]:
     return raw, document
 
 
-def _read_sidecar(folder: Path, is_pixie: bool) -> tuple[bytes, Document]:
-    path = folder / SIDECAR
-    if not os.path.lexists(path):
-        return b"", parse_json("{}", str(path))
-    if not is_pixie:
-        message = "stands beside a tool.json of the plain dialect; put its keys into tool.json"
-        raise DocumentError(Problem(message=message, file=str(path)))
-    return _read(path)
-
-
 def dialect_of(manifest: Mapping[str, Any]) -> Dialect:
     """Tell the dialects apart by the keys that matter most: they are called alike, but for a letter."""
     pixie, plain = (len(keys & manifest.keys()) for keys in ({"id", "inputs", "outputs"}, {"input", "output"}))
@@ -284,16 +271,14 @@ def dialect_of(manifest: Mapping[str, Any]) -> Dialect:
 
 def name_trouble(name: str) -> str | None:
     """Say why a name cannot be a tool's, or None when it can."""
-    if len(name) > MAX_NAME:
-        return f"is longer than {MAX_NAME} characters"
-    if not NAME.fullmatch(name):
-        return "must be lower-case letters, digits and '-', beginning with a letter or digit"
-    return None
+    if len(name) <= MAX_NAME and NAME.fullmatch(name):
+        return None
+    return f"must be at most {MAX_NAME} lower-case letters, digits and '-', beginning with a letter or digit"
 
 
 def _read_plain(document: Document, value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """Return the fields of a plain tool's spec, or what is wrong."""
-    read, problems = convert(document, PlainManifest, value=value, elsewhere=_NOT_PLAIN)
+    read, problems = convert(document, PlainManifest, value=value)
     for key in ("input", "output"):
         for path, message in schema_problems(value.get(key, {})):
             problems.append(document.problem((key, *path), f"JSON Schema: {message}"))
@@ -303,32 +288,26 @@ def _read_plain(document: Document, value: Mapping[str, Any]) -> tuple[dict[str,
         ({} if each else {"not": {}}) if isinstance(each, bool) else each for each in (read.input, read.output)
     ]
     schemas = {"dialect": Dialect.PLAIN, "input_schema": taken, "output_schema": given}
-    return {**_fields(read, read), **schemas, "pixie": None, "warnings": ()}, []
+    return {**_fields(read, read), **schemas, "name": read.name, "title": read.name, "pixie": None, "warnings": ()}, []
 
 
 def _read_pixie(
     document: Document, value: Mapping[str, Any], sidecar: Document, asked: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Return the fields of a Pixie tool's spec, or what is wrong with it or its side file."""
-    read, problems = convert(document, PixieManifest, value=value, elsewhere=_NOT_PIXIE)
+    read, problems = convert(document, PixieManifest, value=value)
     traits, more = read_traits(document)
-    own, wrong = convert(sidecar, OwnKeys, value=asked, elsewhere=_NOT_BESIDE)
+    own, wrong = convert(sidecar, OwnKeys, value=asked)
     problems += more + wrong
     if read is None or traits is None or own is None or problems:
         return {}, problems
     kept = ("layout", "input_transport", "retain_runs", "validator_timeout_override")
     traits = msgspec.structs.replace(traits, **{key: getattr(read, key) for key in kept})
-    warnings = incoherences(traits)
-    listed = [(f"/inputs/{index}", each.label) for index, each in enumerate(traits.inputs)]
-    listed += [(f"/outputs/{index}", each.label) for index, each in enumerate(traits.outputs)]
-    warnings += [f"{place}: no label; the key stands in for it" for place, label in listed if not label]
-    fields = _fields(read, own) | {"title": read.name, "pinned": own.pinned or read.pinned_warm}
-    if not read.concurrent:
-        fields["concurrency"] = 1
-        if sidecar.value.get("concurrency", 1) != 1:
-            warnings.append("concurrency in pxd.json is ignored: the tool says concurrent: false")
+    fields = _fields(read, own) | {"name": read.id, "title": read.name, "pinned": own.pinned or read.pinned_warm}
+    fields |= {} if read.concurrent else {"concurrency": 1}
     schemas = {"input_schema": input_schema(traits), "output_schema": answer_schema(traits.outputs)}
-    return {**fields, **schemas, "dialect": Dialect.PIXIE, "pixie": traits, "warnings": tuple(warnings)}, []
+    warnings = tuple(incoherences(traits))
+    return {**fields, **schemas, "dialect": Dialect.PIXIE, "pixie": traits, "warnings": warnings}, []
 
 
 def _fields(read: PlainManifest | PixieManifest, own: OwnKeys) -> dict[str, Any]:
@@ -337,50 +316,32 @@ def _fields(read: PlainManifest | PixieManifest, own: OwnKeys) -> dict[str, Any]
     return fields | {key: getattr(read, key) for key in (*COMMON_KEYS, "version", "description")}
 
 
-def _name_rules(value: Mapping[str, Any], key: str, folder: Path) -> Iterator[tuple[Pointer, str]]:
-    """Yield what is wrong with the name; only a plain one must be the folder's."""
-    name = value.get(key)
-    if isinstance(name, str) and (trouble := name_trouble(name)):
-        yield (key,), f"{name!r} {trouble}"
-    elif isinstance(name, str) and key == "name" and name != folder.name:
-        yield (key,), f"must equal the folder's name: {name!r} in the folder {folder.name!r}"
+def _rules(fields: Mapping[str, Any], folder: Path) -> Iterator[tuple[Pointer, str]]:
+    """Yield what is wrong with name and entrypoint beyond their types; only a plain name must be the folder's."""
+    name, entrypoint, is_plain = fields["name"], fields["entrypoint"], fields["pixie"] is None
+    if trouble := name_trouble(name):
+        yield ("name" if is_plain else "id",), f"{name!r} {trouble}"
+    elif is_plain and name != folder.name:
+        yield ("name",), f"must equal the folder's name: {name!r} in the folder {folder.name!r}"
+    target = (folder / entrypoint).resolve()
+    if not target.is_relative_to(folder.resolve()):
+        yield ("entrypoint",), f"must be a file inside the tool's folder, as in 'main.py', not {str(target)!r}"
+    elif not fields["command"] and not target.is_file():
+        yield ("entrypoint",), f"the entrypoint {entrypoint!r} is not there; write it, or name another one or a command"
 
 
-def _own_rules(value: Mapping[str, Any]) -> Iterator[tuple[Pointer, str]]:
+def _own_rules(fields: Mapping[str, Any]) -> Iterator[tuple[Pointer, str]]:
     """Yield what is wrong with our own settings beyond the types of their values."""
-    command, modules, env = value.get("command"), value.get("preload"), value.get("env")
-    if command and value.get("listen") == ListenMode.HANDOVER:
+    if fields["command"] and fields["listen"] is ListenMode.HANDOVER:
         yield ("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'"
-    if modules is True:
+    if fields["preload"] is True:
         yield ("preload",), "must be an array of module names or false"
-    for index, module in enumerate(modules if isinstance(modules, list) else []):
-        if isinstance(module, str) and not _MODULE_NAME.fullmatch(module):
+    for index, module in enumerate(fields["preload"] or () if fields["preload"] is not True else ()):
+        if not _MODULE_NAME.fullmatch(module):
             yield ("preload", index), f"{module!r} is no module name"
-    for name, text in env.items() if isinstance(env, dict) else ():
-        if not ENV_NAME.fullmatch(name):
-            yield ("env", name), f"{name!r} is no name of an environment variable"
-        elif name in MARKS:
-            yield ("env", name), f"{name} is the daemon's own mark and cannot be set"
-        elif not isinstance(text, str) or "\0" in text:
-            yield ("env", name), f"must be a string without NUL, not {type_name(text)}"
-
-
-def _entrypoint_rules(value: Mapping[str, Any], own: Mapping[str, Any], folder: Path) -> Iterator[tuple[Pointer, str]]:
-    """Yield what is wrong with the entrypoint: it leaves the folder, by its words or by a link, or is no file."""
-    name = value.get("entrypoint", "main.py")
-    if not isinstance(name, str):
-        return
-    if not name or "\0" in name or name.startswith("/") or name.endswith("/") or ".." in name.split("/"):
-        yield ("entrypoint",), f"must be a file inside the tool's folder, as in 'main.py', not {name!r}"
-        return
-    if own.get("command"):
-        return
-    root, target = folder.resolve(), (folder / name).resolve()
-    if not target.is_relative_to(root):
-        yield ("entrypoint",), f"{name!r} leads out of the tool's folder, to {target}"
-    elif not target.is_file():
-        where = "is no file" if target.exists() else "is not there"
-        yield ("entrypoint",), f"the entrypoint {name!r} {where}; write it, or name another one or a command"
+    for name in fields["env"]:
+        if not ENV_NAME.fullmatch(name) or name in MARKS:
+            yield ("env", name), f"{name!r} is no name of an environment variable of a tool"
 
 
 def sources_of(folder: Path, entrypoint: str, command: Sequence[str]) -> tuple[str, ...]:
@@ -409,10 +370,5 @@ def digest(folder: Path, declarations: Sequence[bytes], sources: Sequence[str]) 
 
     It holds the bytes of the declarations and the stamps of what an instance loads once.
     """
-    total = hashlib.sha256()
-    for raw in declarations:
-        total.update(f"{len(raw)}:".encode())
-        total.update(raw)
-    for name in (*_LOADED_ONCE, *sources):
-        total.update(f"{name}={stamp(f'{folder}/{name}')}\n".encode("utf-8", "surrogateescape"))
-    return total.hexdigest()
+    loaded = [(name, stamp(f"{folder}/{name}")) for name in (*_LOADED_ONCE, *sources)]
+    return hashlib.sha256(repr((declarations, loaded)).encode()).hexdigest()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from supervisord_py.config.documents import Document, Pointer, Problem
 
 YEAR = 366 * 86400
+Text = Annotated[str, Meta(pattern=r"^[^\0]*$")]
 Word = Annotated[str, Meta(min_length=1, max_length=65536, pattern=r"^[^\0]*$")]
 Count = Annotated[int, Meta(ge=0, le=10**9)]
 WarmKeep = Annotated[float, Meta(ge=0, le=YEAR)]
@@ -119,7 +120,7 @@ class PixieManifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     warm_keep_seconds: WarmKeep
     max_memory_mb: Megabytes
     max_runtime_seconds: Runtime
-    entrypoint: str = "main.py"
+    entrypoint: Word = "main.py"
     description: str = ""
     version: str = ""
     category: str = ""
@@ -209,23 +210,21 @@ OUTPUT_TYPES = {kind: frozenset(_OUTPUT_EXTRAS.get(kind, "").split()) for kind i
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def without_nulls(value: Any, is_pixie: bool = True) -> Any:
-    """Return an object without members that are null, of a tool of this dialect; anything else as it is."""
-    if not is_pixie or not isinstance(value, dict):
-        return value
-    return {key: each for key, each in value.items() if each is not None}
+def without_nulls(value: Any) -> Any:
+    """Return an object without members that are null; anything else as it is."""
+    return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
 def read_traits(document: Document) -> tuple[PixieTraits | None, list[Problem]]:
     """Read inputs, outputs and secrets of a manifest; the other members are read by `PixieManifest`."""
     problems: list[Problem] = []
 
-    def read(key: str, kind: Any, elsewhere: Mapping[str, str] | None = None) -> Iterator[Any]:
+    def read(key: str, kind: Any) -> Iterator[Any]:
         listed = document.value.get(key)
         names: set[str] = set()
         for index, raw in enumerate(listed if isinstance(listed, list) else []):
             at: Pointer = (key, index)
-            one, wrong = convert(document, kind, at, value=without_nulls(raw), elsewhere=elsewhere)
+            one, wrong = convert(document, kind, at, value=without_nulls(raw))
             if isinstance(raw, dict) and kind is not PixieSecret:
                 wrong += _wrong_for_its_type(document, at, without_nulls(raw))
             problems.extend(wrong)
@@ -236,7 +235,7 @@ def read_traits(document: Document) -> tuple[PixieTraits | None, list[Problem]]:
                 yield one
 
     inputs, outputs = tuple(read("inputs", PixieInput)), tuple(read("outputs", PixieOutput))
-    secrets = tuple(read("secrets", PixieSecret, {"label": "a secret has a description instead"}))
+    secrets = tuple(read("secrets", PixieSecret))
     for index, secret in enumerate(secrets):
         if not ENV_NAME.fullmatch(secret.key) or secret.key in MARKS:
             message = f"{secret.key!r} is no name of an environment variable of a tool"
