@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -40,6 +41,16 @@ def admit_peer(connection: socket.socket) -> None:
             f"This daemon belongs to uid {os.geteuid()}; uid {uid} may not use it.",
             hint="start a daemon of your own: pxctl daemon start",
         )
+
+
+def instance_of_peer(connection: socket.socket) -> str | None:
+    """Return the instance of ours whose process is at the other end of a Unix socket, by the mark that it bears."""
+    import psutil  # a megabyte that an idle daemon does not need
+
+    with suppress(psutil.Error, OSError, ValueError):
+        pid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0]
+        return psutil.Process(pid).environ().get("PX_INSTANCE")
+    return None
 
 
 def admit_bearer(headers: Mapping[str, str], tcp: TcpAccess | None, query_token: str | None = None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import msgspec
 from aiohttp import web
 
 from supervisord_py.api import schemas as s
+from supervisord_py.api.auth import instance_of_peer
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.kernel_streams import cell_document, resume, tell
 from supervisord_py.api.live import HeldCall
@@ -168,6 +170,11 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
     else:
         content = content._replace(missed_spec=None)
 
+    def caller() -> str | None:
+        connection = call.request.get_extra_info("socket")
+        local = connection is not None and connection.family == socket.AF_UNIX
+        return call.request.headers.get("X-Px-Instance") or (instance_of_peer(connection) if local else None)
+
     request = CallRequest(
         session=call.path("k").removeprefix("kernel:"),
         cells=content.cells,
@@ -175,7 +182,7 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
         timeout_seconds=body.timeout,
         reset=bool(body.reset),
         per_call=bool(body.per_call),
-        caller=lambda: call.request.headers.get("X-Px-Instance"),
+        caller=caller,
         **place,
     )
 

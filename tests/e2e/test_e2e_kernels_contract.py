@@ -222,6 +222,24 @@ def test_explain_names_what_is_passed_and_what_is_dropped_and_starts_nothing(cal
     assert "explained" not in calls.known()
 
 
+RAW = """
+import http.client, os, socket
+client = http.client.HTTPConnection("px", timeout=30)
+client.sock = socket.socket(socket.AF_UNIX)
+client.sock.connect(os.environ["PX_SOCKET"])
+kind = {{"Content-Type": "application/json"}}
+client.request("POST", "/api/kernels/{session}/execute", '{{"code": "1", "cwd": "{cwd}"}}', kind)
+print(client.getresponse().status)
+"""
+
+
+def test_a_cell_that_calls_its_own_session_is_refused_and_another_ones_is_run(calls: Calls) -> None:
+    """It would wait for itself. Known by its process: it need not say who it is."""
+    for session, status in (("caller", "409"), ("called", "200")):
+        cell = calls.run("caller", RAW.format(session=session, cwd=calls.cwd))["cells"][0]
+        assert cell["text"].strip() == status, cell
+
+
 # -- interpreters ---------------------------------------------------------------------------------------------------
 
 
