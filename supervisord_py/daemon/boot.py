@@ -5,7 +5,6 @@ The keeper loads no settings and no third-party module; whatever it must know is
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -28,19 +27,17 @@ WATCHDOG_SECONDS = 10.0  # interval at which the keeper asks the control plane f
 
 
 class Flags(msgspec.Struct, frozen=True):
-    """The flags of `pxd` that the control plane and a later self need again."""
+    """The flags of `pxd` that the control plane and a later self need again; paths are absolute for their sake."""
 
     config_file: str | None = None
-    system: bool = False
     socket: str | None = None
+    system: bool = False
     settings: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
-        """Return them as a command line; paths are absolute, because who reads them may stand elsewhere."""
-        words: list[str] = []
-        for name, value in (("--config", self.config_file), ("--socket", self.socket)):
-            if value is not None:
-                words += [name, str(Path(value).expanduser().absolute())]
+        """Return them as a command line."""
+        words = [] if self.config_file is None else ["--config", self.config_file]
+        words += [] if self.socket is None else ["--socket", self.socket]
         for setting in self.settings:
             words += ["--set", setting]
         return [*words, "--system"] if self.system else words
@@ -54,18 +51,11 @@ class Flags(msgspec.Struct, frozen=True):
         return Sources(paths.config_file, paths.conf_dir, self.config_file is not None, dict(os.environ), self.settings)
 
 
-def parse_flags(name: str, words: list[str], *numbers: str) -> tuple[Flags, list[int]]:
-    """Read what `Flags.words` gave, and required `numbers`, in a process that `pxd` or the keeper started."""
-    parser = argparse.ArgumentParser(prog=name, description="Started by pxd, not by hand.")
-    parser.add_argument("--config")
-    parser.add_argument("--socket")
-    parser.add_argument("--system", action="store_true")
-    parser.add_argument("--set", action="append", default=[])
-    for number in numbers:
-        parser.add_argument(number, type=int, required=True, dest=number)
-    given = vars(parser.parse_args(words))
-    flags = Flags(given["config"], given["system"], given["socket"], tuple(given["set"]))
-    return flags, [given[number] for number in numbers]
+class ControlOrder(msgspec.Struct, frozen=True):
+    """What a control plane is started with, as JSON: flags, and its descriptors (channel, control socket, lock)."""
+
+    flags: Flags
+    fds: tuple[int, int, int] = (3, 4, 5)
 
 
 def daemon_id(state_dir: Path) -> str:
@@ -87,7 +77,7 @@ def keeper_argv(
     Its document lies in an inheritable descriptor, from which it can be read once. The given descriptors go over exec;
     `socket_owned`: unlink the socket file at the end.
     """
-    fds = ("--channel-fd", "3", "--listen-fd", "4", "--lock-fd", "5")
+    order = msgspec.json.encode(ControlOrder(flags)).decode()
     document: dict[str, Any] = {
         "daemon_id": daemon_id(paths.state_dir),
         "run_dir": str(paths.run_dir),
@@ -96,7 +86,7 @@ def keeper_argv(
         "socket_owned": socket_owned,
         "listen_fd": listen_fd,
         "lock_fd": lock_fd,
-        "control_argv": [sys.executable, "-P", "-m", "supervisord_py.daemon.control", *fds, *flags.words()],
+        "control_argv": [sys.executable, "-P", "-m", "supervisord_py.daemon.control", order],
         "pxd_argv": [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *flags.words()],
         "log_segment_bytes": settings.logs.segment_bytes,
         "log_total_bytes": settings.logs.total_bytes,

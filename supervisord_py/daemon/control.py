@@ -41,6 +41,8 @@ def main() -> int:
     # jsonschema loads a grammar of addresses that no notebook has: a second before the first one runs.
     for unused in ("rich", "rfc3987_syntax"):
         sys.modules.setdefault(unused, None)  # type: ignore[arg-type]  # None means 'not there' to the import system
+    import msgspec
+
     from supervisord_py.daemon import boot, control_plane  # noqa: F401  # the latter is what takes long
     from supervisord_py.daemon.logging import configure_log
     from supervisord_py.daemon.settings import SettingsError
@@ -48,8 +50,8 @@ def main() -> int:
 
     gc.freeze()
     gc.enable()
-    flags, fds = boot.parse_flags("pxd-control", sys.argv[1:], "--channel-fd", "--listen-fd", "--lock-fd")
-    for fd in fds:
+    order = msgspec.json.decode(sys.argv[1], type=boot.ControlOrder)
+    for fd in order.fds:
         os.set_inheritable(fd, False)
     os.umask(0o077)
     configure_log("info")
@@ -57,7 +59,7 @@ def main() -> int:
 
     log = structlog.get_logger(__name__)
     try:
-        return _run(flags, started_at, *fds)
+        return _run(order.flags, started_at, *order.fds)
     except PxError as error:
         log.error("control_failed", kind=error.kind, detail=error.detail, hint=error.hint)
         return error.exit_code if isinstance(error, SettingsError) else EXIT_FAILED

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from supervisord_py.errors import ConflictError
 from supervisord_py.keeper import procfs
@@ -19,24 +19,6 @@ if TYPE_CHECKING:
 
 CLEANUP_SECONDS = 15.0  # how long the clean-up after a killed keeper may take before we give up
 _POLL_SECONDS = 0.05
-
-
-class Holder(NamedTuple):
-    """Who wrote the lock file last. `start_time` is in clock ticks since boot, 0 where the platform has none."""
-
-    pid: int
-    start_time: int
-
-    @property
-    def alive(self) -> bool:
-        """True while that very process lives; a later process with the same pid does not count."""
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return self.start_time in {0, start_time(self.pid)}
 
 
 class AlreadyRunningError(ConflictError):
@@ -51,50 +33,42 @@ class AlreadyRunningError(ConflictError):
         )
 
 
-def take_lock(path: Path, *, patience: float = CLEANUP_SECONDS) -> int:
+def take_lock(path: Path) -> int:
     """Lock `path` and return the descriptor that holds it (close-on-exec; not yet signed by `sign_lock`).
 
-    Raises AlreadyRunningError: A living daemon holds it, or a clean-up did not end within `patience` seconds.
+    Raises AlreadyRunningError: A living daemon holds it, or a clean-up did not end in time.
     """
-    deadline = time.monotonic() + patience
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + CLEANUP_SECONDS
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Only the file that the path names now counts: it may have been unlinked or replaced meanwhile.
-            if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
-                os.fchmod(fd, 0o600)
-                return fd
-        except FileNotFoundError:
-            pass
         except (BlockingIOError, PermissionError):
-            holder = read_holder(path)
-            if holder is not None and holder.alive:
+            pid = holder(path)
+            if pid is not None or time.monotonic() >= deadline:
                 os.close(fd)
-                raise AlreadyRunningError(path.parent, holder.pid) from None
-            if time.monotonic() >= deadline:
-                os.close(fd)
-                raise AlreadyRunningError(path.parent, None) from None
+                raise AlreadyRunningError(path.parent, pid) from None
             time.sleep(_POLL_SECONDS)
-        os.close(fd)
+        else:
+            os.fchmod(fd, 0o600)
+            return fd
 
 
 def sign_lock(fd: int) -> None:
     """Write into a lock we hold who we are. The pid stays true over exec."""
     os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()} {start_time(os.getpid())}\n".encode(), 0)
+    os.pwrite(fd, f"{os.getpid()} {_start_time(os.getpid())}\n".encode(), 0)
 
 
-def read_holder(path: Path) -> Holder | None:
-    """Return who signed the lock file, or None when nobody has (yet)."""
+def holder(path: Path) -> int | None:
+    """Return the pid of the living process that signed the lock file; a later one with the same pid does not count."""
     try:
-        pid, started = path.read_text("ascii").split()[:2]
-        return Holder(int(pid), int(started))
+        pid, started = map(int, path.read_text("ascii").split()[:2])
     except (OSError, ValueError):
         return None
+    return pid if started == _start_time(pid) else None
 
 
-def start_time(pid: int) -> int:
-    """Return when a process began, in clock ticks since boot; 0 where that cannot be seen."""
+def _start_time(pid: int) -> int | None:
     row = procfs.look(pid)
-    return row.start_time if row is not None else 0
+    return row.start_time if row is not None and row.alive else None

@@ -74,8 +74,10 @@ def main(
     """Parse the command line; `_HELP` is what the user reads."""
     del foreground  # there is nothing else
     from supervisord_py.daemon.boot import Flags
+    from supervisord_py.daemon.paths import absolute
 
-    flags = Flags(config_file, system, socket_path, settings)
+    config, control = (path and str(absolute(path)) for path in (config_file, socket_path))
+    flags = Flags(config, control, system, settings)
     try:
         if print_unit is not None:
             click.echo(_service_file(print_unit, flags), nl=False)

@@ -71,17 +71,17 @@ def resolve_paths(
     if system:
         folders = (Path("/etc/pxd"), Path("/var/lib/pxd"), Path("/var/lib/pxd/state"), Path("/run/pxd"))
     elif home:
-        root = _absolute(home)
+        root = absolute(home)
         folders = (root, root, root / "state", root / "run")
     else:
         folders = _platform_folders()
 
     def granted(name: str, otherwise: Path) -> Path:
         first = environ.get(name, "").split(":", 1)[0]  # of colon-separated ones (systemd.exec(5))
-        return _absolute(first) if first else otherwise
+        return absolute(first) if first else otherwise
 
     state, run = granted("STATE_DIRECTORY", folders[2]), granted("RUNTIME_DIRECTORY", folders[3])
-    config = _absolute(config_file) if config_file else granted("CONFIGURATION_DIRECTORY", folders[0]) / "pxd.toml"
+    config = absolute(config_file) if config_file else granted("CONFIGURATION_DIRECTORY", folders[0]) / "pxd.toml"
     moved = socket or environ.get("PX_SOCKET")
     return Paths(
         config_file=config,
@@ -99,7 +99,7 @@ def resolve_paths(
         agents_file=config.parent / "agents.toml",
         run_dir=run,
         kernel_run_dir=run / "k",
-        socket=_absolute(moved) if moved else run / "pxd.sock",
+        socket=absolute(moved) if moved else run / "pxd.sock",
         lock_file=run / "pxd.lock",
     )
 
@@ -122,7 +122,8 @@ def _platform_folders() -> tuple[Path, Path, Path, Path]:
     return config, content, state, run
 
 
-def _absolute(text: str) -> Path:
+def absolute(text: str) -> Path:
+    """Return the absolute path of what somebody wrote."""
     return Path(os.path.abspath(os.path.expanduser(text)))
 
 
@@ -194,17 +195,8 @@ def _make(path: Path) -> None:
 
 
 def _refusal(path: Path, error: OSError) -> ForbiddenError | PlaceError:
+    hint = f"remove it or choose another place (PX_HOME, XDG_RUNTIME_DIR); look first: ls -ld {path} {path.parent}"
     if path.is_symlink():
-        return ForbiddenError(
-            f"{path} is a symbolic link; the daemon's own directories must be real ones",
-            hint=f"remove the link or choose another place (PX_HOME); look first: ls -ld {path}",
-        )
-    if isinstance(error, PermissionError):
-        return ForbiddenError(
-            f"cannot use {path}: {error.strerror}",
-            hint="run pxd as the owner of that directory, or choose another place (PX_HOME)",
-        )
-    return PlaceError(
-        f"cannot use {path} as a directory: {error.strerror}",
-        hint=f"look at what is there: ls -ld {path} {path.parent}; df -h {path.parent}",
-    )
+        return ForbiddenError(f"{path} is a symbolic link; the daemon's own directories must be real ones", hint=hint)
+    kind = ForbiddenError if isinstance(error, PermissionError) else PlaceError
+    return kind(f"cannot use {path} as a directory: {error.strerror}", hint=hint)

@@ -81,59 +81,51 @@ def _launchd_sockets(activate: Callable[..., int] | None) -> list[int]:
 def adopt_socket(fd: int) -> socket.socket:
     """Take over a listening Unix stream socket that somebody else made; PlaceError when `fd` is something else."""
     try:
-        found = socket.socket(fileno=fd) if stat.S_ISSOCK(os.fstat(fd).st_mode) else None
+        found = socket.socket(fileno=fd)
     except OSError:
         found = None
-    if found is None:
-        raise PlaceError(f"inherited descriptor {fd} is no socket", hint="look at the systemd socket unit or the plist")
-    listens = sys.platform == "darwin" or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    if found.family != socket.AF_UNIX or found.type != socket.SOCK_STREAM or not listens:
+    if found is not None:
+        listens = sys.platform == "darwin" or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if found.family == socket.AF_UNIX and found.type == socket.SOCK_STREAM and listens:
+            return found
         found.detach()
-        raise PlaceError(
-            f"inherited descriptor {fd} is no listening Unix stream socket",
-            hint="use ListenStream=%t/pxd/pxd.sock in the systemd socket unit",
-        )
-    return found
+    raise PlaceError(
+        f"inherited descriptor {fd} is no listening Unix stream socket",
+        hint="use ListenStream=%t/pxd/pxd.sock in the systemd socket unit",
+    )
 
 
 def bind_socket(path: Path) -> socket.socket:
-    """Bind and listen on `path`. Call only with the lock held.
+    """Bind and listen on `path`, private from the first instant. Call only with the lock held.
 
     Raises AlreadyRunningError: somebody answers there; PlaceError: the path is too long, or something that is no
     socket is in the way.
     """
     check_socket_length(path)
-    with contextlib.ExitStack() as undo:
-        fresh = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        try:
-            _clear(path)
-            before = os.umask(0o177)
-            try:
-                fresh.bind(str(path))
-            finally:
-                os.umask(before)
-            path.chmod(0o600)
-            fresh.listen(BACKLOG)
-        except OSError as error:
-            raise PlaceError(
-                f"cannot bind the control socket {path}: {error.strerror}",
-                hint="PX_SOCKET=PATH puts it elsewhere, for pxd and pxctl",
-            ) from error
-        undo.pop_all()
+    fresh = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        _clear(path)
+        fresh.bind(str(path))
+        path.chmod(0o600)
+        fresh.listen(BACKLOG)
+    except BaseException as error:
+        fresh.close()
+        if not isinstance(error, OSError):
+            raise
+        raise PlaceError(
+            f"cannot bind the control socket {path}: {error.strerror}",
+            hint=f"PX_SOCKET=PATH puts it elsewhere, for pxd and pxctl; look first: ls -l {path}",
+        ) from error
+    finally:
+        os.umask(before)
     return fresh
 
 
 def _clear(path: Path) -> None:
-    """Remove a socket file that a daemon without a life left behind; refuse whatever else is there."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
+    """Remove a socket file that a daemon without a life left behind; whatever else is there makes the bind fail."""
+    if not path.is_socket():
         return
-    if not stat.S_ISSOCK(mode):
-        raise PlaceError(
-            f"{path} is there and is no socket",
-            hint=f"move it away, or set PX_SOCKET to another path; look first: ls -l {path}",
-        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -193,6 +185,8 @@ def read_or_make_token(path: Path) -> str:
     Raises ConfigError: the file is not ours alone (somebody may have read it), holds no secret, or cannot be used.
     """
 
+    from supervisord_py.config.documents import read_bounded  # only who listens on TCP needs it
+
     def unusable(why: str) -> ConfigError:
         hint = f"rm {path} and `pxctl daemon restart` make a new one"
         return ConfigError(f"the token file {path} {why}", hint=hint, file=str(path))
@@ -203,12 +197,10 @@ def read_or_make_token(path: Path) -> str:
             with os.fdopen(fd, "w") as fresh:
                 os.fchmod(fd, 0o600)
                 fresh.write(f"{secrets.token_urlsafe(32)}\n")
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            seen = os.fstat(file.fileno())
-            token = file.read(4096).decode("utf-8", "replace").strip()
+        seen, token = path.lstat(), read_bounded(path, 4096).decode("utf-8", "replace").strip()
     except OSError as error:
         raise unusable(f"cannot be read or made: {error.strerror}") from error
-    if seen.st_uid not in {os.geteuid(), 0} or seen.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if stat.S_ISLNK(seen.st_mode) or seen.st_uid not in {os.geteuid(), 0} or seen.st_mode & 0o077:
         raise unusable(f"may be read by others (mode {stat.S_IMODE(seen.st_mode):04o}, uid {seen.st_uid})")
     if len(token) < TOKEN_LETTERS or not token.isascii() or not token.isprintable():
         raise unusable(f"holds no token of at least {TOKEN_LETTERS} printable ASCII letters")

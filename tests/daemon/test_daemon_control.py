@@ -22,11 +22,10 @@ def test_a_keeper_that_speaks_otherwise_is_not_swept_after(short_tmp: Path) -> N
     with bind_socket(paths.socket) as listening, ours, theirs:
         ours.settimeout(60)
         fds = (theirs.fileno(), listening.fileno(), lock)
-        names = ("--channel-fd", "--listen-fd", "--lock-fd")
-        numbers = [word for name, fd in zip(names, fds, strict=True) for word in (name, str(fd))]
+        order = json.dumps({"flags": {}, "fds": fds})
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PX_", "XDG_"))}
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "supervisord_py.daemon.control", *numbers],
+            [sys.executable, "-P", "-m", "supervisord_py.daemon.control", order],
             env={**kept, "PX_HOME": str(short_tmp)},
             pass_fds=fds,
             stderr=subprocess.PIPE,

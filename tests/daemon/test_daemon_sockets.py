@@ -54,9 +54,9 @@ def test_what_is_no_listening_unix_stream_socket_is_refused() -> None:
             adopt_socket(inet.fileno())
     with socket.socket(socket.AF_UNIX) as idle, pytest.raises(PlaceError, match="no listening"):
         adopt_socket(idle.fileno())
-    with open(os.devnull) as file, pytest.raises(PlaceError, match="is no socket"):
+    with open(os.devnull) as file, pytest.raises(PlaceError, match="no listening"):
         adopt_socket(file.fileno())
-    with pytest.raises(PlaceError, match="is no socket"):
+    with pytest.raises(PlaceError, match="no listening"):
         adopt_socket(9999)
 
 
