@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
+from supervisord_py.config.settings import MIB
 from supervisord_py.errors import PxError
 from supervisord_py.kernels import connection_file
 from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.choice import SPEC_PREFIX
 from supervisord_py.kernels.session import BackendName
+from supervisord_py.process.model import tree_limits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.live_session import KernelInstance
     from supervisord_py.process.model import Child, ChildSpec, ExitRecord, ResourceLimit
     from supervisord_py.process.supervisor import Supervisor
 
@@ -159,6 +163,14 @@ class KernelBackend(Protocol):
         """Let go of everything; with `stop`, end what it runs for itself (a local gateway that nobody else uses)."""
 
 
+_MODULES = {
+    BackendName.DIRECT: ("direct", "DirectBackend"),
+    BackendName.GATEWAY_LOCAL: ("gateway_local", "GatewayLocal"),
+    BackendName.GATEWAY_EXTERNAL: ("gateway", "GatewayExternal"),
+    BackendName.BASH: ("bash", "BashBackend"),
+}
+
+
 class Backends:
     """The backends of one daemon, each made when first asked for: importing ZMQ or a gateway's client takes long.
 
@@ -197,19 +209,48 @@ class Backends:
         self.made.clear()
 
     async def _import(self, name: BackendName, config: KernelsConfig) -> KernelBackend:
-        file = {BackendName.GATEWAY_EXTERNAL: "gateway"}.get(name, name.value.replace("-", "_"))
+        file, kind = _MODULES[name]
         module: Any = await asyncio.to_thread(importlib.import_module, f"supervisord_py.kernels.{file}")
+        if name is BackendName.BASH:
+            return getattr(module, kind)(self._supervisor)  # type: ignore[no-any-return]
+        if name is not BackendName.DIRECT:
+            return getattr(module, kind)(self._supervisor, config)  # type: ignore[no-any-return]
         placement = self._supervisor.placement
-        backend: KernelBackend
-        match name:
-            case BackendName.DIRECT:
-                backend = module.DirectBackend(placement, config)
-                alive = {child.key for child in await placement.list("kernel:")}
-                await asyncio.to_thread(connection_file.sweep, config.run_dir, alive)
-            case BackendName.GATEWAY_LOCAL:
-                backend = module.GatewayLocal(self._supervisor, config)
-            case BackendName.GATEWAY_EXTERNAL:
-                backend = module.GatewayExternal(self._supervisor, config)
-            case BackendName.BASH:
-                backend = module.BashBackend(self._supervisor)
-        return backend
+        backend = getattr(module, kind)(placement, config)
+        alive = {child.key for child in await placement.list("kernel:")}
+        await asyncio.to_thread(connection_file.sweep, config.run_dir, alive)
+        return backend  # type: ignore[no-any-return]
+
+
+def folder_of_cells(cells_dir: Path, session_id: str) -> Path:
+    """Return the folder of a session's cell files, made where it is not there, private with all above it. Blocking."""
+    folder = cells_dir / session_id
+    for each in reversed([it for it in (folder, *folder.parents) if not it.is_dir()]):
+        each.mkdir(mode=0o700, exist_ok=True)
+        each.chmod(0o700)  # also under a umask that takes more away
+    return folder
+
+
+def launch_of(instance: KernelInstance, config: KernelsConfig) -> Launch:
+    """Return the launch of a kernel, by what was chosen for its session; makes its folder of cells. Blocking."""
+    session = instance.session
+    choice, key = session.choice, session.key
+    fallback = None if key.interpreter.startswith(SPEC_PREFIX) else key.interpreter
+    return Launch(
+        session_id=session.id,
+        instance=instance.key,
+        interpreter=choice.interpreter if choice else fallback,
+        cwd=key.cwd,
+        env=dict(choice.env) if choice else {},
+        cells_dir=folder_of_cells(config.cells_dir, session.id),
+        kernelspec=choice.kernelspec if choice else session.kernelspec,
+        kernelspec_argv=choice.kernelspec_argv if choice else None,
+        limits=tree_limits(config.processes, config.cpu_percent),
+        max_rss_bytes=config.hard_memory_mb * MIB or None,
+        memory_grace_seconds=config.memory_grace_seconds,
+        overlay=choice.overlay if choice else None,
+        modules=choice.modules if choice else (),
+        tag=instance.note(),
+        interrupt_mode=session.interrupt_mode,
+        arguments=session.arguments,
+    )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from supervisord_py.kernels import messages
-from supervisord_py.kernels.call_rules import Stopped, sentence
 from supervisord_py.kernels.cell import (
     CallResult,
     CellDone,
@@ -21,18 +20,33 @@ from supervisord_py.kernels.cell import (
     Variables,
 )
 from supervisord_py.kernels.execution import CellExecution
-from supervisord_py.kernels.kernel_driver import refuse_stopped
 from supervisord_py.kernels.kernel_pool import KernelWaiter
+from supervisord_py.kernels.messages import Stopped, sentence
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisord_py.kernels.call_rules import Timeout
     from supervisord_py.kernels.cell import CallEvent, CallRequest, Cell
-    from supervisord_py.kernels.cell_store import CellStore
+    from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.kernel_pool import KernelPool
     from supervisord_py.kernels.live_session import KernelInstance, LiveSession
+
+
+class Timeout(NamedTuple):
+    """The time a call has, in seconds. `notice` says what was changed about it, None when nothing was."""
+
+    seconds: float
+    notice: str | None = None
+
+
+def timeout_of(asked: float | None, config: KernelsConfig) -> Timeout:
+    """Return the time in force for what was asked; None is the default."""
+    low, high = config.timeout_min_seconds, config.timeout_max_seconds
+    seconds = config.timeout_seconds if asked is None else min(max(asked, low), high)
+    if asked is None or seconds == asked:
+        return Timeout(seconds)
+    return Timeout(seconds, f"timeout {asked:g} s was {'raised' if asked < low else 'cut'} to {seconds:g} s.")
 
 
 class KernelCall:
@@ -41,7 +55,6 @@ class KernelCall:
     def __init__(
         self,
         pool: KernelPool,
-        cell_store: CellStore,
         session: LiveSession,
         request: CallRequest,
         timeout: Timeout,
@@ -49,7 +62,7 @@ class KernelCall:
     ) -> None:
         self.id = secrets.token_hex(8)
         self.task = asyncio.create_task(self.run())
-        self._pool, self._cell_store, self._session = pool, cell_store, session
+        self._pool, self._session = pool, session
         self._request, self._timeout, self._tell = request, timeout, tell
         self._deadline = request.arrived_at + timeout.seconds
         self._queued_at = time.time() - (asyncio.get_running_loop().time() - request.arrived_at)
@@ -83,7 +96,7 @@ class KernelCall:
         kernel = await pool.acquire(waiter, self._deadline)
         self._has_kernel, over_memory = True, False
         try:
-            refuse_stopped(kernel)
+            kernel.refuse_stopped()
             if waiter.is_cold:
                 self._notices += session.notices
             if not kernel.has_run and session.lost is not None:
@@ -92,7 +105,7 @@ class KernelCall:
             over_memory = await self._run_cells(kernel) and self._recycle(kernel)
         finally:
             session.last_used = time.time()
-            pool.release(waiter, kernel, over_memory=over_memory)
+            pool.give_back(waiter, kernel, over_memory=over_memory)
         return CallResult(
             session_id=session.id,
             cwd=session.key.cwd,
@@ -135,7 +148,7 @@ class KernelCall:
                 title=cell.title,
                 timeout_seconds=self._timeout.seconds,
             )
-            run = CellExecution(self._pool, self._cell_store, kernel, sent, self._deadline, self._tell)
+            run = CellExecution(self._pool, kernel, sent, self._deadline, self._tell)
             self._execution = run
             try:
                 result, end = await run.perform(

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 from msgspec.structs import asdict, replace
 
-from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.call_rules import CellOutcome, judge
+from supervisord_py.kernels.backend import KernelGoneError, folder_of_cells
 from supervisord_py.kernels.cell import CellError, CellResult, CellStatus, Variables
 from supervisord_py.kernels.cell_files import SMALL_BYTES, CellLog
 from supervisord_py.kernels.inside.cell_writer import RECORDS
-from supervisord_py.kernels.kernel_driver import folder_of_cells
-from supervisord_py.kernels.messages import end_in_row, how_it_ended
+from supervisord_py.kernels.messages import CellOutcome, end_in_row, how_it_ended, judge
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows

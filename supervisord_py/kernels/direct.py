@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
-from supervisord_py.kernels import connection_file, messages, zygotes
+from supervisord_py.kernels import connection_file, messages
 from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.kernelspecs import command
+from supervisord_py.kernels.kernelspecs import LAUNCHER, command
 from supervisord_py.kernels.messaging import LAST_WORDS_SECONDS, MessagingKernel
 from supervisord_py.process.instance import End
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.model import ChildSpec, Reason
-from supervisord_py.process.zygote_pool import ZygotePool
+from supervisord_py.process.zygote_pool import Recipe, ZygotePool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,30 @@ LINGER_SECONDS = 2 * LAST_WORDS_SECONDS
 BEGIN_LOOK_SECONDS = 0.002
 WAKE_SECONDS = 0.02
 GONE = "gone"
+_EARLY = ("HOME", "LANG", "LANGUAGE")
+_EARLY_PREFIXES = (
+    "PYTHON", "LD_", "LC_", "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "BLIS_", "OPENSSL_", "MALLOC_", "GLIBC_",
+)  # fmt: skip
+"""Variables that act while Python starts and imports: kernels that differ in one have different zygotes."""
 _log = structlog.get_logger(__name__)
+
+
+def recipe_of(launch: Launch) -> Recipe | None:
+    """Return what a zygote for such launches is started from; None where there can be none."""
+    python = launch.interpreter
+    if python is None or not python.startswith("/") or "PYTHONHASHSEED" in launch.env:
+        return None  # siblings share the hash seed
+    if not all(entry.startswith("/") for entry in (launch.env.get("PYTHONPATH") or "/").split(":")):
+        return None  # Python makes them absolute as it starts, in the folder that it is started in
+    try:
+        with open(python, "rb") as file:
+            if file.read(2) == b"#!":
+                return None  # a script that looks for an interpreter may find another one the next time
+    except OSError:
+        return None
+    env = (each for each in launch.env.items() if each[0] in _EARLY or each[0].startswith(_EARLY_PREFIXES))
+    overlay = () if launch.overlay is None else ("--px-overlay", launch.overlay)
+    return Recipe((python, str(LAUNCHER), *overlay, "--px-zygote"), tuple(sorted(env)))
 
 
 class DirectBackend:
@@ -65,7 +88,7 @@ class DirectBackend:
 
     def expect(self, launch: Launch) -> None:
         """Have a zygote for such launches, as if one had just been started."""
-        self.zygotes.want(zygotes.recipe_of(launch), PATH=launch.env.get("PATH", ""))
+        self.zygotes.want(recipe_of(launch), PATH=launch.env.get("PATH", ""))
 
     @staticmethod
     async def preload() -> None:
@@ -91,7 +114,7 @@ class DirectBackend:
 
     async def fork(self, launch: Launch, spec: ChildSpec) -> Child | None:
         """Have a zygote fork the kernel; None where a plain spawn is needed. Raises what a spawn raises."""
-        return await self.zygotes.fork(zygotes.recipe_of(launch), launch.instance, spec)
+        return await self.zygotes.fork(recipe_of(launch), launch.instance, spec)
 
     async def start(self, launch: Launch, child: Child | None, *, deadline: float) -> DirectKernel:
         """Connect to a kernel that was spawned and return it when it answers; whoever waits sees to its death.

@@ -8,7 +8,6 @@ lives, and nothing worse than an interrupt was sent: after SIGTERM the kernel is
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,9 @@ from msgspec.structs import replace
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
-from supervisord_py.kernels.call_rules import CellOutcome, judge
 from supervisord_py.kernels.cell import CellStatus, RungClimbed, Step, Variables
 from supervisord_py.kernels.inside.cell_writer import CellWriter
+from supervisord_py.kernels.messages import CellOutcome, judge
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.model import Reason
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import Reply
     from supervisord_py.kernels.cell import CallEvent, CellResult, CellStarted
-    from supervisord_py.kernels.cell_store import CellStore
     from supervisord_py.kernels.kernel_pool import KernelPool
     from supervisord_py.kernels.live_session import KernelInstance
     from supervisord_py.ledger.kernels import KernelCellRow
@@ -49,7 +47,6 @@ class CellExecution:
     def __init__(
         self,
         pool: KernelPool,
-        cell_store: CellStore,
         kernel: KernelInstance,
         sent: KernelCellRow,
         deadline: float,
@@ -60,7 +57,7 @@ class CellExecution:
         self.steps: tuple[Step, ...] = ()  # what was done so far to end it
         self.judged = asyncio.Event()  # set when it is known how it ended
         self.over_memory = False  # the kernel is over its soft limit after the cell
-        self._pool, self._cell_store, self._kernel, self._handle = pool, cell_store, kernel, kernel.handle
+        self._pool, self._kernel, self._handle = pool, kernel, kernel.handle
         self._sent, self._deadline, self._tell = sent, deadline, tell
         self._folder, self._cap = pool.config.cells_dir / sent.session, pool.config.output.cell_bytes
         self._writer: CellWriter | None = None
@@ -84,7 +81,7 @@ class CellExecution:
         loop, duration = asyncio.get_running_loop(), None
         try:
             if started is not None:
-                await self._cell_store.dispatch(sent)
+                await self._pool.cell_store.dispatch(sent)
                 self._tell(started)
             began = loop.time()
             end = await self._run(asyncio.ensure_future(self._handle.execute(request, is_sent=started is None)))
@@ -100,10 +97,8 @@ class CellExecution:
         is_over = kernel.over.is_set()
         self.over_memory, result = await asyncio.gather(  # the keeper measures while we read
             pool.is_over_memory(kernel),
-            self._cell_store.finish(sent, end, duration, kernel_is_over=is_over),
+            self._pool.cell_store.finish(sent, end, duration, kernel_is_over=is_over),
         )
-        if end.gone is not None and not is_over:
-            pool.supervisor.task(self._seal_later(result))
         if end.error is not None or result.status is not end.status:
             end = replace(end, status=result.status, error=result.error)
         return result, end
@@ -242,8 +237,3 @@ class CellExecution:
                 await kernel.over.wait()
         except TimeoutError:
             _log.warning("kernel_end_unknown", unit=kernel.unit, instance=kernel.key)
-
-    async def _seal_later(self, result: CellResult) -> None:
-        """Close the files of a cell that was given up once its kernel is over, too."""
-        await self._kernel.over.wait()
-        await self._cell_store.seal(self._sent, result, time.time())

@@ -1,20 +1,30 @@
-"""The set of sessions at work: takes events to it and performs what it decides. One per daemon."""
+"""The sessions at work and their kernels: takes events to the set and performs what it decides. One per daemon.
+
+A kernel is an instance of the supervisor's, whoever runs it. A direct one is the keeper's child, with a row. One behind
+a gateway has no process of ours, and a session of shell cells has one for each cell only: for these the backend alone
+starts and ends what there is. The note that is kept with each is enough for a later control plane to go on with it:
+same process, same variables, and the cell that it was at, which is found in the ledger.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from supervisord_py.config.settings import MIB
-from supervisord_py.errors import KeeperLostError, PxError
+from supervisord_py.errors import KeeperLostError, PxError, ReadinessTimeoutError
 from supervisord_py.keeper import procfs
-from supervisord_py.kernels import messages
-from supervisord_py.kernels.cell import KernelStarting, Queued
-from supervisord_py.kernels.kernel_driver import KernelDriver
-from supervisord_py.kernels.live_session import KernelInstance, LiveSession
-from supervisord_py.kernels.session import Owner
+from supervisord_py.kernels import connection_file, messages
+from supervisord_py.kernels.backend import launch_of
+from supervisord_py.kernels.cell import CellStatus, KernelStarting, Queued
+from supervisord_py.kernels.cell_store import CellStore
+from supervisord_py.kernels.execution import CellExecution
+from supervisord_py.kernels.live_session import KernelInstance, LiveSession, SessionRegister, own_of
+from supervisord_py.kernels.session import BackendName, Owner, SessionKey
 from supervisord_py.kernels.session_set import (
     Action,
     KernelStart,
@@ -26,10 +36,10 @@ from supervisord_py.kernels.session_set import (
 )
 from supervisord_py.process import clock
 from supervisord_py.process.host import SHORT
-from supervisord_py.process.instance import End, Phase
+from supervisord_py.process.instance import End, Phase, read_note
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.model import Reason
-from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.process.supervisor import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,15 +47,20 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Backends
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.live_session import KernelNote
     from supervisord_py.kernels.resolver import InterpreterResolver
-    from supervisord_py.kernels.session_register import SessionRegister
+    from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
-    from supervisord_py.process.events import EventStream
-    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.instance import Note
+    from supervisord_py.process.model import Child, ChildSpec
+    from supervisord_py.process.supervisor import Supervisor
 
 PERIOD_SECONDS = 1.0  # how often age, output, memory, and what others do with kernels are looked at
 CELL_SECONDS = 5.0  # how long a cell whose kernel has ended may take to say so; it knows as soon as we do
+REMOTE_SECONDS = 10.0  # how long a gateway may take to say what it has of ours, before the doors open without it
+GATEWAY_UNIT = "kernel:gateway"  # the shared gateway's own process: its backend looks after it
 _ASKED_FOR = frozenset({Reason.STOPPED, Reason.SHUTDOWN})  # ends that are no cause of the next start
+_log = structlog.get_logger(__name__)
 
 
 def ignore(_event: CallEvent) -> None:
@@ -60,25 +75,29 @@ class KernelWaiter(Waiter, eq=False, kw_only=True):
     tell: Callable[[CallEvent], None] = ignore
 
 
-class KernelPool:
-    """Starts, keeps and stops kernels. `open` it where the loop runs."""
+class KernelPool(Driver[KernelInstance]):
+    """Starts, keeps and stops kernels; the driver of all of them."""
+
+    kind = "kernel"
 
     def __init__(
         self,
-        placement: KeeperClient,
+        supervisor: Supervisor,
         ledger: Ledger,
-        events: EventStream,
         backends: Backends,
-        register: SessionRegister,
         config: KernelsConfig,
         resolver: Callable[[], InterpreterResolver],
     ) -> None:
-        self.placement = placement
-        self.supervisor = Supervisor(placement, ledger, events)
-        self.config = config
-        self.set, self.register = SessionSet(config), register
-        self.driver = KernelDriver(self.supervisor, backends, register, resolver, lambda: self.config, self._gone)
+        self.placement, self.supervisor = supervisor.placement, supervisor
+        self.backends, self.config = backends, config
+        self.register = SessionRegister(ledger)
+        self.cell_store = CellStore(ledger, lambda: self.config)
+        self.set = SessionSet(config)
         self.kernels: dict[KernelInstance, None] = {}  # of which something is left, in the order of their starts
+        self._resolver = resolver
+        self._revived: list[KernelInstance] = []  # what the keeper held when we began
+        self._followed: set[str] = set()  # cells that were in flight then
+        self._unsure: set[BackendName] = set()  # backends that could not say of a kernel whether it is there
         self._has_kernels = asyncio.Event()
         self._let_go = False
 
@@ -97,7 +116,7 @@ class KernelPool:
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: limits of the set at once, the rest for what starts from now on."""
         self.config = config
-        self.driver.backends.reconfigure(config)
+        self.backends.reconfigure(config)
         self.set.limits = config
         self.perform(self.set.settle(clock.now()))
 
@@ -129,10 +148,14 @@ class KernelPool:
             if busy is not session.foreign_busy:
                 session.foreign_busy, session.is_fresh, session.used_at = busy, False, clock.now()
 
+    def running(self) -> set[tuple[str, str]]:
+        """Return session and id of the cells that run."""
+        return {(it.session.id, it.run.cell_id) for it in self.kernels if it.run is not None}
+
     # -- who asks ----------------------------------------------------------------------------------------------------
 
     async def acquire(self, waiter: KernelWaiter, deadline: float) -> KernelInstance:
-        """Wait for a session's kernel, until that time of the loop; `release` it.
+        """Wait for a session's kernel, until that time of the loop; `give_back` it.
 
         Raises PxError: refused, too late, or the start failed.
         """
@@ -146,13 +169,12 @@ class KernelPool:
                 return await waiter.granted
         except TimeoutError:
             self.perform(self.set.end(waiter, clock.now()))
-            session = waiter.session
-            raise messages.waited_in_vain(session.unit, waiter.waits_for, self.config) from None
+            raise messages.waited_in_vain(waiter.session.unit, waiter.waits_for, self.config) from None
         except BaseException:
             self.perform(self.set.end(waiter, clock.now()))
             raise
 
-    def release(self, waiter: Waiter, kernel: KernelInstance, *, over_memory: bool = False) -> None:
+    def give_back(self, waiter: Waiter, kernel: KernelInstance, *, over_memory: bool = False) -> None:
         """A call is over: the next one may have its kernel, unless the code has left that, or it is too large."""
         self.perform(self.set.end(waiter, clock.now(), over_memory=over_memory))
         if kernel.exiting:
@@ -175,7 +197,7 @@ class KernelPool:
                 case KernelStop(LiveSession(kernel=KernelInstance() as kernel), reason):
                     kernel.wanted = kernel.wanted or reason
                     kernel.event = cause if reason is Reason.EVICTED_LRU and cause is not None else kernel.event
-                    self.supervisor.task(self.supervisor.stop(self.driver, kernel, reason))
+                    self.supervisor.task(self.supervisor.stop(self, kernel, reason))
                 case KernelWaiter(session=session, granted=granted) as waiter if not granted.done():
                     if waiter.refused is not None:
                         granted.set_exception(self._refusal(session, waiter.refused))
@@ -210,18 +232,12 @@ class KernelPool:
         self.kernels[kernel] = None
         self._has_kernels.set()
 
-    # -- one kernel --------------------------------------------------------------------------------------------------
-
-    def adopt(self, kernel: KernelInstance, running: Waiter | None) -> None:
-        """Count an adopted kernel in; `running` stands for the cell that it is at."""
-        self._add(kernel)
-        self.perform(self.set.adopt(kernel.session, clock.now(), running))
-        kernel.life = self.supervisor.task(self._watch(kernel))
+    # -- one kernel: up ----------------------------------------------------------------------------------------------
 
     async def _live(self, kernel: KernelInstance) -> None:
         session = kernel.session
         try:
-            await self.supervisor.start(self.driver, kernel)
+            await self.supervisor.start(self, kernel)
         except PxError as error:
             short = error.extra.get("errno") in SHORT
             self.perform(self.set.start_failed(session, clock.now(), no_descriptors=short))
@@ -232,6 +248,55 @@ class KernelPool:
         self.perform(self.set.ready(session, clock.now()))
         self.register.write(session)
         await self._watch(kernel)
+
+    async def prepare(self, instance: KernelInstance) -> ChildSpec | None:
+        """Decide everything about a kernel; return what is to be spawned, None where the backend starts it.
+
+        Raises PxError: there is no interpreter for it, or no place.
+        """
+        config, session, loop = self.config, instance.session, asyncio.get_running_loop()
+        instance.stop_seconds = config.stop_seconds
+        if instance.launch is None:
+            if session.choice is None:
+                asked = session.choose_request(loop.time() + config.start_seconds)
+                session.adopt(await self._resolver().resolve(asked, config))
+            instance.launch = await asyncio.to_thread(launch_of, instance, config)
+        instance.backend = await self.backends.get(session.key.backend)
+        spec: ChildSpec | None = await instance.backend.spec(instance.launch)
+        instance.give_up_at = loop.time() + config.start_seconds
+        return spec
+
+    async def ready(self, instance: KernelInstance) -> None:
+        """Return when it answers.
+
+        Raises StartFailedError, ReadinessTimeoutError, ConfigError: why it does not, with evidence.
+        """
+        assert instance.launch is not None
+        starting = asyncio.ensure_future(
+            instance.backend.start(instance.launch, instance.child, deadline=instance.give_up_at)
+        )
+        signs: list[asyncio.Future[Any]] = [starting]
+        if instance.child is not None:
+            signs.append(asyncio.ensure_future(self.supervisor.wait(instance)))
+        try:
+            await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in signs:
+                each.cancel()
+            await asyncio.gather(*signs, return_exceptions=True)
+            if not starting.cancelled() and starting.exception() is None:
+                instance.handle = starting.result()
+        if instance.child is not None and not signs[1].cancelled():
+            record, words = signs[1].result(), await self.supervisor.last_words(instance)
+            raise messages.early_exit(instance.launch, End(outcome(record, None, ready=False), record, words))
+        try:
+            starting.result()
+        except ReadinessTimeoutError as error:
+            error.extra.setdefault("stderr_tail", await self.supervisor.tail(instance))
+            raise
+        instance.cold_start_ms = max(1, round((asyncio.get_running_loop().time() - instance.asked_at) * 1000))
+
+    # -- one kernel: down --------------------------------------------------------------------------------------------
 
     async def _watch(self, kernel: KernelInstance) -> None:
         """Wait for the end of a ready kernel, and for its cell: whether the end was its wish, it alone knows."""
@@ -254,22 +319,175 @@ class KernelPool:
         is_crash = not (is_clean or kernel.exiting or kernel.wanted or kernel.session.owner is Owner.JUPYTER)
         self.perform(self.set.died(kernel.session, clock.now(), kernel.problem if is_crash else None))
 
-    def _gone(self, kernel: KernelInstance) -> None:
+    def fail_waiters(self, instance: KernelInstance) -> None:
+        """Keep how it ended; whoever waits for a cell on it hears of it by `instance.over`."""
+        if instance.end is not None:
+            instance.explain(instance.end)
+
+    async def release(self, instance: KernelInstance) -> None:
+        """Close the connections to it, and remove its folder unless a replacement has it by now."""
+        if instance.handle is not None:
+            await instance.handle.close()
+        if instance.is_ours:
+            folder = connection_file.folder_of(self.config.run_dir, instance.name)
+            await asyncio.to_thread(connection_file.give_back, folder, instance.key)
+
+    def gone(self, instance: KernelInstance) -> None:
         """Nothing of it is left, or nothing more can be done about it."""
-        self.kernels.pop(kernel, None)
-        session, end = kernel.session, kernel.end
-        if isinstance(kernel.error, KeeperLostError) and not self.set.is_closed:
+        self.kernels.pop(instance, None)
+        session, end = instance.session, instance.end
+        if isinstance(instance.error, KeeperLostError) and not self.set.is_closed:
             self.perform(self.set.close(clock.now()))  # nothing can be started or stopped any more: refuse everyone
-        if session.kernel in {kernel, None} and end is not None:
+        if session.kernel in {instance, None} and end is not None:
             session.kernel = session.choice = None  # the next start looks again: what was chosen may have changed
             session.reason = end.reason
-            session.ended_by = None if end.reason in _ASKED_FOR else kernel.event
-            if kernel.has_run and session.keeps_variables:
-                how = "was ended by exit() in a cell" if kernel.exiting else messages.how_it_ended(end)
+            session.ended_by = None if end.reason in _ASKED_FOR else instance.event
+            if instance.has_run and session.keeps_variables:
+                how = "was ended by exit() in a cell" if instance.exiting else messages.how_it_ended(end)
                 session.lost = f"The session's last kernel {how}; its variables are gone."
             self.perform(self.set.gone(session, clock.now()))
         if self.register.sessions.get(session.id) is session:
             self.register.settle(session)
+
+    # -- what an earlier control plane left --------------------------------------------------------------------------
+
+    async def adopt_all(self) -> None:
+        """Go through everything that is held; returns when all is decided.
+
+        Direct kernels are the supervisor's to adopt; sessions of shell cells and kernels of gateways, for which the
+        keeper holds no process, are looked for here. Then every cell that was in flight is followed, or closed.
+        """
+        for instance in await self.supervisor.adopt(self):
+            await self._go_on(instance)
+        held = await self.placement.list("kernel:")
+        for child in sorted(held, key=lambda it: it.started_at, reverse=True):
+            await self._adopt_shell(child)
+        notes = self.config.gateway_dir / "held"
+        if await asyncio.to_thread(lambda: notes.is_dir() and any(notes.iterdir())):
+            gateways = (BackendName.GATEWAY_LOCAL, BackendName.GATEWAY_EXTERNAL)
+            await asyncio.gather(*(self._adopt_from(name) for name in gateways))
+        left = [it for it in self._revived if it.session.kernel is not it]
+        ends = {it.key: it.end or End(it.wanted or Reason.REPLACED) for it in left}
+        await self.cell_store.close_cut_off(self._followed, ends)
+
+    def revive(self, child: Child, note: Note | None) -> KernelInstance | None:
+        """Return the instance of a held kernel; None for gateways and shell cells, which are looked after elsewhere."""
+        own = own_of(note)
+        if child.unit == GATEWAY_UNIT or (own is not None and own.session.backend == BackendName.BASH):
+            return None
+        instance = self._found(child, own)
+        self._revived.append(instance)
+        return instance
+
+    def _found(self, child: Child, own: KernelNote | None) -> KernelInstance:
+        session = self.register.restored(own.session) if own is not None else None
+        if own is None or session is None:  # nobody's: it is only stopped
+            nobody = SessionKey(child.unit.partition(":")[2], "", "", BackendName.DIRECT)
+            session = LiveSession(nobody, "", child.started_at)
+        instance = KernelInstance(child.key, session, unit=child.unit)
+        instance.child, instance.started_at, instance.stop_seconds = child, child.started_at, self.config.stop_seconds
+        if own is not None:
+            instance.cold_start_ms, instance.method = own.cold_start_ms, own.method
+        return instance
+
+    async def adopt(self, instance: KernelInstance, note: Note) -> bool:
+        """Say whether to go on with a kernel: the newest of its session, if it answers."""
+        own = own_of(note)
+        newest = next(it for it in self._revived if it.session.id == instance.session.id)
+        return own is not None and newest is instance and await self._take_over(instance, own)
+
+    async def _take_over(self, instance: KernelInstance, own: KernelNote) -> bool:
+        """Attach to a kernel and give it its session; False when it does not answer or cannot be."""
+        session, child = instance.session, instance.child
+        session.interrupt_mode, instance.is_ours = own.interrupt_mode, session.key.backend is BackendName.DIRECT
+        try:
+            instance.launch = await asyncio.to_thread(launch_of, instance, self.config)
+            instance.backend = await self.backends.get(session.key.backend)
+            instance.handle = await instance.backend.attach(instance.launch, child)
+        except KeeperLostError:
+            raise
+        except PxError as error:
+            self._unsure.add(session.key.backend)
+            _log.warning("kernel_not_attached", unit=instance.unit, instance=instance.key, detail=error.detail)
+        except Exception:
+            _log.exception("adoption_failed", unit=instance.unit, instance=instance.key)
+        if instance.handle is None:
+            return False
+        if not instance.is_ours:
+            instance.child = None
+        instance.ready_at, instance.phase = instance.ready_at or instance.started_at, Phase.READY
+        session.kernel = instance
+        self.register.sessions[session.id] = session
+        return True
+
+    async def _adopt_shell(self, child: Child) -> None:
+        """Go on with the newest cell of each session of shells; also with one that ended meanwhile, to close it."""
+        note = read_note(child.tag)
+        own = own_of(note)
+        if note is None or own is None or own.session.backend != BackendName.BASH:
+            return
+        lives_on = child.exit is None and note.stopping is None
+        is_open = lives_on or await self.cell_store.open_row(own.session.id, None) is not None
+        if not is_open or not await self._take_remote(child, own):
+            instance = self._found(child, None)
+            instance.record = child.exit
+            self.supervisor.task(self.supervisor.stop(self, instance, None if child.exit else Reason.REPLACED))
+
+    async def _adopt_from(self, name: BackendName) -> None:
+        """Take over what one gateway has of ours; what it lost is swept, unless it could not be asked."""
+        try:
+            async with asyncio.timeout(REMOTE_SECONDS):
+                backend: Any = await self.backends.get(name)
+                for child in await backend.held():
+                    note = read_note(child.tag)
+                    own = own_of(note)
+                    if note and not note.stopping and own is not None and own.session.backend == name:
+                        await self._take_remote(child, own)
+        except (PxError, OSError, TimeoutError) as error:
+            _log.warning("gateway_not_asked", backend=name.value, detail=str(error))
+        else:
+            if name not in self._unsure:
+                self.supervisor.task(backend.sweep())
+
+    async def _take_remote(self, child: Child, own: KernelNote) -> bool:
+        """Go on with a kernel that is not the supervisor's, unless its session has another."""
+        session = self.register.sessions.get(own.session.id)
+        instance = self._found(child, own)
+        if (session is not None and session.kernel is not None) or not await self._take_over(instance, own):
+            return False
+        self.supervisor.say("adopted", instance, pid=child.identity.pid or None)
+        await self._go_on(instance)
+        return True
+
+    async def _go_on(self, kernel: KernelInstance) -> None:
+        session = kernel.session
+        # A shell is a process of its own for each cell: its row was written before there was one to name.
+        sent = await self.cell_store.open_row(session.id, kernel.key if session.keeps_variables else None)
+        if sent is not None or session.newest == kernel.key:
+            kernel.has_run, session.lost = True, None  # the variables of the session's last cells are this kernel's
+        session.used_at = clock.now() - max(0.0, time.time() - (session.last_used or kernel.started_at))
+        running = Waiter(session) if sent is not None else None
+        self._add(kernel)
+        self.perform(self.set.adopt(session, clock.now(), running))
+        kernel.life = self.supervisor.task(self._watch(kernel))
+        if sent is not None and running is not None:
+            self._followed.add(sent.id)
+            self.supervisor.task(self._follow(kernel, sent, running))
+
+    async def _follow(
+        self,
+        kernel: KernelInstance,
+        sent: KernelCellRow,
+        running: Waiter,
+    ) -> None:
+        """Wait for the end of a cell in flight, or make it end when the time of its call is over."""
+        seconds = sent.timeout_seconds or self.config.timeout_max_seconds
+        left = sent.queued_at + seconds - time.time()
+        run = CellExecution(self, kernel, sent, asyncio.get_running_loop().time() + left)
+        result, _ = await run.perform()
+        if result.status is CellStatus.OK:
+            kernel.session.clear_failures()
+        self.give_back(running, kernel)
 
     # -- memory: the hard limit is the keeper's, the soft one is here ------------------------------------------------
 

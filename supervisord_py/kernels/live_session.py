@@ -1,16 +1,21 @@
-"""One session that is known, the kernel that is there for it, and the cell that this is at; what is said of each."""
+"""The sessions that are known, the kernel that is there for each; what is said and remembered of them."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from supervisord_py.errors import AmbiguousNameError, ConflictError, InvalidInputError, UnknownUnitError
 from supervisord_py.kernels.backend import StartMethod
-from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest
+from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest, shortened
 from supervisord_py.kernels.messages import hard_failure, how_it_ended
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
 from supervisord_py.kernels.session_set import KernelSlot
+from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelSessionRow
 from supervisord_py.process.instance import Instance, Phase
 from supervisord_py.process.model import Reason, StopReport, Survivor
@@ -20,10 +25,14 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import KernelHandle, Launch
     from supervisord_py.kernels.choice import Choice
-    from supervisord_py.ledger.kernels import Newest
+    from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.instance import End, Note
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child, ChildSpec
+
+REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
+FORGET_SECONDS = 60.0  # so long a session that its front end ended is still shown: whoever watched it sees how it ended
+CUT_OFF = "The session's last kernel is gone since another control plane: so are its variables."
 
 
 class SessionView(KernelSessionRow, frozen=True, kw_only=True):
@@ -70,7 +79,7 @@ class LiveSession(KernelSlot):
         self.environ: Mapping[str, str] = {}  # the caller's variables at the last choice
         self.reason: Reason | None = None  # why its last kernel ended
         self.notices: tuple[str, ...] = ()  # what its last start had to say
-        self.newest: Newest | None = None  # the cell that was sent last when this control plane began
+        self.newest: str | None = None  # key of the kernel of its last cell, when this control plane began
         self.lost: str | None = None  # why variables of earlier calls are gone, until a call has been told
         self.kernel: KernelInstance | None = None  # the one that is there, also while it starts or stops
         self.has_cells = False  # a cell of ours was run in it
@@ -87,6 +96,11 @@ class LiveSession(KernelSlot):
         """Nothing of a kernel is there, and nobody waits for one."""
         return self.kernel is None and self.phase is Phase.COLD and not self.line
 
+    @property
+    def is_over(self) -> bool:
+        """A front end has ended it, and nobody has run a cell of ours there."""
+        return self.owner.is_front_end and not self.has_cells and self.reason is Reason.STOPPED
+
     def adopt(self, choice: Choice) -> None:
         """Have the next kernel be started from a choice; what the present one is, stays."""
         self.choice = choice
@@ -94,6 +108,18 @@ class LiveSession(KernelSlot):
             self.language = choice.language
             self.kernelspec = choice.kernelspec
             self.interrupt_mode = choice.interrupt_mode
+
+    def check_folder(self) -> None:
+        """Check that a kernel can be started where the session lives. Blocking.
+
+        Raises InvalidInputError: Its working directory is gone; whatever runs there goes on.
+        """
+        cwd = self.key.cwd
+        if not (os.path.isdir(cwd) and os.access(cwd, os.X_OK)):
+            message = f"The session's working directory is not there any more, or cannot be entered: {cwd}"
+            hint = f"Put it back, or take another folder's with `--cwd` (`pxctl kernel stop {self.id}` ends this one)."
+            errors = [{"pointer": "/cwd", "message": message}]
+            raise InvalidInputError(message, hint=hint, unit=self.unit, errors=errors)
 
     def choose_request(self, deadline: float) -> ChooseRequest:
         """Return what is to be asked for when its next kernel is chosen; `deadline` in loop time."""
@@ -193,6 +219,19 @@ class KernelInstance(Instance):
         """Say whether a call from an instance of ours comes from a cell on this kernel."""
         return caller is not None and caller in {self.key, self.process_key}
 
+    def refuse_stopped(self) -> None:
+        """Raise ConflictError where somebody has stopped the process (SIGSTOP): a cell would wait its whole time."""
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            if self.pid is not None and psutil.Process(self.pid).status() == psutil.STATUS_STOPPED:
+                raise ConflictError(
+                    f"The process of {self.unit} (pid {self.pid}) was stopped by a signal: it runs nothing.",
+                    hint=f"`kill -CONT {self.pid}` lets it go on; `pxctl restart {self.unit}` replaces it.",
+                    unit=self.unit,
+                    pid=self.pid,
+                )
+
     def explain(self, end: End) -> None:
         self.problem.update(end.facts(), detail=f"The kernel {how_it_ended(end)}.")
 
@@ -228,3 +267,127 @@ class KernelInstance(Instance):
             return StopReport(self.key)
         grace = 0.0 if self.ready_at is None else self.stop_seconds
         return await placement.stop(self.key, grace_seconds=grace, reason=reason)
+
+
+class SessionRegister:
+    """Sessions by id, in `sessions`: living ones, and those that are remembered in the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._rows: list[KernelSessionRow] = []  # as an earlier control plane left them
+        self.sessions: dict[str, LiveSession] = {}
+
+    async def open(self) -> None:
+        """Read what earlier control planes remembered."""
+        newest = await kernel_rows.newest_of_all(self._ledger)
+        self._rows = await kernel_rows.all_sessions(self._ledger)
+        for row in self._rows[:REMEMBERED_MAX]:
+            session = self.restored(row)
+            if session is not None and session.owner is not Owner.PER_CALL:
+                if session.id in newest:
+                    session.newest, session.has_cells = newest[session.id], True
+                    session.lost = CUT_OFF if session.keeps_variables else None
+                self.sessions[session.id] = session
+
+    def settle_the_rest(self) -> None:
+        """Once it is known what lives: what was alive when it was written down last, and is not, was cut off."""
+        for row in self._rows:
+            session = self.sessions.get(row.id)
+            if row.state in {SessionState.STOPPED, SessionState.FAILED} or (session is not None and session.kernel):
+                continue
+            reason = row.reason or Reason.INTERRUPTED.value
+            if session is not None:
+                session.reason = session.reason or Reason(reason)
+            stopped = msgspec.structs.replace(row, state=SessionState.STOPPED.value, reason=reason)
+            kernel_rows.remember(self._ledger, stopped)
+        self._rows = []
+
+    def ensure(self, key: SessionKey, language: str, owner: Owner = Owner.SESSION) -> LiveSession:
+        """Return the session of a key, made where there is none."""
+        session = self.sessions.get(key.id)
+        if session is None:
+            session = self.sessions[key.id] = LiveSession(key, language, time.time(), owner)
+            self._shrink()
+        return session
+
+    def restored(self, row: KernelSessionRow) -> LiveSession | None:
+        """Return the session of a row as it is known, else as the row says; None where that is not understood."""
+        if row.id in self.sessions:
+            return self.sessions[row.id]
+        try:
+            key = SessionKey(row.name, row.cwd, row.interpreter, BackendName(row.backend))
+            session = LiveSession(key, row.language, row.created_at, Owner(row.owner))
+            session.reason = Reason(row.reason) if row.reason else None
+        except ValueError:
+            return None
+        session.kernelspec, session.last_used, session.restarts = row.kernelspec, row.last_used, row.restarts
+        return session
+
+    def known(self, session_id: str) -> LiveSession:
+        """Return a session by its id. Raises UnknownUnitError: there is none."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            raise _unknown(session_id)
+        return session
+
+    def find(self, name: str, cwd: str | None = None) -> LiveSession:
+        """Return the session that a user means by an id, a Jupyter id or a name.
+
+        `cwd`, a real path, decides between sessions of one name, then a living one, then a Python one.
+
+        Raises UnknownUnitError, AmbiguousNameError: there is none, or several; `candidates` lists their ids.
+        """
+        if (session := self.sessions.get(name)) is not None:
+            return session
+        found = [it for it in self.sessions.values() if name in {it.key.name, it.key.jupyter_id}]
+        if len(found) > 1 and cwd is not None:
+            found = [it for it in found if it.key.cwd == cwd]
+        if len(found) > 1:
+            found = [it for it in found if it.kernel is not None] or found
+        pythons = {(it.key.name, it.key.cwd) for it in found if it.keeps_variables}
+        found = [it for it in found if it.keeps_variables or (it.key.name, it.key.cwd) not in pythons]
+        if not found:
+            raise _unknown(name)
+        if len(found) > 1:
+            ids = sorted(it.id for it in found)
+            raise AmbiguousNameError(
+                f"{name} names {len(found)} sessions: {', '.join(ids)}.",
+                hint="Use an id: `pxctl kernel list` shows them with their folders.",
+                candidates=[f"kernel:{each}" for each in ids],
+            )
+        return found[0]
+
+    def write(self, session: LiveSession) -> None:
+        session.written_use = session.last_used
+        kernel_rows.remember(self._ledger, session.view())
+
+    def write_used(self) -> None:
+        """Write down what living sessions are now that were used since they were last written."""
+        for session in self.sessions.values():
+            if session.kernel is not None and session.last_used != session.written_use:
+                self.write(session)
+
+    def settle(self, session: LiveSession) -> None:
+        """A kernel of a session is gone: write down what is left of it, or forget it where it was one call's own."""
+        if session.owner is Owner.PER_CALL and session.is_at_rest:
+            self.sessions.pop(session.id, None)
+        session.rested_at = time.time()
+        self.write(session)
+
+    def _shrink(self) -> None:
+        idle = [it for it in self.sessions.values() if it.is_at_rest]
+        for session in [it for it in idle if it.is_over and time.time() - it.rested_at > FORGET_SECONDS]:
+            idle.remove(session)
+            del self.sessions[session.id]
+            kernel_rows.forget(self._ledger, session.id)
+        for session in idle[: max(0, len(self.sessions) - REMEMBERED_MAX)]:
+            self.sessions.pop(session.id)
+
+
+def _unknown(name: str) -> UnknownUnitError:
+    name = shortened(name)
+    return UnknownUnitError(
+        f"There is no kernel session {name}.",
+        hint="`pxctl kernel list` shows them; `pxctl kernel start` makes one.",
+        unit=f"kernel:{name}",
+    )

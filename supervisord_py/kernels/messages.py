@@ -1,11 +1,13 @@
-"""What users read of kernels: how one ended, why one did not start, why a call got none. Pure."""
+"""What users read of kernels: how one ended, why one did not start, why a call got none, how a cell ended. Pure."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import signal as signals
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from supervisord_py.errors import (
     CancelledRunError,
@@ -17,14 +19,15 @@ from supervisord_py.errors import (
     StartFailedError,
     TimedOutError,
 )
-from supervisord_py.kernels.cell import CellError
+from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.session_set import WaitsFor, WhyRefused
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
     from supervisord_py.config.settings import KernelsSettings
-    from supervisord_py.kernels.backend import Launch
+    from supervisord_py.kernels.backend import Launch, Reply
+    from supervisord_py.kernels.cell import Step
     from supervisord_py.kernels.session_set import HardFailure
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 TAIL_LINES = 12
 _FATAL = "Fatal Python error"  # how faulthandler begins
 _MIB = 1024 * 1024
-_WHY = {
+_WANTED = {
     Reason.STOPPED: "it was stopped on request",
     Reason.EVICTED_LRU: "room was needed for another session",
     Reason.EVICTED_TTL: "it was not used for its idle time",
@@ -40,52 +43,41 @@ _WHY = {
     Reason.TIMEOUT: "the call's time was over and the cell did not yield to an interrupt",
     Reason.CANCELLED: "the call was cancelled and the cell did not yield to an interrupt",
     Reason.SHUTDOWN: "the daemon stopped",
-    Reason.INTERRUPTED: "the daemon was cut off",
 }
-
-AT_ITS_SERVER = "ended at its server"  # of a kernel behind a gateway nobody tells code or signal
-_LIMITS = frozenset({Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT})
+"""Ends that somebody wanted: no fault of the cell."""
+_LIMITS = {
+    Reason.MEMORY_LIMIT: "was killed: it was over its memory limit",
+    Reason.OOM_KILL: "was killed by the kernel: out of memory",
+    Reason.CPU_LIMIT: "was killed: its limit of CPU seconds was reached",
+}
 
 
 def end_in_row(reason: str | None, code: int | None, signal: int | None, ended_at: float = 0.0) -> End | None:
     """Return the end of a kernel that a row tells; None where it tells none."""
     if reason is None or reason not in set(Reason):
         return None
-    if code is None and signal is None:
-        return End(Reason(reason))
     record = ExitRecord("", "", Identity(0, 0, ""), 0.0, ended_at, code, signal, 0.0, 0.0, 0, 0, 0)
-    return End(Reason(reason), record)
+    return End(Reason(reason), None if code is None and signal is None else record)
 
 
 def how_it_ended(end: End) -> str:
     """Say it as a verb phrase: `exited with code 3`, `was killed by SIGSEGV`, `was ended: it was stopped`."""
-    if end.reason in {Reason.MEMORY_LIMIT, Reason.OOM_KILL}:
-        return _memory(end)
-    if end.reason is Reason.CPU_LIMIT:
-        return "was killed: its limit of CPU seconds was reached"
-    if end.reason in _WHY:
-        return f"was ended: {_WHY[end.reason]}"
+    if end.reason in _LIMITS:
+        verdict = end.record.verdict if end.record else None
+        limit = verdict.limit_bytes if verdict else None
+        return _LIMITS[end.reason] + ("" if limit is None else f" (limit {limit // _MIB} MiB)")
+    if end.reason in _WANTED or end.reason is Reason.INTERRUPTED:
+        return f"was ended: {_WANTED.get(end.reason, 'the daemon was cut off')}"
     if end.signal is not None:
-        unknown = end.signal == signals.SIGKILL
-        return f"was killed by {signal_name(end.signal)}" + (
-            " (not sent by pxd; possibly the kernel's OOM killer)" if unknown else ""
-        )
-    return f"exited with code {end.code}" if end.code is not None else AT_ITS_SERVER
+        by_whom = " (not sent by pxd; possibly the kernel's OOM killer)" if end.signal == signals.SIGKILL else ""
+        return f"was killed by {signal_name(end.signal)}{by_whom}"
+    # Of a kernel behind a gateway nobody tells code or signal.
+    return f"exited with code {end.code}" if end.code is not None else "ended at its server"
 
 
 def signal_name(number: int) -> str:
     """Return SIGSEGV for 11."""
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def death_in_cell(end: End) -> CellError:
-    text = f"The kernel {how_it_ended(end)} while the cell ran. The cell is not run again; all variables are lost."
-    if end.stderr_tail:
-        text += "\nLast words of the kernel:\n" + last_lines(end.stderr_tail)
-    return CellError("ResourceLimitExceeded" if end.reason in _LIMITS else "KernelDied", text)
+    return signals.Signals(number).name if number in set(signals.Signals) else f"signal {number}"
 
 
 def last_lines(text: str, count: int = TAIL_LINES) -> str:
@@ -95,33 +87,20 @@ def last_lines(text: str, count: int = TAIL_LINES) -> str:
     return "\n".join(lines[-count:] if fatal is None else lines[fatal : fatal + count])
 
 
-def _memory(end: End) -> str:
-    verdict = end.record.verdict if end.record else None
-    figures = ""
-    if verdict is not None and verdict.limit_bytes is not None:
-        held = f"{verdict.rss_bytes // _MIB} MiB resident, " if verdict.rss_bytes is not None else ""
-        figures = f" ({held}limit {verdict.limit_bytes // _MIB} MiB)"
-    if end.reason is Reason.OOM_KILL:
-        return f"was killed by the kernel: out of memory{figures}"
-    return f"was killed: it was over its memory limit{figures}"
-
-
 # -- why it did not come up --------------------------------------------------------------------------------------------
-
-SAID = "px-launch: "
-_TAIL_LINES_SHOWN = 1
 
 
 def early_exit(launch: Launch, end: End) -> PxError:
-    said = launcher_said(end.stderr_tail)
-    facts = {**end.facts(), "interpreter": launch.interpreter, "kernelspec": launch.kernelspec}
-    if str(said.get("error")) in _KINDS:
-        return _as_it_said(launch, said, facts)
-    words = last_lines(end.stderr_tail, _TAIL_LINES_SHOWN).strip()[:300]
+    """Return the error of a start that ended; what our launcher has said of it in its last word comes first."""
+    facts = {**end.facts(), "unit": launch.unit, "interpreter": launch.interpreter, "kernelspec": launch.kernelspec}
+    _, mark, said = end.stderr_tail.rpartition("px-launch: ")
+    if mark:
+        told: dict[str, str] = json.loads(said.splitlines()[0])
+        return StartFailedError(f"{launch.unit} was not started: {told['detail']}", hint=told["hint"], **facts)
+    words = last_lines(end.stderr_tail, 1).strip()[:300] or "it wrote nothing to stderr"
     return StartFailedError(
-        f"{launch.unit} {how_it_ended(end)} before it was ready: {words or 'it wrote nothing to stderr'}",
+        f"{launch.unit} {how_it_ended(end)} before it was ready: {words}",
         hint=f"see `pxctl logs {launch.unit}`",
-        unit=launch.unit,
         **facts,
     )
 
@@ -136,35 +115,6 @@ def not_ready(launch: Launch, seconds: float) -> PxError:
         interpreter=launch.interpreter,
         kernelspec=launch.kernelspec,
     )
-
-
-def launcher_said(tail: str) -> dict[str, Any]:
-    """Return the last word of our launcher in the end of a kernel's stderr; {} where it said nothing."""
-    for line in reversed(tail.splitlines()):
-        if line.startswith(SAID):
-            try:
-                said = json.loads(line.removeprefix(SAID))
-            except ValueError:
-                return {}
-            return said if isinstance(said, dict) else {}
-    return {}
-
-
-_PIP = "run `{python} -m pip install ipykernel`"
-_KINDS = {
-    "ipykernel": ("{interpreter} (Python {version}) cannot import ipykernel: {detail}", _PIP),
-    "overlay": ("the overlay {path} does not serve: {detail}", _PIP + ", or remove {path} to have it built anew"),
-    "old_python": ("{interpreter}: {detail}", "name another interpreter: `pxctl kernel start --python PATH`"),
-    "usage": ("the launcher refused its options: {detail}", "daemon and launcher differ: `pxctl daemon restart`"),
-}
-"""What the launcher may say: the sentence and the hint."""
-
-
-def _as_it_said(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> PxError:
-    told: dict[str, Any] = dict.fromkeys(("version", "detail", "path")) | said
-    told |= {"interpreter": launch.interpreter, "python": shlex.quote(str(launch.interpreter))}
-    what, hint = (text.format(**told) for text in _KINDS[str(said["error"])])
-    return StartFailedError(f"{launch.unit} was not started: {what}", hint=hint, unit=launch.unit, **facts)
 
 
 # -- why a call got none -----------------------------------------------------------------------------------------------
@@ -237,3 +187,151 @@ def hard_failure(failure: HardFailure, unit: str) -> PxError:
 
 
 RECYCLED = "The kernel was over its soft memory limit and was replaced after the call: variables are gone."
+
+
+# -- what the end of a cell means --------------------------------------------------------------------------------------
+
+
+class CellOutcome(Struct, frozen=True):
+    """How a cell ended; from `judge` on, what that means beside its output."""
+
+    reply: Reply | None = None  # the kernel's word; None when it gave none
+    gone: PxError | None = None  # what said that the kernel is gone
+    cut: CellStatus | None = None  # TIMED_OUT or CANCELLED when it was made to end
+    variables: Variables = Variables.KEPT  # what became of the session's state
+    steps: tuple[Step, ...] = ()  # rungs that were taken
+    is_stateless: bool = False  # there are no variables: a shell cell
+    status: CellStatus = CellStatus.OK
+    error: CellError | None = None
+    exited: bool = False  # it ended the session with exit()
+    notices: tuple[str, ...] = ()
+
+
+def judge(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
+    """Return it with what came of the cell; `kernel_end`: how its kernel ended, where that is known."""
+    reply = end.reply
+    if end.gone is not None or reply is None:
+        return _without_kernel(end, kernel_end)
+    end = replace(end, status=reply.status, error=reply.error, notices=(reply.notice,) if reply.notice else ())
+    if kernel_end is not None and not reply.ask_exit and end.cut is None:
+        # It came to its end because its kernel did: a child of it was stopped first, say.
+        end = replace(end, variables=Variables.KEPT if end.is_stateless else Variables.LOST)
+        return _stopped(end, kernel_end) if kernel_end.reason in _WANTED else end
+    if end.cut is CellStatus.CANCELLED and reply.status is CellStatus.OK and end.variables is Variables.KEPT:
+        told = ("The cell was interrupted and ended well all the same.",) if end.steps else ()
+        return replace(end, exited=reply.ask_exit, notices=(*end.notices, *told))
+    if end.cut is not None and end.steps:
+        return replace(end, status=end.cut, error=reply.error or _cut_error(end))
+    return replace(end, variables=Variables.LOST if reply.ask_exit else end.variables, exited=reply.ask_exit)
+
+
+def _without_kernel(end: CellOutcome, kernel_end: End | None) -> CellOutcome:
+    if end.cut is not None:
+        return replace(end, status=end.cut, error=_cut_error(end))
+    if kernel_end is not None and kernel_end.reason in _WANTED:
+        return _stopped(end, kernel_end)
+    name, text = "KernelDied", end.gone.detail if end.gone else "The kernel is gone."
+    if kernel_end is not None:
+        name = "ResourceLimitExceeded" if kernel_end.reason in _LIMITS else name
+        text = f"The kernel {how_it_ended(kernel_end)} while the cell ran. "
+        text += "The cell is not run again; all variables are lost."
+        if kernel_end.stderr_tail:
+            text += "\nLast words of the kernel:\n" + last_lines(kernel_end.stderr_tail)
+    return replace(end, status=CellStatus.ERROR, error=CellError(name, text))
+
+
+def _stopped(end: CellOutcome, kernel_end: End) -> CellOutcome:
+    error = CellError("KernelStopped", f"The kernel {how_it_ended(kernel_end)} while the cell ran.")
+    return replace(end, status=CellStatus.CANCELLED, error=error)
+
+
+def _cut_error(end: CellOutcome) -> CellError:
+    name = "TimedOut" if end.cut is CellStatus.TIMED_OUT else "Cancelled"
+    if end.is_stateless:
+        return CellError(name, "The cell was ended.")
+    if end.variables is Variables.KEPT:
+        return CellError(name, "The cell was interrupted; its kernel lives on.")
+    return CellError(name, "The cell did not yield to an interrupt: the kernel was killed, all variables are lost.")
+
+
+# -- what a call is answered with --------------------------------------------------------------------------------------
+
+_NO_INPUT = "StdinNotImplementedError"
+_INPUT = (
+    " The cell asked for input, and nobody is there to type it. Put the value into the code, or read it from a file or "
+    "an environment variable."
+)
+_OWN = " The session was this call's own: its variables are gone with it."
+
+
+class Stopped(Struct, frozen=True):
+    """Where a call ended early: the cell, and how many there are."""
+
+    index: int  # counts from 0
+    count: int
+    title: str | None = None
+    is_own: bool = False  # the session is the call's own: its variables end with it
+    is_stateless: bool = False  # shell cells: there are no variables, so nothing is said of them
+
+    def __str__(self) -> str:
+        number = "The cell" if self.count == 1 else f"Cell {self.index + 1} of {self.count}"
+        return f"{number} ({' '.join(self.title.split())})" if self.title else number
+
+    @property
+    def left_out(self) -> str:
+        """Say which cells were not run, as a sentence; empty when none."""
+        first, last = self.index + 2, self.count
+        if first > last:
+            return ""
+        return f" Cell {last} was not run." if first == last else f" Cells {first} to {last} were not run."
+
+
+def sentence(where: Stopped, end: CellOutcome, kernel_end: End | None, after_seconds: float) -> str | None:
+    """Return the sentence that a call is answered with after this cell, so long after its arrival; None: all is well.
+
+    Args:
+        where: Which cell of how many.
+        end: As judged.
+        kernel_end: How its kernel ended, where it did.
+        after_seconds: Since the arrival of the call.
+    """
+    if end.exited:
+        return f"{where} ended the session with exit(). Variables are gone; the next call starts a new kernel." + (
+            where.left_out
+        )
+    if end.status is CellStatus.OK:
+        return None
+    if end.status is not CellStatus.ERROR and end.cut is not None:
+        return _cut_off(where, end, after_seconds)
+    if end.status is CellStatus.ERROR and end.gone is not None and kernel_end is not None:
+        return (
+            f"{where} took its kernel down: the process {how_it_ended(kernel_end)}. All variables are lost; "
+            f"the cell is not run again.{where.left_out}"
+        )
+    if end.error is not None and (end.gone is not None or end.status is CellStatus.CANCELLED):
+        return f"{where} was cut off. {end.error.value}{where.left_out}"
+    name = end.error.name if end.error is not None else None
+    what = f"{where} failed{f' ({name})' if name else ''}.{where.left_out}"
+    if end.variables is Variables.LOST:
+        return f"{what} The kernel is gone: all variables are lost."
+    if where.is_own:
+        return what + _OWN
+    if where.index and not where.is_stateless:
+        what += " What the cells before it set is kept."
+    if where.count > 1:
+        what += f" Repair cell {where.index + 1} and send from there on."
+    return what + (_INPUT if name == _NO_INPUT else "")
+
+
+def _cut_off(where: Stopped, end: CellOutcome, after_seconds: float) -> str:
+    """Say how its time (TIMED_OUT) or a cancel ended it."""
+    why = "ran out of time" if end.status is CellStatus.TIMED_OUT else "was cancelled"
+    by = f"{after_seconds:.1f}".rstrip("0").rstrip(".") + " s"
+    by += f", by {end.steps[-1].action}" if end.steps else ""
+    if where.is_stateless:
+        return f"{where} {why}: ended after {by}.{where.left_out}"
+    if end.variables is Variables.LOST:
+        return f"{where} {why}: the kernel was killed after {by}; all variables are lost.{where.left_out}"
+    if where.is_own:
+        return f"{where} {why}: interrupted after {by}.{where.left_out}{_OWN}"
+    return f"{where} {why}: interrupted after {by}; variables are kept.{where.left_out}"

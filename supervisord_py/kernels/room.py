@@ -12,22 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
-from supervisord_py.kernels import call_rules
-from supervisord_py.kernels.adoption import KernelAdoption
 from supervisord_py.kernels.backend import Backends
-from supervisord_py.kernels.call import KernelCall
+from supervisord_py.kernels.call import KernelCall, timeout_of
 from supervisord_py.kernels.cell import CellStatus, InterruptReport, Notice, Step
-from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.choice import BASH, PROGRAMS, PYTHON, ChooseRequest
 from supervisord_py.kernels.environment import NOTHING
-from supervisord_py.kernels.kernel_driver import check_folder
 from supervisord_py.kernels.kernel_pool import KernelPool, KernelWaiter, ignore
-from supervisord_py.kernels.session import BackendName, Owner, SessionKey, StartRequest
-from supervisord_py.kernels.session_register import SessionRegister
+from supervisord_py.kernels.session import BackendName, Owner, SessionKey, StartRequest, session_name
 from supervisord_py.kernels.session_set import Want
 from supervisord_py.process import clock, program
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Supervisor, stop_report
+from supervisord_py.process.zygote_pool import UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -44,20 +40,16 @@ if TYPE_CHECKING:
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.zygote_pool import ZygoteView
 
-RECENT_SECONDS = 5.0  # how long a call like the last one is taken to the same session, unless its folder has changed
-RECENT_MAX = 64
-ZYGOTE_SECONDS = 3.0  # from the opening to the first zygote: those who waited for the daemon come first
 STEP_SECONDS = 5.0  # how long an interrupt waits for the step that it asked for
 LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
 
 
 class RecentCall(NamedTuple):
-    """Where a call went."""
+    """Where a call went, and by what that was decided."""
 
     session: LiveSession
     environ: Mapping[str, str]
     seen: tuple[int, ...]  # when the folders were changed in which environments are looked for
-    at: float  # loop time
 
 
 class Kernels:
@@ -79,12 +71,11 @@ class Kernels:
         make_backend: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,
     ) -> None:
         self._placement, self._environ, self._own = placement, os.environ if environ is None else environ, own
-        self.register = SessionRegister(ledger)
         self.supervisor = Supervisor(placement, ledger, events)
         """Of what backends run for themselves: it ends behind the kernels."""
         backends = Backends(self.supervisor, config, make_backend)
-        self.pool = KernelPool(placement, ledger, events, backends, self.register, config, lambda: self.resolver)
-        self.cell_store = CellStore(ledger, lambda: self.pool.config)
+        self.pool = KernelPool(Supervisor(placement, ledger, events), ledger, backends, config, lambda: self.resolver)
+        self.register, self.cell_store = self.pool.register, self.pool.cell_store
         self._calls: dict[asyncio.Task[CallResult], KernelCall] = {}  # those that run
         self._replaced: asyncio.Future[None]  # done once another control plane is to go on with the calls
         self._recent: dict[tuple[object, ...], RecentCall] = {}
@@ -109,20 +100,13 @@ class Kernels:
         self._replaced = asyncio.get_running_loop().create_future()
         await self.register.open()
         await program.stop_left_over(self._placement, PROGRAMS)  # what an earlier control plane asked or installed
-        await KernelAdoption(self.pool, self.cell_store).adopt_all()
+        await self.pool.adopt_all()
         self.register.settle_the_rest()
+        if await self._placement.list(UNITS):
+            backend: Any = await self.pool.backends.get(BackendName.DIRECT)
+            self.pool.supervisor.task(backend.zygotes.end_left_over())
         self.pool.supervisor.task(self.pool.keep_watch())
-        self.pool.supervisor.task(self.cell_store.keep_small(self._running, self.register.sessions))
-        self.pool.supervisor.task(self._have_zygotes())
-
-    async def _have_zygotes(self) -> None:
-        await asyncio.sleep(ZYGOTE_SECONDS)
-        from supervisord_py.kernels import zygotes
-
-        await zygotes.begin(self.pool, lambda: self.resolver)
-
-    def _running(self) -> list[tuple[str, str]]:
-        return [(it.session.id, it.run.cell_id) for it in self.pool.kernels if it.run is not None]
+        self.pool.supervisor.task(self.cell_store.keep_small(self.pool.running, self.register.sessions))
 
     async def close(self) -> None:
         """Stop every kernel, all at once; calls in flight hear of the shutdown. Does nothing after an end."""
@@ -157,7 +141,7 @@ class Kernels:
             task.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
         await asyncio.gather(*(it.close() for it in handles), return_exceptions=True)
-        await self.pool.driver.backends.close(stop=stop)
+        await self.pool.backends.close(stop=stop)
         await self.supervisor.close()
         if "resolver" in self.__dict__:
             await self.resolver.close()
@@ -179,7 +163,7 @@ class Kernels:
 
     def zygotes(self) -> tuple[ZygoteView, ...]:
         """Return what kernels are forked from; zygotes are nobody's, and no sessions."""
-        direct: Any = self.pool.driver.backends.made.get(BackendName.DIRECT)
+        direct: Any = self.pool.backends.made.get(BackendName.DIRECT)
         return () if direct is None else direct.zygotes.views()
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
@@ -211,7 +195,7 @@ class Kernels:
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs that can be asked for."""
         if BackendName(self.config.backend) is BackendName.GATEWAY_EXTERNAL:
-            gateway: Any = await self.pool.driver.backends.get(BackendName.GATEWAY_EXTERNAL)
+            gateway: Any = await self.pool.backends.get(BackendName.GATEWAY_EXTERNAL)
             return dict(await gateway.specs())
         from supervisord_py.kernels import kernelspecs
 
@@ -280,36 +264,33 @@ class Kernels:
         """
         self._refuse_at_the_end()
         session = self.register.known(session_id)
-        await asyncio.to_thread(check_folder, session)
+        await asyncio.to_thread(session.check_folder)
         await self._acquire(session, Want.RESTART, self.config.start_seconds + self.config.stop_seconds)
         return session.view()
 
     async def interrupt(self, session_id: str, *, steps: int = 1, cell: str | None = None) -> InterruptReport:
         """Have the running cell end; asked again, the next step is taken at once.
 
+        Without a cell of ours a start under way ends, or what the kernel may be doing for another client.
+
         `steps`: how many to take at once; `cell`: only if this one is running, what else runs is left alone and named.
         """
         session = self.register.known(session_id)
-        run = session.kernel.run if session.kernel is not None else None
+        kernel = session.kernel
+        run = kernel.run if kernel is not None else None
         if cell is not None and (run is None or run.cell_id != cell):
             return InterruptReport(session_id, run.cell_id if run is not None else None)
-        if run is None:
-            return await self._interrupt_without_cell(session)
-        known = len(run.steps)
-        run.cut(CellStatus.CANCELLED, rungs=steps)
-        await run.until_climbed(known, STEP_SECONDS)
-        return InterruptReport(session_id, run.cell_id, run.steps)
-
-    async def _interrupt_without_cell(self, session: LiveSession) -> InterruptReport:
-        """End a start under way, or interrupt what the kernel may be doing for a client that is not ours."""
-        kernel = session.kernel
+        if run is not None:
+            known = len(run.steps)
+            run.cut(CellStatus.CANCELLED, rungs=steps)
+            await run.until_climbed(known, STEP_SECONDS)
+            return InterruptReport(session_id, run.cell_id, run.steps)
         if kernel is None or kernel.ending:
-            return InterruptReport(session.id, None)
+            return InterruptReport(session_id, None)
         if kernel.ready_at is None or kernel.handle is None:
             self.pool.stop(session, Reason.CANCELLED)
-            return InterruptReport(session.id, None, (Step("end_start", 0.0, "its start was ended"),))
-        action = await kernel.handle.interrupt()
-        return InterruptReport(session.id, None, tuple(Step(word, 0.0) for word in action.split("+")))
+            return InterruptReport(session_id, None, (Step("end_start", 0.0, "its start was ended"),))
+        return InterruptReport(session_id, None, (Step(await kernel.handle.interrupt(), 0.0),))
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -318,11 +299,11 @@ class Kernels:
 
         `tell` is told of what happens, on the loop; must not block. Raises PxError: the call never ran a cell.
         """
-        timeout = call_rules.timeout_of(request.timeout_seconds, self.pool.config)
+        timeout = timeout_of(request.timeout_seconds, self.pool.config)
         session = await self._session_to_call(request, request.arrived_at + timeout.seconds, tell)
         if self._ending is not None:
             self._refuse_at_the_end()
-        call = KernelCall(self.pool, self.cell_store, session, request, timeout, tell)
+        call = KernelCall(self.pool, session, request, timeout, tell)
         self._calls[call.task] = call
         call.task.add_done_callback(self._calls.pop)
         signs: set[asyncio.Future[Any]] = {call.task, self._replaced}
@@ -340,8 +321,7 @@ class Kernels:
     async def _session_to_call(
         self, request: CallRequest, deadline: float, tell: Callable[[CallEvent], None]
     ) -> LiveSession:
-        """Return the session of a call; the interpreter is not chosen anew for a call like one right before it."""
-        loop = asyncio.get_running_loop()
+        """Return the session of a call; that of one like it before, as long as its kernel and the folders stay."""
         place = (request.session, request.cwd, request.interpreter, request.backend, request.language)
         is_usual = not (request.per_call or request.reset or request.kernelspec or request.cwd is None)
         places = [str(request.cwd), f"{request.cwd}/.venv/bin", f"{request.cwd}/venv/bin", request.interpreter or ""]
@@ -349,17 +329,15 @@ class Kernels:
         # Looked at here: the way to a thread and back would take longer.
         seen = tuple(os.stat(it).st_mtime_ns if is_usual and os.path.exists(it) else 0 for it in places)  # noqa: ASYNC240
         last = self._recent.get(place) if is_usual else None
-        is_as_before = last is not None and (last.environ, last.seen) == (request.environ, seen)
-        if last is not None and is_as_before and loop.time() - last.at < RECENT_SECONDS and last.session.kernel:
+        if last is not None and (last.environ, last.seen) == (request.environ, seen) and last.session.kernel:
             return last.session
         owner = Owner.PER_CALL if request.per_call else Owner.SESSION
         session = await self._session_of(request.session, request, owner, deadline, tell)
         if request.reset:
-            await asyncio.to_thread(check_folder, session)
+            await asyncio.to_thread(session.check_folder)
         if is_usual:
-            if len(self._recent) >= RECENT_MAX:
-                self._recent.clear()
-            self._recent[place] = RecentCall(session, request.environ, seen, loop.time())
+            self._recent = {key: it for key, it in self._recent.items() if it.session.kernel}
+            self._recent[place] = RecentCall(session, request.environ, seen)
         return session
 
     async def _session_of(
@@ -374,9 +352,9 @@ class Kernels:
         known = self.register.sessions.get(name)
         if known is not None and owner is not Owner.PER_CALL:
             if known.kernel is None:
-                await asyncio.to_thread(check_folder, known)
+                await asyncio.to_thread(known.check_folder)
             return known
-        name = known.key.name if known else call_rules.session_name(name)
+        name = known.key.name if known else session_name(name)
         if known is not None and request.interpreter is None and request.kernelspec is None:
             asked = known.choose_request(deadline)
         else:

@@ -1,18 +1,21 @@
-"""Who a session is: its key, what it is asked to be, and how it is shown. Frozen values, no I/O."""
+"""Who a session is: its name, its key, and what it is asked to be. Frozen values, no I/O."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from supervisord_py.errors import InvalidInputError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 JUPYTER_NAMESPACE = uuid.UUID("6d0f3f64-0d6e-5d8b-9d5a-3c1b6f8f2f10")
 
 
@@ -52,6 +55,18 @@ class Owner(StrEnum):
     def is_front_end(self) -> bool:
         """Whether one of Jupyter's front ends made it."""
         return self in {Owner.JUPYTER, Owner.JUPYTER_API}
+
+
+def session_name(asked: str) -> str:
+    """Return the name of a session as asked for. Raises InvalidInputError: it cannot be one."""
+    if NAME.fullmatch(asked):
+        return asked
+    message = "must be 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit"
+    raise InvalidInputError(
+        f"name {message}, not {asked[:64]!a}.",
+        hint="Without a name it is `default`.",
+        errors=[{"pointer": "/name", "message": message}],
+    )
 
 
 class SessionKey(Struct, frozen=True):

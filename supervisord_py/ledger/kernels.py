@@ -7,7 +7,7 @@ a session's history is the order of dispatch, whatever the wall clock did meanwh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -67,21 +67,9 @@ class KernelCellRow(msgspec.Struct, frozen=True):
     timeout_seconds: float | None = None  # of its call, from `queued_at` on
 
 
-class Newest(NamedTuple):
-    """The cell of a session that was sent last, the process life that ran it, and how that ended, where it did."""
-
-    id: str
-    instance: str | None = None
-    reason: str | None = None
-    code: int | None = None
-    signal: int | None = None
-
-
 SESSIONS = Table("kernel_sessions", KernelSessionRow)
 CELLS = Table("kernel_cells", KernelCellRow)
-_NEWEST = """SELECT newest.session, newest.id, newest.instance, life.reason, life.code, life.signal
-    FROM (SELECT session, id, instance, max(rowid) FROM kernel_cells GROUP BY session) AS newest
-    LEFT JOIN instances AS life ON life.key = newest.instance"""
+_NEWEST = "SELECT session, instance, max(rowid) FROM kernel_cells GROUP BY session"
 
 
 def remember(ledger: Ledger, row: KernelSessionRow) -> None:
@@ -118,9 +106,9 @@ async def of_session(
     return await CELLS.find(ledger, where, session, after, limit)
 
 
-async def newest_of_all(ledger: Ledger) -> dict[str, Newest]:
-    """Return the newest cell of each session that has any."""
-    return await ledger.read(lambda connection: {it[0]: Newest(*it[1:]) for it in connection.execute(_NEWEST)})
+async def newest_of_all(ledger: Ledger) -> dict[str, str | None]:
+    """Return the process life that ran the newest cell of each session that has any."""
+    return await ledger.read(lambda connection: {it[0]: it[1] for it in connection.execute(_NEWEST)})
 
 
 async def open_cells(ledger: Ledger, session: str | None = None) -> list[KernelCellRow]:

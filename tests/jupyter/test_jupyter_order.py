@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.jupyter.provisioner import order_of, session_name
-from supervisord_py.kernels.call_rules import session_name as checked_by_the_daemon
 from supervisord_py.kernels.kernelspecs import Kernelspec
+from supervisord_py.kernels.session import session_name as checked_by_the_daemon
 
 LAUNCHED = ("-m", "ipykernel_launcher", "-f", "{connection_file}")
 UUID = "5b0a5f1e-0000-4000-8000-000000000000"

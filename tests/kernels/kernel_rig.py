@@ -18,7 +18,7 @@ from kernels.cell_folder import config_in
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels.backend import Backends, ExecuteRequest, KernelBackend, KernelHandle, Launch
 from supervisord_py.kernels.config import KernelsConfig
-from supervisord_py.kernels.kernel_driver import KernelDriver
+from supervisord_py.kernels.kernel_pool import KernelPool
 from supervisord_py.kernels.live_session import KernelInstance, LiveSession
 from supervisord_py.kernels.session import BackendName, SessionKey
 from supervisord_py.ledger.events import EventJournal
@@ -99,16 +99,16 @@ class KernelRig:
 
         supervisor, nobody = await self.supervise(), cast("Any", None)
         backends = Backends(supervisor, self.config, make)
-        driver = KernelDriver(supervisor, backends, nobody, nobody, lambda: self.config, lambda _: None)
+        pool = KernelPool(supervisor, cast("Ledger", self.ledger), backends, self.config, nobody)
         session = LiveSession(SessionKey("rig", launch.cwd, "", BackendName.DIRECT), "python", 0.0)
         kernel = KernelInstance(launch.instance, session, unit=f"kernel:{launch.session_id}")
         kernel.launch = launch
         self.started.append(kernel)
         try:
-            await supervisor.start(driver, kernel)
+            await supervisor.start(pool, kernel)
         except BaseException:
             reason = Reason.CANCELLED if kernel.error is None else None
-            await asyncio.shield(supervisor.stop(driver, kernel, reason))
+            await asyncio.shield(supervisor.stop(pool, kernel, reason))
             raise
         assert kernel.handle is not None
         self._handles.append(kernel.handle)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -19,13 +18,11 @@ from kernels.kernel_rig import PATIENCE, KernelRig, answers, eventually, kernel_
 from process.real_keeper import alive
 from supervisord_py.errors import ConfigError, InterruptedRunError, PxError, StartFailedError
 from supervisord_py.kernels import connection_file as place
-from supervisord_py.kernels import kernelspecs, messages, messaging, wire
+from supervisord_py.kernels import kernelspecs, messaging, wire
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError, Launch, Reply
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.channels import Channels, open_channels
 from supervisord_py.kernels.direct import DirectBackend
-from supervisord_py.process.instance import End
-from supervisord_py.process.model import Reason
 
 WAITS = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 SLEEPS = "import time; time.sleep(600)"
@@ -176,24 +173,6 @@ def test_a_folder_is_given_back_by_its_owner_only_and_swept_where_nobody_owns_it
 
 
 LAUNCH = Launch("s-abcdef", "daemon.key", "/opt/my env/bin/python", "/", {}, Path("/cells"))
-
-
-@pytest.mark.parametrize(
-    ("said", "words", "hint"),
-    [
-        ({"error": "ipykernel", "detail": "No module", "version": "3.9"}, "3.9", "pip install"),
-        ({"error": "overlay", "detail": "no folder", "path": "/o"}, "/o", "remove /o"),
-        ({"error": "old_python", "detail": "too old"}, "too old", "--python"),
-        ({"error": "usage", "detail": "what?"}, "what?", "daemon restart"),
-        ({"error": "news"}, "", "pxctl logs"),
-    ],
-)
-def test_each_trouble_of_the_launcher_has_its_words_and_its_step(said: dict[str, Any], words: str, hint: str) -> None:
-    tail = f"noise\npx-launch: {json.dumps(said)}\n"
-    error = messages.early_exit(LAUNCH, End(Reason.EARLY_EXIT, None, tail))
-    assert hint in str(error.hint)
-    assert words in error.detail
-    assert (error.unit, error.extra["reason"]) == ("kernel:s-abcdef", "early_exit")
 
 
 def test_a_kernelspec_gets_its_connection_file() -> None:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import signal
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PATIENT
 from kernels.room_house import RoomHouse, eventually, room_house
-from supervisord_py.config.settings import MIB
-from supervisord_py.kernels.cell import CellStarted, CellStatus
-from supervisord_py.kernels.session import SessionState
+from supervisord_py.errors import CancelledRunError, KeeperLostError, StartFailedError
+from supervisord_py.kernels import resolver
+from supervisord_py.kernels.cell import CallEvent, CellStarted, CellStatus, KernelStarting, Notice
+from supervisord_py.kernels.choice import Choice
+from supervisord_py.kernels.live_session import CUT_OFF
+from supervisord_py.kernels.session import SessionState, StartRequest
 
 
 @pytest.fixture
@@ -89,11 +96,6 @@ async def test_over_the_hard_limit_it_is_asked_to_end_first(short_tmp: Path) -> 
         assert (short_tmp / "saved").exists()
         row = await house.ended_row(str(result.instance))
         assert (row.reason, row.code) == ("memory_limit", 9)
-
-
-async def test_memory_is_shown_after_a_cell(house: RoomHouse) -> None:
-    await house.run("1")
-    assert (house.room.snapshot()[0].rss_bytes or 0) > 10 * MIB
 
 
 # -- a new control plane -----------------------------------------------------------------------------------------------
@@ -209,3 +211,101 @@ async def test_hundreds_of_short_cells_leave_nothing_growing(house: RoomHouse) -
     for _ in range(100):
         await house.run("1")
     await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 2, "the end of what they began")
+
+
+async def test_a_kernel_that_came_back_and_changed_hands_still_tells_its_first_call(house: RoomHouse) -> None:
+    await house.run("x = 1")
+    await house.replace()
+    assert not (await house.run("x")).notices, "it only changed hands"
+    before = house.room.snapshot()[0].pid
+    os.kill(before or 0, signal.SIGKILL)
+
+    def is_back() -> bool:
+        view = house.room.snapshot()[0]
+        return view.state is SessionState.IDLE and view.pid not in {None, before}
+
+    await eventually(is_back)
+    await house.replace()
+    assert house.room.snapshot()[0].state is SessionState.IDLE, "taken over"
+    assert (await house.run("1")).notices == (CUT_OFF,)
+    await house.replace()
+    assert not (await house.run("1")).notices, "told once"
+    shutil.rmtree(house.config.cells_dir)
+    await house.replace()
+    assert house.room.snapshot()[0].state is SessionState.IDLE, "also where its cells were swept away"
+
+
+@pytest.mark.parametrize("why", ["no backend takes it", "a note of another version"])
+async def test_a_kernel_that_cannot_be_taken_over_is_stopped_and_recorded(house: RoomHouse, why: str) -> None:
+    result = await house.run("x = 1")
+    pid = house.room.snapshot()[0].pid
+    if why == "no backend takes it":
+        house.make_backend = FakeBackend().make
+    else:
+        await house.ledger.flush()  # its readiness is written down, and then noted: not behind our note
+        await house.rig.placement.annotate(str(result.instance), '{"v": 99}')
+    await house.replace()
+    assert (await house.ended_row(str(result.instance))).reason == "replaced"
+    await eventually(lambda: not _lives(pid), "its end")
+    view = house.room.snapshot()[0]
+    assert (view.state, view.pid) == (SessionState.STOPPED, None)
+
+
+async def test_when_the_keeper_is_lost_calls_end_and_so_does_the_room(house: RoomHouse) -> None:
+    call = await begun(house, "import time; time.sleep(600)")
+    house.rig.keeper.process.kill()
+    await asyncio.wait({call}, timeout=60)
+    assert isinstance(call.exception(), KeeperLostError) or call.result().cells[0].status is CellStatus.ERROR
+    await asyncio.wait_for(house.room.close(), 60)
+    assert (await house.words()).count("starting") == 1, "nothing is brought back"
+
+
+# -- starts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "reason"), [("stop", "stopped"), ("interrupt", "cancelled")])
+async def test_a_start_that_is_ended_is_written_down_as_that(house: RoomHouse, how: str, reason: str) -> None:
+    call = asyncio.ensure_future(house.run("1"))
+    await eventually(lambda: any(it.pid for it in house.room.snapshot()))
+    view = house.room.snapshot()[0]
+    assert view.state is SessionState.STARTING
+    if how == "stop":
+        assert await house.room.stop(view.id) == ()
+    else:
+        report = await house.room.interrupt(view.id)
+        assert (report.running, [step.action for step in report.steps]) == (None, ["end_start"])
+    with pytest.raises(CancelledRunError):
+        await call
+    assert (await house.ended_row(str(view.instance))).reason == reason
+
+
+async def test_a_kernelspec_that_was_changed_is_read_again_at_the_next_start(
+    house: RoomHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    folder = tmp_path / "kernels" / "own"
+    folder.mkdir(parents=True)
+    for words in ("first", "second"):
+        argv = [sys.executable, "-c", f"import sys; sys.exit('{words}')", "{connection_file}"]
+        (folder / "kernel.json").write_text(json.dumps({"argv": argv, "language": "python", "display_name": "own"}))
+        with pytest.raises(StartFailedError, match=words):
+            await house.run("1", kernelspec="own")
+        with pytest.raises(StartFailedError, match=words):
+            await house.room.restart(house.room.find("default").id)
+
+
+async def test_a_start_tells_what_is_built_for_it_and_that_it_begins(
+    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a call does: it is the same choosing, and the same wait."""
+    resolve = resolver.InterpreterResolver.resolve
+
+    async def building(self: Any, *asked: Any, progress: Callable[[str], None], **more: Any) -> Choice:
+        progress("building an overlay")
+        monkeypatch.undo()
+        return await resolve(self, *asked, progress=progress, **more)
+
+    monkeypatch.setattr(resolver.InterpreterResolver, "resolve", building)
+    told: list[CallEvent] = []
+    _, view = await house.room.start(StartRequest("default", cwd=str(house.cwd)), told.append)
+    assert told == [Notice("building an overlay"), KernelStarting(view.id, view.key.interpreter)]

@@ -20,10 +20,8 @@ from structlog.testing import capture_logs
 from keeper.keeper_rig import deafen
 from kernels.kernel_rig import KernelRig, eventually, kernel_house
 from kernels.room_house import room_house
-from supervisord_py.kernels import room
 from supervisord_py.kernels.backend import Launch, StartMethod
-from supervisord_py.kernels.direct import DirectBackend, DirectKernel
-from supervisord_py.kernels.zygotes import recipe_of
+from supervisord_py.kernels.direct import DirectBackend, DirectKernel, recipe_of
 from supervisord_py.process import zygote_pool
 from supervisord_py.process.model import ResourceLimit
 
@@ -219,10 +217,7 @@ async def test_one_that_forks_nothing_is_ended_and_settings_end_it_too(
         assert backend.zygotes.views() == ()
 
 
-async def test_a_session_says_how_it_began_and_a_zygote_is_no_session(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "ZYGOTE_SECONDS", 0.0)
+async def test_a_session_says_how_it_began_and_a_zygote_is_no_session(short_tmp: Path) -> None:
     async with room_house(short_tmp, zygotes=1) as house:
         first = await house.run("1 + 1")
         assert [(it.start_method, it.key.name) for it in house.room.snapshot()] == [("spawn", "default")]
@@ -235,10 +230,6 @@ async def test_a_session_says_how_it_began_and_a_zygote_is_no_session(
         await house.replace()
         assert house.room.snapshot(second.session_id)[0].start_method == "zygote"
         assert house.room.snapshot(first.session_id)[0].start_method == "spawn"
-        (view,) = await eventually(lambda: [it for it in house.room.zygotes() if it.ready], "one for the last one used")
-        assert view.interpreter == house.config.python
         async with asyncio.timeout(60):
-            while [it.identity.pid for it in await house.rig.placement.list("zygote:")] != [view.pid]:
-                await asyncio.sleep(0.01)  # the one of the earlier control plane is released
-        third = await house.run("1 + 1", session="third")
-        assert house.room.snapshot(third.session_id)[0].start_method == "zygote"
+            while await house.rig.placement.list("zygote:"):
+                await asyncio.sleep(0.01)  # the one of the earlier control plane is ended

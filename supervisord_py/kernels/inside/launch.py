@@ -7,7 +7,7 @@ Law: whoever speaks Jupyter's protocol with this kernel finds an ordinary ipyker
 `python -m ipykernel_launcher` gives: this folder is on no path; it is the package `px_inside`.
 
 A start that fails for a reason a user can mend exits with 78 (EX_CONFIG of sysexits.h) and says it on stderr in one
-line, `px-launch: {"error": KIND, "detail": TEXT, …}`; the kinds are `old_python`, `usage`, `overlay` and `ipykernel`.
+line, `px-launch: {"detail": TEXT, "hint": TEXT}`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ LATER = (
 """What a kernel imports between its start and the end of its first cell; a zygote has that ready."""
 
 
-def refuse(error: str, detail: str, **members: Any) -> NoReturn:
+def refuse(detail: str, hint: str) -> NoReturn:
     """Say in one line why there is no kernel, and exit."""
-    sys.stderr.write("px-launch: " + json.dumps({"error": error, "detail": detail, **members}) + "\n")
+    sys.stderr.write("px-launch: " + json.dumps({"detail": detail, "hint": hint}) + "\n")
     sys.stderr.flush()
     raise SystemExit(EX_CONFIG)
 
@@ -57,7 +57,8 @@ def read_options() -> Any:
     parser.add_argument("--px-overlay")
     parser.add_argument("--px-modules", action="append", default=[])
     parser.add_argument("--px-zygote", type=int)
-    parser.error = lambda message: refuse("usage", message)  # type: ignore[method-assign]
+    newer = "daemon and launcher differ: `pxctl daemon restart`"
+    parser.error = lambda message: refuse(message, newer)  # type: ignore[method-assign]
     options, sys.argv[1:] = parser.parse_known_args(sys.argv[1:])
     return options
 
@@ -75,8 +76,6 @@ def load_module(name: str, file: str, folders: list[str] | None = None) -> Any:
 def import_ipykernel(overlay: str | None) -> Any:
     """Return our module of ipykernel's application; exit where there is no ipykernel that fits."""
     if overlay is not None and overlay not in sys.path:
-        if not os.path.isdir(overlay):
-            refuse("overlay", "there is no such folder: " + overlay, path=overlay)
         sys.path.append(overlay)
     blocked = "debugpy" not in sys.modules
     if blocked:
@@ -85,11 +84,11 @@ def import_ipykernel(overlay: str | None) -> Any:
         importlib.import_module("ipykernel.debugger")  # decides now that there is none
         return importlib.import_module(PACKAGE + ".kernel_app")
     except ImportError as error:
-        about = {"python": sys.executable, "version": ".".join(str(part) for part in sys.version_info[:3])}
-        detail = type(error).__name__ + ": " + str(error)
-        if overlay is not None and str(getattr(error, "path", None) or "").startswith(overlay):
-            refuse("overlay", detail, path=overlay, **about)
-        refuse("ipykernel", detail, **about)
+        who = sys.executable + " (Python " + sys.version.split()[0] + ")"
+        hint = "run `" + sys.executable + " -m pip install ipykernel`"
+        if overlay is not None:
+            hint += ", or remove " + overlay + " to have it built anew"
+        refuse(who + " cannot import ipykernel: " + type(error).__name__ + ": " + str(error), hint)
     finally:
         if blocked:
             del sys.modules["debugpy"]  # user code may import it
@@ -105,7 +104,9 @@ def import_all(overlay: str | None) -> None:
 
 def main() -> None:
     if sys.version_info[:2] < OLDEST:
-        refuse("old_python", "Python 3.8 or later is needed", python=sys.executable, version=sys.version.split()[0])
+        refuse(
+            sys.executable + ": Python 3.8 or later is needed", "name another one: `pxctl kernel start --python PATH`"
+        )
     options = read_options()
     folder = os.path.dirname(os.path.abspath(__file__))
     load_module(PACKAGE, os.path.join(folder, "__init__.py"), [folder])

@@ -1,0 +1,561 @@
+"""What the room does with calls, sessions and cells, shown with kernels that behave as told."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from structlog.testing import capture_logs
+
+from kernels.cell_folder import finish, log_of, writer_of
+from kernels.fake_backend import FakeBackend, no_descriptors
+from kernels.passing_time import PATIENT, PassingTime
+from kernels.room_house import RoomHouse, eventually, room_house
+from supervisord_py.errors import (
+    AmbiguousNameError,
+    ConflictError,
+    InterruptedRunError,
+    InvalidInputError,
+    StartFailedError,
+    TimedOutError,
+    UnknownUnitError,
+)
+from supervisord_py.kernels import cell_store, live_session
+from supervisord_py.kernels.backend import ExecuteRequest, Reply, folder_of_cells
+from supervisord_py.kernels.cell import CellError, CellResult, CellStatus
+from supervisord_py.kernels.live_session import KernelNote, own_of
+from supervisord_py.kernels.session import Owner, SessionState, StartRequest
+from supervisord_py.ledger import instances
+from supervisord_py.ledger import kernels as kernel_rows
+from supervisord_py.ledger.instances import INSTANCES, InstanceRow
+from supervisord_py.ledger.kernels import KernelCellRow, KernelSessionRow
+from supervisord_py.process.instance import NOTE_VERSION, End, Note
+from supervisord_py.process.model import Reason
+
+
+@pytest.fixture
+async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
+    """A room whose kernels behave as told."""
+    async with room_house(short_tmp, backend.make, **PATIENT, stop_seconds=0.5) as made:
+        yield made
+
+
+async def running(house: RoomHouse, backend: FakeBackend, *codes: str, **changes: Any) -> asyncio.Task[Any]:
+    """Begin a call whose first cell holds, and return when it does."""
+    backend.held.clear()
+    call = asyncio.ensure_future(house.run(*(codes or ("hold",)), **changes))
+    await asyncio.wait_for(backend.held.wait(), 30)
+    return call
+
+
+async def start(house: RoomHouse, name: str, owner: Owner) -> str:
+    return (await house.room.start(StartRequest(name, cwd=str(house.cwd), owner=owner)))[1].id
+
+
+def is_stopped(house: RoomHouse, session: str) -> bool:
+    return house.room.snapshot(session)[0].state is SessionState.STOPPED
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"cwd": "/nowhere/at/all"}, "/cwd"),
+        ({"session": "no good"}, "/name"),
+        ({"interpreter": "/nowhere/python"}, "/interpreter"),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_field_before_anything_starts(
+    house: RoomHouse, backend: FakeBackend, changes: dict[str, Any], pointer: str
+) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        await house.run("ok", **changes)
+    assert refused.value.extra["errors"][0]["pointer"] == pointer
+    assert backend.starts == []
+
+
+async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
+    call = await running(house, backend)
+    view = house.room.snapshot()[0]
+    report = await house.room.interrupt(view.id, cell="0" * 16)
+    assert (report.running, report.steps, backend.handle.rungs) == (view.running, (), [])
+    assert (await house.room.interrupt(view.id, cell=view.running)).steps
+    assert (await call).cells[0].status is CellStatus.CANCELLED
+    report = await house.room.interrupt(view.id)
+    assert (report.running, [step.action for step in report.steps]) == (None, ["sigint"])
+    await house.room.stop(view.id)
+    assert (await house.room.interrupt(view.id)).steps == ()
+
+
+async def test_kinds_of_cells_that_are_turned_off_are_refused(house: RoomHouse) -> None:
+    house.reconfigure(expose="bash")
+    with pytest.raises(ConflictError, match="Python cells are turned off"):
+        await house.run("ok")
+    house.reconfigure(expose="python")
+    with pytest.raises(ConflictError, match="Bash cells are turned off"):
+        await house.run("ok", language="bash")
+
+
+async def test_a_control_plane_that_is_replaced_lets_calls_go_without_touching_kernels(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
+    call = await running(house, backend)
+    waiting = asyncio.ensure_future(house.run("ok"))
+    await eventually(lambda: house.room.snapshot()[0].queued == 1)
+    await house.room.detach()
+    for each in (call, waiting):
+        with pytest.raises(InterruptedRunError):
+            await each
+    assert (backend.handle.rungs, backend.stopped, backend.handle.closed) == ([], [], True)
+
+
+def test_the_room_is_imported_without_zmq_jupyter_or_nbformat() -> None:
+    """The control plane starts fast: heavy modules come with the first kernel."""
+    code = (
+        "import sys, supervisord_py.kernels.room\n"
+        "heavy = 'zmq jupyter_client traitlets nbformat markdownify tornado psutil'.split()\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+async def test_the_room_says_what_it_would_take_and_what_it_offers_without_starting_anything(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
+    explained = await house.room.explain(StartRequest("any", cwd=str(house.cwd)))
+    assert explained.document()["candidates"]
+    assert (await house.room.capabilities(str(house.cwd)))["bash"]["offered"]
+    assert "python3" in await house.room.specs()
+    assert backend.starts == []
+
+
+# -- starts and stops --------------------------------------------------------------------------------------------------
+
+
+async def test_what_survives_a_stop_is_named_and_tried_again(
+    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisord_py.process.supervisor.TRY_AGAIN_SECONDS", 0.01)
+    session = (await house.run("ok")).session_id
+    backend.handle.survivors = (4711,)
+    assert await house.room.stop(session) == (4711,)
+    await eventually(lambda: is_stopped(house, session))
+    assert "survivors" in await house.words()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (StartFailedError("no luck", reason="early_exit"), "no luck"),
+        (RuntimeError("a defect"), "a defect"),
+        (OSError(errno.EMFILE, "too many"), "file descriptors"),
+        (OSError(errno.EACCES, "denied"), "was not started"),
+    ],
+    ids=str,
+)
+async def test_a_failed_start_is_told_to_everyone_who_waits_for_it_and_is_never_sticky(
+    house: RoomHouse, backend: FakeBackend, error: Exception, words: str
+) -> None:
+    backend.gate.clear()
+    backend.fail_next.append(error)
+    calls = [asyncio.ensure_future(house.run("ok")) for _ in range(3)]
+    await eventually(lambda: backend.starts and house.room.snapshot()[0].queued == 3)
+    backend.gate.set()
+    for call in calls:
+        with pytest.raises(StartFailedError, match=words):
+            await call
+    assert (await house.run("ok")).status is CellStatus.OK
+
+
+@pytest.mark.parametrize("seen", ["before", "by the system"])
+async def test_want_of_descriptors_costs_one_idle_session_for_the_next_start(
+    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    idle = (await house.run("ok", session="idle")).session_id
+    call = await running(house, backend, session="busy")
+    with monkeypatch.context() as scarce:
+        if seen == "before":
+            scarce.setattr("supervisord_py.process.host.descriptors_left", lambda: 3)
+        else:
+            backend.fail_next.append(no_descriptors())
+        with pytest.raises(StartFailedError, match="descriptors"):
+            await house.run("ok", session="new")
+    assert (idle, "evicted_lru") in backend.stopped
+    assert (await house.run("ok", session="new")).status is CellStatus.OK
+    backend.handles[1].release()
+    assert (await call).status is CellStatus.OK
+
+
+async def test_a_start_that_nobody_waits_for_any_more_goes_on_and_serves_the_next_call(
+    house: RoomHouse, backend: FakeBackend, passing: PassingTime
+) -> None:
+    backend.gate.clear()
+    call = asyncio.ensure_future(house.run("ok"))
+    await eventually(lambda: backend.starts, "the start")
+    await passing.over(house)
+    with pytest.raises(TimedOutError, match="still starting"):
+        await call
+    backend.gate.set()
+    result = await house.run("ok")
+    assert (result.status, len(backend.starts), result.notices) == (CellStatus.OK, 1, ())
+
+
+async def test_a_start_says_whether_it_started_and_keeps_who_asked_for_it(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
+    request = StartRequest("made", cwd=str(house.cwd), owner=Owner.JUPYTER, env={"PX_TEST_EXTRA": "1", "MINE": "2"})
+    started, view = await house.room.start(request)
+    assert (started, view.owner, view.state) == (True, "jupyter", SessionState.IDLE)
+    assert backend.starts[0].env["MINE"] == "2"
+    joined, again = await house.room.start(request)
+    assert (joined, again.instance) == (False, view.instance)
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_kernel_at_work_for_somebody_else_is_not_evicted(house: RoomHouse, backend: FakeBackend) -> None:
+    session = (await house.run("ok")).session_id
+    backend.handle.foreign_busy, backend.handle.foreign_used_at = True, time.time()
+    house.room.pool.look_at_foreign_use()
+    house.reconfigure(idle_seconds=0.0)
+    assert (await house.run("ok", session="other")).status is CellStatus.OK
+    assert not is_stopped(house, session)
+    backend.handles[0].foreign_busy = False
+    house.room.pool.look_at_foreign_use()
+    await eventually(lambda: is_stopped(house, session))
+
+
+async def test_sessions_are_found_by_id_name_folder_and_jupyter_id(house: RoomHouse) -> None:
+    one = await house.run("ok")
+    other = house.rig.folder / "elsewhere"
+    other.mkdir()
+    two = await house.run("ok", cwd=str(other))
+    assert house.room.find(one.session_id).id == one.session_id
+    assert house.room.find("default", str(other)).id == two.session_id
+    assert house.room.find(house.room.find(two.session_id).key.jupyter_id).id == two.session_id
+    with pytest.raises(AmbiguousNameError) as ambiguous:
+        house.room.find("default")
+    assert len(ambiguous.value.extra["candidates"]) == 2
+    with pytest.raises(UnknownUnitError):
+        house.room.find("nobody")
+    assert (await house.run("ok", session=one.session_id, cwd="/")).session_id == one.session_id
+    await house.run("ok", language="bash")
+    assert house.room.find("default", str(house.cwd)).id == one.session_id, "a shell gives its name up to a Python"
+
+
+async def test_a_crashed_kernel_comes_back_unless_its_front_end_does_that(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
+    for owner in (Owner.SESSION, Owner.JUPYTER_API, Owner.JUPYTER):
+        session, count = await start(house, owner.value, owner), len(backend.handles)
+        backend.handle.die(None, 11)
+        if owner is Owner.JUPYTER:
+            await eventually(lambda session=session: is_stopped(house, session))  # type: ignore[misc]
+            assert (house.room.snapshot(session)[0].reason, len(backend.handles)) == (Reason.SIGNAL, count)
+        else:
+            await eventually(lambda count=count: len(backend.handles) == count + 1)  # type: ignore[misc]
+            assert house.room.snapshot(session)[0].restarts == 1
+
+
+async def events(house: RoomHouse, name: str) -> list[Any]:
+    return [row for row in await house.said(house.room.snapshot()[0].unit) if row.event == name]
+
+
+async def test_each_start_names_the_end_that_it_was_caused_by(house: RoomHouse, backend: FakeBackend) -> None:
+    session = (await house.run("ok")).session_id
+    backend.handle.die(None, 11)
+    await eventually(lambda: len(backend.handles) == 2)
+    await house.run("ok")
+    for reason in (Reason.EVICTED_TTL, Reason.STOPPED):
+        await house.room.stop(session, reason)
+        await house.run("ok", session=session)
+    (died,), (evicted, _) = await events(house, "died"), await events(house, "stopped")
+    assert [row.cause for row in await events(house, "starting")] == [None, died.id, evicted.id, None]
+
+
+@pytest.mark.parametrize("how", ["by its front end", "a cell of ours", "a crash", "a session of the user"])
+async def test_a_session_that_its_front_end_ended_is_forgotten_and_what_somebody_may_look_at_is_not(
+    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    session = await start(house, "lab", Owner.SESSION if how == "a session of the user" else Owner.JUPYTER)
+    if how == "a cell of ours":
+        await house.run("ok", session=session)
+    if how == "a crash":
+        backend.handle.die(None, 11)
+    else:
+        await house.room.stop(session)
+    await eventually(lambda: is_stopped(house, session))
+    await start(house, "next", Owner.JUPYTER)
+    assert is_stopped(house, session), "for a while"
+    monkeypatch.setattr(live_session, "FORGET_SECONDS", -1.0)
+    await start(house, "later", Owner.JUPYTER)
+    await house.replace()
+    if how == "by its front end":
+        with pytest.raises(UnknownUnitError):
+            house.room.snapshot(session)
+    else:
+        assert is_stopped(house, session)
+
+
+async def test_a_session_that_was_alive_when_last_written_and_is_not_is_remembered_as_cut_off(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
+    session = (await house.run("ok")).session_id
+    await house.replace()
+    await house.ledger.flush()
+    view = house.room.snapshot(session)[0]
+    assert (view.state, view.reason) == (SessionState.STOPPED, Reason.INTERRUPTED)
+    row = await kernel_rows.SESSIONS.get(house.ledger, session)
+    assert row is not None
+    assert (row.state, row.reason) == ("stopped", "interrupted")
+    await house.replace()
+    assert live_session.CUT_OFF in (await house.run("ok")).notices
+    assert backend.handle.ran == ["ok"]
+
+
+async def test_of_variables_that_are_gone_the_next_call_is_told(house: RoomHouse, backend: FakeBackend) -> None:
+    session = (await house.run("ok")).session_id
+    await house.room.stop(session)
+    assert "it was stopped on request; its variables are gone" in (await house.run("ok")).notices[-1]
+    assert not (await house.run("ok")).notices, "once"
+    unused = await start(house, "unused", Owner.SESSION)
+    await house.room.stop(unused)
+    assert not (await house.run("ok", session="unused")).notices, "there were none"
+
+
+def test_a_note_names_its_session_and_words_of_another_version_are_not_understood() -> None:
+    row = KernelSessionRow("n-1", "n", "/w", "/p", "direct", "python", "session", 1.0, "idle")
+    own = msgspec.to_builtins(KernelNote(row, "signal"))
+    assert own_of(Note(NOTE_VERSION, own=own)) == KernelNote(row, "signal")
+    for change in ({"session": {**own["session"], "cwd": None}}, {"interrupt_mode": 5}, {"method": "magic"}):
+        assert own_of(Note(NOTE_VERSION, own={**own, **change})) is None
+    assert own_of(None) is None
+
+
+# -- the rows of cells -------------------------------------------------------------------------------------------------
+
+
+async def test_the_row_is_on_disk_when_the_cell_is_sent(
+    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process would find it: a control plane that dies right after the sending leaves a cell that is known."""
+    monkeypatch.setattr(cell_store, "ROW_SECONDS", 60.0)  # also where the disk is slow
+    monkeypatch.setattr(house.ledger, "_limits", replace(house.ledger._limits, stall_seconds=60.0))
+    await house.run("ok")
+    found: list[list[Any]] = []
+    execute, disk = backend.handle.execute, sqlite3.connect(house.ledger.path)
+
+    async def looking(request: ExecuteRequest, *, is_sent: bool = False) -> Reply:
+        found.append(disk.execute("SELECT status FROM kernel_cells WHERE id = ?", (request.cell_id,)).fetchall())
+        return await execute(request, is_sent=is_sent)
+
+    backend.handle.execute = looking  # type: ignore[method-assign]
+    await house.run("ok", "ok")
+    disk.close()
+    assert found == [[("running",)]] * 2
+
+
+async def test_who_asks_after_an_answer_sees_its_cell_ended(house: RoomHouse, backend: FakeBackend) -> None:
+    """The row is closed behind the answer's back; a disk that is busy does not make it look as if the cell ran on."""
+    await house.run("ok")
+    go, execute = threading.Event(), backend.handle.execute
+
+    async def busy(request: ExecuteRequest, *, is_sent: bool = False) -> Reply:
+        writing.append(asyncio.ensure_future(house.ledger.write(lambda _: go.wait(60))))
+        return await execute(request, is_sent=is_sent)
+
+    writing: list[asyncio.Future[Any]] = []
+    backend.handle.execute = busy  # type: ignore[method-assign]
+    result = await house.run("ok")
+    asking = asyncio.ensure_future(house.room.cells(result.session_id))
+    await asyncio.wait({asking}, timeout=0.2)
+    go.set()
+    assert [row.status for row in await asking] == ["ok", "ok"]
+    await asyncio.gather(*writing)
+
+
+@pytest.mark.parametrize(("problem", "told"), [("stalls", "cell_row_late"), ("refuses", "cell_row_not_written")])
+async def test_a_row_that_cannot_be_written_holds_no_cell_up(
+    house: RoomHouse, monkeypatch: pytest.MonkeyPatch, problem: str, told: str
+) -> None:
+    async def write(*_: object) -> None:
+        if problem == "stalls":
+            await asyncio.get_running_loop().create_future()
+        "\ud800".encode()
+
+    monkeypatch.setattr(cell_store, "ROW_SECONDS", 0.01)
+    monkeypatch.setattr(house.ledger, "write", write)
+    with capture_logs() as logs:
+        result = await house.run("ok")
+    assert result.cells[0].status is CellStatus.OK
+    assert told in [it["event"] for it in logs]
+
+
+async def test_a_cancel_while_the_row_is_written_ends_the_cell(
+    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not lost between two chairs: the cell is sent, and the ladder climbed at once."""
+    await house.run("ok")
+    waiting, go = asyncio.Event(), asyncio.Event()
+
+    async def write(*_: object) -> None:
+        waiting.set()
+        await go.wait()
+
+    monkeypatch.setattr(house.ledger, "write", write)
+    call = asyncio.ensure_future(house.run("hold"))
+    await waiting.wait()
+    (session_id, _), (kernel,) = next(iter(house.room.pool.running())), house.room.pool.kernels
+    cancelling = asyncio.ensure_future(house.room.interrupt(session_id))
+    await eventually(lambda: kernel.run._cut_as is not None, "the cancel")
+    go.set()
+    (cell,) = (await call).cells
+    await cancelling
+    assert (cell.status, backend.handle.rungs) == (CellStatus.CANCELLED, ["interrupt"])
+
+
+async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(house: RoomHouse) -> None:
+    ledger, cells = house.ledger, house.config.cells_dir
+    await ledger.write(INSTANCES.insert(InstanceRow("k1", "kernel:s-1", 50.0)))
+    await ledger.write(instances.ended("k1", 104.0, "signal", signal=11))
+    await ledger.write(INSTANCES.insert(InstanceRow("k2", "kernel:s-1", 50.0)))
+    kernel_rows.remember(ledger, KernelSessionRow("sh-1", "sh", "/", "bash", "bash", "bash", "session", 1.0, "busy"))
+
+    async def sent(cell: str, instance: str | None, session: str = "s-1") -> Any:
+        row = KernelCellRow(cell, session, "call", 0, "1", "running", 90.0, 100.0, instance)
+        await ledger.write(kernel_rows.CELLS.insert(row))
+        writer = writer_of(cells / session, cell)
+        writer.write("stdout", b"12345")
+        writer.close()
+        return writer
+
+    finish(await sent("told", "k1"), count=4)
+    (await sent("left", "k1")).end("error", execution_count=5, duration=1.0, ask_exit=True)
+    await sent("sealed", "k1")
+    log_of(cells / "s-1", "sealed").seal({"name": "E", "value": "no", "traceback": ["line"]}, 3.0)
+    for name, instance in (("followed", "k1"), ("recorded", "k1"), ("found", "k2"), ("unknown", None), ("away", "k2")):
+        await sent(name, instance)
+    await sent("shell", "life", "sh-1")
+    (cells / "s-1/away.jsonl").unlink()
+    await ledger.flush()
+    await house.room.cell_store.close_cut_off({"followed"}, {"k2": End(Reason.REPLACED)})
+    await ledger.flush()
+    rows = {row.id: row for row in await kernel_rows.of_session(ledger, "s-1")}
+    assert {cell: (row.status, row.variables) for cell, row in rows.items()} == {
+        "told": ("ok", "kept"),
+        "left": ("error", "lost"),
+        "sealed": ("error", "lost"),
+        "followed": ("running", None),
+        "recorded": ("error", "lost"),
+        "found": ("cancelled", "lost"),
+        "unknown": ("error", "lost"),
+        "away": ("aborted", "lost"),
+    }
+    told, recorded = rows["told"], rows["recorded"]
+    assert (told.execution_count, told.total_bytes, told.duration_seconds) == (4, 5, 0.5)
+    assert rows["sealed"].error == {"name": "E", "value": "no", "traceback": ["line"]}
+    assert "SIGSEGV" in (recorded.error or {})["value"]
+    assert (recorded.ended_at, recorded.duration_seconds, recorded.total_bytes) == (104.0, 4.0, 5)
+    (shell,) = await kernel_rows.of_session(ledger, "sh-1")
+    assert (shell.status, shell.variables) == ("error", "lost")
+    assert "variables" not in (shell.error or {})["value"]
+
+
+# -- the files of cells ------------------------------------------------------------------------------------------------
+
+
+async def one_cell(house: RoomHouse, code: str, session: str = "default") -> CellResult:
+    return (await house.run(code, session=session)).cells[0]
+
+
+async def test_without_the_folder_of_all_cells_the_next_cell_of_every_session_is_kept(house: RoomHouse) -> None:
+    for session in ("one", "other"):
+        await one_cell(house, "ok", session)
+    shutil.rmtree(house.config.cells_dir)
+    for session in ("one", "other"):
+        kept = await one_cell(house, "say hello", session)
+        assert (kept.text, kept.lossy, kept.notices) == ("hello", False, ())
+
+
+async def test_a_cell_whose_files_go_or_cannot_be_made_says_that_output_is_lost(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
+    cells = house.config.cells_dir
+    call = await running(house, backend)
+    shutil.rmtree(cells)
+    cells.write_text("in the way")
+    backend.handle.release()
+    for cell in ((await call).cells[0], await one_cell(house, "say hello")):
+        assert (cell.status, cell.lossy) == (CellStatus.ERROR, True)
+        assert "Output of this cell is lost" in cell.notices[0]
+    cells.unlink()
+    assert (await one_cell(house, "say hello")).text == "hello"
+
+
+def test_a_folder_is_private_with_all_that_is_made_above_it_under_any_umask(tmp_path: Path) -> None:
+    before = os.umask(0o277)
+    try:
+        folder = folder_of_cells(tmp_path / "state" / "cells", "a-1")
+    finally:
+        os.umask(before)
+    assert [it.stat().st_mode & 0o777 for it in (folder, folder.parent, folder.parent.parent)] == [0o700] * 3
+    assert folder_of_cells(tmp_path / "state" / "cells", "a-1") == folder
+
+
+@pytest.mark.parametrize(("code", "status"), [("die", CellStatus.ERROR), ("deaf", CellStatus.TIMED_OUT)])
+async def test_the_output_of_a_cell_is_complete_when_it_is_answered_though_its_kernel_died(
+    short_tmp: Path, backend: FakeBackend, passing: PassingTime, code: str, status: CellStatus
+) -> None:
+    ladder = {"ladder_again_seconds": 0.1, "ladder_terminate_seconds": 0.2, "ladder_kill_seconds": 0.3}
+    async with room_house(short_tmp, backend.make, stop_seconds=0.5, **ladder) as house:
+        call = asyncio.ensure_future(house.run(code))
+        if code == "deaf":
+            await backend.held.wait()
+            await passing.over(house)
+        result = await call
+        (cell,) = result.cells
+        log = house.room.cell_store.log(result.session_id, cell.id)
+        end = log.ended()
+        assert (cell.status, log.page(0).complete, end and end.error) == (status, True, cell.error)
+
+
+async def test_files_that_are_gone_stay_gone(house: RoomHouse, backend: FakeBackend) -> None:
+    call = await running(house, backend)
+    shutil.rmtree(house.config.cells_dir)
+    backend.handle.die(None, 11)
+    assert (await call).cells[0].status is CellStatus.ERROR
+    assert not list(house.config.cells_dir.rglob("*.jsonl"))
+
+
+def test_an_end_is_written_once_after_the_last_whole_line(tmp_path: Path) -> None:
+    writer_of(tmp_path).close()
+    log = log_of(tmp_path)
+    with log.records_path.open("ab") as file:
+        file.write(b'{"kind":"result","data":{"text/plain":"' + b"x" * 100_000)
+    log.seal({"name": "KernelDied", "value": "gone", "traceback": []}, 5.0)
+    log.seal(None, 6.0)
+    end = log.ended()
+    assert end is not None
+    assert (end.status, end.duration, end.error) == (CellStatus.ERROR, 5.0, CellError("KernelDied", "gone"))
+    assert log.page(0).complete
+    log_of(tmp_path, "none").seal(None, 1.0)
+    assert not log_of(tmp_path, "none").exists(), "where nothing is kept nothing is written"
