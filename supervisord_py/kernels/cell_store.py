@@ -112,11 +112,12 @@ class CellStore:
         """Read a cell's files. Small ones come from memory: the way to a thread and back takes longer."""
         from supervisord_py.kernels.render import CellOutput, show
 
-        log, limits = self.log(sent.session, sent.id), self._config().output
+        config = self._config()
+        log, limits = CellLog(config.cells_dir / sent.session, sent.id), config.output
         try:
-            if not log.exists():  # its kernel died before it began
-                return CellOutput()
             paths = [path for path in (*log.paths.values(), log.records_path) if path.exists()]
+            if log.records_path not in paths:  # its kernel died before it began
+                return CellOutput()
             if sum(path.stat().st_size for path in paths) <= SMALL_BYTES:
                 return show(log, limits)
             return await asyncio.to_thread(show, log, limits)
