@@ -147,7 +147,7 @@ def _interval(schedule: Every, known: Progress, now: Now, *, run_on_enable: bool
 
 
 def _once(schedule: At, known: Progress, now: Now) -> Decision:
-    instant = schedule.due(now.zone)
+    instant = schedule.due(known.anchor_at, now.zone)
     text = time_text(instant, now.zone, now.wall)
     if known.last_due is not None and known.last_due >= instant:
         return Never(f"was due once, at {text}", over=True)

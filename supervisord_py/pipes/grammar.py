@@ -8,7 +8,7 @@ and says so. No hint offers a time in the place of the one that was written.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -85,6 +85,10 @@ def _read(text: str, zone: str | None) -> Schedule | None:
         return Manual()
     if re.match(r"(?:at )?[0-9]{4}-", text):
         return At(_moment(text.removeprefix("at ")).isoformat(), zone)
+    if text.startswith("tomorrow at "):
+        return At(time(*_time(text.removeprefix("tomorrow at "))).isoformat(), zone)
+    if text.startswith("in ") and (seconds := span_of(text.removeprefix("in "))) is not None:
+        return At("", zone, _checked(seconds, text))
     if (seconds := _interval(text)) is not None:
         return Every(_checked(seconds, text))
     expression = _MACROS.get(text) or _clock_cron(text)

@@ -54,10 +54,16 @@ class At(msgspec.Struct, frozen=True):
 
     reading: str  # ISO 8601, on the clock of `timezone` (None: the machine's) where it has no offset
     timezone: str | None = None
+    after_seconds: float | None = None  # so long after the pipe was first seen or enabled, or its schedule changed
 
-    def due(self, machine: tzinfo) -> float:
-        """Return the instant, in Unix seconds."""
-        return _instant(self.reading, zone_of(self.timezone, machine))
+    def due(self, anchor: float, machine: tzinfo) -> float:
+        """Return the instant, in Unix seconds; a time of day alone is that of the day after `anchor`."""
+        if self.after_seconds is not None:
+            return float(int(anchor + self.after_seconds))
+        zone, reading = zone_of(self.timezone, machine), self.reading
+        if "-" not in reading:
+            reading = f"{datetime.fromtimestamp(anchor, zone).date() + timedelta(days=1)}T{reading}"
+        return _instant(reading, zone)
 
 
 class Cron(msgspec.Struct, frozen=True):
@@ -157,8 +163,11 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
             return "only by hand or by an event"
         case Every():
             return f"every {span_text(schedule.seconds)}, from start to start"
+        case At(after_seconds=float(seconds)):
+            return f"once, {span_text(seconds)} after it was enabled or written"
         case At():
-            words = f"once, at {schedule.reading}"
+            after = "" if "-" in schedule.reading else " on the day after it was enabled or written"
+            words = f"once, at {schedule.reading}{after}"
         case Calendar():
             words = ", ".join(_calendar_words(schedule))
         case _:

@@ -196,6 +196,19 @@ def test_a_time_without_offset_is_one_of_the_pipes_zone() -> None:
     assert World(At("2026-11-21T14:30:00", "Europe/Berlin")).waits() == 1.5 * HOUR
 
 
+def test_in_a_while_and_tomorrow_count_from_when_it_was_written_or_enabled() -> None:
+    assert World(At("09:00:00")).waits() == 21 * HOUR
+    assert World(At("09:00:00", "Europe/Berlin")).waits() == 20 * HOUR
+    assert World(At("2026-11-21T13:00:00")).waits() == HOUR
+    world = World(At("", after_seconds=1800.0))
+    assert world.waits() == 1800
+    world.pass_(1800)
+    world.run()
+    assert isinstance(world.decide(), Never)
+    world.progress = replace(world.progress, anchor_at=world.now.wall)  # enabled again
+    assert world.waits() == 1800
+
+
 # After a resume
 
 

@@ -64,6 +64,8 @@ MEANINGS: dict[str, Schedule] = {
     "At 2099-01-01t09:30:00.123456+01:00": At("2099-01-01T09:30:00+01:00"),
     "2026-12-01 10:00": At("2026-12-01T10:00:00"),
     "at 2026-12-01": At("2026-12-01T00:00:00"),
+    "Tomorrow at 9am": At("09:00:00"),
+    "in 30m": At("", after_seconds=1800.0),
 }
 
 
@@ -85,6 +87,8 @@ JUNK: dict[str, tuple[str, str]] = {  # why, and what is offered: an example of 
     "continuous": ("no schedule", ""),
     "at 9:30": ("no schedule", ""),
     "every 5 parsecs": ("no schedule", ""),
+    "tomorrow": ("no schedule", ""),
+    "in a while": ("no schedule", ""),
     "wekdays at 9": ("no schedule", ""),
     "x" * 300: ("no schedule", ""),
     "2026-13-01 10:00": ("no date and time", "at 2099-01-01T09:00:00Z"),
@@ -252,6 +256,8 @@ def test_every_text_has_a_next_run_or_an_error(text: str) -> None:
         (Cron("30 9 * * 1-5", "Europe/Berlin"), "at 09:30 on Monday through Friday (Europe/Berlin)"),
         (Cron("0 0 9 1 1 *"), "at 09:00 on January 1 (local time)"),
         (At("2026-12-01T10:00:00"), "once, at 2026-12-01T10:00:00 (local time)"),
+        (At("09:00:00"), "once, at 09:00:00 on the day after it was enabled or written (local time)"),
+        (At("", after_seconds=1800.0), "once, 30 min after it was enabled or written"),
         (
             Calendar("weeks", 2, (1, 5), at_hour=9, ending="2026-12-31", max_occurrences=3),
             "every 2 weeks, on Mon Fri, at 09:00, until 2026-12-31, at most 3 runs (local time)",
