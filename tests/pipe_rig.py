@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from process.real_keeper import RealKeeper
@@ -20,31 +19,16 @@ from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.pipe_executions import Execution
 from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.pipes import executions, output
+from supervisord_py.pipes import output
 from supervisord_py.pipes.models import PipesConfig
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.pipes.scheduler import Clocks, Resumes
+from supervisord_py.pipes.scheduler import Clocks
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
 from waiting import PATIENCE, eventually
 
 __all__ = ["PATIENCE", "eventually"]
 FAKE_AGENT = Path(__file__).parent / "pipes" / "fake_agent.py"
-
-
-def quick_watchers(monkeypatch: pytest.MonkeyPatch) -> list[Resumes]:
-    """Have runs be looked at often; return a list that gets what knows of resumes: the look at runs, the timetable."""
-    look = Resumes.look
-    seen: list[Resumes] = []
-
-    def noted(self: Resumes) -> bool:
-        if self not in seen:
-            seen.append(self)
-        return look(self)
-
-    monkeypatch.setattr(executions, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(Resumes, "look", noted)
-    return seen
 
 
 class TurnedClocks:

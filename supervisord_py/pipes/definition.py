@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from supervisord_py.config.documents import DocumentError, Problem, decode, did_you_mean, nearest
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.front_matter import parse
-from supervisord_py.pipes.grammar import parse_schedule
 from supervisord_py.pipes.models import (
     COMMAND,
     DEFAULT_AGENT,
@@ -27,7 +26,7 @@ from supervisord_py.pipes.models import (
     RetryRules,
     RunLimits,
 )
-from supervisord_py.pipes.schedule import Manual, Schedule, checked_zone, shown, span_of
+from supervisord_py.pipes.schedule import Manual, Schedule, checked_zone, parse_schedule, shown, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

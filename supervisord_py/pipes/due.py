@@ -47,7 +47,7 @@ class Now(msgspec.Struct, frozen=True):
 
     wall: float  # Unix seconds
     boottime: float  # seconds since boot, suspended ones included (`process.clock`)
-    resumed_at: float | None = None  # `boottime` of the last resume, or of the scheduler's start; None: stagger nothing
+    resumed_at: float = -math.inf  # `boottime` of the last resume, or of the scheduler's start
     zone: tzinfo = UTC  # the machine's, for schedules that name none
     set_at: float | None = None  # when (wall) the wall clock was last set, or first looked at; None for just now
 
@@ -116,7 +116,13 @@ def decide(
             decision = _once(schedule, progress, now)
         case _:
             decision = _by_calendar(schedule, progress, now)
-    return _staggered(decision, now, delay) if isinstance(decision, Due) else decision
+    if not isinstance(decision, Due) or now.boottime_of(decision.at) > now.resumed_at:
+        return decision
+    left = now.resumed_at + delay - now.boottime  # what was due before the machine came back is spread out
+    if left <= 0:
+        return decision
+    why = f"{decision.why}, in {span_text(max(left, 1))}: starts after a resume are spread out"
+    return Wait(now.wall + left, why, f"{decision.why}; put off a little: starts after a resume are spread out")
 
 
 def stagger(name: str, seed: str, over_seconds: float) -> float:
@@ -167,8 +173,11 @@ def _once(schedule: At, known: Progress, now: Now) -> Decision:
 def _by_calendar(schedule: Cron | Calendar, known: Progress, now: Now) -> Decision:
     if _left(schedule, known) <= 0:
         return Never(f"max_occurrences reached: {known.occurrences}", over=True)
-    zone, begun = zone_of(schedule.timezone, now.zone), known.anchor_at
-    following = next(schedule.following(_watermark(known, now), now.zone, begun), None)
+    zone, begun, done = zone_of(schedule.timezone, now.zone), known.anchor_at, now.past(known.anchor_at)
+    if known.last_due is not None:  # up to here all due instants are done with; what a wrong clock did is forgotten
+        is_wrong = known.last_due > now.wall + STEP_BACK_SECONDS
+        done = max(done, now.past(known.last_due) if is_wrong else known.last_due)
+    following = next(schedule.following(done, now.zone, begun), None)
     if following is None or following > now.wall:
         return _until(following, zone, now)
     latest = max(schedule.latest(now.wall, now.zone, begun) or following, following)
@@ -195,28 +204,8 @@ def _left(schedule: Schedule, known: Progress) -> float:
     return math.inf if most is None else most - known.occurrences
 
 
-def _watermark(known: Progress, now: Now) -> float:
-    """Return the wall-clock instant up to which all due instants are done with."""
-    watermark = now.past(known.anchor_at)
-    if known.last_due is None:
-        return watermark
-    is_wrong = known.last_due > now.wall + STEP_BACK_SECONDS
-    return max(watermark, now.past(known.last_due) if is_wrong else known.last_due)
-
-
 def _made_good(late: float) -> str:
     return f"missed while off or asleep, {span_text(late)} ago: one run makes it good, whatever else was missed"
-
-
-def _staggered(due: Due, now: Now, delay: float) -> Decision:
-    """Put off what was due before the machine came back, so that not everything starts at once."""
-    if now.resumed_at is None or now.boottime_of(due.at) > now.resumed_at:
-        return due
-    left = now.resumed_at + delay - now.boottime
-    if left <= 0:
-        return due
-    why = f"{due.why}, in {span_text(max(left, 1))}: starts after a resume are spread out"
-    return Wait(now.wall + left, why, f"{due.why}; put off a little: starts after a resume are spread out")
 
 
 # -- what people ask -------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import Run
 from supervisord_py.pipes.schedule import At, Manual
-from supervisord_py.pipes.scheduler import Clocks, ClockWatch, Resumes, Timetable
+from supervisord_py.pipes.scheduler import Clocks, ClockWatch, Timetable
 from supervisord_py.pipes.states import PipeStates
 from supervisord_py.process.supervisor import Supervisor
 
@@ -324,16 +324,16 @@ class Executions:
 
     async def look_at_runs(self) -> NoReturn:
         """Look at all that run, once a second: a thousand agents that say nothing are one thread's work of a moment."""
-        resumes = Resumes(self.clocks)
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            resumes.look()
+            if self.watch.look():
+                self.timetable.reconfigure()
             at_work = [run for run in self.runs.values() if run.is_at_work]
             if at_work:
                 stamps = await asyncio.to_thread(lambda: [run.measured() for run in at_work])  # noqa: B023  awaited here
                 for run, stamp in zip(at_work, stamps, strict=True):
                     try:
-                        run.look(stamp, resumes.resumed_at)
+                        run.look(stamp, self.watch.resumed_at)
                     except Exception as defect:  # it ends that run, and the others are looked at as before
                         run.is_at_work = False
                         run.stir(defect)

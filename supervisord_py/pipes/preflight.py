@@ -150,10 +150,6 @@ def _incompatible(spec: AgentSpec, detail: str) -> CannotRunError:
 # -- providers ---------------------------------------------------------------------------------------------------------
 
 
-class UnreachableError(Exception):
-    """Nobody is there; says why."""
-
-
 async def check_provider(values: Values, *, seconds: float) -> None:
     """Look whether the provider of a run is there, and has its model; through the environment's proxy, as agents do.
 
@@ -164,7 +160,7 @@ async def check_provider(values: Values, *, seconds: float) -> None:
     is_ollama = values.get("provider") == "ollama"
     try:
         raw = await _get(f"{root}/api/tags" if is_ollama else str(url), seconds)
-    except UnreachableError as error:
+    except ConnectionError as error:
         if is_ollama:
             detail, hint = f"Ollama is not running at {root}: {error}", "start it: ollama serve"
             raise CannotRunError(ErrorType.PREFLIGHT_FAILED, detail, hint=hint) from error
@@ -180,7 +176,7 @@ async def check_provider(values: Values, *, seconds: float) -> None:
 async def _get(url: str, seconds: float) -> bytes:
     """Return the beginning of what is at an address; b"" where somebody is there and says nothing that helps.
 
-    Raises UnreachableError: no connection came about.
+    Raises ConnectionError: no connection came about.
     """
     import aiohttp
 
@@ -207,11 +203,11 @@ async def _get(url: str, seconds: float) -> bytes:
             return bytes(await tries(once))
     except (*refused, aiohttp.InvalidURL) as error:
         number = getattr(getattr(error, "os_error", None), "errno", None) or 0
-        raise UnreachableError(os.strerror(number) if number > 0 else str(error)) from error  # the system's own words
+        raise ConnectionError(os.strerror(number) if number > 0 else str(error)) from error  # the system's own words
     except aiohttp.ClientError:
         return b""
     except TimeoutError as error:
-        raise UnreachableError(f"no connection within {seconds:g} s") from error
+        raise ConnectionError(f"no connection within {seconds:g} s") from error
 
 
 class _OllamaModel(msgspec.Struct):

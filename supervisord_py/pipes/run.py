@@ -324,7 +324,7 @@ class Run(Instance):
             self._settling.cancel()
             self._settling = None
 
-    def look(self, stamp: tuple[tuple[int, int], ...], resumed_at: float | None) -> None:
+    def look(self, stamp: tuple[tuple[int, int], ...], resumed_at: float) -> None:
         """Take in how much it has written (`measured`), and end it where that is too much, or its time is over."""
         now, most = self.room.clocks.boot(), self.room.config.output_file_bytes
         if self.room.clocks.awake() >= self.deadline:
@@ -339,7 +339,7 @@ class Run(Instance):
         if any(written > most for written, _ in stamp):
             words = f"wrote more than {most} bytes of output (pipes.output_file_bytes)"
             self.want_end(Cause.OUTPUT, words)
-        if resumed_at is not None and self.heard_at <= resumed_at and now - resumed_at >= WAKE_SILENCE_SECONDS:
+        if self.heard_at <= resumed_at and now - resumed_at >= WAKE_SILENCE_SECONDS:
             self.want_end(Cause.SILENT, f"said nothing for {WAKE_SILENCE_SECONDS:g} s after the machine woke up")
 
     def measured(self) -> tuple[tuple[int, int], ...]:

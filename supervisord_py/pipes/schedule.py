@@ -1,7 +1,9 @@
-"""The five kinds of schedule and the instants of each, and how times are shown to people. Pure.
+"""Schedules: the five kinds and the instants of each, from text, and in words. Pure: text in, a value or an error out.
 
-cronsim finds the times of cron lines, dateutil those of `schedule_config`. Text becomes a schedule in `grammar.py`;
-`due.py` says whether one is due.
+Every text either becomes a schedule or a ConfigError that says what is wrong; nothing is silently `never`, and nothing
+silently means something else than what people read: `daily` stays an interval, as pipes in the wild have it, and says
+so. No hint offers a time in the place of the one that was written. cronsim finds the times of cron lines, dateutil
+those of `schedule_config`; `due.py` says whether one is due.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from contextlib import suppress
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
@@ -17,11 +19,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 import msgspec
 from msgspec import Meta
 
-from supervisord_py.config.documents import nearest
+from supervisord_py.config.documents import did_you_mean, nearest
 from supervisord_py.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 """By POSIX number; never of the locale, so that every surface and log says the same."""
@@ -245,3 +247,214 @@ def span_text(seconds: float) -> str:
         if number:
             parts.append(f"{number} {name}")
     return " ".join(parts[:2]) or "0 s"
+
+
+# -- from text ---------------------------------------------------------------------------------------------------------
+
+SHORTEST_SECONDS = 10.0  # nothing denser is taken
+LONGEST_SECONDS = 3660 * 86400.0
+FORMS = "pipe.md(5) lists the forms, from every 30m to a cron line"
+Parsed: TypeAlias = tuple[Schedule, tuple[str, ...]]
+"""A schedule, and sentences for the one who wrote it."""
+_MACROS = {
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
+}  # fmt: skip
+_INTERVALS = {"hourly": 3600.0, "daily": 86400.0, "weekly": 604800.0}
+_FIXED = {
+    **dict.fromkeys(("daily", "every day"), "daily at 9:00"),
+    **dict.fromkeys(("weekly", "every week"), "monday at 9:00"),
+}
+_GROUPS = {"day": "*", "daily": "*", "weekday": "1-5", "weekend": "0,6"}
+_CRON_LIKE = re.compile(r"[0-9*?,/-]*[0-9*?][0-9*?,/-]*(?: [0-9A-Za-z*?,/#-]+)*")
+_TIMED = re.compile(r"(?:every |on )?(?P<days>[a-z][a-z, -]*?),? (?:at|@) (?P<time>[0-9a-z:. ]+)")
+_TIME = re.compile(r"(?P<hour>[0-9]{1,2})(?:[:.](?P<minute>[0-9]{2}))?(?: ?(?P<half>am|pm|a\.m\.|p\.m\.))?")
+_INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9:]+(?:\.[0-9]{1,9})?(?:Z|z|[+-][0-9]{2}:[0-9]{2})?)?")
+_INSTANT_HINT = "write date, time and offset, as `at 2099-01-01T09:00:00Z`"
+_CRON_HINT = "write for example `*/30 9-17 * * 1-5` (minute hour day month weekday)"
+_CRON_MOST = (59, 59, 23, 31, 12, 6)
+
+
+def parse_schedule(text: str, config: Mapping[str, object] | None = None, *, timezone: str | None = None) -> Parsed:
+    """Read a schedule, or raise ConfigError, whose `detail` says why it is none.
+
+    Args:
+        text: `schedule` of the front matter.
+        config: `schedule_config`; one that is not empty takes the place of the text.
+        timezone: Zone of what names none; None is the machine's.
+    """
+    zone = None if timezone is None else checked_zone(timezone)
+    if config:
+        return _read_config(config, zone)
+    plain = " ".join(text.split())
+    lower = plain.lower()
+    found = _read(lower, zone) if len(plain) <= 200 else None
+    if found is None:
+        raise ConfigError(f"{shown(plain)} is no schedule", hint=FORMS)
+    if lower not in _FIXED:
+        return found, ()
+    said = f"`{lower}` is an interval from start to start, at no fixed hour; for a fixed hour write `{_FIXED[lower]}`"
+    return found, (said,)
+
+
+def _read(text: str, zone: str | None) -> Schedule | None:
+    if text == "manual":
+        return Manual()
+    if re.match(r"(?:at )?[0-9]{4}-", text):
+        return At(_moment(text.removeprefix("at ")).isoformat(), zone)
+    if text.startswith("tomorrow at "):
+        return At(time(*_time(text.removeprefix("tomorrow at "))).isoformat(), zone)
+    if text.startswith("in ") and (seconds := span_of(text.removeprefix("in "))) is not None:
+        return At("", zone, _checked(seconds, text))
+    if (seconds := _interval(text)) is not None:
+        return Every(_checked(seconds, text))
+    expression = _MACROS.get(text) or _clock_cron(text)
+    if expression is None and _CRON_LIKE.fullmatch(text) and (" " in text or "*" in text):
+        expression = _checked_cron(text)
+    return None if expression is None else Cron(expression, zone)
+
+
+def _moment(text: str) -> datetime:
+    """Read `2099-01-01T09:00:00+01:00`, the offset, the time or its seconds left out or not; to the whole second."""
+    moment, why = None, ""
+    try:
+        moment = datetime.fromisoformat(text.upper()).replace(microsecond=0) if _INSTANT.fullmatch(text) else None
+    except ValueError as error:
+        why = f": {error}"
+    if moment is None or not 1900 <= moment.year <= 9998:
+        raise ConfigError(f"{shown(text)} is no date and time from 1900 to 9998{why}", hint=_INSTANT_HINT)
+    return moment
+
+
+def _interval(text: str) -> float | None:
+    bare = text.removeprefix("every ")
+    return _INTERVALS.get(text) or (UNITS.get(bare) if bare != text and len(bare) > 1 else None) or span_of(bare)
+
+
+def _checked(seconds: float, text: str) -> float:
+    if seconds < SHORTEST_SECONDS:
+        detail = f"{shown(text)} is too dense; the shortest interval is {SHORTEST_SECONDS:g} s"
+        raise ConfigError(detail, hint="write for example `every 60 s`")
+    if seconds > LONGEST_SECONDS:
+        raise ConfigError(f"{shown(text)} is over ten years", hint="write a date instead: `at 2099-01-01T09:00:00Z`")
+    return seconds
+
+
+# -- a time of day, and cron -------------------------------------------------------------------------------------------
+
+
+def _clock_cron(text: str) -> str | None:
+    """Return the five cron fields of `daily at 9:30am` and its like, or None for another text."""
+    match = _TIMED.fullmatch(text)
+    days = _days(match["days"]) if match else None
+    if match is None or days is None:
+        return None
+    hour, minute = _time(match["time"].strip())
+    return f"{minute} {hour} * * {days}"
+
+
+def _days(words: str) -> str | None:
+    if (group := _GROUPS.get(words.removesuffix("s"))) is not None:
+        return group
+    found: set[int] = set()
+    for each in re.split(r", ?| and ", words):
+        first, _, last = each.partition("-")
+        begin, end = _weekday(first), _weekday(last or first)
+        if begin is None or end is None:
+            return None
+        found.update((begin + step) % 7 for step in range((end - begin) % 7 + 1))
+    return ",".join(map(str, sorted(found)))
+
+
+def _weekday(word: str) -> int | None:
+    return next((number for number, name in enumerate(WEEKDAYS) if word in (name, f"{name}s", name[:3])), None)
+
+
+def _time(text: str) -> tuple[int, int]:
+    match = _TIME.fullmatch(text)
+    hour, minute = (int(match["hour"]), int(match["minute"] or 0)) if match else (24, 0)
+    if match and match["half"]:
+        hour = hour % 12 + (12 if match["half"][0] == "p" else 0) if 1 <= hour <= 12 else 24
+    if hour > 23 or minute > 59:
+        raise ConfigError(f"{shown(text)} is no time of day", hint="a time of day is written 9, 9am, 9:30am or 21:30")
+    return hour, minute
+
+
+def _checked_cron(text: str) -> str:
+    """Return an expression of 5 fields, or 6 with seconds first, that has due instants."""
+    from cronsim import CronSim, CronSimError
+
+    parts = text.upper().replace("?", "*").split()
+    if not 5 <= len(parts) <= 6:
+        raise ConfigError(f"a cron expression has 5 or 6 (seconds first) fields, not {len(parts)}", hint=_CRON_HINT)
+    for most, part in zip(_CRON_MOST[-len(parts) :], parts, strict=True):
+        if any(int(step) > most for step in re.findall(r"/([0-9]{1,9})", part)):
+            detail = f"the step of {part!r} is more than the field holds: it would not go on where it ended"
+            raise ConfigError(detail, hint="a step counts within its field; an interval is written `every 90m`")
+    expression = " ".join(parts)
+    try:
+        found = CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
+    except CronSimError as error:
+        wrong = str(error).removeprefix("Bad ")
+        raise ConfigError(f"cron: the {wrong} of {shown(text)} is wrong", hint=_CRON_HINT) from None
+    if next(found, None) is None:
+        raise ConfigError(f"no calendar has a time for {shown(text)}", hint=_CRON_HINT)
+    ordered = sorted(found.seconds)
+    gap = min(after - before for before, after in zip(ordered, [*ordered[1:], ordered[0] + 60], strict=True))
+    _checked(gap, text)
+    return expression
+
+
+# -- schedule_config -------------------------------------------------------------------------------------------------
+
+_UNUSED: dict[str, tuple[str, ...]] = dict.fromkeys(ELAPSED, ("day_of_month", "at_hour", "at_minute"))
+_UNUSED |= {"days": ("day_of_month",), "weeks": ("day_of_month",), "months": ("days_of_week",)}
+_CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
+
+
+def _read_config(config: Mapping[str, object], zone: str | None) -> Parsed:
+    """Read the map that other programs write; texts stand for numbers. The detail of an error begins with the key."""
+    given: dict[str, Any] = {key: value for key, value in config.items() if value not in (None, "", "null", [], ())}
+    name = str(given.get("frequency")).strip().lower()
+    frequency = {"hourly": "hours", "daily": "days"}.get(name, f"{name.removesuffix('s').removesuffix('ly')}s")
+    if frequency not in FREQUENCIES:
+        raise ConfigError(f"frequency {shown(name)} is not one of {', '.join(FREQUENCIES)}", hint=_CONFIG_HINT)
+    known, unused = Calendar.__struct_fields__, _UNUSED[frequency]
+    warnings = [f"schedule_config: {key} has no effect with frequency {frequency}" for key in given if key in unused]
+    unknown = [key for key in given if key not in known]
+    warnings += [f"schedule_config: {key} is unknown{did_you_mean(key, known)}" for key in unknown]
+    given = {key: value for key, value in given.items() if key in known and key not in unused}
+    given |= {key: _end_point(key, str(given[key]).strip()) for key in ("starting", "ending") if key in given}
+    given["timezone"] = checked_zone(str(given["timezone"]).strip()) if "timezone" in given else zone
+    given["days_of_week"] = _days_of_week(given.get("days_of_week", ()))
+    try:
+        plan = msgspec.convert(given | {"frequency": frequency}, Calendar, strict=False)
+    except msgspec.ValidationError as error:
+        wrong, _, key = str(error).rstrip("`").partition(" - at `$.")
+        raise ConfigError(f"{key} {shown(str(given[key]))} does not fit: {wrong}", hint=_CONFIG_HINT) from None
+    seconds = _checked(plan.interval * FREQUENCIES[frequency], f"every {plan.interval} {frequency}")
+    is_bounded = plan.days_of_week or plan.starting or plan.ending or plan.max_occurrences
+    return (plan if is_bounded or frequency not in ELAPSED else Every(seconds)), tuple(warnings)
+
+
+def _end_point(key: str, text: str) -> str:
+    """Return ISO 8601; a date alone is the beginning of the day, as an `ending` the end of it."""
+    try:
+        moment = _moment(text)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error.detail}", hint=f"write `{key}: 2099-01-01T09:00:00Z`") from None
+    if key == "ending" and len(text) == len("2099-01-01"):
+        moment = moment.replace(hour=23, minute=59, second=59)
+    return moment.isoformat()
+
+
+def _days_of_week(value: object) -> tuple[int, ...]:
+    """Return days by POSIX number; they are given by number (0 and 7 are Sunday) or name."""
+    found = set()
+    for each in value if isinstance(value, list | tuple) else str(value).split(","):
+        text = str(each).strip().lower()
+        day = int(text) % 7 if text in set("01234567") else _weekday(text)
+        if day is None:
+            raise ConfigError(f"days_of_week {shown(text)} is no weekday (0 is Sunday)", hint=_CONFIG_HINT)
+        found.add(day)
+    return tuple(sorted(found))

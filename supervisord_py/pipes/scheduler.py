@@ -58,23 +58,6 @@ def whole_ms(seconds: float) -> float:
     return math.floor(seconds * 1000) / 1000
 
 
-class Resumes:
-    """Notices that the machine slept between two looks; `resumed_at` is on the clock that counts suspend."""
-
-    def __init__(self, clocks: Clocks) -> None:
-        self._clocks = clocks
-        self._asleep = clock.ahead(clocks.boot, of=clocks.awake)
-        self.resumed_at: float | None = None
-
-    def look(self) -> bool:
-        """Say whether it slept since the last look."""
-        asleep = clock.ahead(self._clocks.boot, of=self._clocks.awake)
-        if asleep - self._asleep < SLEPT_SECONDS:
-            return False
-        self._asleep, self.resumed_at = asleep, self._clocks.boot()
-        return True
-
-
 class ClockWatch:
     """Looks at the clocks, and notices what people and machines do to them: set the time, change the zone, sleep.
 
@@ -84,25 +67,26 @@ class ClockWatch:
     def __init__(self, clocks: Clocks, zone: Callable[[], tzinfo]) -> None:
         self._clocks = clocks
         self._machine_zone = zone
-        self._resumes = Resumes(clocks)
-        self._resumes.resumed_at = self._set_boot = clocks.boot()
+        self._asleep = clock.ahead(clocks.boot, of=clocks.awake)
         self._offset = clock.ahead(clocks.wall, of=clocks.boot)
+        self.resumed_at = self._set_boot = clocks.boot()
         self._zone: tzinfo | None = None  # of the last look: who makes the watch may not know the machine's zone yet
 
     def now(self) -> Now:
         """Return the time; what happened to it waits for the next look."""
         offset, boot = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._clocks.boot()
-        zone = self._zone or self._machine_zone()
-        return Now(boot + offset, boot, self._resumes.resumed_at, zone, self._set_boot + offset)
+        return Now(boot + offset, boot, self.resumed_at, self._zone or self._machine_zone(), self._set_boot + offset)
 
     def look(self) -> bool:
         """Say whether anything happened since the last look."""
+        asleep = clock.ahead(self._clocks.boot, of=self._clocks.awake)
         offset, zone = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._machine_zone()
-        slept, is_other_zone = self._resumes.look(), self._zone not in {None, zone}
-        self._zone = zone
-        if is_step := abs(offset - self._offset) >= STEP_SECONDS:
-            self._offset, self._set_boot = offset, self._clocks.boot()
-        return slept or is_step or is_other_zone
+        has_jumped, self._zone = self._zone not in {None, zone}, zone
+        if asleep - self._asleep >= SLEPT_SECONDS:
+            self._asleep, self.resumed_at, has_jumped = asleep, self._clocks.boot(), True
+        if abs(offset - self._offset) >= STEP_SECONDS:
+            self._offset, self._set_boot, has_jumped = offset, self._clocks.boot(), True
+        return has_jumped
 
 
 def machine_zone(
@@ -183,9 +167,7 @@ class Timetable:
         has_jumped, now = self._room.watch.look(), self._room.now()
         if has_jumped:
             _log.info("clocks_changed", wall=now.wall, boottime=now.boottime, zone=str(now.zone))
-            for entry in self._entries.values():
-                entry.deadline = -math.inf
-        before, self._entries, decided = self._entries, {}, 0
+        before, self._entries, decided = {} if has_jumped else self._entries, {}, 0
         for definition in tuple(self._candidates()):  # what it looks at changes while the loop awaits
             entry = self._entries[definition.name] = self._taken(definition, before.get(definition.name))
             if entry.deadline <= now.boottime:

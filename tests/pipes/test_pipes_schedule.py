@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.due import Never, Now, Progress, decide, upcoming
-from supervisord_py.pipes.grammar import parse_schedule
 from supervisord_py.pipes.schedule import (
     FREQUENCIES,
     At,
@@ -24,6 +23,7 @@ from supervisord_py.pipes.schedule import (
     Manual,
     Schedule,
     describe,
+    parse_schedule,
 )
 
 HOUR, DAY = 3600.0, 86400.0

@@ -21,7 +21,7 @@ from supervisord_py.ledger.pipe_state import PIPE_STATES
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
-from supervisord_py.pipes.grammar import parse_schedule
+from supervisord_py.pipes.schedule import parse_schedule
 from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.process.backoff import BackoffPolicy
 from supervisord_py.process.model import StopReport, Survivor
