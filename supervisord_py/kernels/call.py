@@ -1,15 +1,25 @@
-"""One call: its wait for the kernel, its cells in order, its answer. Run by a task of the room."""
+"""One call: its wait for the kernel, its cells in order, its answer; and the run of one cell on one kernel.
+
+A cell is sent, followed, made to end if need be, judged, measured, written down. What must end is ended step by step:
+SIGINT, SIGINT again, SIGTERM, SIGKILL. Each step gives the cell the time up to the next one; each further cancel makes
+one more step due at once. Variables are kept only if the cell ended, the kernel lives, and nothing worse than an
+interrupt was sent: after SIGTERM the kernel is lost, whatever the cell says.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import structlog
 from msgspec.structs import replace
 
+from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels import messages
+from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
 from supervisord_py.kernels.cell import (
     CallResult,
     CellDone,
@@ -17,20 +27,31 @@ from supervisord_py.kernels.cell import (
     CellResult,
     CellStarted,
     CellStatus,
+    RungClimbed,
+    Step,
     Variables,
 )
-from supervisord_py.kernels.execution import CellExecution
-from supervisord_py.kernels.kernel_pool import KernelWaiter
-from supervisord_py.kernels.messages import Stopped, sentence
+from supervisord_py.kernels.inside.cell_writer import CellWriter
+from supervisord_py.kernels.live_session import KernelWaiter
+from supervisord_py.kernels.messages import CellOutcome, Stopped, judge, sentence
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
+from supervisord_py.process.instance import Phase
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from supervisord_py.kernels.backend import Reply
     from supervisord_py.kernels.cell import CallEvent, CallRequest, Cell
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.kernel_pool import KernelPool
     from supervisord_py.kernels.live_session import KernelInstance, LiveSession
+
+ABANDON_SECONDS = 2.0
+"""After SIGKILL: a process that takes longer to die sits in the operating system, and no call should wait for that."""
+LOST_CELL_SECONDS = 5.0  # how long a kernel that is gone may take to say so of its cell
+END_SECONDS = 15.0  # how long a cell waits for the word on how its kernel ended
+_log = structlog.get_logger(__name__)
 
 
 class Timeout(NamedTuple):
@@ -65,7 +86,6 @@ class KernelCall:
         self._pool, self._session = pool, session
         self._request, self._timeout, self._tell = request, timeout, tell
         self._deadline = request.arrived_at + timeout.seconds
-        self._queued_at = time.time() - (asyncio.get_running_loop().time() - request.arrived_at)
         self._execution: CellExecution | None = None
         self._has_kernel = False
         self._cancelled = False
@@ -88,8 +108,7 @@ class KernelCall:
     async def run(self) -> CallResult:
         """Run it to its end. Raises PxError: no cell was run."""
         session, request, pool = self._session, self._request, self._pool
-        is_busy, present = session.running is not None, session.kernel
-        if is_busy and present is not None and present.is_called_by(request.caller()):
+        if session.running is not None and session.kernel and session.kernel.is_called_by(request.caller()):
             raise messages.own_session(session.unit)
         granted = asyncio.get_running_loop().create_future()
         waiter = KernelWaiter(session=session, reset=request.reset, granted=granted, tell=self._tell)
@@ -102,7 +121,12 @@ class KernelCall:
             if not kernel.has_run and session.lost is not None:
                 self._notices.append(session.lost)
                 session.lost = None
-            over_memory = await self._run_cells(kernel) and self._recycle(kernel)
+            over_memory = await self._run_cells(kernel)
+            over_memory = over_memory and self._variables is Variables.KEPT and kernel.wanted is None
+            if over_memory:
+                pool.supervisor.say("recycled", kernel, rss_bytes=kernel.rss_bytes)
+                self._notices.append(messages.RECYCLED)
+                self._variables = Variables.LOST
         finally:
             session.last_used = time.time()
             pool.give_back(waiter, kernel, over_memory=over_memory)
@@ -142,18 +166,16 @@ class KernelCall:
                 ordinal=index,
                 code=cell.code,
                 status=RUNNING,
-                queued_at=self._queued_at,
+                queued_at=time.time() - (loop.time() - request.arrived_at),
                 started_at=time.time(),
                 instance=kernel.key,
                 title=cell.title,
                 timeout_seconds=self._timeout.seconds,
             )
-            run = CellExecution(self._pool, kernel, sent, self._deadline, self._tell)
-            self._execution = run
+            self._execution = run = CellExecution(self._pool, kernel, sent, self._deadline, self._tell)
+            started = CellStarted(index, sent.id, sent.title, session.id, cell.code, len(cells))
             try:
-                result, end = await run.perform(
-                    CellStarted(index, sent.id, sent.title, session.id, cell.code, len(cells))
-                )
+                result, end = await run.perform(started)
             finally:
                 self._execution = None
             over_memory = run.over_memory
@@ -177,11 +199,203 @@ class KernelCall:
         result = CellResult(secrets.token_hex(8), cell.title, status, error=error, variables=self._variables)
         self._results.append(result)
 
-    def _recycle(self, kernel: KernelInstance) -> bool:
-        """Have a kernel that is too large be replaced, unless it is on its way out; say so."""
-        if self._variables is Variables.LOST or kernel.wanted is not None:
-            return False
-        self._pool.supervisor.say("recycled", kernel, rss_bytes=kernel.rss_bytes)
-        self._notices.append(messages.RECYCLED)
-        self._variables = Variables.LOST
-        return True
+
+class CellExecution:
+    """One run of one cell on a session's kernel; `sent` is its row, after `deadline` (loop time) it is made to end.
+
+    It is the kernel's `run` until it is known how the cell ended, for all who look at it or want it to end.
+    """
+
+    def __init__(
+        self,
+        pool: KernelPool,
+        kernel: KernelInstance,
+        sent: KernelCellRow,
+        deadline: float,
+        tell: Callable[[CallEvent], None] = lambda _: None,
+    ) -> None:
+        assert kernel.handle is not None
+        self.cell_id = sent.id
+        self.steps: tuple[Step, ...] = ()  # what was done so far to end it
+        self.judged = asyncio.Event()  # set when it is known how it ended
+        self.over_memory = False  # the kernel is over its soft limit after the cell
+        self._pool, self._kernel, self._handle = pool, kernel, kernel.handle
+        self._sent, self._deadline, self._tell = sent, deadline, tell
+        self._folder, self._cap = pool.config.cells_dir / sent.session, pool.config.output.cell_bytes
+        self._writer: CellWriter | None = None
+        self._is_stateless = not kernel.session.keeps_variables
+        self._is_fatal = False  # something was sent that the kernel does not survive
+        self._cut_as: CellStatus | None = None  # set once it is to end
+        self._hurries = 0  # cancels that are to be obeyed still: each makes one step due at once
+        self._is_over = False
+        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # see _tell_news
+        kernel.run, kernel.has_run, kernel.session.has_cells = self, True, True
+
+    async def perform(self, started: CellStarted | None = None) -> tuple[CellResult, CellOutcome]:
+        """Send the cell, wait for its end or make it end; return what came of it, and how it ended.
+
+        Args:
+            started: Told right before it is sent, when its row is there. None for a cell that an earlier control plane
+                sent: it is only followed, and how long it took, its own files tell.
+        """
+        kernel, pool, sent = self._kernel, self._pool, self._sent
+        request = ExecuteRequest(sent.id, sent.code, self._folder, pool.config.output.preview_bytes, self._cap)
+        loop, duration = asyncio.get_running_loop(), None
+        try:
+            if started is not None:
+                await self._pool.cell_store.dispatch(sent)
+                self._tell(started)
+            began = loop.time()
+            end = await self._run(asyncio.ensure_future(self._handle.execute(request, is_sent=started is None)))
+            if started is not None:
+                duration = loop.time() - began
+            if end.gone is not None or end.variables is Variables.LOST or kernel.phase is not Phase.READY:
+                await self._until_known(end)
+            end = judge(end, kernel.end)
+            kernel.exiting = kernel.exiting or end.exited
+        finally:
+            kernel.run = None
+            self.judged.set()
+        is_over = kernel.over.is_set()
+        self.over_memory, result = await asyncio.gather(  # the keeper measures while we read
+            pool.is_over_memory(kernel),
+            self._pool.cell_store.finish(sent, end, duration, kernel_is_over=is_over),
+        )
+        if end.error is not None or result.status is not end.status:
+            end = replace(end, status=result.status, error=result.error)
+        return result, end
+
+    async def _run(self, executing: asyncio.Future[Reply]) -> CellOutcome:
+        is_lost = False
+        try:
+            left = 0.0 if self._cut_as else max(0.0, self._deadline - asyncio.get_running_loop().time())
+            signs: set[asyncio.Future[Any]] = {executing, self._news}
+            await asyncio.wait(signs, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not executing.done():
+                self._cut_as = self._cut_as or CellStatus.TIMED_OUT
+                is_lost = await self._escalate(executing)
+                if not executing.done() and self._handle.died.done():
+                    await asyncio.wait({executing}, timeout=LOST_CELL_SECONDS)
+        finally:
+            if not executing.done():
+                executing.cancel()  # abandons the wait, not the cell
+                await asyncio.wait({executing})
+            self._is_over = True
+            self._news.set_result(None)
+        reply: Reply | None = None
+        gone: PxError | None = None
+        if executing.cancelled():
+            gone = KernelGoneError(f"{self._kernel.unit} did not end in time.", unit=self._kernel.unit)
+        elif isinstance(error := executing.exception(), PxError):
+            gone = error
+        else:
+            reply = executing.result()
+        variables = Variables.LOST if gone or is_lost else Variables.KEPT
+        if self.steps:
+            self._say_ended_by_us(variables)
+        kept = Variables.KEPT if self._is_stateless else variables
+        return CellOutcome(reply, gone, self._cut_as, kept, self.steps, self._is_stateless)
+
+    # -- for others ------------------------------------------------------------------------------------------------
+
+    def cut(self, status: CellStatus, *, rungs: int = 1) -> None:
+        """Have the cell end; asked again, the next step is taken at once. The first status stands."""
+        if self._cut_as is None:
+            self._cut_as = status
+            rungs -= 1
+        self._hurries += rungs
+        self._tell_news()
+
+    async def until_climbed(self, known: int, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while len(self.steps) <= known and not self._is_over:
+                    await asyncio.wait({self._news})
+
+    def hold_to_cap(self) -> None:
+        """Cut the cell's files back to their cap: whoever writes there asks nobody. Blocking."""
+        self._writer = self._writer or CellWriter(str(self._folder), self.cell_id, self._cap)
+        self._writer.limit()
+
+    def _tell_news(self) -> None:
+        if not self._is_over:
+            news, self._news = self._news, asyncio.get_running_loop().create_future()
+            news.set_result(None)
+
+    # -- ending a cell -----------------------------------------------------------------------------------------------
+
+    async def _escalate(self, executing: asyncio.Future[Reply]) -> bool:
+        """Take one step after the other until the cell is over; return whether the kernel's state is lost by that.
+
+        The steps end: some time after SIGKILL nobody waits any more, the keeper goes on killing.
+        """
+        loop, handle, times = asyncio.get_running_loop(), self._handle, self._pool.config
+        steps: tuple[tuple[Callable[[], Awaitable[str]], float], ...] = (
+            (handle.interrupt, times.ladder_again_seconds),
+            (handle.interrupt, times.ladder_terminate_seconds - times.ladder_again_seconds),
+            (handle.terminate, times.ladder_kill_seconds - times.ladder_terminate_seconds),
+            (handle.kill, ABANDON_SECONDS),
+        )
+        first = loop.time()
+        for act, seconds in steps:
+            if self._has_ended(executing):
+                break
+            begun = loop.time()
+            await self._take(act, begun - first)
+            is_last = act is steps[-1][0]
+            while not self._has_ended(executing) and (left := begun + seconds - loop.time()) > 0:
+                if self._hurries and not is_last:
+                    self._hurries -= 1
+                    break
+                signs: set[asyncio.Future[Any]] = {executing, handle.died, self._news}
+                await asyncio.wait(
+                    {it for it in signs if not it.done()}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
+        has_failed = executing.done() and executing.exception() is not None
+        return self._is_fatal or handle.died.done() or has_failed
+
+    def _has_ended(self, executing: asyncio.Future[Reply]) -> bool:
+        """Say whether nothing more is to be done: after SIGTERM a kernel must be gone, a shell is with its cell."""
+        if self._handle.died.done() or not executing.done():
+            return self._handle.died.done()
+        return not self._is_fatal or self._is_stateless or executing.exception() is not None
+
+    async def _take(self, act: Callable[[], Awaitable[str]], after_seconds: float) -> None:
+        if act in {self._handle.terminate, self._handle.kill}:
+            self._is_fatal = True
+            if not self._is_stateless:
+                timed_out = self._cut_as is CellStatus.TIMED_OUT
+                self._kernel.wanted = self._kernel.wanted or (Reason.TIMEOUT if timed_out else Reason.CANCELLED)
+        try:
+            step = Step(await act(), round(after_seconds, 3))
+        except KeeperLostError:
+            raise
+        except PxError as error:  # a gateway that does not answer must not stop the escalation
+            step = Step(act.__name__, round(after_seconds, 3), error.detail)
+        _log.info("cell_rung", unit=self._kernel.unit, cell=self._sent.id, action=step.action, detail=step.detail)
+        self.steps = (*self.steps, step)
+        self._tell(RungClimbed(self._sent.id, step))
+        self._tell_news()
+
+    def _say_ended_by_us(self, variables: Variables) -> None:
+        steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in self.steps]
+        left = Variables.LOST if self._is_stateless else variables
+        why = self._cut_as.value if self._cut_as else None
+        self._pool.supervisor.say(
+            "interrupted_cell", self._kernel, None, cell=self._sent.id, why=why, steps=steps, variables=left.value
+        )
+
+    # -- its kernel's end --------------------------------------------------------------------------------------------
+
+    async def _until_known(self, end: CellOutcome) -> None:
+        """Of a kernel that is gone or doomed: tell the pool, and wait for the word on how it ended."""
+        kernel = self._kernel
+        if not kernel.ending:
+            if end.is_stateless and not self._handle.died.done():
+                return  # only the process of this cell ended
+            self._pool.died(kernel)
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await kernel.over.wait()
+        except TimeoutError:
+            _log.warning("kernel_end_unknown", unit=kernel.unit, instance=kernel.key)

@@ -20,10 +20,10 @@ from supervisord_py.errors import KeeperLostError, PxError, ReadinessTimeoutErro
 from supervisord_py.keeper import procfs
 from supervisord_py.kernels import connection_file, messages
 from supervisord_py.kernels.backend import launch_of
+from supervisord_py.kernels.call import CellExecution
 from supervisord_py.kernels.cell import CellStatus, KernelStarting, Queued
 from supervisord_py.kernels.cell_store import CellStore
-from supervisord_py.kernels.execution import CellExecution
-from supervisord_py.kernels.live_session import KernelInstance, LiveSession, SessionRegister, own_of
+from supervisord_py.kernels.live_session import KernelInstance, KernelWaiter, LiveSession, SessionRegister, own_of
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey
 from supervisord_py.kernels.session_set import (
     Action,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from supervisord_py.kernels.backend import Backends
-    from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.live_session import KernelNote
     from supervisord_py.kernels.resolver import InterpreterResolver
@@ -61,18 +60,6 @@ REMOTE_SECONDS = 10.0  # how long a gateway may take to say what it has of ours,
 GATEWAY_UNIT = "kernel:gateway"  # the shared gateway's own process: its backend looks after it
 _ASKED_FOR = frozenset({Reason.STOPPED, Reason.SHUTDOWN})  # ends that are no cause of the next start
 _log = structlog.get_logger(__name__)
-
-
-def ignore(_event: CallEvent) -> None:
-    """Tell nobody."""
-
-
-class KernelWaiter(Waiter, eq=False, kw_only=True):
-    """One who waits for a kernel, and is told of what it waits for."""
-
-    session: LiveSession
-    granted: asyncio.Future[KernelInstance]
-    tell: Callable[[CallEvent], None] = ignore
 
 
 class KernelPool(Driver[KernelInstance]):

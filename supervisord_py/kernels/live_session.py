@@ -14,16 +14,18 @@ from supervisord_py.kernels.backend import StartMethod
 from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest, shortened
 from supervisord_py.kernels.messages import hard_failure, how_it_ended
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey, SessionState
-from supervisord_py.kernels.session_set import KernelSlot
+from supervisord_py.kernels.session_set import KernelSlot, Waiter
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.kernels import KernelSessionRow
 from supervisord_py.process.instance import Instance, Phase
 from supervisord_py.process.model import Reason, StopReport, Survivor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import asyncio
+    from collections.abc import Callable, Mapping
 
     from supervisord_py.kernels.backend import KernelHandle, Launch
+    from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.choice import Choice
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.instance import End, Note
@@ -267,6 +269,14 @@ class KernelInstance(Instance):
             return StopReport(self.key)
         grace = 0.0 if self.ready_at is None else self.stop_seconds
         return await placement.stop(self.key, grace_seconds=grace, reason=reason)
+
+
+class KernelWaiter(Waiter, eq=False, kw_only=True):
+    """One who waits for a kernel, and is told of what it waits for."""
+
+    session: LiveSession
+    granted: asyncio.Future[KernelInstance]
+    tell: Callable[[CallEvent], None] = lambda _: None
 
 
 class SessionRegister:

@@ -131,19 +131,10 @@ _REFUSALS: dict[WhyRefused, tuple[type[PxError], str, str]] = {
     WhyRefused.CLOSING: (ShuttingDownError, "The daemon is stopping.", "Ask again once it runs."),
 }
 _WAITED = {
-    WaitsFor.START: (
-        "The kernel of {unit} was still starting",
-        "Give more time (`--timeout`), or start it first (`pxctl kernel start`).",
-    ),
-    WaitsFor.STOP: ("The last kernel of {unit} was still on its way out", "Ask again: it may be gone by then."),
-    WaitsFor.PLACE: (
-        "All {limits.max_sessions} places for kernels were taken by busy ones, and {unit} had none",
-        "Stop one (`pxctl kernel stop ID`), or raise kernels.max_sessions.",
-    ),
-    WaitsFor.TURN: (
-        "Other calls of {unit} came first, and were not over",
-        "Give more time (`--timeout`), or use another session (`--kernel NAME`).",
-    ),
+    WaitsFor.START: "The kernel of {unit} was still starting",
+    WaitsFor.STOP: "The last kernel of {unit} was still on its way out",
+    WaitsFor.PLACE: "All {limits.max_sessions} places for kernels were taken by busy ones (kernels.max_sessions)",
+    WaitsFor.TURN: "Other calls of {unit} came first, and were not over",
 }
 
 
@@ -162,10 +153,10 @@ def own_session(unit: str) -> PxError:
 
 
 def waited_in_vain(unit: str, waits_for: WaitsFor | None, limits: KernelsSettings) -> PxError:
-    why, hint = _WAITED[waits_for or WaitsFor.TURN]
+    why = _WAITED[waits_for or WaitsFor.TURN].format(unit=unit, limits=limits)
     return TimedOutError(
-        f"{why.format(unit=unit, limits=limits)} when the call's time was over; nothing was run.",
-        hint=hint,
+        f"{why} when the call's time was over; nothing was run.",
+        hint="Give more time (`--timeout`), use another session (`--kernel NAME`), or stop one (`pxctl kernel stop`).",
         unit=unit,
         reason="timeout",
         waited_for=waits_for,

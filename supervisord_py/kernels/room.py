@@ -17,7 +17,8 @@ from supervisord_py.kernels.call import KernelCall, timeout_of
 from supervisord_py.kernels.cell import CellStatus, InterruptReport, Notice, Step
 from supervisord_py.kernels.choice import BASH, PROGRAMS, PYTHON, ChooseRequest
 from supervisord_py.kernels.environment import NOTHING
-from supervisord_py.kernels.kernel_pool import KernelPool, KernelWaiter, ignore
+from supervisord_py.kernels.kernel_pool import KernelPool
+from supervisord_py.kernels.live_session import KernelWaiter
 from supervisord_py.kernels.session import BackendName, Owner, SessionKey, StartRequest, session_name
 from supervisord_py.kernels.session_set import Want
 from supervisord_py.process import clock, program
@@ -221,7 +222,7 @@ class Kernels:
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     async def start(
-        self, request: StartRequest, tell: Callable[[CallEvent], None] = ignore
+        self, request: StartRequest, tell: Callable[[CallEvent], None] = lambda _: None
     ) -> tuple[bool, SessionView]:
         """Have a session with a living kernel; say whether it was started for that.
 
@@ -236,7 +237,7 @@ class Kernels:
         return await self._acquire(session, Want.START, patience, tell), session.view()
 
     async def _acquire(
-        self, session: LiveSession, want: Want, patience: float, tell: Callable[[CallEvent], None] = ignore
+        self, session: LiveSession, want: Want, patience: float, tell: Callable[[CallEvent], None] = lambda _: None
     ) -> bool:
         """Have a kernel up, or a fresh one; return whether it was waited for."""
         loop = asyncio.get_running_loop()
