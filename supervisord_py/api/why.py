@@ -88,7 +88,7 @@ async def why(call: ApiCall) -> dict[str, Any]:
     if isinstance(view, PipeUnit):
         summary, step = _of_pipe(call, view)
     else:
-        summary, step = _of_process(view, reason, instance, chain, pivot)
+        summary, step = _of_process(view, reason, instance, pivot)
     lived = ("pid", "started_at", "ready_at", "ended_at", "reason", "code", "signal", "verdict", "max_rss_bytes",
              "memory_peak_bytes", "cpu_seconds", "start_method", "port")  # fmt: skip
     return {
@@ -136,16 +136,12 @@ def _of_pipe(call: ApiCall, unit: PipeUnit) -> tuple[str, str]:
 
 
 def _of_process(
-    view: UnitView, reason: str | None, instance: InstanceRow | None, chain: Sequence[Event], pivot: Event | None
+    view: UnitView, reason: str | None, instance: InstanceRow | None, pivot: Event | None
 ) -> tuple[str, str]:
-    """Return how a tool or kernel is, in sentences, and the next step.
-
-    Of one that is up they also say how the life before ended, where the present one began because of it.
-    """
-    reasons = set(Reason)
+    """Return how a tool or kernel is, in sentences, and the next step."""
     if view.config_error is not None:
         return f"{view.unit} cannot be started: {view.config_error}", f"pxctl tools validate {view.name}"
-    if reason in reasons and reason is not None:
+    if reason is not None and reason in set(Reason):
         told, step = meaning_of(reason, view.unit)
         if instance is not None and instance.ended_at is not None:
             if instance.signal is not None:
@@ -160,14 +156,6 @@ def _of_process(
         summary, hint = f"{view.unit} is {view.state}: {view.failure['detail']}", view.failure.get("hint")
     else:
         summary = f"{view.unit} is {view.state}: {told}."
-    ends = [
-        row for row in chain if view.state in _UP and row.unit == view.unit
-        and row.event in {"died", "stopped"} and row.instance != view.instance
-    ]  # fmt: skip
-    if ends and ends[-1].reason is not None and ends[-1].reason in reasons:
-        number = ends[-1].facts.get("signal")
-        by = "" if number is None else f" (signal {number})"
-        summary += f" The life before this one ended: {meaning_of(ends[-1].reason, view.unit)[0]}{by}."
     summary += "".join(f" Beside that: {warning}." for warning in view.warnings)
     return summary, hint if isinstance(hint, str) and hint else step
 

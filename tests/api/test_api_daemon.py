@@ -64,21 +64,6 @@ async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:
     assert document["instance"]["code"] == 3
 
 
-async def test_why_a_kernel_that_was_started_anew_tells_how_the_one_before_ended(rig: Rig) -> None:
-    rig.add_tool("x")
-    publish = rig.context.events.publish
-    died = publish("died", "tool:x", Reason.SIGNAL, instance="i.1", signal=11)
-    first = publish("starting", "tool:x", instance="i.2", cause=died)
-    second = publish("ready", "tool:x", instance="i.2", cause=first)
-    rig.launcher.put("x", state="ready", pid=7, instance="i.2")
-    document = (await rig.get("/api/units/x/why"))[1]
-    assert [event["id"] for event in document["chain"]] == [died, first, second]
-    assert document["summary"].endswith(
-        "The life before this one ended: a signal that this daemon did not send ended it (signal 11)."
-    )
-    assert document["reason"] is None, "it is not the reason of anything that is"
-
-
 def test_the_description_is_sound() -> None:
     document = openapi_document(ROUTES, "1")
     operations = [operation for item in document["paths"].values() for operation in item.values()]
