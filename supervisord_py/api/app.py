@@ -26,7 +26,7 @@ from yarl import URL
 from supervisord_py.api.auth import admit_bearer, admit_peer
 from supervisord_py.api.context import ApiCall, ApiConfig, ApiContext
 from supervisord_py.api.live import Live
-from supervisord_py.api.routes import ROUTES, Access, Answer, Route, handler_of
+from supervisord_py.api.routes import ROUTES, Answer, Route, handler_of
 from supervisord_py.api.schemas import read_body, read_query
 from supervisord_py.api.streams import NDJSON, PROBLEM, SSE, frame, json_answer, json_bytes
 from supervisord_py.errors import (
@@ -158,6 +158,8 @@ def _admit(request: web.Request, config: ApiConfig) -> None:
 
 def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
     usual, schema = route.answers()[0]
+    rules = set(route.rules.split())
+    begins = "begins" in rules or (route.method != "GET" and "always" not in rules)
 
     def respond(found: Answer) -> web.StreamResponse:
         """Make a response of the document that a handler returns, with another status if that is not the usual one."""
@@ -169,22 +171,22 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
         return json_answer(document, status=status)
 
     async def endpoint(request: web.Request) -> web.StreamResponse:
-        if context.control.stopping and route.access is Access.CHANGE:
+        if begins and context.control.stopping:
             raise ShuttingDownError("The daemon is stopping and takes no new work.", hint="pxctl daemon start")
         call, headers, handler = ApiCall(request, context, live), request.headers, handler_of(route.handler)
-        given = {} if route.lenient or not request.query_string else read_query(handler.query, request.query)
+        given = {} if "lenient" in rules or not request.query_string else read_query(handler.query, request.query)
         if handler.body is not None:
             given["body"] = read_body(handler.body, await request.read())
         key = headers.get("Idempotency-Key") if route.method == "POST" else None
         begin = partial(handler.answer, call, **given)
         work: Coroutine[Any, Any, Answer]
-        if key is None or (route.resumes and headers.get("Last-Event-ID")):
+        if key is None or ("resumes" in rules and headers.get("Last-Event-ID")):
             work = begin()
         else:
             from supervisord_py.api.idempotency import answer_once  # which few ask for
 
-            work = answer_once(call, key, begin, respond, streams=route.streams)
-        found = await (live.outlive_client(work) if route.outlives else work)
+            work = answer_once(call, key, begin, respond, streams="streams" in rules)
+        found = await (live.outlive_client(work) if "outlives" in rules else work)
         return found if isinstance(found, web.StreamResponse) else respond(found)
 
     return endpoint

@@ -76,7 +76,6 @@ def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
         "tags": [words[0].partition("_")[0] if words else "jupyter"],
         "parameters": parameters,
         "responses": {**_answers(route), "default": {"$ref": "#/components/responses/Problem"}},
-        "x-access": route.access.value,
     }
     if handler.body is not None:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": bodies[handler.body]}}}
