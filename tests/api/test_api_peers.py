@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from api.api_rig import api_rig
+from supervisord_py.api.app import routed_path
 from supervisord_py.api.auth import admit_bearer
 from supervisord_py.api.context import TcpAccess
 from supervisord_py.errors import ForbiddenError
@@ -52,6 +53,21 @@ def test_everything_else_is_refused(name: str, value: str) -> None:
     for tcp in (TcpAccess("", 7860), None):
         with pytest.raises(ForbiddenError):
             admit_bearer({**GOOD, "Authorization": "Bearer "}, tcp)
+
+
+@pytest.mark.parametrize(
+    ("path", "unix", "tcp"),
+    [
+        ("/api", "/api", "/jupyter/api"),
+        ("/api/kernels/a/x?y=1", "/api/kernels/a/x?y=1", "/jupyter/api/kernels/a/x?y=1"),
+        ("/api/kernelsx", "/api/kernelsx", "/api/kernelsx"),
+        ("/api/status", "/api/status", "/api/status"),
+        ("/px/api/kernels?cwd=/a", "/api/kernels?cwd=/a", "/api/kernels?cwd=/a"),
+        ("/jupyter/api/kernels", "/jupyter/api/kernels", "/jupyter/api/kernels"),
+    ],
+)  # fmt: skip
+def test_each_listener_has_its_reading(path: str, unix: str, tcp: str) -> None:
+    assert (routed_path(path, is_tcp=False), routed_path(path, is_tcp=True)) == (unix, tcp)
 
 
 def test_another_user_gets_a_403_problem_even_for_unknown_routes(
