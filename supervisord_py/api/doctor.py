@@ -9,7 +9,6 @@ import asyncio
 import os
 import resource
 import shutil
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,14 +23,13 @@ from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.model import Caps
-from supervisord_py.tools.manifest import DOTENV, VENV
+from supervisord_py.tools.manifest import VENV
 from supervisord_py.tools.sync import lacks_bytecode
 
 MEBIBYTE = 1024 * 1024
 OK, WARN, FAIL = "ok", "warn", "fail"
 _DISK_FAIL, _DISK_WARN = 100 * MEBIBYTE, 1024 * MEBIBYTE
 _FILES_FIXED, _FILES_PER_TOOL, _FILES_PER_KERNEL = 128, 16, 12
-_OPEN_TO_OTHERS = 0o077
 _SLOW_SECONDS = 0.5  # of a tool's imports
 _STALLED = 3  # failures in a row of a pipe that runs by itself
 
@@ -97,12 +95,10 @@ def check_rungs(caps: Caps) -> Iterator[Finding]:
 
 
 def check_machine(context: ApiContext) -> Iterator[Finding]:
-    """Are there descriptors, disk and programs enough, and is what is ours closed to others? Blocks."""
+    """Are there descriptors, disk and programs enough? Blocks."""
     config, entries = context.config, context.launcher.catalog.entries()
     yield check_open_files(len(entries), sum(view.pid is not None for view in context.kernels.snapshot()))
     yield check_disk(config.state_dir)
-    socket = Path(context.control.facts.socket)
-    yield from check_modes([socket, config.run_dir, config.state_dir, config.cells_dir])
     if uv := shutil.which("uv"):
         yield Finding("uv", OK, uv)
     else:
@@ -134,35 +130,11 @@ def check_disk(state_dir: Path) -> Finding:
     return Finding("disk", FAIL if free < _DISK_FAIL else WARN, detail, f"du -sh {state_dir}/*")
 
 
-def check_modes(paths: Iterable[Path]) -> Iterator[Finding]:
-    """Can nobody else open what is ours?"""
-    for path in paths:
-        name = f"mode:{path.name}"
-        try:
-            found = path.stat()
-        except OSError as error:
-            yield Finding(name, FAIL, f"{path}: {error.strerror}", "pxctl daemon restart --all")
-            continue
-        mode = stat.S_IMODE(found.st_mode)
-        if mode & _OPEN_TO_OTHERS:
-            repair = f"chmod {700 if stat.S_ISDIR(found.st_mode) else 600} {path}"
-            yield Finding(name, FAIL, f"{path} has mode {mode:o}, others may use it", repair)
-        elif found.st_uid != os.geteuid():
-            yield Finding(name, FAIL, f"{path} belongs to uid {found.st_uid}", f"chown {os.geteuid()} {path}")
-        else:
-            yield Finding(name, OK, f"{path} has mode {mode:o}")
-
-
 def check_folder(tool: str, folder: Path) -> Iterator[Finding]:
-    """Is a tool's own environment compiled, and can others read its secrets?"""
+    """Is a tool's own environment compiled?"""
     if (folder / VENV).is_dir() and lacks_bytecode(folder / VENV):
         detail = f"the {VENV} of {tool} has no compiled bytecode: every start costs about 3 times as much"
         yield Finding(f"bytecode:{tool}", WARN, detail, f"pxctl tools sync {tool}")
-    path = folder / DOTENV
-    mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0
-    if mode & _OPEN_TO_OTHERS:
-        detail = f"the {DOTENV} of {tool} has mode {mode:o}: others may read or change its secrets"
-        yield Finding(f"dotenv:{tool}", WARN, detail, f"chmod 600 {path}")
 
 
 def check_imports(found: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[Finding]:
@@ -186,10 +158,9 @@ async def check_kernels(kernels: Kernels) -> list[Finding]:
         repair = "pxctl kernel start --explain" if is_ours else "pxctl config show"
         for name, program, cure in (("python", "interpreter", repair), ("bash", "shell", "put bash on PATH")):
             offer = report[name]
-            if report["wanted"] in {"both", name} and not offer["offered"]:
-                found.append(Finding(f"kernels:{name}", WARN, offer["reason"] or "not offered", cure))
-            else:
-                found.append(Finding(f"kernels:{name}", OK, offer[program] or offer["reason"] or "turned off"))
+            is_missed = report["wanted"] in {"both", name} and not offer["offered"]
+            detail = offer[program] or offer["reason"] or "not offered"
+            found.append(Finding(f"kernels:{name}", WARN if is_missed else OK, detail, cure if is_missed else None))
     for view in kernels.snapshot():
         if view.state is SessionState.FAILED:
             detail = str((view.failure or {}).get("detail") or "it failed and does not start again by itself")
@@ -213,16 +184,16 @@ async def check_pipes(pipes: Pipes) -> list[Finding]:
         found += [Finding(name, FAIL, one, "pxctl daemon reload") for one in problems]
     wrong = []
     for view in views:  # only one that may run by itself must have its agent
-        name, repair = f"pipe:{view.name}", f"pxctl pipe validate {view.name}"
-        if view.config_error is not None:
-            wrong.append(Finding(name, FAIL, view.config_error, repair))
-            continue
-        try:
-            checks = await pipes.validate(view.name)
-        except PxError:
-            continue  # it went in between
-        if failed := [one.detail for one in checks if one.verdict == "fail"]:
-            wrong.append(Finding(name, FAIL if view.enabled else WARN, "; ".join(failed), repair))
+        name, repair, failed = f"pipe:{view.name}", f"pxctl pipe validate {view.name}", view.config_error
+        if failed is None:
+            try:
+                checks = await pipes.validate(view.name)
+            except PxError:
+                continue  # it went in between
+            failed = "; ".join(one.detail for one in checks if one.verdict == "fail")
+        if failed:
+            is_broken = view.enabled or view.config_error is not None
+            wrong.append(Finding(name, FAIL if is_broken else WARN, failed, repair))
         elif view.enabled and view.consecutive_failures >= _STALLED:
             said = f"failed {view.consecutive_failures} times in a row"
             wrong.append(Finding(name, WARN, said, f"pxctl pipe output {view.name} --stderr"))

@@ -12,7 +12,8 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiohttp import web
 
@@ -27,12 +28,21 @@ from supervisord_py.errors import (
     InvalidInputError,
     PxError,
 )
-from supervisord_py.ledger import idempotency as records
-from supervisord_py.ledger.idempotency import CUT_OFF, Known
 
+if TYPE_CHECKING:
+    import sqlite3
+
+    from supervisord_py.ledger.store import Ledger
+
+CUT_OFF = 0  # status of a row whose control plane ended before the answer did (set at the opening of the ledger)
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _KEPT_BYTES = 1024 * 1024  # of an answer
 _NOT_KEPT = "application/x-px-not-kept"
+_CLAIM = """INSERT INTO idempotency (key, route, body_digest, created_at) VALUES (?, ?, ?, ?)
+    ON CONFLICT (key, route) DO NOTHING"""
+_LOOK = "SELECT body_digest, status, content_type, body FROM idempotency WHERE key = ? AND route = ?"
+_KEEP = "UPDATE idempotency SET status = ?, content_type = ?, body = ? WHERE key = ? AND route = ?"
+_FORGET = "DELETE FROM idempotency WHERE key = ? AND route = ?"
 
 NOTHING_BEGUN = frozenset({
     "bad_request", "ambiguous_name", "forbidden", "unknown_unit", "too_large", "invalid_input", "config_error",
@@ -43,6 +53,30 @@ NOTHING_BEGUN = frozenset({
 
 class UnknownOutcomeError(ConflictError, kind="interrupted_outcome_unknown", title="The outcome is not known"):
     """The control plane died between the beginning of the work and its record."""
+
+
+class Known(NamedTuple):
+    """What is known of the first request with a key; `status` is None while it is worked on, CUT_OFF as above."""
+
+    digest: str
+    status: int | None
+    content_type: str | None
+    body: bytes | None
+
+
+async def claim(ledger: Ledger, key: str, route: str, digest: str) -> Known | None:
+    """Claim a key for a request with a body of that digest; None: go on, it was free.
+
+    `route` is method and path: the same key elsewhere is another key. Raises LedgerDegradedError: the disk takes
+    nothing, so a second request could not be told from the first.
+    """
+
+    def run(connection: sqlite3.Connection) -> Known | None:
+        if connection.execute(_CLAIM, (key, route, digest, time.time())).rowcount == 1:
+            return None
+        return Known(*connection.execute(_LOOK, (key, route)).fetchone())
+
+    return await ledger.call(run)
 
 
 async def answer_once(
@@ -62,10 +96,10 @@ async def answer_once(
     request, ledger = call.request, call.context.ledger
     name = f"{request.method} {request.path}"
     digest = hashlib.sha256(request.query_string.encode() + b"\0" + await request.read()).hexdigest()
-    known = await records.claim(ledger, key, name, digest, time.time())
-    if known is not None:
+    if (known := await claim(ledger, key, name, digest)) is not None:
         return _again(known, digest)
-    outcome: tuple[int, str, bytes] | None
+    sql = _KEEP
+    outcome: tuple[Any, ...] = ()
     try:
         response = respond(await begin())
         body = response.body if isinstance(response, web.Response) and not streams else None
@@ -80,15 +114,13 @@ async def answer_once(
             failure = error
         elif isinstance(error, asyncio.CancelledError | ConnectionError):
             failure = CancelledRunError("The client of the first request with this Idempotency-Key went away.")
-        outcome = (failure.status, PROBLEM, json_bytes(failure.problem()))
         if failure.kind in NOTHING_BEGUN:
-            outcome = None
+            sql = _FORGET
+        else:
+            outcome = failure.status, PROBLEM, json_bytes(failure.problem())
         raise
     finally:
-        if outcome is None:
-            await records.abandon(ledger, key, name)
-        else:
-            await records.complete(ledger, key, name, *outcome)
+        await ledger.write(methodcaller("execute", sql, (*outcome, key, name)))
 
 
 def _again(known: Known, digest: str) -> web.Response:

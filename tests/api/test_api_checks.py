@@ -48,21 +48,15 @@ def test_which_limits_the_kernel_holds(
     assert said in told.detail
 
 
-def test_the_files_of_a_tool(tmp_path: Path) -> None:
-    def found() -> list[tuple[str, str, str | None]]:
-        return [(one.name, one.status, one.repair) for one in checks.check_folder("x", tmp_path)]
-
-    assert found() == []
-    path, package = tmp_path / ".env", tmp_path / ".venv/lib/python3.11/site-packages/package"
-    path.touch()
-    path.chmod(0o666)
+def test_an_environment_without_bytecode_is_told(tmp_path: Path) -> None:
+    package = tmp_path / ".venv/lib/python3.11/site-packages/package"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    assert found() == [("bytecode:x", WARN, "pxctl tools sync x"), ("dotenv:x", WARN, f"chmod 600 {path}")]
-    path.chmod(0o600)
+    (found,) = checks.check_folder("x", tmp_path)
+    assert (found.name, found.status, found.repair) == ("bytecode:x", WARN, "pxctl tools sync x")
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "__init__.cpython-311.pyc").touch()
-    assert found() == []
+    assert list(checks.check_folder("x", tmp_path)) == []
 
 
 def test_every_reason_of_the_closed_list_has_a_meaning_and_a_next_step() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from operator import methodcaller
 from typing import Any
 
@@ -13,8 +12,8 @@ from aiohttp import web
 
 from api.api_rig import Rig, until
 from supervisord_py.api import tools
+from supervisord_py.api.idempotency import claim
 from supervisord_py.errors import OverloadedError, ToolFailedError
-from supervisord_py.ledger import idempotency as records
 from supervisord_py.ledger.migrations import AT_OPEN
 
 KEY = {"Idempotency-Key": "k-1"}
@@ -53,7 +52,7 @@ async def run(rig: Rig, body: Any = None, path: str = "/api/tools/x/run", **head
 async def test_after_a_crash_in_between_the_outcome_is_not_known(rig: Rig, tool: Tool) -> None:
     """What a start finds unfinished was cut off."""
     digest = hashlib.sha256(b"\0{}").hexdigest()
-    await records.claim(rig.context.ledger, "k-1", "POST /api/tools/x/run", digest, time.time())
+    await claim(rig.context.ledger, "k-1", "POST /api/tools/x/run", digest)
     for statement in AT_OPEN:
         rig.context.ledger.post(methodcaller("execute", statement))
     status, problem, _ = await run(rig)

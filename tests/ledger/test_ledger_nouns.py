@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from operator import methodcaller
 from typing import Any
 
 from msgspec import structs
 
-from supervisord_py.ledger import events, idempotency, instances, retention
+from supervisord_py.api.idempotency import CUT_OFF, Known, claim
+from supervisord_py.ledger import events, instances, retention
 from supervisord_py.ledger.events import EVENTS, Event, EventJournal
-from supervisord_py.ledger.idempotency import Known, claim
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.retention import TableLimit
 from supervisord_py.ledger.store import Ledger
@@ -18,6 +19,7 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.model import Reason
 
 OpenLedger = Callable[..., Awaitable[Ledger]]
+IDEMPOTENT = "INSERT INTO idempotency (key, route, body_digest, status, created_at) VALUES (?, 'r', 'd', ?, ?)"
 
 
 async def test_the_first_end_of_an_instance_stands_and_so_does_its_first_readiness(ledger: Ledger) -> None:
@@ -82,16 +84,11 @@ async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledge
 
 async def test_of_two_requests_with_one_key_one_begins_and_a_restart_cuts_it_off(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
-    both = await asyncio.gather(*(claim(ledger, "key", "POST /x", "digest", 1.0) for _ in range(2)))
+    both = await asyncio.gather(*(claim(ledger, "key", "POST /x", "digest") for _ in range(2)))
     assert sorted(both, key=bool) == [None, Known("digest", None, None, None)], "the second is still under way"
-    assert await claim(ledger, "key", "POST /y", "other", 1.0) is None, "another route is another key"
-    await idempotency.complete(ledger, "key", "POST /x", 200, "text/plain", b"\xff")
+    assert await claim(ledger, "key", "POST /y", "other") is None, "another route is another key"
     await ledger.close()
-    ledger = await open_ledger()
-    assert await claim(ledger, "key", "POST /x", "digest", 1.0) == Known("digest", 200, "text/plain", b"\xff")
-    assert await claim(ledger, "key", "POST /y", "other", 2.0) == Known("other", idempotency.CUT_OFF, None, None)
-    await idempotency.abandon(ledger, "key", "POST /y")
-    assert await claim(ledger, "key", "POST /y", "digest", 2.0) is None
+    assert await claim(await open_ledger(), "key", "POST /x", "digest") == Known("digest", CUT_OFF, None, None)
 
 
 async def fill(ledger: Ledger) -> None:
@@ -100,10 +97,10 @@ async def fill(ledger: Ledger) -> None:
     for number in range(1, 21):
         journal.append(Event(number, float(number), "tool:x", "e", None, None, None, {}))
         await ledger.write(INSTANCES.insert(InstanceRow(f"k{number:02}", "tool:x", float(number))))
-        await claim(ledger, f"{number}", "r", "d", float(number))
+        status = 200 if number <= 15 else None
+        ledger.post(methodcaller("execute", IDEMPOTENT, (f"{number}", status, float(number))))
         if number <= 15:
             await ledger.write(instances.ended(f"k{number:02}", float(number), "exit"))
-            await idempotency.complete(ledger, f"{number}", "r", 200, "", b"")
 
 
 async def test_pruning_by_age_keeps_the_newest_row_for_its_number(open_ledger: OpenLedger) -> None:

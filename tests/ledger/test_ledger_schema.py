@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from supervisord_py.api.idempotency import CUT_OFF, Known, claim
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import events, files, instances, migrations
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.events import EventJournal
-from supervisord_py.ledger.idempotency import CUT_OFF, Known, claim
 from supervisord_py.ledger.instances import PINS, UNIT_STATES, PinRow
 from supervisord_py.ledger.store import Ledger, LedgerUnavailableError
 
@@ -61,8 +61,8 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
     assert [(it.unit, it.state, it.facts) for it in await UNIT_STATES.find(ledger, "ORDER BY unit")] == [
         ("tool:lorenz-ode-solver", "failed", {"reason": "memory_limit"})
     ]
-    assert await claim(ledger, "k1", "POST /r", "d", 1.0) == Known("d", 200, "application/json", b"{}")
-    assert await claim(ledger, "k2", "POST /r", "d", 1.0) == Known("d", CUT_OFF, None, None)
+    assert await claim(ledger, "k1", "POST /r", "d") == Known("d", 200, "application/json", b"{}")
+    assert await claim(ledger, "k2", "POST /r", "d") == Known("d", CUT_OFF, None, None)
     if frozen != FROZEN[0]:
         assert len(await kernel_rows.all_sessions(ledger)) == 2
         cells = await kernel_rows.of_session(ledger, "default-3fa9c1")
