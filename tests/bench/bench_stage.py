@@ -76,12 +76,10 @@ def write_tool(folder: Path, program: str) -> Path:
 @contextmanager
 def daemon(tools: Sequence[Path], **settings: str) -> Iterator[Daemon]:
     """Start a daemon that knows copies of `tools`; stop it and remove everything afterwards."""
-    with house(settings) as made:
-        held = Daemon(made.home, made.settings)
+    with house(settings, Daemon) as held:
         for tool in tools:
             shutil.copytree(tool, held.home / "tools" / tool.name, ignore=shutil.ignore_patterns("__pycache__"))
         held.start()
-        made.process = held.process
         yield held
         held.stop()
 

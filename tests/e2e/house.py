@@ -7,6 +7,9 @@ import hashlib
 import http.client
 import json
 import os
+import pty
+import random
+import select
 import shutil
 import signal
 import socket
@@ -14,17 +17,24 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import warm_client
+from beside import beside
 from waiting import PATIENCE, alive, marked, remove_group, until
 
 __all__ = ["alive", "marked", "until"]
 BIN = Path(sys.executable).parent
 DEADLINE = PATIENCE
+QUICK = {"PX_DAEMON__BACKOFF_INITIAL_SECONDS": "0.05", "PX_DAEMON__BACKOFF_MAX_SECONDS": "0.1"}
+"""Settings with which a killed brain is back at once, also after many deaths."""
+NDJSON, SSE = "application/x-ndjson", "text/event-stream"
+BROKEN_OFF = (OSError, http.client.HTTPException)
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -48,6 +58,37 @@ class Answer:
 
     def json(self) -> Any:
         return json.loads(self.body)
+
+    def lines(self) -> list[Any]:
+        """Return the documents of an NDJSON answer."""
+        return [json.loads(line) for line in self.body.splitlines() if line.strip()]
+
+
+class Later:
+    """A call that goes on beside the test; what `ask` returns is its result, or the broken connection."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self._ask = ask
+        self._done: Future[Any] = Future()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._done.set_result(self._ask())
+        except BROKEN_OFF as error:
+            self._done.set_exception(error)
+
+    def done(self) -> bool:
+        return self._done.done()
+
+    def result(self, seconds: float = DEADLINE) -> Any:
+        return self._done.result(seconds)
+
+    def cut_off(self) -> Any:
+        """Return the answer, None where the connection broke off before there was one."""
+        with contextlib.suppress(*BROKEN_OFF):
+            return self.result()
+        return None
 
 
 @dataclass
@@ -82,12 +123,13 @@ class House:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         return {**kept, "PX_HOME": str(self.home), "PATH": f"{BIN}:{kept.get('PATH', '')}", **self.settings}
 
+    # -- its life ------------------------------------------------------------------------------------------------------
+
     def start(self, *args: str, wait: bool = True) -> None:
-        log = open(self.home / "pxd.stderr", "ab")  # noqa: SIM115 - closed below, the child keeps its own
-        self.process = subprocess.Popen(
-            [*self.runner, BIN / "pxd", *args], env=self.environ, stderr=log, stdin=subprocess.DEVNULL
-        )
-        log.close()
+        with open(self.home / "pxd.stderr", "ab") as log:
+            self.process = subprocess.Popen(
+                [*self.runner, BIN / "pxd", *args], env=self.environ, stderr=log, stdin=subprocess.DEVNULL
+            )
         if wait:
             until(self.answers, f"pxd answers; it said: {self.said()}")
 
@@ -100,70 +142,40 @@ class House:
             raise AssertionError(f"pxd exited {self.process.returncode}: {self.said()}")
         try:
             return self.request("GET", "/api/health", seconds=5).status == 200
-        except (OSError, http.client.HTTPException):  # nobody there, or a control plane that is just being replaced
+        except BROKEN_OFF:  # nobody there, or a control plane that is just being replaced
             return False
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        seconds: float = DEADLINE,
-    ) -> Answer:
-        connection = UnixConnection(self.socket, seconds)
-        try:
-            payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-            kind = {"Content-Type": "application/json"} if payload is not None else {}
-            connection.request(method, path, payload, {**kind, **(headers or {})})
-            response = connection.getresponse()
-            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-        finally:
-            connection.close()
-
-    def get(self, path: str) -> Any:
-        answer = self.request("GET", path)
-        assert answer.status == 200, answer.body
-        return answer.json()
-
-    def run(self, tool: str, body: Any = None, **kwargs: Any) -> Answer:
-        return self.request("POST", f"/api/tools/{tool}/run", {} if body is None else body, **kwargs)
-
-    def pxctl(
-        self, *args: str, seconds: float = DEADLINE, env: Mapping[str, str] | None = None, text: str | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        return warm_client.run(
-            [BIN / "pxctl", *args],
-            env={**self.environ, **(env or {})},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-            input=text,
-        )
-
-    def status(self, name: str) -> dict[str, Any]:
-        units = [u for u in self.get("/api/status")["units"] if u["unit"] == f"tool:{name}"]
-        assert len(units) == 1, units
-        found: dict[str, Any] = units[0]
-        return found
-
     def pids(self) -> tuple[int, int]:
+        """Return those of keeper and control plane."""
         daemon = self.get("/api/status")["daemon"]
         return daemon["keeper"]["pid"], daemon["control"]["pid"]
 
-    def tool(self, name: str, code: str, **manifest: Any) -> Path:
-        folder = self.home / "tools" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "main.py").write_text(textwrap.dedent(code))
-        plain = {"name": name, "version": "1.0", "description": "a test tool", "input": {"type": "object"}}
-        (folder / "tool.json").write_text(json.dumps({**plain, **manifest}))
-        return folder
+    def kill_brain(self) -> None:
+        """Kill the control plane, and wait for the next one."""
+        os.kill(self.pids()[1], signal.SIGKILL)
+        until(self.answers, "the next brain answers")
 
-    def wait_gone(self, seconds: float = DEADLINE) -> None:
-        until(lambda: not marked(self.daemon_id), f"nothing is left of {self.home}: {marked(self.daemon_id)}", seconds)
+    def strike(self, order: Sequence[str], dice: random.Random, **others: int) -> None:
+        """Kill in that order: "brain", "keeper", or one of the others, with a moment after each.
+
+        Returns once the next brain answers, or where the keeper is dead, once nothing guards anything any more.
+        """
+        keeper, control = self.pids()
+        pids = {"keeper": keeper, "brain": control, **others}
+        for victim in order:
+            with contextlib.suppress(ProcessLookupError):  # a brain ends by itself once its keeper is gone
+                os.kill(pids[victim], signal.SIGKILL)
+            a_moment(dice, 0.02)
+        if "keeper" not in order:
+            until(self.answers, "the next brain answers")
+            return
+        assert self.process is not None
+        self.process.wait(DEADLINE)
+        if "brain" not in order:
+            self.wait_gone()  # the brain is the keeper's guard; where both are gone the next start is
+
+    def wait_gone(self) -> None:
+        until(lambda: not marked(self.daemon_id), f"nothing is left of {self.home}: {marked(self.daemon_id)}")
 
     def stop(self) -> int:
         assert self.process is not None
@@ -193,6 +205,110 @@ class House:
                 os.kill(pid, signal.SIGKILL)
         return not left
 
+    # -- its socket ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def asking(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        seconds: float = DEADLINE,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Send a request; yield its answer to be read while it comes."""
+        connection = UnixConnection(self.socket, seconds)
+        try:
+            payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            kind = {"Content-Type": "application/json"} if payload is not None else {}
+            connection.request(method, path, payload, {**kind, **(headers or {})})
+            with connection.getresponse() as response:
+                yield response
+        finally:
+            connection.close()
+
+    def request(self, method: str, path: str, body: Any = None, **how: Any) -> Answer:
+        with self.asking(method, path, body, **how) as response:
+            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+
+    def get(self, path: str) -> Any:
+        answer = self.request("GET", path)
+        assert answer.status == 200, answer.body
+        return answer.json()
+
+    def post(self, path: str, body: Any = None, status: int = 200, **how: Any) -> Any:
+        answer = self.request("POST", path, body, **how)
+        assert answer.status == status, answer.body
+        return answer.json()
+
+    def run(self, tool: str, body: Any = None, **how: Any) -> Answer:
+        return self.request("POST", f"/api/tools/{tool}/run", {} if body is None else body, **how)
+
+    def unit(self, name: str) -> dict[str, Any]:
+        """Return what `status` tells of a unit."""
+        (found,) = (unit for unit in self.get("/api/status")["units"] if unit["unit"] == name)
+        return dict(found)
+
+    def status(self, tool: str) -> dict[str, Any]:
+        return self.unit(f"tool:{tool}")
+
+    def events(self, unit: str, *names: str) -> list[dict[str, Any]]:
+        """Return what happened to a unit, oldest first: all of it, or what has one of these names."""
+        told = self.request("GET", f"/api/events?unit={unit}&limit=20000").lines()
+        return [each for each in told if not names or each["event"] in names]
+
+    # -- its client ----------------------------------------------------------------------------------------------------
+
+    def pxctl(self, *args: str, text: bool = True, **how: Any) -> subprocess.CompletedProcess[Any]:
+        """Run pxctl in the house. Settings are those of `warm_client.run`; `env` is added to the house's."""
+        env = {**self.environ, **how.pop("env", {})}
+        words = {"text": True, "errors": "replace"} if text else {}
+        given = {"cwd": self.home, "timeout": DEADLINE, **({} if "input" in how else {"stdin": subprocess.DEVNULL})}
+        return warm_client.run([BIN / "pxctl", *args], env=env, capture_output=True, **words, **{**given, **how})
+
+    def json(self, *args: str, code: int = 0) -> Any:
+        """Return the document of a command that exits so."""
+        done = self.pxctl(*args, "--json", timeout=110)
+        assert done.returncode == code, done
+        return json.loads(done.stdout)
+
+    def pxctl_later(self, *args: str, **how: Any) -> subprocess.Popen[Any]:
+        """Start pxctl beside the test."""
+        env = {**self.environ, **how.pop("env", {})}
+        words = {"text": True, "stdin": subprocess.DEVNULL, "stdout": -1, "stderr": -1, **how}
+        return beside([BIN / "pxctl", *args], env=env, cwd=self.home, **words)
+
+    def on_terminal(
+        self, *args: str, env: Mapping[str, str] | None = None, seen: Callable[[bytes], None] = lambda _: None
+    ) -> tuple[int, str]:
+        """Run pxctl with a terminal on all three streams; return its exit code and what the terminal got.
+
+        `seen` is told all that it got so far whenever there is more.
+        """
+        front, back = pty.openpty()
+        client = self.pxctl_later(
+            *args, env={"TERM": "xterm", **(env or {})}, text=False, stdin=back, stdout=back, stderr=back
+        )
+        os.close(back)
+        got = b""
+        with contextlib.suppress(OSError):  # the other end is closed: all was read
+            while select.select([front], [], [], DEADLINE)[0] and (piece := os.read(front, 65536)):
+                got += piece
+                seen(got)
+        os.close(front)
+        return client.wait(DEADLINE), got.decode(errors="replace")
+
+    # -- its tools -----------------------------------------------------------------------------------------------------
+
+    def tool(self, name: str, code: str, **manifest: Any) -> Path:
+        folder = self.home / "tools" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "main.py").write_text(textwrap.dedent(code))
+        plain = {"name": name, "version": "1.0", "description": "a test tool", "input": {"type": "object"}}
+        (folder / "tool.json").write_text(json.dumps({**plain, **manifest}))
+        return folder
+
 
 SERVER = """
 import json, os, sys, threading, time
@@ -221,20 +337,42 @@ def serve():
     port = int(sys.argv[sys.argv.index("--port") + 1])
     ThreadingHTTPServer(("127.0.0.1", port), Tool).serve_forever()
 """
+ESCAPES = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("grandchild", "w").write(str(os.getpid()))
+        while True: time.sleep(100)
+    os._exit(0)
+os.wait()
+"""
+"""What a tool does first that leaves a grandchild in a session of its own; both are deaf to SIGTERM."""
 
 
-def server(run: str) -> str:
-    """Return the source of a tool whose run(body) is `run`, Python statements that return a JSON value."""
-    body = textwrap.indent(textwrap.dedent(run).strip(), "    ")
-    return f"{SERVER}\ndef run(body):\n{body}\n\nif __name__ == '__main__':\n    serve()\n"
+def server(run: str, first: str = "") -> str:
+    """Return the source of a tool whose run(body) is `run`, Python statements that return a JSON value.
+
+    `first` is run when the tool starts.
+    """
+    body, main = (textwrap.indent(textwrap.dedent(part).strip(), "    ") for part in (run, f"{first}\nserve()"))
+    return f"{SERVER}\ndef run(body):\n{body}\n\nif __name__ == '__main__':\n{main}\n"
+
+
+H = TypeVar("H", bound=House)
 
 
 @contextlib.contextmanager
-def house(settings: Mapping[str, str] | None = None, *, parent: str = "/tmp") -> Iterator[House]:
+def house(
+    settings: Mapping[str, str] | None = None, kind: type[H] = House, *, start: bool = False, measured: bool = False
+) -> Iterator[H]:
     """Make a house with a short path (socket paths are limited) and leave nothing of it behind."""
-    home = Path(tempfile.mkdtemp(prefix="px-", dir=parent))
-    made = House(home, dict(settings or {}))
+    home = Path(tempfile.mkdtemp(prefix="px-", dir="/tmp"))
+    made = kind(home, dict(settings or {}), measured=measured)
     try:
+        if start:
+            made.start()
         yield made
     finally:
         try:
@@ -246,3 +384,28 @@ def house(settings: Mapping[str, str] | None = None, *, parent: str = "/tmp") ->
 def written_pid(path: Path) -> int:
     """Return the pid that a child writes into a file, once it has."""
     return int(until(lambda: path.exists() and path.read_text(encoding="utf-8").strip(), f"a child wrote {path}"))
+
+
+def gone(*pids: int) -> None:
+    """Wait until processes are gone."""
+    until(lambda: not any(map(alive, pids)), f"processes {pids} are gone")
+
+
+def a_moment(dice: random.Random, most: float) -> None:
+    threading.Event().wait(dice.uniform(0, most))
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Callable[[str], None]]:
+    """Mount a file system of that size there (only root may); yields what gives it another size."""
+    folder.mkdir(parents=True, mode=0o700)
+    folder.parent.chmod(0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "px", folder], check=True)
+
+    def resize(size: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={size}", folder], check=True)
+
+    try:
+        yield resize
+    finally:
+        subprocess.run(["umount", "-l", folder], check=False)  # even where somebody just looks into it

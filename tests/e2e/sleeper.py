@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from e2e.house import server, until
-from e2e.pipe_house import begin, pipes_house, row, rows, shell
+from e2e.pipe_house import pipes_house
 
 DAY = 86400
 ASLEEP, TIMEOUT = 25, 20  # seconds
@@ -17,13 +17,13 @@ PATIENCE = 170.0
 def main() -> None:
     with pipes_house(start=False) as home:
         home.tool("idle", server("return 1"), warm_keep_seconds=TIMEOUT)
-        gate = shell(home, "long", "until [ -e gate ]; do sleep 0.1; done", f"timeout: {TIMEOUT}") / "gate"
-        shell(home, "nine", "true", "schedule: '0 9 * * *'")
+        gate = home.shell("long", "until [ -e gate ]; do sleep 0.1; done", f"timeout: {TIMEOUT}") / "gate"
+        home.shell("nine", "true", "schedule: '0 9 * * *'")
         home.start(wait=False)
         until(home.answers, "pxd answers", PATIENCE)
         assert home.run("idle").status == 200
-        number = begin(home, "long").id
-        until(lambda: row(home, number).pid, "the agent runs", PATIENCE)
+        number = home.begin("long").id
+        until(lambda: home.row(number).pid, "the agent runs", PATIENCE)
         assert home.status("idle")["state"] == "ready"
 
         asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
@@ -35,11 +35,11 @@ def main() -> None:
         until(lambda: home.status("idle")["state"] != "ready", "what is too old is stopped", PATIENCE)
         gone = time.monotonic() - woke
         gate.touch()
-        done = until(lambda: it if (it := row(home, number)).is_final else None, "its end", PATIENCE)
+        done = until(lambda: it if (it := home.row(number)).is_final else None, "its end", PATIENCE)
 
         nine = (time.time() // DAY + 1) * DAY + 9 * 3600
         time.clock_settime(time.CLOCK_REALTIME, nine)
-        due = until(lambda: rows(home, "pipe=nine"), "the run of nine o'clock", PATIENCE)[0]
+        due = until(lambda: home.rows("pipe=nine"), "the run of nine o'clock", PATIENCE)[0]
         late = datetime.fromisoformat(due.queued_at).timestamp() - nine
         print(
             f"slept {asleep:.1f} s; idle tool gone after {gone:.1f} s; run {done.status}; calendar after {late:.2f} s"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import pytest
 
 from e2e import machine
 from e2e.house import server, until
-from e2e.pipe_house import begin, ended, pipes_house, shell
+from e2e.pipe_house import pipes_house
 
 LONG_ASLEEP = """
 import ctypes, os, sys
@@ -34,19 +33,18 @@ def test_no_deadline_mixes_the_clock_that_counts_suspend_with_the_one_that_does_
         home.runner = (sys.executable, "-c", LONG_ASLEEP)
         home.tool("brief", server("return 1"), warm_keep_seconds=0.2)
         home.tool("kept", server("return 1"))
-        shell(home, "endless", "sleep 1000", "timeout: 1")
-        shell(home, "hourly", "true", "schedule: every 1h")
+        home.shell("endless", "sleep 1000", "timeout: 1")
+        home.shell("hourly", "true", "schedule: every 1h")
         home.start()
         assert [home.run("kept").status, home.run("brief").status] == [200, 200]
         until(lambda: home.status("brief")["state"] == "cold", "it was evicted by age")
         assert home.get("/api/units/tool:brief/why")["reason"] == "evicted_ttl"
-        late = ended(home, begin(home, "endless").id)
+        late = home.execute("endless")
         assert (late.status, late.duration_ms >= 1000) == ("timed_out", True)
         cell = home.pxctl("exec", "--bash", "--timeout", "1", "sleep 1000")
         assert "1 s" in cell.stderr, cell
         pid = home.status("kept")["pid"]
-        os.kill(home.pids()[1], signal.SIGKILL)
-        until(home.answers, "a new control plane")
+        home.kill_brain()
         assert home.status("kept")["pid"] == pid
         due = datetime.fromisoformat(home.get("/api/pipes/hourly")["next_run"]).timestamp()
         assert 3500 < due - time.time() <= 3600

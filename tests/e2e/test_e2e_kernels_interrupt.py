@@ -7,30 +7,18 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from beside import beside
-from e2e.house import BIN, UnixConnection, alive, house, until
-from e2e.kernel_house import Calls, actions, descendants
+from e2e.house import UnixConnection, alive, gone, house, until
+from e2e.kernel_house import PATIENT, Call, Calls, actions, descendants, kernels_house, waits_for
 from rounds import DEEP, mostly_deep
 
-PATIENT = {
-    "PX_KERNELS__TIMEOUT_MIN_SECONDS": "0.1",
-    "PX_KERNELS__TIMEOUT_SECONDS": "50",
-    "PX_KERNELS__LADDER_AGAIN_SECONDS": "20",
-    "PX_KERNELS__LADDER_TERMINATE_SECONDS": "40",
-    "PX_KERNELS__LADDER_KILL_SECONDS": "45",
-}
-"""One SIGINT must do: a cell that needs more would show it."""
-QUICK = {
-    "PX_KERNELS__TIMEOUT_MIN_SECONDS": "0.1",
-    "PX_KERNELS__TIMEOUT_SECONDS": "50",
+QUICK_LADDER = {
+    **PATIENT,
     "PX_KERNELS__LADDER_AGAIN_SECONDS": "0.2",
     "PX_KERNELS__LADDER_TERMINATE_SECONDS": "0.4",
     "PX_KERNELS__LADDER_KILL_SECONDS": "5",
@@ -49,20 +37,17 @@ def begun():
 """
 """What a cell calls where the end of its time is to find it."""
 YIELDING = {
-    "endless loop": ("begun()\nwhile True: pass", "KeyboardInterrupt"),
-    "sleep": ("import time; begun(); time.sleep(60)", "KeyboardInterrupt"),
-    "socket": ("import socket\nleft, right = socket.socketpair()\nbegun()\nleft.recv(1)", "KeyboardInterrupt"),
-    "numpy": ("x = numpy.ones(8)\nbegun()\nwhile True: x = x * 1.0", "KeyboardInterrupt"),
-    "regex": ("import re; begun(); re.match(r'(a+)+$', 'a' * 60 + 'b')", "KeyboardInterrupt"),
-    "bigint": ("begun(); big = 3 ** (10 ** 9)", "KeyboardInterrupt"),
-    "child": ("import subprocess; begun(); subprocess.run(['sleep', '60'])", "KeyboardInterrupt"),
-    "child with a session": (
-        "import subprocess; begun(); subprocess.run(['sleep', '60'], start_new_session=True)",
-        "KeyboardInterrupt",
-    ),
-    "await": ("import asyncio; begun(); await asyncio.sleep(60)", "CancelledError"),
-    "gather": ("import asyncio; begun(); await asyncio.gather(*(asyncio.sleep(60) for _ in '123'))", "CancelledError"),
-    "helper run": ("begun(); run('sleep 60')", "KeyboardInterrupt"),
+    "endless loop": "begun()\nwhile True: pass",
+    "sleep": "import time; begun(); time.sleep(60)",
+    "socket": "import socket\nleft, right = socket.socketpair()\nbegun()\nleft.recv(1)",
+    "numpy": "x = numpy.ones(8)\nbegun()\nwhile True: x = x * 1.0",
+    "regex": "import re; begun(); re.match(r'(a+)+$', 'a' * 60 + 'b')",
+    "bigint": "begun(); big = 3 ** (10 ** 9)",
+    "child": "import subprocess; begun(); subprocess.run(['sleep', '60'])",
+    "child with a session": "import subprocess; begun(); subprocess.run(['sleep', '60'], start_new_session=True)",
+    "await": "import asyncio; begun(); await asyncio.sleep(60)",
+    "gather": "import asyncio; begun(); await asyncio.gather(*(asyncio.sleep(60) for _ in '123'))",
+    "helper run": "begun(); run('sleep 60')",
 }
 DEAF = """
 import signal, time
@@ -73,103 +58,75 @@ while True:
     except BaseException: pass
 """
 SWALLOWED = """
-import time
 begun()
 while True:
     try: time.sleep(60)
     except KeyboardInterrupt: pass
 """
+IGNORING = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(600)"
 STUBBORN = {
     "C loop": ("begun(); sum(range(10 ** 12))", TO_TERM),
     "SVD": ("begun(); numpy.linalg.svd(matrix)", TO_TERM),
     "swallowed": (SWALLOWED, TO_TERM),
-    "SIG_IGN": ("import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nbegun(); time.sleep(60)", TO_TERM),
+    "SIG_IGN": (f"begun(); {IGNORING}", TO_TERM),
     "all ignored": (DEAF, [*TO_TERM, "sigkill"]),
 }
 NEEDS = {"numpy": "import numpy", "SVD": "import numpy; matrix = numpy.random.rand(3000, 3000)"}
-IGNORING = """
-import signal, time
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-print('deaf')
-time.sleep(600)
-"""
-SWALLOWING = """
+LEAVES_CHILDREN = """
 print('before' * 1000)
-import os, subprocess, time
+import os, subprocess
 os.write(1, b'raw\\n'); print()
 same = subprocess.Popen(["sleep", "600"])
 own = subprocess.Popen(["sleep", "600"], start_new_session=True)
 open({path!r}, "w").write(f"{{same.pid}} {{own.pid}}")
-begun()
-while True:
-    try: time.sleep(60)
-    except KeyboardInterrupt: pass
 """
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+def patient() -> Iterator[Calls]:
     """A daemon whose second rung is far away."""
-    with house(PATIENT) as made:
-        made.start()
-        yield Calls(made, str(tmp_path_factory.mktemp("patient")))
+    with kernels_house(PATIENT) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+def quick() -> Iterator[Calls]:
     """A daemon that climbs its ladder to SIGTERM in less than a second."""
-    with house(QUICK) as made:
-        made.start()
-        yield Calls(made, str(tmp_path_factory.mktemp("quick")))
+    with kernels_house(QUICK_LADDER) as made:
+        yield made
 
 
-def ended_by_time(calls: Calls, code: str, timeout: float = 1.0, *, needs: str = "") -> dict[str, Any]:
-    """Return the cell that ran out of its time; the document around it must agree with it.
+def ended_by_time(calls: Calls, code: str, *, needs: str = "") -> Call:
+    """Return the call whose cell ran out of its time, in the session `row`.
 
     The code calls `begun()` where its end is to find it. What comes there late, or never, is hit on its way on a busy
-    machine, and proves nothing: it is given more time.
-
-    Args:
-        calls: Whose session `row` runs it.
-        code: The cell.
-        timeout: Its time.
-        needs: Run before it, in a cell of its own.
+    machine, and proves nothing: it is given more time. `needs` is run before it, in a cell of its own.
     """
-    mark = Path(calls.cwd, "begun-at")
+    mark, timeout = Path(calls.cwd, "begun-at"), 1.0
     while True:
         mark.unlink(missing_ok=True)
-        calls.run("row", f"{BEGUN.format(path=str(mark))}\n{needs}")
+        calls.run("row", f"import time\n{BEGUN.format(path=str(mark))}\n{needs}")
         sent = time.monotonic()
-        answer = calls.ask("row", code, timeout=timeout)
+        call = calls.ask("row", code, timeout=timeout)
         begun_at = mark.read_text(encoding="utf-8") if mark.exists() else ""
         if begun_at and float(begun_at) - sent < timeout * 0.4:
             break
-        assert timeout < 25, f"the cell never comes to where it is to be hit: {answer.body!r}"
+        assert timeout < 25, f"the cell never comes to where it is to be hit: {call.body!r}"
         timeout *= 3
-    assert answer.status == 200, answer.body
-    document = answer.json()
-    assert document["status"] == "timed_out", document
-    (cell,) = document["cells"]
-    assert cell["status"] == "timed_out", document
-    assert document["timeout_seconds"] == timeout
-    assert document["message"], document
-    return {**cell, "variables": document["variables"], "message": document["message"], "timeout": timeout}
-
-
-def interrupted(calls: Calls, name: str) -> list[dict[str, Any]]:
-    return [item for item in calls.events(calls.show(name)["unit"]) if item["event"] == "interrupted_cell"]
+    assert (call["status"], call.cell["status"], call["timeout_seconds"]) == ("timed_out", "timed_out", timeout)
+    assert call["variables"] in call["message"], call.document
+    return call
 
 
 @pytest.mark.parametrize("row", mostly_deep(YIELDING, "sleep", "await"))
 def test_a_cell_that_yields_ends_by_the_first_rung_and_keeps_its_variables(patient: Calls, row: str) -> None:
-    code, error = YIELDING[row]
     before = patient.run("row", "mine = 42")
-    cell = ended_by_time(patient, code, needs=NEEDS.get(row, ""))
-    assert (actions(cell), cell["variables"], cell["error"]["name"]) == (ONCE, "kept", error), cell
-    assert "kept" in cell["message"], cell
-    assert "supervisord_py" not in cell["text"], "a traceback shows the user's code, not how the launcher raises"
+    call = ended_by_time(patient, YIELDING[row], needs=NEEDS.get(row, ""))
+    error = "CancelledError" if "await" in YIELDING[row] else "KeyboardInterrupt"
+    assert (actions(call.cell), call["variables"], call.cell["error"]["name"]) == (ONCE, "kept", error), call.cell
+    assert "supervisord_py" not in call.text, "a traceback shows the user's code, not how the launcher raises"
     after = patient.run("row", "print(mine)")
-    assert (after["cells"][0]["text"], after["instance"]) == ("42\n", before["instance"]), after
+    assert (after.text, after["instance"]) == ("42", before["instance"])
 
 
 @pytest.mark.deep
@@ -177,55 +134,58 @@ def test_a_cell_that_yields_ends_by_the_first_rung_and_keeps_its_variables(patie
 def test_a_cell_that_never_yields_ends_with_its_kernel_and_the_answer_says_lost(quick: Calls, row: str) -> None:
     code, wanted = STUBBORN[row]
     before = quick.run("row", "mine = 42")
-    cell = ended_by_time(quick, code, needs=NEEDS.get(row, ""))
-    assert (actions(cell), cell["variables"]) == (wanted, "lost"), cell
-    assert "lost" in cell["message"], cell
-    times = [step["after_seconds"] for step in cell["steps"]]
+    call = ended_by_time(quick, code, needs=NEEDS.get(row, ""))
+    assert (actions(call.cell), call["variables"]) == (wanted, "lost"), call.cell
+    times = [step["after_seconds"] for step in call.cell["steps"]]
     assert times == sorted(times), times
     after = quick.run("row", "print('mine' in globals())")
-    assert (after["cells"][0]["text"], after["status"]) == ("False\n", "ok"), after
+    assert (after.text, after.ok, "variables" in after.told) == ("False", True, True), after.document
     assert after["instance"] != before["instance"]
-    assert after["cold_start_ms"], after
-    assert any("variables" in notice for notice in after["notices"]), after["notices"]
+    assert after["cold_start_ms"]
 
 
 def test_a_kernel_that_had_to_be_killed_leaves_its_output_and_no_process_and_all_tell_the_same(
     quick: Calls, tmp_path: Path
 ) -> None:
-    """Also what has a session of its own is gone; answer, history and event agree about how it ended.
-
-    What a cell wrote to the descriptor is read from a pipe by a thread of the kernel, at the latest before the next
-    print; a C loop that begins at once and holds the GIL until the kill leaves it there (DESIGN D28).
-    """
+    """Also what has a session of its own is gone; answer, history and event agree about how it ended."""
     path = tmp_path / "children"
-    cell = ended_by_time(quick, SWALLOWING.format(path=str(path)))
-    assert (actions(cell), cell["variables"]) == (TO_TERM, "lost"), cell
+    call = ended_by_time(quick, LEAVES_CHILDREN.format(path=str(path)) + SWALLOWED)
+    cell = call.cell
+    assert (actions(cell), call["variables"]) == (TO_TERM, "lost"), cell
     children = [int(word) for word in path.read_text(encoding="utf-8").split()]
     assert len(children) == 2
-    until(lambda: not any(alive(pid) for pid in children), "the children of the killed kernel are gone")
+    gone(*children)
     assert quick.output("row", cell["id"]) == b"before" * 1000 + b"\nraw\n\n"
     assert cell["total_bytes"] == 6006
     (row,) = [item for item in quick.history("row") if item["id"] == cell["id"]]
-    assert (row["status"], row["variables"]) == ("timed_out", "lost"), row
-    assert [step["action"] for step in row["steps"]] == actions(cell)
-    event = interrupted(quick, "row")[-1]
+    event = quick.events("row", "interrupted_cell")[-1]
+    assert (row["status"], row["variables"], actions(row)) == ("timed_out", "lost", TO_TERM), row
     assert (event["cell"], event["variables"], event["why"]) == (cell["id"], "lost", "timed_out"), event
-    assert [step["action"] for step in event["steps"]] == actions(cell)
-    died = [item for item in quick.events(quick.show("row")["unit"]) if item["event"] in {"died", "stopped"}][-1]
-    assert died["reason"] == "timeout", died
-
-
-# -- whose time it is -----------------------------------------------------------------------------------------------
+    assert actions(event) == TO_TERM
+    assert quick.events("row", "died", "stopped")[-1]["reason"] == "timeout"
 
 
 @pytest.mark.deep
-def test_the_default_times_bring_no_step_early(tmp_path: Path) -> None:
+def test_an_output_over_the_cap_is_cut_and_says_so(quick: Calls) -> None:
+    """It has nothing to do with interrupts but the daemon, whose cells may print a megabyte."""
+    cell = quick.run("capped", "for at in range(300): print(str(at).rjust(9999, '.'))").cell
+    kept = quick.output("capped", cell["id"])
+    assert kept == b"".join(b"%s\n" % str(at).rjust(9999, ".").encode() for at in range(300))[: len(kept)]
+    assert 0 < len(kept) <= 1_000_000
+    assert (cell["status"], cell["truncated"]) == ("ok", True)
+    assert "cap" in " ".join(cell["notices"]), cell["notices"]
+
+
+# -- whose time it is -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.deep
+def test_the_default_times_bring_no_step_early() -> None:
     """SIGINT at 0 and 1 s, SIGTERM at 3 s (notes §4.8). 30 s is the default, 1 s the least."""
-    with house() as made:
-        made.start()
-        calls = Calls(made, str(tmp_path))
+    with house(start=True) as made:
+        calls = Calls(made)
         assert [calls.run("row", "1", **more)["timeout_seconds"] for more in ({}, {"timeout": 0.2})] == [30, 1]
-        cell = ended_by_time(calls, STUBBORN["SIG_IGN"][0])
+        cell = ended_by_time(calls, STUBBORN["SIG_IGN"][0]).cell
         assert actions(cell)[:3] == TO_TERM
         first, second, term = (step["after_seconds"] for step in cell["steps"][:3])
         assert (first, second >= 1.0, term >= 3.0) == (0, True, True)
@@ -234,19 +194,14 @@ def test_the_default_times_bring_no_step_early(tmp_path: Path) -> None:
 @pytest.mark.deep
 def test_the_time_is_that_of_the_whole_call_also_what_was_spent_in_line(patient: Calls, tmp_path: Path) -> None:
     """The second cell of the waiting call gets what line and first cell have left: it is ended, the third not run."""
-    go = tmp_path / "go"
-    first = patient.later(
-        "whole", f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
-    )
-    patient.wait_running("whole")
+    first = patient.begun("whole", waits_for(tmp_path / "go"))
     second = patient.later("whole", ["a = 1", "time.sleep(600); b = 1", "c = 1"], timeout=5)
     until(lambda: patient.show("whole")["queued"] == 1, "the second call waits")
-    go.touch()
-    assert first.document()["status"] == "ok"
-    document = second.document()
-    assert [cell["status"] for cell in document["cells"]] == ["ok", "timed_out", "aborted"], document
-    assert document["cells"][1]["duration_seconds"] < 30
-    assert (document["status"], document["variables"]) == ("timed_out", "kept")
+    (tmp_path / "go").touch()
+    assert first.result().ok
+    call = second.result()
+    assert (call.statuses, call.ended) == (["ok", "timed_out", "aborted"], ("timed_out", "kept")), call.document
+    assert call["cells"][1]["duration_seconds"] < 30
     assert patient.value("whole", "[name for name in 'abc' if name in globals()]") == "['a']"
 
 
@@ -256,48 +211,45 @@ def test_a_cell_that_ends_in_the_moment_of_its_timeout_leaves_no_late_sigint_beh
     patient.run("edge", "1")
     for _ in range(1 + 4 * DEEP):
         patient.ask("edge", "import time; time.sleep(0.98)", timeout=1)
-        document = patient.run("edge", "x = sum(range(200000)); 'well'")
-        assert (document["status"], document["variables"]) == ("ok", "kept"), document
+        assert patient.run("edge", "x = sum(range(200000)); 'well'").ended == ("ok", "kept")
 
 
-# -- cancelling -----------------------------------------------------------------------------------------------------
+# -- cancelling -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["stream", "plain JSON"])
 def test_a_client_that_goes_away_cancels_its_cell_and_nothing_else(patient: Calls, form: str) -> None:
     patient.run("gone", "mine = 42")
+    code = "import time; time.sleep(600)"
     if form == "stream":
-        with patient.stream("gone", "import time; time.sleep(600)") as stream:
+        with patient.stream("gone", code) as stream:
             cell = stream.until("cell_started")["id"]
     else:
-        connection = UnixConnection(patient.house.socket)
-        payload = json.dumps(patient.body("import time; time.sleep(600)")).encode()
-        connection.request("POST", "/api/kernels/gone/execute", payload, {"Content-Type": "application/json"})
+        connection, kind = UnixConnection(patient.house.socket), {"Content-Type": "application/json"}
+        connection.request("POST", "/api/kernels/gone/execute", json.dumps(patient.body(code)), kind)
         cell = patient.wait_running("gone")
         connection.close()
     patient.wait_state("gone", "idle")
     assert patient.value("gone", "mine") == "42"
     (row,) = [item for item in patient.history("gone") if item["id"] == cell]
-    assert (row["status"], row["variables"]) == ("cancelled", "kept"), row
-    assert [step["action"] for step in row["steps"]] in AT_ITS_BEGIN
-    assert interrupted(patient, "gone")[-1]["why"] == "cancelled"
+    assert (row["status"], row["variables"], actions(row) in AT_ITS_BEGIN) == ("cancelled", "kept", True), row
+    assert patient.events("gone", "interrupted_cell")[-1]["why"] == "cancelled"
     assert patient.interrupt("gone")["running"] is None, "an interrupt of an idle kernel harms nothing"
     assert patient.value("gone", "mine") == "42"
 
 
-def test_interrupt_ends_the_running_cell_and_says_by_what(patient: Calls, tmp_path: Path) -> None:
+def test_interrupt_ends_the_running_cell_and_says_by_what(patient: Calls) -> None:
     patient.run("asked", "mine = 42")
-    mark = tmp_path / "begun"
-    call = patient.later("asked", [f"open({str(mark)!r}, 'w').close()\nimport time; time.sleep(600)", "never = 1"])
-    until(mark.exists, "the first cell has begun")
+    call = patient.begun("asked", "import time; time.sleep(600)")
     cell = patient.show("asked")["running"]
     report = patient.interrupt("asked")
-    assert (report["schema"], report["running"]) == ("px.interrupt/1", cell), report
-    assert [step["action"] for step in report["steps"]] in AT_ITS_BEGIN
-    document = call.document()
-    assert (document["status"], document["variables"]) == ("cancelled", "kept"), document
-    assert [item["status"] for item in document["cells"]] == ["cancelled", "aborted"], document
-    assert document["cells"][0]["id"] == cell
+    assert (report["schema"], report["running"], actions(report) in AT_ITS_BEGIN) == ("px.interrupt/1", cell, True)
+    assert (call.result().ended, call.result().cell["id"]) == (("cancelled", "kept"), cell)
+    call = patient.later("asked", ["import time; time.sleep(600)", "never = 1"])
+    patient.wait_running("asked")
+    assert "sigint" in patient.house.pxctl("kernel", "interrupt", "asked").stdout
+    assert (call.result().statuses, call.result()["variables"]) == (["cancelled", "aborted"], "kept")
+    assert patient.house.pxctl("kernel", "interrupt", "asked").stdout.endswith(" no cell is running\n")
     assert patient.value("asked", "mine, 'never' in globals()") == "(42, False)"
 
 
@@ -308,64 +260,49 @@ def test_each_further_interrupt_goes_on_to_the_next_rung(patient: Calls) -> None
     The cell is deaf before it is interrupted first: one that catches each KeyboardInterrupt may be hit on its way in,
     or while it catches the last one, and ends well.
     """
-    with patient.stream("twice", IGNORING) as stream:
+    with patient.stream("twice", f"import time\n{IGNORING}") as stream:
         cell = stream.until("cell_started")["id"]
         assert stream.printed(5) == "deaf\n"
-        first = patient.interrupt("twice")
-        assert (first["running"], [step["action"] for step in first["steps"]]) == (cell, ONCE), first
-        second = patient.interrupt("twice")
-        assert (second["running"], [step["action"] for step in second["steps"]]) == (cell, [*ONCE, *ONCE]), second
+        for rungs in (ONCE, [*ONCE, *ONCE]):
+            report = patient.interrupt("twice")
+            assert (report["running"], actions(report)) == (cell, rungs), report
         patient.interrupt("twice")
-        document = stream.until("done")["result"]
-    assert (document["status"], document["variables"]) == ("cancelled", "lost"), document
-    assert actions(document["cells"][0]) == TO_TERM, document
+        result = stream.until("done")["result"]
+    assert (result["status"], result["variables"], actions(result["cells"][0])) == ("cancelled", "lost", TO_TERM)
     assert patient.value("twice", "'mine' in globals()") == "False"
-    ends = [item for item in patient.events(patient.show("twice")["unit"]) if item["event"] in {"died", "stopped"}]
-    assert [item["reason"] for item in ends] == ["cancelled"], ends
+    assert [event["reason"] for event in patient.events("twice", "died", "stopped")] == ["cancelled"]
 
 
 def test_a_call_that_is_cancelled_in_the_queue_runs_nothing_and_hurts_nobody(patient: Calls, tmp_path: Path) -> None:
     mark = tmp_path / "ran"
-    first = patient.later("queue", f"run('while ! [ -e {tmp_path}/go ]; do sleep 0.02; done')")
-    patient.wait_running("queue")
+    first = patient.begun("queue", waits_for(tmp_path / "go"))
     with patient.stream("queue", f"open({str(mark)!r}, 'w')") as waiting:
         assert waiting.until("queued")["position"] == 1
         until(lambda: patient.show("queue")["queued"] == 1, "the second call waits")
     until(lambda: patient.show("queue")["queued"] == 0, "the waiter is gone")
     (tmp_path / "go").touch()
-    assert first.document()["status"] == "ok"
+    assert first.result().ok
     assert patient.value("queue", "1 + 1") == "2"
     assert not mark.exists()
-
-
-# -- while it starts ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", mostly_deep(["its time is over", "it is interrupted"], "its time is over"))
 def test_a_call_that_ends_while_its_kernel_starts_runs_nothing(patient: Calls, tmp_path: Path, how: str) -> None:
     """A start that lost its callers goes on, and serves the next call; an interrupt ends the start itself."""
-    modules = tmp_path / ".pxd" / "modules"
-    modules.mkdir(parents=True)
-    begun, go = tmp_path / "begun", tmp_path / "go"
-    (modules / "slow.py").write_text(
-        f"import os, pathlib, time\nopen({str(begun)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
-        f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)\n"
-    )
-    name = f"slow-{len(how)}"
-    timeout = 3 if how == "its time is over" else 50
-    call = patient.later(name, "open('ran', 'w')", cwd=str(tmp_path), timeout=timeout)
+    module, begun, go = tmp_path / ".pxd" / "modules" / "slow.py", tmp_path / "begun", tmp_path / "go"
+    module.parent.mkdir(parents=True)
+    module.write_text(f"import os\nopen({str(begun)!r}, 'a').write(f'{{os.getpid()}}\\n')\n{waits_for(go)}")
+    is_late, name, cwd = how == "its time is over", f"slow-{len(how)}", str(tmp_path)
+    call = patient.later(name, "open('ran', 'w')", cwd=cwd, timeout=3 if is_late else 50)
     until(lambda: begun.exists() and begun.read_text(), "the kernel is starting")
-    if how == "it is interrupted":
-        assert [step["action"] for step in patient.interrupt(name)["steps"]] == ["end_start"]
-    assert call.result().status == (504 if timeout == 3 else 409), call.result().body
-    if how == "it is interrupted":
-        until(lambda: not any(alive(int(pid)) for pid in begun.read_text().split()), "nothing is left of the start")
+    if not is_late:
+        assert actions(patient.interrupt(name)) == ["end_start"]
+    assert call.result().status == (504 if is_late else 409), call.result().body
+    if not is_late:
+        gone(*map(int, begun.read_text().split()))
     go.touch()
-    assert patient.value(name, "import os; os.path.exists('ran'), os.getpid()", cwd=str(tmp_path)).startswith("(False")
-    assert len(begun.read_text().split()) == (1 if timeout == 3 else 2)
-
-
-# -- from a terminal ------------------------------------------------------------------------------------------------
+    assert patient.value(name, "import os; os.path.exists('ran')", cwd=cwd) == "False"
+    assert len(begun.read_text().split()) == (1 if is_late else 2)
 
 
 @pytest.mark.deep
@@ -381,52 +318,33 @@ while True:
         while True: time.sleep(0.05)
     except KeyboardInterrupt: word = 'no'
 """
-    process = beside(
-        [BIN / "pxctl", "exec", "--kernel", "harder", "--cwd", patient.cwd, stubborn],
-        env=patient.house.environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = patient.house.pxctl_later("exec", "--kernel", "harder", stubborn, start_new_session=True)
     assert process.stdout is not None
     for word in ("begun", "no", "no"):
         assert process.stdout.readline() == f"{word}\n"
         process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert "lost" in err, err
-    until(lambda: patient.state("harder") in {"stopped", "idle", "failed"}, "the kernel is gone")
-    assert actions({"steps": patient.history("harder")[-1]["steps"]}) == TO_TERM
+    assert (process.returncode != 0, "lost" in err) == (True, True), err
+    patient.wait_state("harder", "stopped", "idle", "failed")
+    assert actions(patient.history("harder")[-1]) == TO_TERM
 
 
-# -- what comes in between ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("verb", ["stop", "restart"])
+def test_stop_and_restart_cut_the_running_cell_off_with_its_children_and_the_caller_is_told(
+    patient: Calls, verb: str
+) -> None:
+    call = patient.later(verb, ["mine = 1", "import subprocess; subprocess.run(['sleep', '600'])"])
 
+    def processes() -> list[int]:
+        pid = patient.known().get(verb, {}).get("pid")
+        return [pid, *children] if pid and (children := descendants(pid)) else []
 
-def test_stop_while_a_cell_runs_ends_both_and_the_caller_is_told(patient: Calls) -> None:
-    patient.run("stopped", "mine = 42")
-    call = patient.later("stopped", "run('sleep 600')")
-    patient.wait_running("stopped")
-    kernel = patient.known()["stopped"]
-    tree = [kernel["pid"], *until(lambda: descendants(kernel["pid"]), "the cell has a child")]
-    answer = patient.house.request("DELETE", f"/api/kernels/{kernel['id']}")
-    assert answer.status == 200, answer.body
+    tree = until(processes, "the cell has a child")
+    told = patient.house.json("kernel", verb, patient.show(verb)["id"])
     assert not [pid for pid in tree if alive(pid)]
-    document = call.document()
-    assert (document["status"], document["variables"]) == ("cancelled", "lost"), document
-    assert "stopped" in (document["message"] or ""), document
-    assert patient.value("stopped", "'mine' in globals()") == "False"
-
-
-@pytest.mark.deep
-def test_an_output_over_the_cap_is_cut_and_says_so(quick: Calls) -> None:
-    """It has nothing to do with interrupts but the daemon, whose cells may print a megabyte."""
-    document = quick.run("capped", "for at in range(300): print(str(at).rjust(9999, '.'))")
-    (cell,) = document["cells"]
-    kept = quick.output("capped", cell["id"])
-    assert kept == b"".join(b"%s\n" % str(at).rjust(9999, ".").encode() for at in range(300))[: len(kept)]
-    assert 0 < len(kept) <= 1_000_000
-    assert (cell["status"], cell["truncated"]) == ("ok", True)
-    told = [notice.replace(",", "").lower() for notice in cell["notices"]]
-    assert any("2000000" in notice or "cap" in notice for notice in told), told
+    assert patient.state(verb) == ("stopped" if verb == "stop" else "idle"), told
+    assert (call.result().statuses, call.result()["variables"]) == (["ok", "cancelled"], "lost")
+    assert ("stopped" if verb == "stop" else "replaced") in call.result()["message"]
+    assert patient.value(verb, "'mine' in globals()") == "False"
+    reasons = [event["reason"] for event in patient.events(verb, "stopped")]
+    assert reasons == ["stopped" if verb == "stop" else "replaced"]

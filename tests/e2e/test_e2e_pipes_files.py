@@ -9,24 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.house import House, until
-from e2e.pipe_house import (
-    all_dead,
-    asked,
-    begin,
-    ended,
-    fake,
-    folder_of,
-    nothing_left,
-    output,
-    pipe,
-    pipes_house,
-    row,
-    rows,
-    run,
-    shell,
-    write,
-)
+from e2e.house import until
+from e2e.pipe_house import DONE, PipeHouse, all_dead, forked, pipes_house
 from rounds import mostly_deep
 
 BROKEN = {
@@ -36,167 +20,148 @@ BROKEN = {
     "twice": ("schedule: manual\ntimeout: 5\ntimeout: 6", 4, "stands twice"),
     "zone": ("schedule: every day at 9am\ntimezone: Europe/Berlni", 3, "Europe/Berlin"),
     "span": ("schedule: manual\ntimeout: soon", 3, "10m"),
-    "minus": ("schedule: manual\nretries: -1", 3, "from 0"),
-    "dense": ("schedule: every 0m", 2, "shortest"),
     "mute-command": ("schedule: manual\nagent: command", 3, "add command"),
-    "perhaps": ("schedule: manual\nenabled: perhaps", 3, "true or false"),
     "february": ("schedule: '0 0 30 2 *'", 2, "day-of-month"),
 }
 
 
 @pytest.fixture(scope="module")
-def home() -> Iterator[House]:
+def home() -> Iterator[PipeHouse]:
     with pipes_house() as made:
         yield made
-        nothing_left(made)
+        made.nothing_left()
 
 
-def problem_of(home: House, name: str) -> str | None:
-    found: str | None = pipe(home, name)["config_error"]
-    return found
+def problem_of(home: PipeHouse, name: str) -> str:
+    return str(home.pipe(name)["config_error"] or "")
 
 
-def names(home: House) -> set[str]:
-    return {each["name"] for each in home.get("/api/pipes")["pipes"]}
-
-
-def test_what_is_broken_is_listed_with_its_line_and_its_cure_and_harms_nobody_else(home: House) -> None:
+def test_what_is_broken_is_listed_with_its_line_and_its_cure_and_harms_nobody_else(home: PipeHouse) -> None:
     for name, (front, _, _) in BROKEN.items():
-        write(home, name, front)
-    fake(home, "sound", "answer:fine")
-    until(lambda: {*BROKEN, "sound"} <= names(home), "all are listed")
-    until(lambda: not any(problem_of(home, name) is None for name in BROKEN), "all that is broken is told")
+        home.write(name, front)
+    home.fake("sound", "answer:fine")
+    until(lambda: {*BROKEN, "sound"} <= home.names(), "all are listed")
+    until(lambda: all(problem_of(home, name) for name in BROKEN), "all that is broken is told")
     for name, (_, line, cure) in BROKEN.items():
-        found = problem_of(home, name) or ""
-        assert found.startswith(f"{folder_of(home, name) / 'pipe.md'}:{line}: "), found
-        assert cure in found, found
-        assert pipe(home, name)["next_run"] is None
-        answer = asked(home, name)
-        assert (answer.status, answer.json()["kind"]) == (422, "config_error"), answer.body
-        assert (answer.json()["line"], answer.json()["unit"]) == (line, f"pipe:{name}")
-    assert (problem_of(home, "sound"), run(home, "sound").ended) == (None, ("completed", None))
-    assert not [each for each in rows(home) if each.pipe_name in BROKEN]
+        found = problem_of(home, name)
+        assert found.startswith(f"{home.folder(name) / 'pipe.md'}:{line}: "), found
+        assert (cure in found, home.pipe(name)["next_run"]) == (True, None), found
+        answer = home.asked(name)
+        assert (answer.status, answer.json()["kind"], answer.json()["line"]) == (422, "config_error", line)
+        assert answer.json()["unit"] == f"pipe:{name}"
+    assert (problem_of(home, "sound"), home.execute("sound").ended) == ("", DONE)
+    assert not [each for each in home.rows() if each.pipe_name in BROKEN]
     checked = home.pxctl("pipe", "validate", "star", "sound")
-    assert checked.returncode == 1
-    assert "quote it" in checked.stdout
-    units = {each["unit"]: each for each in home.get("/api/status")["units"]}
-    assert units["pipe:star"]["config_error"] == problem_of(home, "star")
+    assert (checked.returncode, "quote it" in checked.stdout) == (1, True)
+    assert home.unit("pipe:star")["config_error"] == problem_of(home, "star")
     assert home.get("/api/health")["pipes"]["broken"] == len(BROKEN)
 
 
-MANY = "[presets.x]\nmodel = " + "[" * 150 + "]" * 150
+NESTED = "[presets.x]\nmodel = " + "[" * 150 + "]" * 150
 
 
-@pytest.mark.parametrize("broken", mostly_deep(["[[" * 250, "a = " + "[" * 500, MANY], MANY))
+@pytest.mark.parametrize("broken", mostly_deep(["[[" * 250, "a = " + "[" * 500, NESTED], NESTED))
 def test_a_presets_or_agents_file_that_breaks_the_reader_is_a_fault_of_that_file_alone(
-    home: House, broken: str
+    home: PipeHouse, broken: str
 ) -> None:
-    shell(home, "modelless", "echo fine")
-    files = [home.home / "presets.toml", home.home / "agents.toml"]
-    before = [file.read_text() if file.exists() else None for file in files]
+    home.shell("modelless", "echo fine")
+    presets, agents = home.home / "presets.toml", home.home / "agents.toml"
+    before = agents.read_text()
     try:
-        for file in files:
+        for file in (presets, agents):
             file.write_text(broken)
-        assert home.request("GET", "/api/health").status == 200
-        assert home.request("GET", "/api/status").status == 200
-        checks = home.get("/api/doctor")["checks"]
-        for file in files:
-            assert [each for each in checks if each["status"] == "fail" and str(file) in each["detail"]], checks
-        warnings = home.request("POST", "/api/daemon/reload").json()["warnings"]
-        assert all(any(str(file) in each for each in warnings) for file in files), warnings
-        assert run(home, "modelless").ended == ("completed", None)
+        assert [home.request("GET", f"/api/{path}").status for path in ("health", "status")] == [200, 200]
+        failed = [each["detail"] for each in home.get("/api/doctor")["checks"] if each["status"] == "fail"]
+        warnings = home.post("/api/daemon/reload")["warnings"]
+        for file in (presets, agents):
+            assert any(str(file) in each for each in failed), failed
+            assert any(str(file) in each for each in warnings), warnings
+        assert home.execute("modelless").ended == DONE
     finally:
-        for file, text in zip(files, before, strict=True):
-            file.unlink() if text is None else file.write_text(text)
+        presets.unlink()
+        agents.write_text(before)
 
 
 DEFAULTS = {
-    "a wrong key": ('[presets.main]\nprovider = "anthropic"\nmodle = "x"\ndefault = true\n', "modle", 3),
-    "a name that cannot be": ('[presets.default]\nprovider = "anthropic"\nmodel = "x"\n', "default", 1),
-    "no TOML": ('[presets.main\nprovider = "anthropic"\n', "TOML", None),
+    "a wrong key": ('[presets.main]\nprovider = "anthropic"\nmodle = "x"\ndefault = true\n', "modle", ":3"),
+    "a name that cannot be": ('[presets.default]\nprovider = "anthropic"\nmodel = "x"\n', "default", ":1"),
+    "no TOML": ('[presets.main\nprovider = "anthropic"\n', "TOML", ""),
 }
 
 
 @pytest.mark.parametrize("which", mostly_deep(DEFAULTS, "a wrong key"))
 def test_a_default_preset_that_is_broken_fails_who_would_take_it_and_no_other_model_runs(
-    home: House, which: str
+    home: PipeHouse, which: str
 ) -> None:
     text, word, line = DEFAULTS[which]
     file = home.home / "presets.toml"
-    fake(home, "takes-default", "answer:fine")
-    fake(home, "has-own", "answer:fine", front="model: own-model\nprovider: own")
-    write(home, "asks-none", "schedule: manual\nagent: command\ncommand: 'true'")
+    home.fake("takes-default", "answer:fine")
+    home.fake("has-own", "answer:fine", front="model: own-model\nprovider: own")
+    home.shell("asks-none", "true")
     try:
         file.write_text(text)
-        until(lambda: {"takes-default", "has-own", "asks-none"} <= names(home), "all are listed")
-        told = until(lambda: problem_of(home, "takes-default"), "the fault is told") or ""
-        assert str(file) in told
-        assert word in told
-        assert (pipe(home, "has-own")["config_error"], pipe(home, "asks-none")["config_error"]) == (None, None)
-        done = run(home, "takes-default")
+        until(lambda: {"takes-default", "has-own", "asks-none"} <= home.names(), "all are listed")
+        told = until(lambda: problem_of(home, "takes-default"), "the fault is told")
+        assert (str(file) in told, word in told) == (True, True), told
+        assert problem_of(home, "has-own") == problem_of(home, "asks-none") == ""
+        done = home.execute("takes-default")
         assert (done.ended, done.started_at) == (("failed", "config_error"), None)
         checked = home.pxctl("pipe", "validate", "takes-default")
         assert (checked.returncode, word in checked.stdout) == (1, True), checked.stdout
-        place = str(file) if line is None else f"{file}:{line}"
         faults = [each["detail"] for each in home.get("/api/doctor")["checks"] if each["name"] == "presets"]
-        assert [each for each in faults if place in each], faults
-        assert place in home.pxctl("daemon", "reload").stderr
+        assert [each for each in faults if f"{file}{line}" in each], faults
+        assert f"{file}{line}" in home.pxctl("daemon", "reload").stderr
     finally:
         file.write_text('[presets.main]\nprovider = "acme"\nmodel = "x-large"\ndefault = true\n')
-    until(lambda: pipe(home, "takes-default")["config_error"] is None, "it is mended")
+    until(lambda: not problem_of(home, "takes-default"), "it is mended")
     checked = home.pxctl("pipe", "validate", "takes-default")
     assert (checked.returncode, "main" in checked.stdout, "x-large" in checked.stdout) == (0, True, True)
     file.unlink()
 
 
-def test_an_edit_goes_through_a_link_and_touches_nothing_else(home: House) -> None:
-    dotfiles = home.home / "dotfiles"
-    dotfiles.mkdir()
+def test_an_edit_goes_through_a_link_and_touches_nothing_else(home: PipeHouse) -> None:
     text = (
         "---\r\n# mine\r\nschedule:   manual   # by hand\r\nunknown: {a: 1}\r\nagent: fake\r\n---\r\n"
         "FAKE: answer:x\r\n```yaml\r\nschedule: daily\r\nenabled: false\r\n```\r\n---\r\n{{date}}\r\n"
     )
-    real = dotfiles / "linked.md"
+    real, folder = home.home / "dotfiles" / "linked.md", home.folder("linked")
+    real.parent.mkdir()
     real.write_bytes(text.encode())
     real.chmod(0o640)
-    folder = folder_of(home, "linked")
     folder.mkdir()
     (folder / "pipe.md").symlink_to(real)
-    until(lambda: home.request("GET", "/api/pipes/linked").status == 200, "it is seen")
+    until(lambda: "linked" in home.names(), "it is seen")
+    config = "/api/pipes/linked/config"
     for body in ({"timeout": 90}, {"config": {"schedule": "every 2h", "title": "a: b"}}):
-        assert home.request("POST", "/api/pipes/linked/config", body).status == 200
-    assert (folder / "pipe.md").is_symlink()
-    assert real.stat().st_mode & 0o777 == 0o640
+        home.post(config, body)
+    assert ((folder / "pipe.md").is_symlink(), real.stat().st_mode & 0o777) == (True, 0o640)
     written = real.read_bytes().decode()
-    front, _, body_ = written.partition("\r\n---\r\n")
-    assert body_ == text.partition("\r\n---\r\n")[2]
-    assert "# mine" in front
-    assert "unknown: {a: 1}" in front
-    assert "\n" not in written.replace("\r\n", "")
-    assert (pipe(home, "linked")["schedule"], pipe(home, "linked")["title"]) == ("every 2h", "a: b")
-    refused = home.request("POST", "/api/pipes/linked/config", {"schedule": "continuous"})
-    assert (refused.status, refused.json()["kind"]) == (422, "config_error")
-    slip = home.request("POST", "/api/pipes/linked/config", {"schedul": "every 5h"})
-    assert (slip.status, slip.json()["pointer"]) == (422, "/schedul")
-    assert "did you mean 'schedule'" in slip.json()["detail"]
+    front, _, rest = written.partition("\r\n---\r\n")
+    assert rest == text.partition("\r\n---\r\n")[2]
+    assert ("# mine" in front, "unknown: {a: 1}" in front, "\n" in written.replace("\r\n", "")) == (True, True, False)
+    assert (home.pipe("linked")["schedule"], home.pipe("linked")["title"]) == ("every 2h", "a: b")
+    assert home.post(config, {"schedule": "continuous"}, 422)["kind"] == "config_error"
+    slip = home.post(config, {"schedul": "every 5h"}, 422)
+    assert (slip["pointer"], "did you mean 'schedule'" in slip["detail"]) == ("/schedul", True)
     assert real.read_bytes().decode() == written, "what would break it is not written"
-    assert home.request("POST", "/api/pipes/linked/config", {"title": None}).json()["title"] is None
+    assert home.post(config, {"title": None})["title"] is None
     real.write_bytes(text.replace("manual", "every 5h").encode())
-    until(lambda: pipe(home, "linked")["schedule"] == "every 5h", "an edit behind the link is seen")
+    until(lambda: home.pipe("linked")["schedule"] == "every 5h", "an edit behind the link is seen")
 
 
 @pytest.mark.deep
-def test_a_single_time_is_taken_as_people_write_it_and_over_where_it_is_past(home: House) -> None:
+def test_a_single_time_is_taken_as_people_write_it_and_over_where_it_is_past(home: PipeHouse) -> None:
     """No other time is offered than the one that was written; a past one did not run and is not made good."""
-    folder = shell(home, "once", "echo ran", "schedule: 2099-12-01 10:00")
-    until(lambda: "once" in names(home) and pipe(home, "once")["next_run"], "its time is known")
-    assert len(home.get("/api/pipes/once/next")["upcoming"]) == 1
+    for at, text in enumerate(("in 30m", "tomorrow at 9am", "2099-12-01 10:00")):
+        folder = home.shell(name := f"once{at}", "echo ran", f"schedule: {text}")
+        until(lambda name=name: name in home.names() and home.pipe(name)["next_run"], "its time is known")
+        assert len(home.get(f"/api/pipes/{name}/next")["upcoming"]) == 1
+        shutil.rmtree(folder)
+    folder = home.shell("bygone", "echo ran", "schedule: at 2020-01-01T00:00:00Z")
+    until(lambda: "bygone" in home.names() and problem_of(home, "bygone"), "it is told")
+    assert not home.rows("pipe=bygone")
     shutil.rmtree(folder)
-    folder = shell(home, "bygone", "echo ran", "schedule: at 2020-01-01T00:00:00Z")
-    until(lambda: "bygone" in names(home) and problem_of(home, "bygone"), "it is told")
-    assert not [each for each in rows(home) if each.pipe_name == "bygone"]
-    shutil.rmtree(folder)
-    until(lambda: "bygone" not in names(home), "it is gone")
+    until(lambda: "bygone" not in home.names(), "it is gone")
 
 
 def is_removed(folder: Path) -> bool:
@@ -206,59 +171,46 @@ def is_removed(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("how", mostly_deep(["rm", "DELETE", "pxctl"], "rm", "pxctl"))
-def test_a_folder_that_goes_in_mid_run_ends_the_run_first(home: House, how: str) -> None:
+def test_a_folder_that_goes_in_mid_run_ends_the_run_first(home: PipeHouse, how: str) -> None:
     name = f"gone-{how.lower()}"
     written = home.home / f"{name}.pids"
-    folder = fake(home, name, "ignore-term", "say:so far", "setsid:1000", "hang")
+    folder = home.fake(name, "ignore-term", "say:so far", "setsid:1000", "hang")
     (folder / ".env").write_text(f"FAKE_PIDS={written}\n")
-    first, second = begin(home, name).id, begin(home, name, queue=True).id
-    until(lambda: written.exists() and written.read_text().count("\n") == 1, "it has forked")
-    until(lambda: output(home, first), "it speaks")
+    first, second = home.begin(name).id, home.begin(name, queue=True).id
+    until(lambda: forked(written) and home.output(first), "it has forked, and speaks")
     if how == "rm":  # again and again: the daemon may say in there that the run was cut off, while it goes
         until(lambda: is_removed(folder), "all of it is gone")
     elif how == "DELETE":
         assert home.request("DELETE", f"/api/pipes/{name}").status == 200
     else:
         assert home.pxctl("pipe", "remove", name, "--yes").returncode == 0
-    done = ended(home, first)
+    done, waited = home.ended(first), home.ended(second)
     assert (done.ended, done.stdout.strip()) == (("cancelled", "cancelled"), "so far")
-    assert ended(home, second).ended == ("cancelled", "cancelled")
-    assert row(home, second).started_at is None
-    assert all_dead_of(written)
-    assert not folder.exists()
-    until(lambda: home.request("GET", f"/api/pipes/{name}").status == 404, "it is gone")
-    again = home.request("POST", f"/api/pipes/{name}/executions/{first}/retry")
-    assert (again.status, again.json()["kind"]) == (404, "unknown_unit")
+    assert (waited.ended, waited.started_at) == (("cancelled", "cancelled"), None)
+    assert (all_dead(forked(written)), folder.exists()) == (True, False)
+    until(lambda: name not in home.names(), "it is gone")
+    assert home.post(f"/api/pipes/{name}/executions/{first}/retry", None, 404)["kind"] == "unknown_unit"
 
 
-def all_dead_of(written: Path) -> bool:
-    return all_dead([int(line.split()[1]) for line in written.read_text().splitlines()])
-
-
-def test_a_pipe_is_installed_whole_disabled_and_checked_or_not_at_all(home: House) -> None:
+def test_a_pipe_is_installed_whole_disabled_and_checked_or_not_at_all(home: PipeHouse) -> None:
     source = home.home / "elsewhere" / "brought"
     source.mkdir(parents=True)
     (source / "pipe.md").write_text("---\nschedule: every 10s\nagent: fake\n# kept\n---\nFAKE: answer:brought\n")
     (source / "more.txt").write_text("beside it")
-    added = home.pxctl("pipe", "add", str(source), "--json")
-    assert added.returncode == 0, added.stderr
-    folder = folder_of(home, "brought")
-    assert "enabled: false" in (folder / "pipe.md").read_text()
-    assert "# kept" in (folder / "pipe.md").read_text()
-    assert (folder / "more.txt").read_text() == "beside it"
-    assert (pipe(home, "brought")["enabled"], pipe(home, "brought")["next_run"]) == (False, None)
+    home.json("pipe", "add", str(source))
+    text = (home.folder("brought") / "pipe.md").read_text()
+    assert ("enabled: false" in text, "# kept" in text) == (True, True)
+    assert (home.folder("brought") / "more.txt").read_text() == "beside it"
+    assert (home.pipe("brought")["enabled"], home.pipe("brought")["next_run"]) == (False, None)
     assert home.pxctl("pipe", "add", str(source)).returncode == 8, "it is never overwritten"
     (source / "pipe.md").write_text("---\nschedule: 9:30\n---\nx\n")
     refused = home.pxctl("pipe", "add", str(source), "--name", "other")
-    assert (refused.returncode, folder_of(home, "other").exists()) == (2, False), refused.stderr
+    assert (refused.returncode, home.folder("other").exists()) == (2, False), refused.stderr
     assert "'9:30' is no schedule" in refused.stderr
     plain = home.pxctl("pipe", "add", "http://127.0.0.1:1/pipe.md")
-    assert plain.returncode != 0
-    assert "https" in plain.stderr
+    assert (plain.returncode != 0, "https" in plain.stderr) == (True, True)
     assert home.pxctl("pipe", "add", "example:disk-digest").returncode == 0
-    assert not [each for each in os.listdir(home.home / "pipes") if each.startswith(".")], (
-        "nothing half-made lies about"
-    )
-    assert run(home, "disk-digest").ended == ("completed", None), "an example works without agent and network"
+    assert not [each for each in os.listdir(home.home / "pipes") if each.startswith(".")], "nothing is half-made"
+    assert home.execute("disk-digest").ended == DONE, "an example works without agent and network"
     assert home.pxctl("pipe", "new", "mine").returncode == 0
-    assert (problem_of(home, "mine"), pipe(home, "mine")["schedule"]) == (None, "manual")
+    assert (problem_of(home, "mine"), home.pipe("mine")["schedule"]) == ("", "manual")

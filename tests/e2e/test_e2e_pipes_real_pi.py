@@ -9,27 +9,13 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from e2e.house import BIN, House, alive, until
-from e2e.pipe_house import (
-    Row,
-    begin,
-    ended,
-    holders,
-    in_time,
-    nothing_left,
-    output,
-    pipes_house,
-    row,
-    rows,
-    run,
-    started,
-    write,
-)
+from e2e.house import BIN, alive, until
+from e2e.pipe_house import DONE, PipeHouse, Row, in_time, pipes_house
 from mock_provider import ANSWER, INPUT_TOKENS, OUTPUT_TOKENS, MockProvider
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]  # many starts of node
@@ -60,49 +46,39 @@ def provider() -> Iterator[MockProvider]:
         loop.close()
 
 
-class Spoken:
-    """A house whose pipes speak through pi with the provider."""
-
-    def __init__(self, home: House, mock: MockProvider) -> None:
-        self.home, self.mock = home, mock
-        paid = "input_cost = 3.0\noutput_cost = 15.0"
-        tables = [
-            f'[presets.m-{model}]\nprovider = "custom"\nmodel = "{model}"\nurl = "{mock.url}"\n'
-            f'api_key = "$MOCK_KEY"\n{paid}\n'
-            for model in MODELS
-        ]
-        (home.home / "presets.toml").write_text("\n".join(tables))
-        for model in MODELS:
-            front = "retries: 1" if model == "429" else ""
-            write(home, f"m-{model}", f"schedule: manual\npreset: m-{model}\n{front}", f"Say hello, {model}.\n")
-
-    def requests(self, model: str) -> int:
-        return sum(str(each.get("model")) == model for each in self.mock.requests)
+@pytest.fixture(scope="module")
+def mock() -> Iterator[MockProvider]:
+    with provider() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def spoken() -> Iterator[Spoken]:
-    if not (PI / "pi").exists():
-        if os.environ.get("CI"):
-            pytest.fail("pi is not installed: .ci/agents")
-        pytest.skip("pi is not installed: .ci/agents")
+def home(mock: MockProvider, require: Callable[[object, str], None]) -> Iterator[PipeHouse]:
+    """A house whose pipes speak through pi with the provider."""
+    require((PI / "pi").exists(), "pi is not installed: .ci/agents")
     settings = {"MOCK_KEY": KEY, "PATH": f"{PI}:{BIN}:{os.environ['PATH']}", "PX_PIPES__SLOTS_MANUAL": "3"}
-    settings |= {
-        "PX_PIPES__RETRY_INITIAL_SECONDS": "0.05",
-        "PX_PIPES__STOP_SECONDS": "5",
-        "PX_PIPES__SETTLE_SECONDS": "60",
-    }
-    with provider() as mock, pipes_house(start=False, **settings) as home:
-        home.settings["HOME"] = str(home.home / "user")  # type: ignore[index] - a dict
-        own = home.home / "user" / ".pi" / "agent"
-        own.mkdir(parents=True)
-        (own / "settings.json").write_text('{"theme": "mine"}')
-        before = tree(home.home / "user")
-        home.start()
-        yield Spoken(home, mock)
-        nothing_left(home)
-        assert tree(home.home / "user") == before, "the user's own pi is not touched"
-        assert not holders(home.home, KEY), "a key is in no file: ledger, logs, output, what the agent was given"
+    times = {"PX_PIPES__RETRY_INITIAL_SECONDS": "0.05", "PX_PIPES__STOP_SECONDS": "5", "PX_PIPES__SETTLE_SECONDS": "60"}
+    with pipes_house(start=False, **settings, **times) as made:
+        user = made.home / "user"
+        made.settings = {**made.settings, "HOME": str(user)}
+        (user / ".pi" / "agent").mkdir(parents=True)
+        (user / ".pi" / "agent" / "settings.json").write_text('{"theme": "mine"}')
+        before = tree(user)
+        preset = f'provider = "custom"\nurl = "{mock.url}"\napi_key = "$MOCK_KEY"\ninput_cost = 3.0\noutput_cost = 15.0'
+        tables = [f'[presets.m-{model}]\nmodel = "{model}"\n{preset}\n' for model in MODELS]
+        (made.home / "presets.toml").write_text("\n".join(tables))
+        for model in MODELS:
+            front = f"schedule: manual\npreset: m-{model}\nretries: {int(model == '429')}"
+            made.write(f"m-{model}", front, f"Say hello, {model}.\n")
+        made.start()
+        yield made
+        made.nothing_left()
+        assert tree(user) == before, "the user's own pi is not touched"
+        assert not made.holders(KEY), "a key is in no file: ledger, logs, output, what the agent was given"
+
+
+def requests(mock: MockProvider, model: str) -> int:
+    return sum(str(each.get("model")) == model for each in mock.requests)
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -112,16 +88,17 @@ def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_every_answer_and_every_failure_of_a_provider_is_a_row_that_says_so(spoken: Spoken) -> None:
-    home, mock = spoken.home, spoken.mock
+def test_every_answer_and_every_failure_of_a_provider_is_a_row_that_says_so(
+    home: PipeHouse, mock: MockProvider
+) -> None:
     mock.command = "echo from-the-tool"
     names = [model for model in MODELS if model != "hang"]
-    begun = {model: begin(home, f"m-{model}").id for model in names}
-    done = {model: ended(home, number) for model, number in begun.items()}
+    begun = {model: home.begin(f"m-{model}").id for model in names}
+    done = {model: home.ended(number) for model, number in begun.items()}
     assert {model: each.ended for model, each in done.items()} == {
-        "ok": ("completed", None),
-        "echo": ("completed", None),
-        "tool": ("completed", None),
+        "ok": DONE,
+        "echo": DONE,
+        "tool": DONE,
         "401": ("failed", "auth_failed"),
         "404": ("failed", "model_not_found"),
         "429": ("failed", "rate_limited"),
@@ -135,13 +112,13 @@ def test_every_answer_and_every_failure_of_a_provider_is_a_row_that_says_so(spok
     assert done["echo"].stdout.strip() == done["echo"].rendered_prompt.strip()
     _check_usage(done["ok"], 1)
     _check_usage(done["tool"], 2)
-    assert b"from-the-tool" in output(home, done["tool"].id, "events")
+    assert b"from-the-tool" in home.output(done["tool"].id, "events")
     assert {each.agent_version for each in done.values()} == {"0.74.2"}
     assert set(mock.keys) == {KEY}
-    assert (spoken.requests("500"), spoken.requests("401"), spoken.requests("drop")) == (1, 1, 1), "its retries are off"
-    again = until(lambda: [it for it in rows(home, "pipe=m-429") if it.retry_of == begun["429"]], "429 is tried again")
-    assert ended(home, again[0].id).ended == ("failed", "rate_limited")
-    assert spoken.requests("429") == 2
+    assert (requests(mock, "500"), requests(mock, "401"), requests(mock, "drop")) == (1, 1, 1), "its retries are off"
+    again = until(lambda: [it for it in home.rows("pipe=m-429") if it.retry_of == begun["429"]], "429 is tried again")
+    assert home.ended(again[0].id).ended == ("failed", "rate_limited")
+    assert requests(mock, "429") == 2
 
 
 def _check_usage(done: Row, answers: int) -> None:
@@ -150,16 +127,15 @@ def _check_usage(done: Row, answers: int) -> None:
     assert (done.usage["turns"], done.model, done.provider) == (answers, done.preset_id.removeprefix("m-"), "custom")
 
 
-def test_a_provider_that_never_answers_is_left_at_the_timeout(spoken: Spoken) -> None:
+def test_a_provider_that_never_answers_is_left_at_the_timeout(home: PipeHouse, mock: MockProvider) -> None:
     """Meanwhile the key is in the agent's environment, and in nothing that others can read."""
-    home = spoken.home
-    number = begin(home, "m-hang", timeout=100).id
-    until(lambda: spoken.requests("hang"), "the request is there")
-    leader = started(home, number).pid
+    number = home.begin("m-hang", timeout=100).id
+    until(lambda: requests(mock, "hang"), "the request is there")
+    leader = home.started(number).pid
     words = Path(f"/proc/{leader}/cmdline").read_bytes()
     assert KEY.encode() not in words
     assert KEY.encode() in Path(f"/proc/{leader}/environ").read_bytes()
-    assert not holders(home.home, KEY)
+    assert not home.holders(KEY)
     private = home.home / "state" / "executions" / str(number) / "agent"
     assert "PX_KEY" in (private / "models.json").read_text()
     assert {file.stat().st_mode & 0o77 for file in [private, *private.rglob("*")]} == {0}
@@ -168,9 +144,9 @@ def test_a_provider_that_never_answers_is_left_at_the_timeout(spoken: Spoken) ->
 
     def late(seconds: float) -> Row | None:
         """Run one that asks; None where its time was over before that."""
-        asked = spoken.requests("hang")
-        done = run(home, "m-hang", timeout=seconds)
-        return done if spoken.requests("hang") > asked else None
+        asked = requests(mock, "hang")
+        done = home.execute("m-hang", timeout=seconds)
+        return done if requests(mock, "hang") > asked else None
 
     done = in_time(late, 8)
     assert done.ended == ("timed_out", "timeout")
@@ -178,24 +154,22 @@ def test_a_provider_that_never_answers_is_left_at_the_timeout(spoken: Spoken) ->
     assert not (home.home / "state" / "executions" / str(done.id) / "agent").exists()
 
 
-def test_a_cancel_during_a_tool_leaves_nothing_of_it(spoken: Spoken) -> None:
+def test_a_cancel_during_a_tool_leaves_nothing_of_it(home: PipeHouse, mock: MockProvider) -> None:
     """The tool runs in a session of its own, which no signal to pi's group reaches; its children in further ones."""
-    home, mock = spoken.home, spoken.mock
     marks = home.home / "tool.pids"
     mock.command = f"echo $$ > {marks}; setsid sleep 1000 & echo $! >> {marks}; (setsid sleep 1000 &) ; sleep 1000"
-    number = begin(home, "m-tool").id
+    number = home.begin("m-tool").id
     until(lambda: marks.exists() and marks.read_text().count("\n") == 2, "the tool runs")
     cancelled = home.request("POST", f"/api/pipes/m-tool/executions/{number}/cancel")
     assert (cancelled.status, cancelled.json()["error_type"]) == (200, "cancelled")
     assert not any(alive(int(pid)) for pid in marks.read_text().split())
-    nothing_left(home)
-    assert row(home, number).tokens == INPUT_TOKENS + OUTPUT_TOKENS, "what was paid for is told"
+    home.nothing_left()
+    assert home.row(number).tokens == INPUT_TOKENS + OUTPUT_TOKENS, "what was paid for is told"
 
 
-def test_a_tool_that_leaves_something_behind_is_swept_at_a_normal_end(spoken: Spoken) -> None:
-    home, mock = spoken.home, spoken.mock
+def test_a_tool_that_leaves_something_behind_is_swept_at_a_normal_end(home: PipeHouse, mock: MockProvider) -> None:
     mark = home.home / "left.pid"
     mock.command = f"nohup setsid sleep 1000 >/dev/null 2>&1 & echo $! > {mark}"
-    done = run(home, "m-tool")
-    assert (done.ended, done.stdout.strip()) == (("completed", None), ANSWER)
+    done = home.execute("m-tool")
+    assert (done.ended, done.stdout.strip()) == (DONE, ANSWER)
     assert not alive(int(mark.read_text()))

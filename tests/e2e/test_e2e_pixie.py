@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import concurrent.futures
 import json
 import re
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e.house import House, house, until
+from e2e.house import SSE, House, Later, house, until
 
 SOURCE = """
 import argparse, json, os, signal, threading, time
@@ -71,17 +70,12 @@ if __name__ == "__main__":
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end).start())
     ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), Tool).serve_forever()
 """
+MODES = [{"value": "a", "label": "A"}, {"value": "b", "label": "B"}]
 INPUTS = [
     {"key": "word", "label": "Word", "type": "text", "default": "hello"},
     {"key": "n", "label": "N", "type": "number", "required": False},
     {"key": "seconds", "label": "Wait", "type": "number", "required": False},
-    {
-        "key": "mode",
-        "label": "Mode",
-        "type": "select",
-        "required": False,
-        "options": [{"value": "a", "label": "A"}, {"value": "b", "label": "B"}],
-    },
+    {"key": "mode", "label": "Mode", "type": "select", "required": False, "options": MODES},
 ]
 OUTPUTS = [{"key": "log", "label": "Log", "type": "log", "streaming": True}]
 
@@ -89,9 +83,7 @@ OUTPUTS = [{"key": "log", "label": "Log", "type": "log", "streaming": True}]
 @pytest.fixture(scope="module")
 def home() -> Iterator[House]:
     """One daemon; each test has its own tool."""
-    with house({"PX_TOOLS__WARM_KEEP_MAX": "50"}) as made:
-        made.measured = True
-        made.start()
+    with house({"PX_TOOLS__WARM_KEEP_MAX": "50"}, start=True, measured=True) as made:
         yield made
 
 
@@ -104,19 +96,8 @@ def pixie(home: House, name: str, *, dotenv: str = "", sidecar: Any = None, **ke
         (folder / ".env").chmod(0o600)
     if sidecar is not None:
         (folder / "pxd.json").write_text(json.dumps(sidecar))
-    manifest = {
-        "id": name,
-        "name": "A Title",
-        "description": "d",
-        "version": "1.2.0",
-        "category": "a/b",
-        "icon": "x",
-        "inputs": INPUTS,
-        "outputs": OUTPUTS,
-        "schema_version": "1.0",
-        "layout": "form",
-        "tags": ["t"],
-    }
+    manifest = {"id": name, "name": "A Title", "description": "d", "version": "1.2.0", "schema_version": "1.0"}
+    manifest |= {"category": "a/b", "icon": "x", "layout": "form", "tags": ["t"], "inputs": INPUTS, "outputs": OUTPUTS}
     (folder / "tool.json").write_text(json.dumps({**manifest, **keys}))
     return folder
 
@@ -141,9 +122,7 @@ def test_body_headers_and_environment(home: House) -> None:
 
 def test_defaults_are_filled_in_and_values_coerced_and_checked(home: House) -> None:
     pixie(home, "typed")
-    done = home.pxctl("run", "typed", "n=2.5", "mode=b")
-    assert done.returncode == 0, done.stderr
-    inputs = json.loads(done.stdout)["log"]["body"]["inputs"]
+    inputs = home.json("run", "typed", "n=2.5", "mode=b")["log"]["body"]["inputs"]
     assert (inputs["word"], inputs["n"], inputs["mode"]) == ("hello", 2.5, "b")
     refused = home.run("typed", {"n": "x", "mode": "c"})
     assert refused.status == 422
@@ -152,14 +131,12 @@ def test_defaults_are_filled_in_and_values_coerced_and_checked(home: House) -> N
 
 def test_streams_are_asked_for_by_run_id(home: House) -> None:
     pixie(home, "streams")
-    answer = home.request("POST", "/api/tools/streams/stream", {"word": "ho"}, headers={"Accept": "text/event-stream"})
-    assert answer.headers["content-type"].startswith("text/event-stream")
+    answer = home.request("POST", "/api/tools/streams/stream", {"word": "ho"}, headers={"Accept": SSE})
+    assert answer.headers["content-type"].startswith(SSE)
     items = [json.loads(line[6:]) for line in answer.body.decode().splitlines() if line.startswith("data: ")]
-    assert [item["value"] for item in items] == ["ho 0", "ho 1", "ho 2"]
-    assert items[-1]["done"] is True
+    assert ([item["value"] for item in items], items[-1]["done"]) == (["ho 0", "ho 1", "ho 2"], True)
     done = home.pxctl("run", "streams", "--stream", "word=hu")
-    assert done.returncode == 0, done.stderr
-    assert [json.loads(line)["value"] for line in done.stdout.splitlines()] == ["hu 0", "hu 1", "hu 2"]
+    assert [json.loads(line)["value"] for line in done.stdout.splitlines()] == ["hu 0", "hu 1", "hu 2"], done.stderr
 
 
 def test_secrets_come_from_dotenv_and_a_missing_one_is_named(home: House) -> None:
@@ -169,23 +146,19 @@ def test_secrets_come_from_dotenv_and_a_missing_one_is_named(home: House) -> Non
     assert "s3cret" not in home.pxctl("tools", "show", "secretive", "--json").stdout
     pixie(home, "keyless", secrets=secrets)
     refused = home.run("keyless")
-    assert refused.status >= 400
-    assert "API_KEY" in refused.json()["detail"]
-    assert "API_EXTRA" not in refused.json()["detail"]
-    assert ".env" in json.dumps(refused.json())
+    detail = refused.json()["detail"]
+    assert (refused.status >= 400, "API_KEY" in detail, "API_EXTRA" in detail) == (True, True, False)
+    assert b".env" in refused.body
 
 
 def test_not_concurrent_means_one_at_a_time(home: House) -> None:
     folder = pixie(home, "alone", concurrent=False)
     home.run("alone")
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(home.run, "alone", {"word": "wait for go"}) for _ in range(2)]
-        try:
-            until(lambda: home.status("alone")["waiting"] == 1, "the second one is queued")
-            assert home.status("alone")["in_flight"] == 1
-        finally:
-            (folder / "go").touch()
-        assert [each.result().status for each in both] == [200, 200]
+    both = [Later(lambda: home.run("alone", {"word": "wait for go"})) for _ in range(2)]
+    until(lambda: home.status("alone")["waiting"] == 1, "the second one is queued")
+    assert home.status("alone")["in_flight"] == 1
+    (folder / "go").touch()
+    assert [each.result().status for each in both] == [200, 200]
 
 
 def test_pinned_warm_is_a_pin(home: House) -> None:
@@ -211,9 +184,7 @@ def test_a_file_is_given_to_an_input_of_type_file(home: House, transport: str) -
     data, text = home.home / "d.csv", home.home / "word.txt"
     data.write_bytes(b"a,b\n1,\xff\n")
     text.write_text("spoken")
-    done = home.pxctl("run", name, f"paper=@{data}", f"papers=@{data}", f"word=@{text}")
-    assert done.returncode == 0, done.stderr
-    log = json.loads(done.stdout)["log"]
+    log = home.json("run", name, f"paper=@{data}", f"papers=@{data}", f"word=@{text}")["log"]
     if transport == "json":
         inputs = log["body"]["inputs"]
         url = "data:text/csv;base64," + base64.b64encode(data.read_bytes()).decode()
@@ -223,8 +194,7 @@ def test_a_file_is_given_to_an_input_of_type_file(home: House, transport: str) -
         assert "Content-Type: text/csv" in log["value"]
         assert 'name="word"\r\n\r\nspoken' in log["value"]
     missing = home.pxctl("run", name, f"paper=@{data}.gone")
-    assert missing.returncode == 2
-    assert "d.csv.gone" in missing.stderr
+    assert (missing.returncode, "d.csv.gone" in missing.stderr) == (2, True)
 
 
 def test_only_the_last_runs_keep_their_artefacts(home: House) -> None:
@@ -245,15 +215,15 @@ def test_our_settings_stand_in_a_side_file(home: House) -> None:
 
 def test_the_twelve_checks_on_a_pixie_tool(home: House) -> None:
     pixie(home, "checked")
-    report = json.loads(home.pxctl("tools", "validate", "checked", "--json").stdout)
-    assert report["tool_id"] == "checked"
-    named = {check["name"]: check["status"] for check in report["checks"]}
-    assert len(named) == 12
+
+    def checked(name: str) -> tuple[dict[str, str], dict[str, Any]]:
+        report = home.json("tools", "validate", name, code=1)
+        return {check["name"]: check["status"] for check in report["checks"]}, report
+
+    named, report = checked("checked")
+    assert (report["tool_id"], len(named), named["folder_structure"]) == ("checked", 12, "warn"), "no pyproject.toml"
     assert named["tool_json_parses"] == named["schemas_coherent"] == "pass"
     assert {"folder_structure", "pyproject_ok", "tool_spawns", "schema_matches_disk", "clean_shutdown"} <= named.keys()
-    assert named["folder_structure"] == "warn", "there is no pyproject.toml"
     assert named["output_conforms"] == report["overall"] == "fail", "a log is {lines: [...]}, or {value: ...}"
-    assert home.pxctl("tools", "validate", "checked").returncode == 1
     pixie(home, "fruitless", outputs=[])
-    report = json.loads(home.pxctl("tools", "validate", "fruitless", "--json").stdout)
-    assert {c["name"]: c["status"] for c in report["checks"]}["schemas_coherent"] == "fail", "at least one output"
+    assert checked("fruitless")[0]["schemas_coherent"] == "fail", "at least one output"

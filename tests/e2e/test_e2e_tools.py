@@ -1,61 +1,110 @@
-"""Warm tools, seen from outside: starts, reuse, eviction, pins, limits, stops, failures."""
+"""Tools by their contract (CONTRACT §5): starts, what they inherit, how they are kept warm, limited, stopped, made."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import http.client
 import json
 import os
 import resource
+import shutil
 import socket
-import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from e2e.house import DEADLINE, House, alive, house, server, until, written_pid
+from e2e.house import DEADLINE, ESCAPES, NDJSON, SSE, House, Later, alive, house, server, small_disk, until, written_pid
 from rounds import DEEP
 
-ECHO = server("return {'pid': os.getpid(), **body}")
-SLOW = server("time.sleep(body.get('seconds', 0)); return {'pid': os.getpid()}")
-UNTIL_GO = server("""
+CHILDREN = Path(__file__).parent.parent / "tools" / "children"
+SHOW = server("return {'pid': os.getpid(), 'env': dict(os.environ), 'exe': sys.executable, 'cwd': os.getcwd(), **body}")
+SLOW = server("""
+    time.sleep(body.get('seconds', 0))
     while body.get('waits') and not os.path.exists('go'): time.sleep(0.01)
-    return {'pid': os.getpid()}
+    return {'pid': os.getpid(), 'ended': time.time()}
 """)
+STREAMER = SHOW.replace(
+    'if self.path == "/run":',
+    """if self.path == "/stream":
+            self.send_response(200)
+            kind = "text/event-stream" if body.get("sse") else "application/x-ndjson"
+            self.send_header("Content-Type", kind)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.close_connection = True
+            for n in range(3):
+                line = json.dumps({"item": n}).encode()
+                self.wfile.write(b"data: " + line + b"\\n\\n" if body.get("sse") else line + b"\\n")
+                self.wfile.flush()
+        elif self.path == "/run":""",
+)
+FASTAPI = """
+import sys, json, numpy, uvicorn
+from fastapi import FastAPI
+app = FastAPI()
+@app.get("/healthz")
+def healthz(): return {"ok": True}
+@app.get("/schema")
+def schema(): return json.load(open("tool.json"))
+@app.post("/run")
+def run(body: dict): return {"eigen": sorted(numpy.linalg.eigvals(numpy.array(body["m"])).real.tolist())}
+if __name__ == "__main__":
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[sys.argv.index("--port") + 1]), log_level="warning")
+"""
 SECRETS = {"SECRET_TOKEN_OF_MINE": "hidden", "AWS_SECRET_ACCESS_KEY": "hidden"}
 SMALL_LOGS = {"PX_LOGS__SEGMENT_BYTES": str(1 << 20), "PX_LOGS__TOTAL_BYTES": str(4 << 20)}
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[House]:
-    """One daemon for all whose faults are their tools'; each test has tools of its own, `good` and `echo` are whole."""
-    with house({**SECRETS, **SMALL_LOGS, "PX_TOOLS__WARM_KEEP_MAX": "50"}) as made:
-        made.tool("good", ECHO)
-        made.tool("echo", ECHO)
-        made.measured = True
-        made.start()
+    """One daemon for all whose faults are their tools'; each test has tools of its own, `good` is whole."""
+    with house({**SECRETS, **SMALL_LOGS, "PX_TOOLS__WARM_KEEP_MAX": "50"}, start=True, measured=True) as made:
+        made.tool("good", SHOW)
         yield made
         assert made.run("good").status == 200, "other tools are unaffected"
 
 
+# -- starts -----------------------------------------------------------------------------------------------------------
+
+
 def test_two_requests_to_a_cold_tool_start_it_once(shared: House) -> None:
-    shared.tool("wanted", ECHO)
-    with concurrent.futures.ThreadPoolExecutor(30) as pool:
+    shared.tool("wanted", SHOW)
+    with ThreadPoolExecutor(30) as pool:
         answers = list(pool.map(lambda _: shared.run("wanted"), range(30)))
     assert {a.status for a in answers} == {200}
     assert len({a.json()["pid"] for a in answers}) == 1
-    assert any("x-px-cold-start" in a.headers for a in answers)
+    assert any(int(a.headers.get("x-px-cold-start", 0)) > 0 for a in answers)
     assert "x-px-cold-start" not in shared.run("wanted").headers
+
+
+def test_fastapi_with_numpy_runs_as_it_is(shared: House) -> None:
+    shared.tool("eigen", FASTAPI, python=sys.executable, max_memory_mb=0, start_timeout_seconds=100)
+    assert shared.run("eigen", {"m": [[2, 0], [0, 3]]}, seconds=110).json() == {"eigen": [2.0, 3.0]}
+
+
+@pytest.mark.parametrize("child", ["fd-server", "stubborn-port", "http-server", "node-port"])
+def test_ways_to_listen_also_in_another_language(shared: House, request: pytest.FixtureRequest, child: str) -> None:
+    if child == "node-port":
+        request.getfixturevalue("require_node")
+    shutil.copytree(CHILDREN / child, shared.home / "tools" / child)
+    answer = shared.run(child)
+    assert answer.status == 200, answer.body
+    listen = {"fd-server": "fd", "http-server": "handover"}.get(child, "port")
+    assert shared.get(f"/api/tools/{child}")["listen"] == listen
+    if listen == "fd":
+        said = answer.json()
+        assert (said["listen"]["LISTEN_FDS"], said["listen"]["LISTEN_PID"]) == ("1", str(said["pid"]))
 
 
 @pytest.mark.parametrize("mode", ["handover", "port"])
 def test_ready_is_what_healthz_says(shared: House, mode: str) -> None:
     """503 (and 500) mean not yet, 200 means ready; a tool without the path (404), or GET (501), when it accepts."""
     name = f"says-{mode}"
-    loading = ECHO.replace(
+    loading = SHOW.replace(
         "    def do_GET(self):",
         "    def do_GET(self):\n"
         "        if self.path == '/healthz' and not os.path.exists('loaded'):\n"
@@ -63,163 +112,123 @@ def test_ready_is_what_healthz_says(shared: House, mode: str) -> None:
         "            return self.answer({'loading': True}, 500 if os.path.getsize('asked') % 2 else 503)",
     )
     folder = shared.tool(name, loading, listen=mode)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(shared.run, name, {"n": 1})
-        until(lambda: (folder / "asked").exists() and (folder / "asked").stat().st_size > 3, "it is asked again")
-        assert shared.status(name)["state"] == "starting"
-        assert not answer.done()
-        (folder / "loaded").touch()
-        assert answer.result(DEADLINE).json()["n"] == 1
+    answer = Later(lambda: shared.run(name, {"n": 1}))
+    until(lambda: (folder / "asked").exists() and (folder / "asked").stat().st_size > 3, "it is asked again")
+    assert (shared.status(name)["state"], answer.done()) == ("starting", False)
+    (folder / "loaded").touch()
+    assert answer.result().json()["n"] == 1
     for number, without in enumerate((("/healthz", "/elsewhere"), ("def do_GET(", "def do_HEAD("))):
-        shared.tool(f"{name}-without-{number}", ECHO.replace(*without), listen=mode)
+        shared.tool(f"{name}-without-{number}", SHOW.replace(*without), listen=mode)
         assert shared.run(f"{name}-without-{number}", {"n": 2}).json()["n"] == 2
     shared.tool(f"{name}-never", loading, listen=mode, start_timeout_seconds=0.5)
     assert shared.run(f"{name}-never").json()["reason"] == "readiness_timeout"
 
 
-def test_input_is_checked_before_anything_is_spawned(shared: House) -> None:
+def test_the_environment_is_an_allow_list_then_dotenv_then_env_and_a_venv_beside_the_tool_is_taken(
+    shared: House,
+) -> None:
+    folder = shared.tool("surrounded", SHOW, env={"BOTH": "env", "ONLY_ENV": "1"})
+    (folder / ".env").write_text("BOTH=dotenv\nONLY_DOTENV='two words'\n")
+    real = Path(os.path.realpath(sys.executable))
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "python").symlink_to(real)
+    (folder / ".venv" / "pyvenv.cfg").write_text(f"home = {real.parent}\n")
+    seen = shared.run("surrounded").json()
+    env = seen["env"]
+    assert (env["BOTH"], env["ONLY_ENV"], env["ONLY_DOTENV"], bool(env["PATH"])) == ("env", "1", "two words", True)
+    assert not SECRETS.keys() & env.keys()
+    own = {k for k in env if k.startswith("PX_")}
+    assert own <= {"PX_INSTANCE", "PX_UNIT", "PX_PORT"}, "nothing of the daemon's settings"
+    assert (seen["cwd"], seen["exe"]) == (str(folder), str(folder / ".venv" / "bin" / "python"))
+
+
+def test_the_port_is_stable_is_nobody_elses_and_a_connection_to_it_starts_the_tool(shared: House) -> None:
+    shared.tool("direct", SHOW)
+    pid = shared.run("direct").json()["pid"]
+    port = shared.status("direct")["port"]
+    assert shared.pxctl("restart", "direct").returncode == 0
+    again = shared.status("direct")
+    assert (again["port"], again["pid"] != pid) == (port, True)
+    why = shared.json("why", "direct")
+    assert (why["state"], why["chain"][-1]["instance"]) == ("ready", again["instance"]), "of the life it has now"
+    shared.pxctl("stop", "direct")
+    with socket.socket() as thief, pytest.raises(OSError, match="in use"):
+        thief.bind(("127.0.0.1", port))
+    assert shared.status("direct")["state"] == "cold", "what was left in its backlog starts nothing"
+
+    def ask() -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+        with contextlib.closing(connection):
+            connection.request("POST", "/run", b"{}", {"Content-Type": "application/json"})
+            return int(json.loads(connection.getresponse().read())["pid"])
+
+    assert ask() == ask() == shared.status("direct")["pid"] != again["pid"]
+    shared.tool("direct", "raise SystemExit('broken')")
+    shared.pxctl("stop", "direct")
+    with pytest.raises((http.client.HTTPException, OSError)):
+        ask()  # refused, and not left waiting
+
+
+def test_schema_drift_is_a_warning_never_fatal(shared: House) -> None:
     shared.tool(
-        "typed",
-        ECHO,
-        input={
-            "type": "object",
-            "properties": {
-                "n": {"type": "integer"},
-                "deep": {"type": "object", "properties": {"x": {"type": "number"}}},
-            },
-            "required": ["n"],
-            "additionalProperties": False,
-        },
+        "drifts", SHOW.replace('json.load(open("tool.json"))', '{"name": "other", "input": {"type": "string"}}')
     )
+    assert shared.run("drifts").status == 200
+    until(lambda: "schema" in json.dumps(shared.get("/api/tools/drifts")["warnings"]), "the drift is a warning")
+    assert shared.status("drifts")["warnings"]
+    assert shared.run("drifts").status == 200
+
+
+def test_a_changed_tool_is_replaced(shared: House) -> None:
+    for version in (1, 22):
+        shared.tool("edited", server(f"return {{'v': {version}}}"))
+        until(lambda v=version: shared.run("edited").json() == {"v": v}, "the new code answers")
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_comes_as_it_is_asked_for_whatever_the_tool_speaks(shared: House) -> None:
+    shared.tool("streamer", STREAMER)
+    items = [json.dumps({"item": n}) for n in range(3)]
+    kinds = {SSE: [f"data: {each}\n\n" for each in items], NDJSON: [f"{each}\n" for each in items]}
+    for speaks_sse in (True, False):
+        for kind, wanted in kinds.items():
+            path, headers = "/api/tools/streamer/stream", {"Accept": kind}
+            answer = shared.request("POST", path, {"sse": speaks_sse}, headers=headers)
+            assert (answer.headers["content-type"], answer.body.decode()) == (kind, "".join(wanted))
+    assert shared.pxctl("run", "streamer", "--stream", "sse:=true").stdout.splitlines() == items
+
+
+def test_input_is_checked_before_anything_is_spawned(shared: House) -> None:
+    deep = {"type": "object", "properties": {"x": {"type": "number"}}}
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "deep": deep}, "required": ["n"]}
+    shared.tool("typed", SHOW, input={**schema, "additionalProperties": False})
     answer = shared.run("typed", {"n": "x", "deep": {"x": "y"}, "other": 1})
     assert answer.status == 422
-    problem = answer.json()
-    assert {e["pointer"] for e in problem["errors"]} >= {"/n", "/deep/x"}
+    assert {e["pointer"] for e in answer.json()["errors"]} >= {"/n", "/deep/x"}
     assert shared.status("typed")["state"] == "cold"
-    done = shared.pxctl("run", "typed", "n=word")
-    assert done.returncode == 2
-    assert "/n" in done.stderr
 
 
-def test_ttl_counts_from_the_end_of_the_last_request(shared: House) -> None:
-    shared.tool("brief", server("time.sleep(1.5); return {'ended': time.time()}"), warm_keep_seconds=1)
-    ended = shared.run("brief").json()["ended"]
-    until(lambda: shared.status("brief")["state"] == "cold", "it was evicted by age")
-    assert shared.status("brief")["reason"] == "evicted_ttl"
-    told = [json.loads(line) for line in shared.pxctl("events", "--unit", "brief", "--json").stdout.splitlines()]
-    (evicted,) = (each for each in told if (each["event"], each["reason"]) == ("stopping", "evicted_ttl"))
-    assert datetime.fromisoformat(evicted["time"]).timestamp() >= ended + 0.9, "age counts from the end"
-
-
-def test_of_two_places_the_least_recently_used_is_given_away_never_a_pinned_or_busy_one(home: House) -> None:
-    """All busy: who comes waits in line, and is told when to come again once the time of its request is over."""
-    home.settings = {"PX_TOOLS__WARM_KEEP_MAX": "2"}
-    home.start()
-    assert home.get("/api/launcher/state") == {}
-    folder = home.tool("a", UNTIL_GO)
-    for name in ("b", "c"):
-        home.tool(name, SLOW)
-    home.run("a")
-    home.run("b")
-    assert home.pxctl("pin", "a").returncode == 0
-    home.run("c")
-    until(lambda: home.status("b")["state"] == "cold", "b was evicted")
-    assert (home.status("a")["state"], home.status("a")["pinned"]) == ("ready", True)
-    assert home.status("b")["reason"] == "evicted_lru"
-    home.stop()
-    home.start()
-    assert home.status("a")["pinned"] is True, "pins survive restarts"
-    assert home.pxctl("unpin", "a").returncode == 0
-    assert home.status("a")["pinned"] is False
-    home.tool("other", UNTIL_GO)
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        long = [pool.submit(home.run, name, {"waits": True}) for name in ("a", "other")]
-        try:
-            until(lambda: {home.status(name)["in_flight"] for name in ("a", "other")} == {1}, "both places are taken")
-            refused = home.request("POST", "/api/tools/b/run?timeout=0.5", {})
-            assert refused.status == 429
-            assert int(refused.headers["retry-after"]) >= 1
-            waiting = pool.submit(home.request, "POST", "/api/tools/b/run?timeout=50", {})
-            until(lambda: home.status("b")["waiting"] == 1, "another waits in line")
-        finally:
-            (folder / "go").touch()
-            (folder.parent / "other" / "go").touch()
-        assert waiting.result().status == 200
-        assert [each.result().status for each in long] == [200, 200], "a busy tool is never evicted"
-
-
-def test_memory_limit_is_named_and_the_next_run_works(shared: House) -> None:
-    shared.tool(
-        "hog",
-        server("""
-            print('about to eat', file=sys.stderr, flush=True)
-            block = [bytearray(4 << 20) for _ in range(body.get('blocks', 0))]
-            if len(block) > 1: time.sleep(1000)  # over its limit until somebody looks
-            return {'blocks': len(block)}
-        """),
-        max_memory_mb=128,
-    )
-    answer = shared.run("hog", {"blocks": 100})
-    problem = answer.json()
-    assert "ResourceLimitExceeded: memory" in json.dumps(problem)
-    assert "about to eat" in json.dumps(problem)
-    assert shared.pxctl("run", "hog", "blocks:=100").returncode == 9
-    until(lambda: shared.status("hog")["reason"] == "memory_limit", "all of it is gone, and its end has a name")
-    assert shared.run("hog", {"blocks": 1}).json() == {"blocks": 1}
-
-
-def test_runtime_limit_is_named_and_the_tree_is_gone(shared: House) -> None:
-    shared.tool("late", SLOW, max_runtime_seconds=1)
-    answer = shared.run("late", {"seconds": 300})
-    assert "ResourceLimitExceeded: runtime" in json.dumps(answer.json())
-    assert shared.status("late")["reason"] == "runtime_limit"
-    assert shared.pxctl("run", "late", "seconds:=300").returncode == 9
-    until(lambda: shared.run("late", {"seconds": 0}).status == 200, "a run that is quicker than its second works")
-
-
-ESCAPE = """
-import signal, subprocess
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        open("grandchild", "w").write(str(os.getpid()))
-        while True: time.sleep(100)
-    os._exit(0)
-os.wait()
-"""
-
-
-def test_stop_leaves_no_double_forked_deaf_grandchild(shared: House) -> None:
-    code = ECHO.replace("def serve():", "def serve():\n" + "".join(f"    {line}\n" for line in ESCAPE.splitlines()))
-    folder = shared.tool("escape", code, stop_timeout_seconds=0.5)
-    assert shared.run("escape").status == 200
-    leader = shared.status("escape")["pid"]
-    grandchild = written_pid(folder / "grandchild")
-    assert alive(grandchild)
-    assert shared.pxctl("stop", "escape").returncode == 0
-    assert not alive(leader)
-    assert not alive(grandchild)
-    assert shared.status("escape")["state"] == "cold"
-
-
-def test_a_stop_that_had_to_kill_says_so(shared: House) -> None:
-    """And a tool that ended at SIGTERM was not killed."""
-    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    shared.tool("deaf", deaf + ECHO, stop_timeout_seconds=0.3)
-    shared.tool("hearing", ECHO, stop_timeout_seconds=30)
-    for name, killed in (("deaf", True), ("hearing", False)):
-        assert shared.run(name).status == 200
-        words = ", killed: it did not end within its grace after SIGTERM" if killed else ""
-        assert shared.pxctl("stop", name).stdout == f"tool:{name} stopped{words}\n"
-        assert shared.run(name).status == 200
-        assert json.loads(shared.pxctl("stop", name, "--json").stdout)["killed"] == [f"tool:{name}"] * killed
+def test_a_huge_body_is_refused(shared: House) -> None:
+    with contextlib.suppress(OSError):  # it may hang up before we have said it all; the next answer tells
+        answer = shared.run("good", b'{"x": "' + b"y" * 100_000_000 + b'"}')
+        assert (answer.status, b"max_body_bytes" in answer.body) == (413, True)
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(DEADLINE)
+        raw.connect(shared.socket)
+        raw.sendall(
+            b"POST /api/tools/good/run HTTP/1.1\r\nHost: px\r\nContent-Length: 100000000\r\n"
+            b"Content-Type: application/json\r\n\r\n"
+        )
+        assert b" 413 " in raw.recv(65536)
+    assert shared.run("good", {"after": 1}).json()["after"] == 1
 
 
 HANG_UP = "self.connection.shutdown(2); self.close_connection = True"
 ANSWERS = {
-    "closes": "self.wfile.write(b'HTTP/1.1 200 OK\\r\\nContent-Length: 100\\r\\n\\r\\n{\"a\"'); HANG_UP",
-    "nonsense": "self.wfile.write(b'\\x00\\x01 what is this\\r\\n\\r\\n'); HANG_UP",
+    "closes": f"self.wfile.write(b'HTTP/1.1 200 OK\\r\\nContent-Length: 100\\r\\n\\r\\n{{\"a\"'); {HANG_UP}",
+    "nonsense": f"self.wfile.write(b'\\x00\\x01 what is this\\r\\n\\r\\n'); {HANG_UP}",
     "notjson": "self.answer(b'{not json')",
     "fails": "self.answer({'detail': 'no good'}, 500)",
 }
@@ -227,60 +236,45 @@ ANSWERS = {
 
 @pytest.mark.parametrize("fault", sorted(ANSWERS))
 def test_a_bad_answer_is_a_clear_error(shared: House, fault: str) -> None:
-    code = ECHO.replace("if self.path == '/run': self.answer(run(body))", "").replace(
-        'if self.path == "/run": self.answer(run(body))',
-        f'if self.path == "/run" and "ok" not in body: {ANSWERS[fault]}\n'
-        '        elif self.path == "/run": self.answer(run(body))',
+    run = 'if self.path == "/run":'
+    shared.tool(
+        fault, SHOW.replace(run, f'if self.path == "/run" and "ok" not in body: {ANSWERS[fault]}\n        el{run}')
     )
-    shared.tool(fault, code)
     answer = shared.run(fault)
-    assert 500 <= answer.status < 600
     problem = answer.json()
-    assert problem["detail"]
-    assert problem["kind"] == "tool_failed"
+    assert (500 <= answer.status < 600, bool(problem["detail"]), problem["kind"]) == (True, True, "tool_failed")
     assert shared.run(fault, {"ok": 1}).status == 200, "the same instance still answers"
 
 
 def test_a_request_that_kills_its_tool_is_not_given_to_the_next_instance(shared: House) -> None:
-    folder = shared.tool(
-        "fragile",
-        server("""
-            with open('requests', 'a') as book: book.write(body['word'] + ' ')
-            if body['word'] == 'die': os._exit(3)
-            return {}
-        """),
-    )
-    for word in ("one", "two"):
-        assert shared.run("fragile", {"word": word}).status == 200
-    died = shared.run("fragile", {"word": "die"})
-    assert died.status >= 500
-    assert "3" in died.json()["detail"]
-    assert shared.run("fragile", {"word": "three"}).status == 200
-    assert (folder / "requests").read_text().split() == ["one", "two", "die", "three"]
+    code = """
+        with open('requests', 'a') as book: book.write(body['word'] + ' ')
+        if body['word'] == 'die': os._exit(3)
+        return {}
+    """
+    folder = shared.tool("fragile", server(code))
+    answers = {word: shared.run("fragile", {"word": word}) for word in ("one", "two", "die", "three")}
+    assert [answer.status < 300 for answer in answers.values()] == [True, True, False, True]
+    assert "3" in answers["die"].json()["detail"]
+    assert (folder / "requests").read_text().split() == list(answers)
 
 
 def test_a_flood_of_output_harms_nobody_and_is_kept_within_its_bounds(shared: House) -> None:
-    home = shared
-    home.tool(
-        "flood",
-        server("""
+    code = """
         chunk = b'x' * 65535 + b'\\n'
         for _ in range(body["chunks"]): os.write(1, chunk)
         os.write(2, b'\\xff\\xfe invalid \\x80\\n')
         return {'done': True}
-    """),
-        max_runtime_seconds=600,
-    )
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        flood = pool.submit(home.run, "flood", {"chunks": 1600 if DEEP else 200}, seconds=110)
-        for _ in range(10):
-            assert home.run("good").status == 200
-        assert flood.result().status == 200
-    folder = home.home / "state" / "logs" / "tool" / "flood"
+    """
+    shared.tool("flood", server(code), max_runtime_seconds=600)
+    flood = Later(lambda: shared.run("flood", {"chunks": 1600 if DEEP else 200}, seconds=110))
+    for _ in range(10):
+        assert shared.run("good").status == 200
+    assert flood.result(110).status == 200
+    folder = shared.home / "state" / "logs" / "tool" / "flood"
     until(lambda: size_of(folder) < 7 << 20, "rotation keeps the total")
     ask = ("logs", "flood", "-n", "1", "--stderr")
-    until(lambda: "invalid" in home.pxctl(*ask).stdout, "the other stream is logged as soon as somebody reads it")
-    assert home.pxctl(*ask).returncode == 0
+    until(lambda: "invalid" in shared.pxctl(*ask).stdout, "the other stream is logged as soon as somebody reads it")
 
 
 def size_of(folder: Path) -> int:
@@ -292,113 +286,212 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def test_bad_json_and_huge_bodies_are_refused(shared: House) -> None:
-    assert shared.request("POST", "/api/tools/echo/run", b"{nope").status == 400
-    huge = b'{"x": "' + b"y" * 100_000_000 + b'"}'
-    try:
-        answer = shared.run("echo", huge)
-    except OSError:
-        answer = None  # it may hang up before we have said it all; the next answer tells
-    if answer is not None:
-        assert answer.status == 413
-        assert "max_body_bytes" in answer.body.decode()
-    with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(DEADLINE)
-        raw.connect(shared.socket)
-        raw.sendall(
-            b"POST /api/tools/echo/run HTTP/1.1\r\nHost: px\r\nContent-Length: 100000000\r\n"
-            b"Content-Type: application/json\r\n\r\n"
-        )
-        assert b" 413 " in raw.recv(65536)
-    assert shared.run("echo", {"after": 1}).json()["after"] == 1
+# -- the pool ---------------------------------------------------------------------------------------------------------
 
 
-def test_broken_tool_json_is_listed_with_its_place_and_harms_no_other(shared: House) -> None:
-    folder = shared.tool("broken", ECHO)
-    (folder / "tool.json").write_text('{\n  "name": "broken",\n  "warm_keep_secnds": 3\n}')
-    entries = {t["name"]: t for t in shared.get("/api/tools")["tools"]}
-    error = json.dumps(entries["broken"]["config_error"])
-    assert "tool.json" in error
-    assert "3" in error
-    assert "warm_keep_seconds" in error
-    assert entries["good"]["config_error"] is None
-    assert shared.run("good").status == 200
-    done = shared.pxctl("run", "broken")
-    assert done.returncode != 0
-    assert "warm_keep_seconds" in done.stderr
-    assert shared.pxctl("tools", "list").returncode == 0
+def test_ttl_counts_from_the_end_of_the_last_request(shared: House) -> None:
+    shared.tool("brief", SLOW, warm_keep_seconds=1)
+    ended = shared.run("brief", {"seconds": 1.5}).json()["ended"]
+    until(lambda: shared.status("brief")["state"] == "cold", "it was evicted by age")
+    assert shared.status("brief")["reason"] == "evicted_ttl"
+    (evicted,) = (event for event in shared.events("tool:brief", "stopping") if event["reason"] == "evicted_ttl")
+    assert datetime.fromisoformat(evicted["time"]).timestamp() >= ended + 0.9, "age counts from the end"
+
+
+def test_pins_and_keep_alive(shared: House) -> None:
+    def waited() -> None:
+        """Let more than the time of the other tool go by."""
+        shared.run("witness")
+        until(lambda: shared.status("witness")["state"] == "cold", "a while is over")
+
+    def is_cold() -> bool:
+        return bool(shared.status("short")["state"] == "cold")
+
+    shared.tool("short", SLOW, warm_keep_seconds=0.3)
+    shared.tool("witness", SLOW, warm_keep_seconds=0.9)
+    assert shared.pxctl("pin", "--forever", "short").returncode == 0
+    pid = shared.run("short").json()["pid"]
+    waited()
+    assert shared.status("short")["pid"] == pid, "pinned for ever is exempt from age as well"
+    assert shared.post("/api/tools/short/run?keep_alive=0", {})["pid"] == pid, "never against a pin"
+    assert shared.pxctl("unpin", "short").returncode == 0
+    until(is_cold, "without the pin age counts again")
+    assert shared.pxctl("run", "short", "--keep-alive", "600").returncode == 0
+    waited()
+    assert not is_cold(), "kept alive by its request"
+    shared.post("/api/tools/short/run?keep_alive=0", {})
+    until(is_cold, "0 means now")
+    shared.tool("tomorrow", SLOW, pinned=True)
+    assert shared.status("tomorrow")["pinned"] is True
+
+
+def test_of_two_places_the_least_recently_used_is_given_away_never_a_pinned_or_busy_one(home: House) -> None:
+    """All busy: who comes waits in line, and is told when to come again once the time of its request is over."""
+    home.settings = {"PX_TOOLS__WARM_KEEP_MAX": "2"}
+    folders = [home.tool(name, SLOW) for name in ("a", "b", "c")]
+    home.start()
+    assert home.get("/api/launcher/state") == {}
+    home.run("a")
+    home.run("b")
+    assert home.pxctl("pin", "a").returncode == 0
+    home.run("c")
+    until(lambda: home.status("b")["state"] == "cold", "b was evicted")
+    assert (home.status("a")["state"], home.status("b")["reason"]) == ("ready", "evicted_lru")
+    home.stop()
+    home.start()
+    assert home.status("a")["pinned"] is True, "pins survive restarts"
+    assert home.pxctl("unpin", "a").returncode == 0
+    assert home.status("a")["pinned"] is False
+    long = [Later(lambda name=name: home.run(name, {"waits": True})) for name in ("a", "c")]
+    until(lambda: {home.status(name)["in_flight"] for name in ("a", "c")} == {1}, "both places are taken")
+    refused = home.request("POST", "/api/tools/b/run?timeout=0.5", {})
+    assert (refused.status, int(refused.headers["retry-after"]) >= 1) == (429, True)
+    waiting = Later(lambda: home.request("POST", "/api/tools/b/run?timeout=50", {}))
+    until(lambda: home.status("b")["waiting"] == 1, "another waits in line")
+    for folder in folders:
+        (folder / "go").touch()
+    assert [each.result().status for each in (waiting, *long)] == [200] * 3, "a busy tool is never evicted"
+
+
+# -- limits and stops -------------------------------------------------------------------------------------------------
+
+
+def test_limits_reach_the_process(shared: House) -> None:
+    limits = {"open_files": 77, "processes": 4000, "address_space_mb": 3000}
+    names = "return [resource.getrlimit(getattr(resource, 'RLIMIT_' + n))[0] for n in ('NOFILE', 'NPROC', 'AS')]"
+    shared.tool("limited", server(f"import resource\n{names}"), limits=limits)
+    assert shared.run("limited").json() == [77, 4000, 3000 << 20]
+    assert shared.get("/api/tools/limited")["limits"].items() >= limits.items()
+
+
+HOG = """
+if 'blocks' in body: print('about to eat', file=sys.stderr, flush=True)
+block = [bytearray(4 << 20) for _ in range(body.get('blocks', 0))]
+if block: time.sleep(1000)  # over its limit until somebody looks
+while body.get('burn'): pass
+time.sleep(body.get('seconds', 0))
+return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "words"),
+    [
+        ({"max_memory_mb": 128}, {"blocks": 100}, "ResourceLimitExceeded: memory"),
+        ({"max_runtime_seconds": 1}, {"seconds": 300}, "ResourceLimitExceeded: runtime"),
+        ({"limits": {"cpu_seconds": 1}}, {"burn": True}, "cpu"),
+    ],
+    ids=["memory", "runtime", "cpu"],
+)
+def test_a_limit_is_named_and_the_next_run_works(
+    shared: House, limit: dict[str, object], asked: dict[str, object], words: str
+) -> None:
+    name = f"over-{words.rpartition(' ')[2]}"
+    shared.tool(name, server(HOG), **limit)
+    problem = json.dumps(shared.json("run", name, "--input", json.dumps(asked), code=9))
+    assert (words in problem, "about to eat" in problem) == (True, "blocks" in asked), problem
+    reason = f"{name.removeprefix('over-')}_limit"
+    until(lambda: shared.status(name)["reason"] == reason, "all of it is gone, and its end has a name")
+    until(lambda: shared.run(name).status == 200, "a run within its limits works")
+
+
+def test_a_stop_leaves_no_double_forked_deaf_grandchild_and_says_that_it_had_to_kill(shared: House) -> None:
+    """And a tool that ended at SIGTERM was not killed."""
+    folder = shared.tool("deaf", server("return {'pid': os.getpid()}", ESCAPES), stop_timeout_seconds=0.5)
+    shared.tool("hearing", SHOW, stop_timeout_seconds=30)
+    for name, killed in (("deaf", True), ("hearing", False)):
+        pids = [shared.run(name).json()["pid"]] + ([written_pid(folder / "grandchild")] if killed else [])
+        words = ", killed: it did not end within its grace after SIGTERM" if killed else ""
+        assert shared.pxctl("stop", name).stdout == f"tool:{name} stopped{words}\n"
+        assert not any(map(alive, pids))
+        assert shared.status(name)["state"] == "cold"
+        assert shared.run(name).status == 200
+        assert shared.json("stop", name)["killed"] == [f"tool:{name}"] * killed
+
+
+def test_too_few_descriptors_are_a_clear_error(home: House) -> None:
+    home.tool("echo", SHOW)
+    home.start()
+    pids = home.pids()
+    highest = max(int(name) for name in os.listdir(f"/proc/{pids[1]}/fd"))
+    before = resource.prlimit(pids[1], resource.RLIMIT_NOFILE)
+    resource.prlimit(pids[1], resource.RLIMIT_NOFILE, (highest + 3, before[1]))
+    answer = home.run("echo")
+    resource.prlimit(pids[1], resource.RLIMIT_NOFILE, before)
+    problem = answer.json()
+    assert (answer.status, "file descriptors" in problem["detail"], "LimitNOFILE" in problem["hint"]) == (
+        503,
+        True,
+        True,
+    )
+    until(lambda: home.run("echo").status == 200, "it recovers by itself")
+    assert home.pids() == pids
 
 
 @pytest.mark.deep
 def test_a_full_disk_harms_nobody_and_is_said(require_root: None) -> None:
     """The log directory is a tiny tmpfs; a flooding tool fills it, everything goes on, and space ends it."""
-    with house() as home:
-        logs = home.home / "state" / "logs"
-        logs.mkdir(parents=True, mode=0o700)
-        os.chmod(home.home / "state", 0o700)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "px", logs], check=True)
-        try:
-            home.start()
-            home.tool(
-                "flood",
-                server("""
-                for _ in range(body.get('n', 0)): os.write(1, b'z' * 65536)
-                return {'done': True}
-            """),
-            )
-            home.tool("good", ECHO)
-            assert home.run("flood", {"n": 100}).status == 200
-            assert home.run("good").status == 200
-            said = until(
-                lambda: [e for e in home.pxctl("events", "--json").stdout.splitlines() if "log_degraded" in e],
-                "the full disk is an event",
-            )
-            assert "tool:flood" in said[0]
-            subprocess.run(["mount", "-o", "remount,size=64m", logs], check=True)
-            until(
-                lambda: [e for e in home.pxctl("events", "--json").stdout.splitlines() if "log_recovered" in e],
-                "it recovers when space returns",
-            )
-            assert home.stop() == 0
-        finally:
-            home.tear_down()
-            subprocess.run(["umount", "-l", logs], check=False)  # even where somebody just looks into it
+    with house() as home, small_disk(home.home / "state" / "logs", "256k") as resize:
+        home.start()
+        home.tool("flood", server("for _ in range(body.get('n', 0)): os.write(1, b'z' * 65536)\nreturn {}"))
+        home.tool("good", SHOW)
+        assert [home.run("flood", {"n": 100}).status, home.run("good").status] == [200, 200]
+
+        def told(event: str) -> list[str]:
+            return [line for line in home.pxctl("events", "--json").stdout.splitlines() if event in line]
+
+        assert "tool:flood" in until(lambda: told("log_degraded"), "the full disk is an event")[0]
+        resize("64m")
+        until(lambda: told("log_recovered"), "it recovers when space returns")
+        assert home.stop() == 0
+        home.tear_down()
 
 
-def test_too_few_descriptors_are_a_clear_error(home: House) -> None:
-    home.tool("echo", ECHO)
-    home.start()
-    keeper, control = home.pids()
-    highest = max(int(name) for name in os.listdir(f"/proc/{control}/fd"))
-    before = resource.prlimit(control, resource.RLIMIT_NOFILE)
-    resource.prlimit(control, resource.RLIMIT_NOFILE, (highest + 3, before[1]))
-    try:
-        answer = home.run("echo")
-    finally:
-        resource.prlimit(control, resource.RLIMIT_NOFILE, before)
-    assert answer.status == 503
-    assert "file descriptors" in answer.json()["detail"]
-    assert "LimitNOFILE" in answer.json()["hint"]
-    until(lambda: home.run("echo").status == 200, "it recovers by itself")
-    assert home.pids() == (keeper, control)
+# -- the catalog ------------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_to_the_port_of_a_cold_tool_starts_it(shared: House) -> None:
-    shared.tool("direct", ECHO)
-    before = shared.run("direct").json()["pid"]
-    port = shared.get("/api/launcher/state")["direct"]["port"]
-    shared.pxctl("stop", "direct")
-    assert shared.status("direct")["state"] == "cold", "what was left in its backlog starts nothing"
-    for _ in range(2):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
-        connection.request("POST", "/run", b"{}", {"Content-Type": "application/json"})
-        pid = json.loads(connection.getresponse().read())["pid"]
-        connection.close()
-        assert pid != before
-        assert shared.status("direct")["pid"] == pid
-    shared.tool("direct", "raise SystemExit('broken')")
-    shared.pxctl("stop", "direct")
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
-    with contextlib.closing(connection), pytest.raises((http.client.HTTPException, OSError)):
-        connection.request("POST", "/run", b"{}")
-        connection.getresponse()  # refused, and not left waiting
+def test_broken_tool_json_is_listed_with_its_place_and_harms_no_other(shared: House) -> None:
+    folder = shared.tool("broken", SHOW)
+    (folder / "tool.json").write_text('{\n  "name": "broken",\n  "warm_keep_secnds": 3\n}')
+    entries = {t["name"]: t["config_error"] for t in shared.json("tools", "list")["tools"]}
+    error = json.dumps(entries["broken"])
+    assert ("tool.json" in error, "3" in error, "warm_keep_seconds" in error, entries["good"]) == (
+        True,
+        True,
+        True,
+        None,
+    )
+    done = shared.pxctl("run", "broken")
+    assert (done.returncode != 0, "warm_keep_seconds" in done.stderr) == (True, True)
+
+
+def test_new_tool_works_at_once_and_can_be_removed(shared: House) -> None:
+    px, folder = shared.pxctl, shared.home / "tools" / "fresh"
+    assert shared.json("tools", "new", "fresh")["schema"] == "px.tool/1"
+    asked = next(json.loads(p.read_text()) for p in folder.rglob("*.json") if p.name != "tool.json")
+    shared.json("run", "fresh", "--input", json.dumps(asked.get("input", asked)))
+    streamed = px("run", "fresh", "--stream", "text=ab", "times=2")
+    assert [json.loads(line)["result"] for line in streamed.stdout.splitlines()] == ["ab", "abab"], streamed.stderr
+    assert px("logs", "fresh").stdout.strip() == "", "nothing is said of probes"
+    assert [px("tools", "new", name).returncode for name in ("fresh", "No Name")] == [8, 2]
+    checks = shared.json("tools", "validate", "fresh")
+    assert (checks["schema"], len(checks["checks"])) == ("px.validation/1", 12)
+    assert checks["overall"] in {"pass", "warn"}
+    assert {c["status"] for c in checks["checks"]} <= {"pass", "warn", "fail", "skip"}
+    shared.run("fresh", asked.get("input", asked))
+    pid = shared.status("fresh")["pid"]
+    assert px("tools", "remove", "fresh").returncode == 2, "elsewhere than on a terminal --yes is needed"
+    assert px("tools", "remove", "fresh", "--yes").returncode == 8, "it runs"
+    assert px("tools", "remove", "fresh", "--yes", "--force").returncode == 0
+    assert (folder.exists(), alive(pid), px("tools", "show", "fresh").returncode) == (False, False, 4)
+
+
+def test_sync_builds_the_environment_and_compiles_it(shared: House) -> None:
+    folder = shared.tool("built", SHOW)
+    python, wanted = folder / ".venv" / "bin" / "python", folder / "requirements.txt"
+    wanted.write_text("# nothing to fetch\n")
+    assert shared.pxctl("tools", "sync", "built", timeout=110).returncode == 0
+    assert shared.run("built").json()["exe"] == str(python)
+    wanted.write_text("no-such-distribution @ file:///nonexistent/x.whl\n")
+    assert shared.pxctl("tools", "sync", "built", timeout=110).returncode == 1
+    assert python.exists(), "a failed build leaves the old one"

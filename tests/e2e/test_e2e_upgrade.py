@@ -11,46 +11,46 @@ from typing import Any
 
 import pytest
 
-from e2e.house import House, house, server, until
-from e2e.pipe_house import ended, output, row, shell
+from e2e.house import server, until
+from e2e.pipe_house import DONE, PipeHouse, pipes_house, whole
 
 PACKAGE = Path(__file__).parents[2] / "supervisord_py"
 BOTH = ("keeper", "control")
 
 
 @pytest.fixture
-def copied() -> Iterator[House]:
+def copied() -> Iterator[PipeHouse]:
     """A daemon that runs from a copy of the package, in which a test installs the next version."""
-    with house() as home:
+    with pipes_house(start=False) as home:
         shutil.copytree(PACKAGE, home.home / "lib" / "supervisord_py", ignore=shutil.ignore_patterns("__pycache__"))
-        home.settings = {"PYTHONPATH": str(home.home / "lib")}
+        home.settings = {**home.settings, "PYTHONPATH": str(home.home / "lib")}
         yield home
 
 
-def install(home: House, version: str) -> None:
+def install(home: PipeHouse, version: str) -> None:
     file = home.home / "lib" / "supervisord_py" / "__init__.py"
     head, _, _ = file.read_text().partition("__version__")
     file.write_text(f'{head}__version__ = "{version}"\n')
 
 
-def versions(home: House) -> list[str]:
+def versions(home: PipeHouse) -> list[str]:
     daemon: dict[str, Any] = home.get("/api/daemon")
     return [daemon[part]["version"] for part in BOTH]
 
 
 @pytest.mark.parametrize("how", ["restart", "hangup"])
-def test_an_upgrade_keeps_what_is_held(copied: House, how: str) -> None:
+def test_an_upgrade_keeps_what_is_held(copied: PipeHouse, how: str) -> None:
     """Warm tool, variables of a kernel and a running execution, with their pids; no line of output is lost."""
     home = copied
     home.tool("echo", server("return {'pid': os.getpid()}"))
     go = home.home / "go"
-    shell(home, "counts", f"n=0; while [ ! -e {go} ]; do echo $n; n=$((n+1)); sleep 0.001; done; echo end $n")
+    home.shell("counts", f"n=0; while [ ! -e {go} ]; do echo line $n; n=$((n+1)); sleep 0.001; done; echo END $n")
     home.start()
     before = versions(home)
     tool = home.run("echo").json()["pid"]
     assert home.pxctl("exec", "import os; x = os.getpid()").returncode == 0
-    number = home.request("POST", "/api/pipes/counts/run", {}).json()["id"]
-    agent = until(lambda: row(home, number).pid, "the execution runs")
+    number = home.begin("counts").id
+    agent = home.started(number).pid
     keeper, control = home.pids()
     install(home, "9.9.9")
     if how == "restart":
@@ -60,18 +60,15 @@ def test_an_upgrade_keeps_what_is_held(copied: House, how: str) -> None:
     until(lambda: home.answers() and versions(home) == ["9.9.9"] * 2, f"{before} became 9.9.9; {home.said()}")
     assert home.pids()[0] == keeper != control
     assert home.run("echo").json()["pid"] == tool
-    told = home.pxctl("exec", "print(os.getpid() == x)")
-    assert "True" in told.stdout, told
-    assert row(home, number).pid == agent
+    assert "True" in home.pxctl("exec", "print(os.getpid() == x)").stdout
+    assert home.row(number).pid == agent
     go.touch()
-    assert ended(home, number).status == "completed"
-    *lines, last = output(home, number).decode().split("\n")[:-1]
-    assert lines == [str(n) for n in range(len(lines))]
-    assert last == f"end {len(lines)}"
+    assert home.ended(number).ended == DONE
+    whole(home.output(number).decode())
     assert "9.9.9" in home.pxctl("daemon", "status").stdout
 
 
-def test_a_version_that_cannot_take_over_is_refused(copied: House) -> None:
+def test_a_version_that_cannot_take_over_is_refused(copied: PipeHouse) -> None:
     home = copied
     home.start()
     before, pids = versions(home), home.pids()

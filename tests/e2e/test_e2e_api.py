@@ -1,0 +1,221 @@
+"""The daemon by its contract: places, modes, routes, status codes, problem documents, streams (CONTRACT §1, 2, 4)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.house import SSE, Answer, House, Later, UnixConnection, house, server, until
+from e2e.pipe_house import PipeHouse
+from ports import free_port
+
+RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+PROBLEM = {"type", "title", "status", "kind", "detail", "hint", "unit"}
+EVENT = {"id", "time", "unit", "event", "reason", "instance", "cause"}
+ROUTES = {
+    *("GET /api/health", "GET /api/status", "GET /api/events", "GET /api/metrics", "GET /api/launcher/state"),
+    *("GET /api/tools", "GET /api/tools/{}", "POST /api/tools/{}/run", "POST /api/tools/{}/stream"),
+    *("PUT /api/tools/{}/pin", "DELETE /api/tools/{}/pin", "POST /api/tools/{}/start", "POST /api/tools/{}/stop"),
+    *("GET /api/tools/{}/lease", "GET /api/units/{}/logs", "GET /api/openapi.json"),
+    *("GET /api/kernels", "POST /api/kernels", "DELETE /api/kernels/{}", "POST /api/kernels/{}/execute"),
+    *("POST /api/kernels/{}/interrupt", "POST /api/kernels/{}/restart", "GET /api/kernels/{}/cells/{}/output"),
+    *("POST /api/daemon/reload", "POST /api/daemon/restart", "POST /api/daemon/stop"),
+}
+COUNTING = server("""
+    if body.get('say'): print(body['say'], flush=True)
+    if body.get('cry'): print(body['cry'], file=sys.stderr, flush=True)
+    time.sleep(body.get('seconds', 0))
+    with open('calls', 'a') as calls: calls.write('x')
+    return {'calls': os.path.getsize('calls'), 'pid': os.getpid()}
+""")
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[PipeHouse]:
+    """One daemon for the whole module; every test has its own tool where state matters."""
+    listen = {"PX_API__LISTEN": f"127.0.0.1:{free_port()}"}
+    settings = {"PX_TOOLS__WARM_KEEP_MAX": "50", "PX_API__STREAM_HEARTBEAT_SECONDS": "50", **listen}
+    with house(settings, PipeHouse, start=True, measured=True) as made:
+        made.tool("echo", COUNTING)
+        yield made
+
+
+def test_the_warm_set_is_what_runs(home: House) -> None:
+    home.tool("warmed", COUNTING)
+    assert "warmed" not in home.get("/api/launcher/state")
+    pid = home.run("warmed").json()["pid"]
+    warm = home.get("/api/launcher/state")["warmed"]
+    assert (warm.keys() >= {"pid", "port", "last_used", "pinned", "in_flight"}, warm["pid"]) == (True, pid)
+    assert home.post("/api/tools/warmed/stop")["schema"] == "px.stop/1"
+    assert "warmed" not in home.get("/api/launcher/state")
+
+
+def test_the_description_knows_every_promised_route_and_metrics_are_prometheus_text(home: House) -> None:
+    described = home.get("/api/openapi.json")
+    assert described["openapi"].startswith("3.")
+    routes = {f"{method.upper()} {re.sub('{.*?}', '{}', p)}" for p, m in described["paths"].items() for method in m}
+    assert routes >= ROUTES
+    answer = home.request("GET", "/api/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    for line in answer.body.decode().splitlines():
+        assert re.fullmatch(r"# (HELP|TYPE) .+|[a-z_]+(\{.*\})? ([-+0-9.e]+|[+-]Inf|NaN)", line), line
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "kind"),
+    [
+        ("GET", "nothing", None, 404, "unknown_route"),
+        ("POST", "status", None, 405, "method_not_allowed"),
+        ("GET", "tools/ecko", None, 404, "unknown_unit"),
+        ("POST", "tools/ecko/run", {}, 404, "unknown_unit"),
+        ("POST", "tools/echo/run", b"{nope", 400, "bad_request"),
+        ("POST", "tools/echo/run", b"\xff\xfe", 400, "bad_request"),
+        ("POST", "tools/echo/run", [1], 422, "invalid_input"),
+        ("GET", "events?limit=many", None, 400, "bad_request"),
+        ("GET", "units/echo/wait?for=stopped&timeout=0.1", None, 504, "timed_out"),
+        ("POST", "tools/echo/run?timeout=0.3", {"seconds": 20}, 504, "timed_out"),
+    ],
+)
+def test_errors_are_problem_documents_with_true_codes(
+    home: House, method: str, path: str, body: Any, status: int, kind: str
+) -> None:
+    home.run("echo")
+    answer = home.request(method, f"/api/{path}", body, headers={"X-Request-Id": "mine-1"})
+    problem = answer.json()
+    assert (answer.status, problem["status"], problem["kind"]) == (status, status, kind), problem
+    assert (problem.keys() >= PROBLEM, bool(problem["detail"])) == (True, True)
+    assert answer.headers["content-type"].split(";")[0] == "application/problem+json"
+    assert answer.headers["x-request-id"] == "mine-1", "it is echoed, and made where there is none"
+    assert len({home.request("GET", "/api/health").headers["x-request-id"] for _ in range(2)}) == 2
+
+
+def test_a_repeated_idempotency_key_runs_once(home: House) -> None:
+    home.tool("once", COUNTING)
+    key = {"Idempotency-Key": "k-1"}
+    assert [home.run("once", {"say": "a"}, headers=key).json()["calls"] for _ in range(2)] == [1, 1]
+    assert 400 <= home.run("once", {"say": "b"}, headers=key).status < 500, "one key, two requests"
+    assert home.run("once", {"say": "a"}).json()["calls"] == 2
+
+
+def ids(answer: Answer) -> list[str]:
+    """Return the ids of server-sent events."""
+    return [line[4:] for line in answer.body.decode().splitlines() if line.startswith("id: ")]
+
+
+def test_events_as_lines_and_as_server_sent_events_past_and_to_come(home: House) -> None:
+    home.run("echo")
+    lines = home.request("GET", "/api/events?limit=3")
+    events = lines.lines()
+    assert (lines.headers["content-type"].split(";")[0], len(events)) == ("application/x-ndjson", 3)
+    assert all(event.keys() >= EVENT and RFC3339.fullmatch(event["time"]) for event in events)
+    headers = {"Accept": SSE, "Last-Event-ID": str(events[1]["id"])}
+    rest = until(lambda: ids(home.request("GET", "/api/events", headers=headers)), "what was told is written down")
+    assert rest[0] == str(events[2]["id"]), "it goes on right after the last one seen"
+    with home.asking("GET", "/api/events?follow=1&unit=echo&limit=1", headers={"Accept": SSE}) as following:
+        assert str(following.headers["Content-Type"]).startswith(SSE)
+        assert home.request("PUT", "/api/tools/echo/pin").json()["pinned"] is True
+        assert any(following.readline() == b"event: pinned\n" for _ in range(60))
+    assert home.request("DELETE", "/api/tools/echo/pin").json()["pinned"] is False
+
+
+def test_logs_by_accept_and_resumed_by_position(home: House) -> None:
+    home.tool("talks", COUNTING)
+    for n in range(3):
+        home.run("talks", {"say": f"line {n}", "cry": f"alas {n}"})
+    path = "/api/units/talks/logs"
+    # Two streams are two pipes, and a print is several writes: the end of one says nothing of the other.
+    for stream, word in (("stdout", "line"), ("stderr", "alas")):
+        said = "".join(f"{word} {n}\n" for n in range(3)).encode()
+        until(lambda s=stream, said=said: home.request("GET", f"{path}?stream={s}").body == said, f"all of {stream}")
+    raw = home.request("GET", f"{path}?stream=stderr&lines=1")
+    assert (raw.headers["content-type"], raw.body) == ("application/octet-stream", b"alas 2\n")
+    pieces = home.request("GET", path, headers={"Accept": "application/x-ndjson"}).lines()
+    assert {p["stream"] for p in pieces} == {"stdout", "stderr"}
+    assert all(RFC3339.fullmatch(p["time"]) and p.keys() >= {"text", "position", "instance"} for p in pieces)
+    whole = ids(home.request("GET", path, headers={"Accept": SSE}))
+    assert ids(home.request("GET", path, headers={"Accept": SSE, "Last-Event-ID": whole[0]})) == whole[1:]
+
+
+def test_a_wait_ends_with_what_it_waits_for_not_with_the_next_heartbeat(home: House) -> None:
+    home.tool("held", COUNTING)
+    home.run("held")
+    connection = UnixConnection(home.socket)
+    connection.request("GET", "/api/units/held/wait?for=stopped&timeout=20")
+    stopping = Later(lambda: home.request("POST", "/api/tools/held/stop"))
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["ok"], stopping.result().status) == (200, True, 200)
+    connection.close()
+
+
+def test_a_lease_holds_the_instance_for_as_long_as_the_connection(home: House) -> None:
+    home.tool("leased", COUNTING)
+    with home.asking("GET", "/api/tools/leased/lease") as lease:
+        line = json.loads(lease.readline())
+        told = home.status("leased")
+        assert (lease.status, line["pid"], told["in_flight"]) == (200, told["pid"], 1)
+        direct = ["curl", "-s", "-m", "60", f"http://{line['address']}:{line['port']}/healthz"]
+        assert subprocess.run(direct, capture_output=True, check=True).stdout == b'{"ok": true}'
+    until(lambda: home.status("leased")["in_flight"] == 0, "the lease ends with its connection")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o777], ids=oct)
+def test_modes_from_the_first_instant_whatever_the_umask(umask: int) -> None:
+    with house() as home:
+        (home.home / "pxd.stderr").touch()  # it is the test's, not the daemon's
+        old = os.umask(umask)
+        try:
+            home.start()
+        finally:
+            os.umask(old)
+        home.tool("echo", COUNTING)
+        home.run("echo", {"say": "something"})
+        find = ["find", home.home / "run", home.home / "state", "-printf", "%m %p\n"]
+        found = subprocess.run(find, capture_output=True, text=True, check=False).stdout
+        modes = {path: int(mode, 8) for mode, _, path in (line.partition(" ") for line in found.splitlines())}
+        assert not {path: oct(mode) for path, mode in modes.items() if mode & 0o077}
+        state = str(home.home / "state")
+        assert [modes[path] for path in (home.socket, state, f"{state}/pxd.db")] == [0o600, 0o700, 0o600]
+
+
+ASKS_THE_API = """\
+import os, re, sys, urllib.request
+told = re.search(r"^API: (\\S+) \\(bearer token in the file \\$(\\w+)\\)$", sys.stdin.read(), re.M)
+address, variable = told.groups()
+token = open(os.environ[variable]).read().strip()
+assert not any(token in text for text in [*os.environ.values(), *sys.argv])
+asked = urllib.request.Request(address + "/api/status", headers={"Authorization": "Bearer " + token})
+print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked).status)
+"""
+
+
+def test_the_tcp_listener_wants_its_token_and_knows_its_host_and_an_agent_is_told_both(home: PipeHouse) -> None:
+    (token_file,) = home.home.rglob("api.token")
+    assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+    told = home.pxctl("daemon", "status").stdout
+    assert (home.settings["PX_API__LISTEN"] in told, str(token_file) in told) == (True, True)
+    token = token_file.read_text().strip()
+
+    def code(*headers: str) -> int:
+        words = [word for header in headers for word in ("-H", header)]
+        asked = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}", *words]
+        url = f"http://{home.settings['PX_API__LISTEN']}/api/health"
+        return int(subprocess.run([*asked, url], capture_output=True, check=False).stdout)
+
+    bearer = f"Authorization: Bearer {token}"
+    assert code(bearer) == 200
+    assert {code(), code("Authorization: Bearer no")} <= {401, 403}
+    assert code(bearer, "Host: evil.example") in {400, 403, 421}
+    assert code(bearer, "Origin: http://evil.example") == 403
+    folder = home.write("asks", f"agent: command\ncommand: [{sys.executable}, ask.py]")
+    (folder / "ask.py").write_text(ASKS_THE_API)
+    agent = home.execute("asks")
+    assert (agent.status, agent.stdout) == ("completed", "200\n"), agent.stderr
+    assert token not in agent.rendered_prompt + home.said()

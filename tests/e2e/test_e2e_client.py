@@ -1,0 +1,338 @@
+"""The client by its contract: flags, exit codes, JSON on stdout, words on stderr, names, places (CONTRACT §1-3)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.house import DEADLINE, House, gone, house, server, until
+from e2e.pipe_house import PipeHouse
+from rounds import mostly_deep
+
+RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+PROBLEM = {"type", "title", "status", "kind", "detail", "hint", "unit"}
+PROPERTIES = {
+    "n": {"type": "integer"},
+    "ratio": {"type": "number"},
+    "yes": {"type": "boolean"},
+    "word": {"type": "string"},
+    "list": {"type": "array", "items": {"type": "integer"}},
+    "deep": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "string"}}},
+    "seconds": {"type": "number"},
+    "any": {},
+}
+TYPED = {"type": "object", "properties": PROPERTIES, "additionalProperties": False}
+ECHO = server("time.sleep(body.get('seconds', 0)); print('said', body.get('word'), flush=True); return body")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[House]:
+    """One daemon with `echo`, `twin-a`, `twin-b`."""
+    with house({"PX_TOOLS__WARM_KEEP_MAX": "50"}, start=True, measured=True) as made:
+        for name in ("echo", "twin-a", "twin-b"):
+            made.tool(name, ECHO, input=TYPED)
+        yield made
+
+
+# -- documents --------------------------------------------------------------------------------------------------------
+
+DOCUMENTS: dict[str, tuple[str, set[str]]] = {
+    "status": ("px.status/1", {"daemon", "units"}),
+    "tools list": ("px.tools/1", {"tools"}),
+    "tools show echo": (
+        "px.tool/1",
+        {
+            *("name", "title", "version", "description", "dialect", "state", "pinned", "config_error", "warnings"),
+            *("manifest", "input_schema", "limits"),
+        },
+    ),
+    "why echo": ("px.why/1", set()),
+    "doctor": ("px.doctor/1", {"checks"}),
+    "daemon status": ("px.daemon/1", {"version", "socket", "keeper", "control", "kill_rung", "memory_rung"}),
+    "config show": ("px.config/1", {"settings"}),
+    "version": ("px.version/1", set()),
+    "start echo": ("px.start/1", set()),
+    "wait echo": ("px.wait/1", set()),
+    "restart echo": ("px.start/1", set()),
+    "pin echo": ("px.pin/1", set()),
+    "unpin echo": ("px.pin/1", set()),
+    "stop echo": ("px.stop/1", set()),
+}
+UNIT = {
+    *("unit", "kind", "name", "state", "reason", "pid", "started_at", "uptime_seconds", "rss_bytes", "cpu_percent"),
+    *("last_used", "in_flight", "pinned", "start_method", "restarts", "next_run", "config_error"),
+}
+
+
+@pytest.mark.parametrize("command", DOCUMENTS)
+def test_json_is_one_document_that_names_its_schema_and_has_the_keys_of_the_contract(
+    shared: House, command: str
+) -> None:
+    schema, keys = DOCUMENTS[command]
+    shared.run("echo")
+    document = shared.json(*command.split())
+    assert document["schema"] == schema
+    assert document.keys() >= keys
+    assert shared.pxctl("--json", *command.split()).returncode == 0, "global options may stand in front"
+
+
+def test_status_has_every_promised_key(shared: House) -> None:
+    shared.run("echo")
+    daemon, unit = shared.json("status")["daemon"], shared.status("echo")
+    assert daemon["keeper"].keys() >= {"pid", "started_at", "rss_bytes"}
+    assert daemon["control"].keys() >= {"pid", "started_at", "restarts", "rss_bytes"}
+    assert (daemon["socket"], unit.keys() >= UNIT) == (shared.socket, True)
+    assert all(map(RFC3339.fullmatch, (unit["started_at"], unit["last_used"], daemon["keeper"]["started_at"])))
+    assert (unit["uptime_seconds"] >= 0, unit["rss_bytes"] > 1 << 20, unit["state"]) == (True, True, "ready")
+    assert (unit["reason"], unit["next_run"], unit["config_error"]) == (None, None, None)
+
+
+# -- input ------------------------------------------------------------------------------------------------------------
+
+COERCED: list[tuple[list[str], Any]] = [
+    (["n=5", "ratio=2", "yes=true"], {"n": 5, "ratio": 2, "yes": True}),
+    (["word=5"], {"word": "5"}),
+    (["list=1,2,3"], {"list": [1, 2, 3]}),
+    (["list:=[4, 5]"], {"list": [4, 5]}),
+    (["deep.x=1.5", "deep.y=7"], {"deep": {"x": 1.5, "y": "7"}}),
+    (['any:={"a": null}'], {"any": {"a": None}}),
+    (["word=a=b"], {"word": "a=b"}),
+    (["--input", '{"n": 1, "word": "w"}', "n=2"], {"n": 2, "word": "w"}),
+]
+
+
+@pytest.mark.parametrize(("args", "expected"), COERCED)
+def test_values_are_coerced_by_the_input_schema(shared: House, args: list[str], expected: Any) -> None:
+    done = shared.pxctl("run", "echo", *args)
+    assert (done.returncode, json.loads(done.stdout)) == (0, expected), done.stderr
+
+
+def test_input_from_a_file_and_from_standard_input_and_the_answer_into_one(shared: House) -> None:
+    request, saved = shared.home / "request.json", shared.home / "answer.json"
+    request.write_text('{"word": "from a file"}')
+    assert json.loads(shared.pxctl("run", "echo", "--input", f"@{request}").stdout) == {"word": "from a file"}
+    assert json.loads(shared.pxctl("run", "echo", "--input", "-", input='{"n": 3}').stdout) == {"n": 3}
+    assert shared.pxctl("run", "echo", "n=9", "-o", str(saved)).returncode == 0
+    assert json.loads(saved.read_text()) == {"n": 9}
+
+
+# -- exit codes -------------------------------------------------------------------------------------------------------
+
+BROKEN: list[tuple[str, int, str]] = [
+    ("run echo n=five", 2, "/n"),
+    ("run echo --input {oops", 2, "JSON"),
+    ("run echo --input @/nonexistent", 2, "/nonexistent"),
+    ("run echo word", 2, "word"),
+    ("run echo n:=[}", 2, "n"),
+    ("run nothing", 4, "nothing"),
+    ("run lorenz-ode-solver", 4, "hint: pxctl tools add example:lorenz-ode-solver"),
+    ("run twin-*", 2, "twin-a"),
+    ("run echo seconds=30 --timeout 0.5", 7, "0.5"),
+    ("wait echo --for stopped --timeout 0.3", 7, "0.3"),
+    ("status nothing", 4, "nothing"),
+    ("status kernel:echo", 4, "echo"),
+    ("stop nothing", 4, "nothing"),
+    ("logs nothing", 4, "nothing"),
+    ("logs twin-*", 2, "twin-a"),
+    ("why nothing", 4, "nothing"),
+    ("nothing", 2, "nothing"),
+    ("status --nothing", 2, "--nothing"),
+    ("--color pink status", 2, "pink"),
+    ("completion tcsh", 2, "tcsh"),
+    ("events --unit nothing", 4, "nothing"),
+    ("logs echo --since yesteryear", 2, "yesteryear"),
+]
+
+
+@pytest.mark.parametrize(("command", "code", "word"), BROKEN, ids=[command for command, _, _ in BROKEN])
+def test_failures_have_their_exit_code_words_and_a_problem_document(
+    shared: House, command: str, code: int, word: str
+) -> None:
+    shared.run("echo")
+    done = shared.pxctl(*command.split())
+    assert (done.returncode, done.stdout, done.stderr[:7]) == (code, "", "pxctl: "), done.stderr
+    assert ("\nhint: " in done.stderr, word in done.stderr) == (True, True), done.stderr
+    document = shared.json(*command.split(), code=code)
+    assert (document.keys() >= PROBLEM, document["exit_code"]) == (True, code)
+
+
+def test_without_a_daemon_reads_exit_5_and_do_not_start_one(home: House) -> None:
+    for words in ("status", "tools list", "events", "run x --no-autostart"):
+        assert home.pxctl(*words.split()).returncode == 5, words
+    assert home.pxctl("run", "x", env={"PX_AUTOSTART": "0"}).returncode == 5
+    assert home.json("status", code=5)["exit_code"] == 5
+    assert [home.pxctl(*words.split()).returncode for words in ("daemon status", "version")] == [3, 0]
+    assert not Path(home.socket).exists()
+
+
+@pytest.mark.parametrize("command", mostly_deep(["run", "exec", "kernel start", "pipe run"], "run"))
+def test_what_runs_something_starts_the_daemon_that_is_not_there_and_daemon_stop_ends_it(
+    command: str,
+) -> None:
+    words = {"run": ["echo", "n:=1"], "exec": ["1 + 1"], "kernel start": ["mine"], "pipe run": ["early"]}[command]
+    said = {"run": '{"n": 1}\n', "exec": "2\n", "kernel start": "idle (pid ", "pipe run": "here\n"}[command]
+    with house(kind=PipeHouse, measured=True) as home:
+        home.tool("echo", ECHO)
+        home.shell("early", "echo here")
+        assert home.pxctl(*command.split(), *words, env={"PX_AUTOSTART": "0"}).returncode == 5
+        done = home.pxctl(*command.split(), *words)
+        assert (done.returncode, said in done.stdout) == (0, True), done
+        keeper, _ = home.pids()
+        assert home.pxctl("daemon", "status").returncode == 0
+        assert home.pxctl("daemon", "stop").returncode == 0
+        gone(keeper)
+        assert home.pxctl("daemon", "stop").returncode in {0, 3}, "it was gone already"
+        assert home.pxctl("daemon", "start").returncode == 0
+        assert home.answers(), "daemon start returns when the socket answers"
+        assert home.pxctl("daemon", "stop").returncode == 0
+
+
+def test_names_globs_and_quiet(shared: House) -> None:
+    twins, px = ["tool:twin-a", "tool:twin-b"], shared.pxctl
+    assert px("-q", "status", "twin-*").stdout.split() == twins
+    assert {"echo", "twin-a", "twin-b"} <= set(px("-q", "tools", "list").stdout.split())
+    assert px("run", "tool:echo", "n=1").returncode == 0
+    assert px("-q", "start", "tool:twin-*").stdout.split() == twins
+    assert px("status", "twin-*").returncode == 0
+    assert px("stop", "twin-*").returncode == 0
+    assert px("status", "twin-b").returncode == 3
+    assert px("stop", "twin-b").returncode == 0, "stopping what does not run is fine"
+
+
+# -- terminals, signals -----------------------------------------------------------------------------------------------
+
+
+def test_colour_only_where_wanted(shared: House) -> None:
+    shared.run("echo")
+    coloured = [shared.pxctl("--color", "always", "status").stdout, shared.on_terminal("status")[1]]
+    plain = [shared.pxctl("status").stdout, shared.on_terminal("status", env={"NO_COLOR": "1"})[1]]
+    plain.append(shared.on_terminal("--color", "never", "status")[1])
+    assert ["\x1b[" in text for text in (*coloured, *plain)] == [True] * 2 + [False] * 3
+
+
+def test_a_terminal_sees_that_it_waits_and_a_pipe_does_not(shared: House) -> None:
+    wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    folder = shared.tool("late", wait + ECHO, input=TYPED, start_timeout_seconds=100)
+
+    def let_it_start(got: bytes) -> None:
+        if b"starting (cold)" in got:
+            (folder / "go").touch()
+
+    code, seen = shared.on_terminal("run", "late", "n=1", seen=let_it_start)
+    assert (code, "starting (cold)" in seen) == (0, True)
+    assert json.loads(seen[seen.rindex("{") :].replace("\r", "")) == {"n": 1}
+    assert shared.pxctl("stop", "late").returncode == 0
+    done = shared.pxctl("run", "late", "n=1")
+    assert (done.stderr, json.loads(done.stdout)) == ("", {"n": 1})
+
+
+def test_ctrl_c_cancels_a_run_and_only_detaches_from_a_wait(shared: House) -> None:
+    shared.tool("cancelled", ECHO, input=TYPED)
+    shared.run("cancelled")
+    shared.run("echo")
+    running = shared.pxctl_later("run", "cancelled", "seconds=100")
+    waiting = shared.pxctl_later("wait", "echo", "--for", "stopped")
+    until(lambda: shared.status("cancelled")["in_flight"] == 1, "it is in flight")
+    until(lambda: connected(waiting.pid), "it is connected")
+    for client, word in ((running, ""), (waiting, "echo")):
+        client.send_signal(signal.SIGINT)
+        _, errors = client.communicate(timeout=DEADLINE)
+        assert (client.returncode != 0, word in errors, "Traceback" in errors) == (True, True, False)
+    until(lambda: shared.status("cancelled")["in_flight"] == 0, "the run was cancelled")
+    assert shared.status("echo")["state"] == "ready"
+
+
+def connected(pid: int) -> bool:
+    """Say whether a process holds a socket."""
+    with contextlib.suppress(OSError):
+        return any(os.readlink(fd).startswith("socket:") for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+# -- logs, events, completion, settings -------------------------------------------------------------------------------
+
+
+def test_logs_since_lines_streams_and_timestamps(shared: House) -> None:
+    def logs(*options: str) -> str:
+        return str(shared.pxctl("logs", "talks", *options).stdout)
+
+    shared.tool("talks", server("print(body['w'], flush=True); print('!', file=sys.stderr, flush=True); return {}"))
+    for word in ("one", "two", "three"):
+        shared.run("talks", {"w": word})
+    # Two streams are two pipes, and a print is several writes: the end of one says nothing of the other.
+    until(lambda: logs("--stdout") == "one\ntwo\nthree\n", "all of stdout is written")
+    until(lambda: logs("--stderr") == "!\n" * 3, "all of stderr is written")
+    assert logs("--stdout", "-n", "1") == "three\n"
+    stamped = logs("--stdout", "--timestamps").splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z .*(one|two|three)$", line) for line in stamped)
+    assert logs("--since", "1h", "--stdout").split() == ["one", "two", "three"]
+    assert logs("--since", "2099-01-01T00:00:00Z") == ""
+    pieces = [json.loads(line) for line in logs("--json").splitlines()]
+    assert "".join(p["text"] for p in pieces if p["stream"] == "stdout") == "one\ntwo\nthree\n"
+    following = shared.pxctl_later("logs", "-f", "talks", "--stdout")
+    assert following.stdout is not None
+    assert [following.stdout.readline() for _ in range(3)] == ["one\n", "two\n", "three\n"]
+    assert shared.pxctl("restart", "talks").returncode == 0
+    shared.run("talks", {"w": "four"})
+    assert following.stdout.readline() == "four\n", "across restarts"
+    following.terminate()
+
+
+def test_events_follow_and_wait_end_when_it_happens(shared: House) -> None:
+    shared.run("echo")
+    following = shared.pxctl_later("events", "-f", "--json", "--unit", "echo", "-n", "1")
+    assert following.stdout is not None
+    first = json.loads(following.stdout.readline())
+    waiting = shared.pxctl_later("wait", "echo", "--for", "stopped")
+    until(lambda: connected(waiting.pid), "it waits")
+    shared.pxctl("stop", "echo")
+    assert waiting.wait(DEADLINE) == 0
+    names = set[str]()
+    while "stopped" not in names:
+        event = json.loads(following.stdout.readline())
+        assert event["id"] > first["id"]
+        names.add(event["event"])
+
+
+def test_completion_scripts_are_valid_and_know_live_names(shared: House) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        script = shared.pxctl("completion", shell)
+        assert script.returncode == 0
+        if interpreter := shutil.which(shell):
+            subprocess.run([interpreter, "-n"], input=script.stdout, text=True, check=True)
+    ask = 'eval "$(pxctl completion bash)"; COMP_WORDS=(pxctl run tw); COMP_CWORD=2; COMP_LINE="pxctl run tw"; '
+    ask += 'COMP_POINT=${#COMP_LINE}; f=$(complete -p pxctl | sed "s/.*-F \\([^ ]*\\).*/\\1/"); '
+    ask += '$f pxctl tw run; echo "${COMPREPLY[@]}"'
+
+    def completed() -> bool:
+        done = subprocess.run(["bash", "-c", ask], env=shared.environ, capture_output=True, text=True, check=False)
+        return {"twin-a", "twin-b"} <= set(done.stdout.split())
+
+    until(completed, "live names are completed")
+
+
+def test_settings_come_from_files_environment_and_conf_d(home: House) -> None:
+    extra = home.home / "more"
+    (home.home / "pxd.toml").write_text("[tools]\nwarm_keep_max = 2\nqueue_max = 7\n")
+    (home.home / "conf.d").mkdir()
+    (home.home / "conf.d" / "10.toml").write_text("[tools]\nqueue_max = 8\n")
+    home.settings = {"PX_TOOLS__WARM_KEEP_MAX": "3", "PX_TOOLS__PATHS": str(extra), "PX_SOCKET": f"{home.home}/s"}
+    home.elsewhere = f"{home.home}/s"
+    extra.mkdir()
+    home.tool("away", ECHO).rename(extra / "away")
+    home.start()
+    settings = {each["key"]: each for each in home.json("config", "show")["settings"]}
+    for key, value, origin in (("warm_keep_max", 3, "PX_TOOLS__WARM_KEEP_MAX"), ("queue_max", 8, "10.toml")):
+        setting = settings[f"tools.{key}"]
+        assert (setting["value"], origin in setting["origin"]) == (value, True)
+    assert home.pxctl("run", "away").returncode == 0

@@ -1,0 +1,367 @@
+"""`pxctl exec`, `pxctl kernel …` and `POST …/execute` on real kernels: what a call gives, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from e2e.house import BIN, DEADLINE, SSE, alive, house, small_disk, until
+from e2e.kernel_house import PATIENT, Calls, kernels_house
+
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+KERNEL_KEYS = {
+    "id", "name", "cwd", "interpreter", "backend", "state", "pid", "queued", "last_used", "started_at", "rss_bytes",
+    "reason",
+}  # fmt: skip
+CELL_KEYS = {
+    "id", "title", "status", "text", "outputs", "error", "truncated", "artifact", "total_bytes", "duration_seconds",
+    "steps",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def calls() -> Iterator[Calls]:
+    with kernels_house({**PATIENT, "PX_KERNELS__TIMEOUT_MIN_SECONDS": "1"}, measured=True) as made:
+        yield made
+
+
+def execute(calls: Calls, kernel: str, code: str, *options: str, **how: Any) -> subprocess.CompletedProcess[Any]:
+    return calls.house.pxctl("exec", code, "--kernel", kernel, *options, **how)
+
+
+# -- what comes out ---------------------------------------------------------------------------------------------------
+
+
+def test_variables_stay_for_the_next_call_and_not_for_a_call_of_its_own(calls: Calls) -> None:
+    assert execute(calls, "stay", "x = 6 * 7; print('set')").stdout == "set\n"
+    assert execute(calls, "stay", "x + 1").stdout == "43\n"
+    alone = execute(calls, "stay", "x", "--per-call")
+    assert (alone.returncode, "NameError" in alone.stderr) == (1, True)
+    assert "NameError" in execute(calls, "stay", "x", "--reset").stderr
+
+
+def test_streams_results_and_displays_go_where_programs_expect_them_and_no_byte_is_lost(calls: Calls) -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr); display({'a': 1}); 2 + 2"
+    ended = execute(calls, "stay", code)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "out\n{'a': 1}\n4\n", "err\n")
+    code = "import sys\nfor at in range(5000): sys.stdout.write(f'{at:08d} ' + 'x' * 1015 + '\\n')"
+    assert execute(calls, "stay", code).stdout == "".join(f"{at:08d} " + "x" * 1015 + "\n" for at in range(5000))
+    code = "import os\nfor _ in range(3): os.write(1, bytes(range(256)))"
+    assert execute(calls, "stay", code, text=False).stdout == bytes(range(256)) * 3
+
+
+def test_code_comes_from_stdin_or_a_shell_whose_exit_code_is_passed_on(calls: Calls) -> None:
+    piped = calls.house.pxctl("exec", "--kernel", "piped", input="print('from stdin')\n")
+    assert piped.stdout == "from stdin\n"
+    shell = execute(calls, "shell", "echo $((6 * 7)); echo oh >&2; exit 3", "--bash")
+    assert (shell.returncode, shell.stdout) == (3, "42\noh\n")
+    assert "ExitCode: 3" in shell.stderr
+    many = execute(calls, "shell", "head -c 300000 /dev/zero | tr '\\0' x", "--bash")
+    assert (many.returncode, many.stdout) == (0, "x" * 300_000)
+    call = calls.run("shell", ["echo out; echo err >&2", "exit 3", "touch ran"], language="bash")
+    assert (call.statuses, call["cells"][0]["text"]) == (["ok", "error", "aborted"], "out\nerr\n")
+    assert not (calls.house.home / "ran").exists()
+
+
+def test_a_cell_that_runs_out_of_time_exits_7_and_tells_of_the_variables(calls: Calls) -> None:
+    execute(calls, "stay", "kept = 1")
+    ended = execute(calls, "stay", "import time; time.sleep(1000)", "--timeout", "2")
+    assert (ended.returncode, "variables are kept" in ended.stderr) == (7, True), ended.stderr
+    assert "hint: give it longer: pxctl exec --timeout S" in ended.stderr
+    assert execute(calls, "stay", "kept").stdout == "1\n"
+
+
+def test_ctrl_c_interrupts_the_cell_and_keeps_the_variables(calls: Calls) -> None:
+    code = "kept = 5; print('going', flush=True)\nimport time; time.sleep(1000)"
+    process = calls.house.pxctl_later("exec", code, "--kernel", "stay", "--timeout", "120")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "going\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, "variables are kept" in errors) == (1, True)
+    assert execute(calls, "stay", "kept").stdout == "5\n"
+
+
+RAW = """
+import http.client, os, socket
+client = http.client.HTTPConnection("px", timeout=30)
+client.sock = socket.socket(socket.AF_UNIX)
+client.sock.connect(os.environ["PX_SOCKET"])
+kind = {{"Content-Type": "application/json"}}
+client.request("POST", "/api/kernels/{session}/execute", '{{"code": "1", "cwd": "{cwd}"}}', kind)
+print(client.getresponse().status)
+"""
+
+
+def test_a_cell_that_calls_its_own_session_is_refused_and_not_deadlocked(calls: Calls) -> None:
+    """Whoever speaks for it: it is known by its process. Another session may be called."""
+    code = "answer = run('pxctl exec 1 --kernel nested'); print(answer.returncode, answer.stderr)"
+    told = execute(calls, "nested", code).stdout
+    assert (told[:2], "neither would ever end" in told) == ("8 ", True)
+    for session, status in (("nested", "409"), ("nested-other", "200")):
+        assert calls.value("nested", RAW.format(session=session, cwd=calls.cwd)) == status
+
+
+def test_a_script_runs_cell_by_cell_and_stops_at_the_first_failure(calls: Calls) -> None:
+    script = calls.house.home / "steps.py"
+    script.write_text(
+        "# %% load\nprint('one')\n# %% [markdown]\n# words\n# %% bad\n1 / 0\n# %% never\nprint('three')\n"
+    )
+    ended = calls.house.pxctl("exec", "-f", str(script), "--kernel", "stay")
+    assert (ended.returncode, ended.stdout) == (1, "one\n")
+    assert "Cell 2 of 3 (bad) failed (ZeroDivisionError). Cell 3 was not run." in ended.stderr
+
+
+def notebook(path: Path, *sources: str) -> None:
+    cells = [nbformat.v4.new_markdown_cell("# words"), *map(nbformat.v4.new_code_cell, sources)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+
+
+def test_a_notebook_is_executed_and_saved(calls: Calls) -> None:
+    given, made = calls.house.home / "given.ipynb", calls.house.home / "made.ipynb"
+    notebook(given, "x = 2\nprint('two')", "x * 21")
+    before = given.read_bytes()
+    ended = calls.house.pxctl("exec", "-f", str(given), "-o", str(made), "--kernel", "stay")
+    assert (ended.returncode, ended.stdout) == (0, "two\n42\n"), ended.stderr
+    assert given.read_bytes() == before
+    executed = nbformat.read(made, as_version=4)
+    nbformat.validate(executed)
+    assert executed.cells[1].outputs[0]["text"] == "two\n"
+    assert executed.cells[2].outputs[0]["data"]["text/plain"] == "42"
+    notebook(given, "print('before')", "1 / 0", "print('never')")
+    assert calls.house.pxctl("exec", "-f", str(given), "-o", str(given), "--kernel", "stay").returncode == 1
+    cells = nbformat.read(given, as_version=4).cells
+    assert (cells[2].outputs[0]["ename"], cells[3].outputs) == ("ZeroDivisionError", [])
+
+
+def test_a_terminal_shows_headers_and_pictures_saved(calls: Calls) -> None:
+    script = calls.house.home / "look.py"
+    script.write_text(
+        "# %% lines\nprint('line')\n"
+        f"# %% picture\nimport base64\nfrom IPython.display import Image\nImage(base64.b64decode({PICTURE!r}))\n"
+    )
+    code, text = calls.house.on_terminal("exec", "-f", str(script), "--kernel", "stay", env={"NO_COLOR": "1"})
+    assert (code, "line\r\n" in text, text.count("✓ ")) == (0, True, 2), text
+    saved = text.partition("saved: ")[2].split("\r\n")[0]
+    assert saved.startswith(str(calls.house.home / "pictures"))
+    assert os.path.getsize(saved) == 70
+
+
+@pytest.mark.deep
+def test_output_that_a_full_disk_did_not_take_is_a_failure_that_says_so(require_root: None) -> None:
+    with house() as home, small_disk(home.home / "state" / "cells", "256k"):
+        filler = home.home / "state" / "cells" / "filler"
+        home.start()
+        calls = Calls(home)
+        assert execute(calls, "full", "mine = 1").returncode == 0
+        for left in (0, 8192):  # not even the record of the end fits; all but the output fits
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+                while file.write(b"x" * 4096):
+                    pass
+            os.truncate(filler, filler.stat().st_size - left)
+            ended = execute(calls, "full", "mine += 1; print('y' * 100_000)")
+            assert (ended.returncode, "not kept" in ended.stderr) == (1, True), ended
+            filler.unlink()
+        assert execute(calls, "full", "print(mine)").stdout == "3\n"
+        home.tear_down()
+
+
+# -- what a call tells ------------------------------------------------------------------------------------------------
+
+
+def test_the_documents_have_every_key_of_the_contract(calls: Calls) -> None:
+    document = json.loads(execute(calls, "keys", "print('hi'); 1 / 0", "--json").stdout)
+    assert document["schema"] == "px.exec/1"
+    assert {"kernel", "cwd", "interpreter", "variables", "cells"} <= document.keys()
+    (cell,) = document["cells"]
+    assert cell.keys() >= CELL_KEYS
+    assert (cell["status"], cell["error"]["name"], document["variables"]) == ("error", "ZeroDivisionError", "kept")
+    listed = calls.house.json("kernel", "list")
+    assert listed["schema"] == "px.kernels/1"
+    assert all(set(item) >= KERNEL_KEYS for item in listed["kernels"])
+    shown = calls.show("keys")
+    assert (shown["id"], shown["pid"] > 0, shown["rss_bytes"] > 1_000_000) == (document["kernel"], True, True)
+    assert all(shown[name].endswith("Z") for name in ("last_used", "started_at"))
+
+
+@pytest.mark.parametrize(("asked", "taken"), [(9999, 600), (0, 1), (7.5, 7.5)])
+def test_a_timeout_is_clamped_and_the_clamp_is_told(calls: Calls, asked: float, taken: float) -> None:
+    """A second is this daemon's least."""
+    calls.run("clamp", "1")
+    call = calls.run("clamp", "1", timeout=asked)
+    assert (call["timeout_seconds"], call["clamped"]) == (taken, asked != taken), call.document
+    assert (f"{taken:g}" in call.told) == (asked != taken)
+
+
+def test_a_failing_cell_names_itself_and_keeps_what_was_before(calls: Calls, tmp_path: Path) -> None:
+    cells = [
+        {"code": "a = 1", "title": "first"},
+        {"code": "b = 2\n1 / 0", "title": "the division"},
+        {"code": f"open({str(tmp_path / 'ran')!r}, 'w')", "title": "never"},
+    ]
+    call = calls.run("fails", cells)
+    assert [(cell["status"], cell["title"]) for cell in call["cells"]] == [
+        ("ok", "first"), ("error", "the division"), ("aborted", "never"),
+    ]  # fmt: skip
+    assert "Cell 2 of 3 (the division) failed" in call["message"]
+    assert call.ended == ("error", "kept")
+    assert calls.value("fails", "a, b") == "(1, 2)"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_stream_tells_the_call_in_order(calls: Calls) -> None:
+    calls.run("told", "1", reset=True)
+    with calls.stream("told", [{"code": "print('a')", "title": "one"}, "2", "1 / 0"]) as stream:
+        events = stream.rest()
+    named: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        named.setdefault(event["event"], []).append(event)
+    order = [event["event"] for event in events]
+    assert [name for name in order if name in {"cell_started", "cell_done"}] == ["cell_started", "cell_done"] * 3
+    assert [(it["index"], it["title"]) for it in named["cell_started"]] == [(0, "one"), (1, None), (2, None)]
+    done = [event["cell"] for event in named["cell_done"]]
+    assert (order[-1], done) == ("done", events[-1]["result"]["cells"])
+    assert "".join(event["text"] for event in named["output"]) == "a\n"
+    assert {(event["id"], event["stream"]) for event in named["output"]} == {(done[0]["id"], "stdout")}
+    assert named["result"][0]["data"]["text/plain"] == "2"
+    assert (named["error"][0]["name"], named["error"][0]["id"]) == ("ZeroDivisionError", done[2]["id"])
+
+
+def frame_of(response: http.client.HTTPResponse) -> dict[str, str]:
+    """Return the next event: its id, its name, its data."""
+    lines: dict[str, str] = {}
+    for raw in iter(response.readline, b""):
+        line = raw.decode().rstrip("\n")
+        if not line and lines:
+            return lines
+        if line and not line.startswith(":"):
+            name, _, lines[name] = line.partition(": ")
+    raise AssertionError("the stream is at its end")
+
+
+def test_a_stream_is_resumed_by_the_id_of_its_last_event(calls: Calls, tmp_path: Path) -> None:
+    """The client is cut off in the middle of a cell, which goes on, and is told the rest of it, once."""
+    code = "import os, time\nprint('one €', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('two')"
+    path, headers = "/api/kernels/resumed/execute", {"Accept": SSE}
+    body = calls.body([code, "print('three')"], cwd=str(tmp_path))
+    seen: list[dict[str, str]] = []
+    with calls.house.asking("POST", path, body, headers=headers) as response:
+        while not seen or seen[-1]["event"] != "output":
+            seen.append(frame_of(response))
+    (tmp_path / "go").touch()
+    with calls.house.asking("POST", path, body, headers={**headers, "Last-Event-ID": seen[-1]["id"]}) as response:
+        while seen[-1]["event"] != "done":
+            seen.append(frame_of(response))
+    data = [json.loads(frame["data"]) for frame in seen]
+    assert "".join(event["text"] for event in data if event["event"] == "output") == "one €\ntwo\nthree\n"
+    assert [cell["status"] for cell in data[-1]["result"]["cells"]] == ["ok", "ok"]
+    assert len(calls.history("resumed")) == 2, "nothing was run again"
+
+
+# -- sessions by command ----------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_is_started_listed_restarted_and_stopped(calls: Calls) -> None:
+    px = calls.house.pxctl
+    started = px("kernel", "start", "life")
+    first = calls.house.json("kernel", "show", "life")
+    assert (first["state"], first["cwd"]) == ("idle", os.path.realpath(calls.house.home))
+    assert started.stdout == px("kernel", "start", "life").stdout == f"{first['unit']} idle (pid {first['pid']})\n"
+    assert first["id"] in px("kernel", "list", "-q").stdout.split()
+    execute(calls, "life", "gone = 1")
+    assert px("kernel", "restart", "life").returncode == 0
+    second = calls.show("life")
+    assert second["pid"] != first["pid"]
+    assert "NameError" in execute(calls, "life", "gone").stderr
+    assert px("kernel", "stop", "li*").stdout == f"{first['unit']} stopped\n"
+    assert (alive(second["pid"]), calls.show("life")["state"]) == (False, "stopped")
+
+
+def test_a_kernel_is_a_unit_like_any_other(calls: Calls) -> None:
+    execute(calls, "general", "print('hello')")
+    unit = calls.show("general")["unit"]
+    told = {
+        ("status", "kernel:general"): unit,
+        ("wait", unit): f"{unit} idle\n",
+        ("why", "kernel:general"): f"{unit} is idle\n",
+        ("restart", "kernel:general"): f"{unit} idle (pid ",
+        ("stop", "kernel:general"): f"{unit} stopped\n",
+        ("why", unit): f"{unit} is stopped (stopped)\n",
+        ("wait", unit, "--for", "stopped"): f"{unit} stopped (stopped)\n",
+        ("start", unit): f"{unit} idle (pid ",
+    }
+    for words, beginning in told.items():
+        done = calls.house.pxctl(*words)
+        assert (done.returncode, beginning in done.stdout) == (0, True), (words, done)
+    logs = calls.house.pxctl("logs", unit)
+    assert (logs.returncode, logs.stdout, "pxctl kernel export general" in logs.stderr) == (0, "", True)
+    calls.end("general")
+    assert calls.house.pxctl("status", unit).returncode == 3
+    life = calls.house.events(unit)[-5:]
+    assert [event["event"] for event in life] == ["starting", "spawned", "ready", "stopping", "stopped"]
+    assert [event["cause"] for event in life[1:]] == [event["id"] for event in life[:-1]], "a chain"
+
+
+def test_among_sessions_of_one_name_that_of_the_folder_is_meant(calls: Calls) -> None:
+    folders = [calls.house.home / "here", calls.house.home / "there"]
+    for folder in folders:
+        folder.mkdir()
+        assert execute(calls, "twins", "1", cwd=folder).returncode == 0
+    for folder in folders:
+        shown = json.loads(calls.house.pxctl("kernel", "show", "twins", "--json", cwd=folder).stdout)
+        assert shown["cwd"] == os.path.realpath(folder)
+        by_path = (f"twins?cwd={folder}", shown["id"], f"kernel:{shown['id']}")
+        assert {calls.show(path)["id"] for path in by_path} == {shown["id"]}
+    for command in ("show", "restart"):
+        elsewhere = calls.house.pxctl("kernel", command, "twins")
+        assert (elsewhere.returncode, elsewhere.stderr.count("candidate: kernel:twins-")) == (2, 2)
+    assert calls.house.pxctl("kernel", "show", "twins", "--cwd", "here").returncode == 0
+    assert execute(calls, "twins", "true", "--bash", cwd=folders[0]).returncode == 0
+    shown = json.loads(calls.house.pxctl("kernel", "show", "twins", "--json", cwd=folders[0]).stdout)
+    assert shown["backend"] != "bash", "a bare name means the Python session"
+
+
+def test_a_real_console_joins_the_live_session(calls: Calls, require: Callable[[object, str], None]) -> None:
+    require((BIN / "jupyter-console").exists(), "needs jupyter_console")
+    execute(calls, "joined", "shared = 20")
+    command = shlex.split(calls.house.pxctl("kernel", "attach", "joined").stdout)
+    assert command[1] == "--existing"
+
+    def shown() -> str:
+        return subprocess.run(
+            [*command, "--simple-prompt", "--no-confirm-exit"], cwd=calls.cwd, timeout=DEADLINE, check=False,
+            env={**calls.house.environ, "HOME": calls.cwd}, input="seen = shared + 22\nprint('console', seen)\n",
+            stdout=-1, stderr=-2, text=True,
+        ).stdout  # fmt: skip
+
+    # Without a heartbeat for a second a console waits for nothing, and leaves at the end of its input.
+    until(lambda: "console 42" in shown(), "the console shows what its cell printed")
+    assert execute(calls, "joined", "seen").stdout == "42\n"
+
+
+def test_the_history_is_listed_and_exported_also_of_a_stopped_session(calls: Calls) -> None:
+    calls.run("past", [{"code": "print('x' * 200_000)", "title": "first"}, "6 * 7"])
+    execute(calls, "past", "import sys; print('err', file=sys.stderr); 1 / 0")
+    calls.end("past")
+    cells = calls.history("past")
+    assert [(cell["title"], cell["status"]) for cell in cells] == [("first", "ok"), (None, "ok"), (None, "error")]
+    path = calls.house.home / "past.ipynb"
+    assert calls.house.pxctl("kernel", "export", "past", "-o", str(path)).returncode == 0
+    saved = nbformat.read(path, as_version=4)
+    nbformat.validate(saved)
+    code = [cell for cell in saved.cells if cell.cell_type == "code"]
+    assert [cell.source for cell in code] == [cell["code"] for cell in cells]
+    assert code[1].outputs[0]["data"]["text/plain"] == "42"
+    assert code[2].outputs[-1]["output_type"] == "error"
+    assert json.loads(calls.house.pxctl("kernel", "export", "past").stdout)["nbformat"] == 4

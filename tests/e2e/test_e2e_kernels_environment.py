@@ -1,0 +1,323 @@
+"""What a kernel finds around it: variables, interpreter, modules, memory; and which kinds of cells there are at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.house import BIN, House, house, until
+from e2e.kernel_house import Calls, kernels_house
+from ports import free_port
+from rounds import mostly_deep
+
+SECRETS = dict.fromkeys(
+    [
+        *("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY"),
+        *("PERPLEXITY_API_KEY", "EXA_API_KEY", "AZURE_OPENAI_API_KEY", "MISTRAL_API_KEY", "PERPLEXITY_COOKIES"),
+    ],
+    "secret-value",
+)
+PASSED = {
+    "TZ": "UTC",
+    "LANG": "C.UTF-8",
+    "LC_TIME": "C.UTF-8",
+    "XDG_MINE": "by prefix",
+    "PI_MINE": "by prefix",
+    "https_proxy": "http://127.0.0.1:9",
+    "OMP_NUM_THREADS": "1",
+    "ALLOWED_BY_SETTING": "yes",
+}
+KEPT_BACK = {
+    **SECRETS,
+    "XDG_DENIED": "denied by setting",
+    "UNKNOWN_NAME": "not allowed",
+    "AWS_SECRET_ACCESS_KEY": "not allowed",
+    "PX_KERNELS__GATEWAY_TOKEN": "token-of-ours-1",
+    "PI_PYTHON_GATEWAY_TOKEN": "token-of-ours-2",
+    "PX_API__LISTEN": "127.0.0.1:0",
+}
+ALLOW = ["PATH", "HOME", "LANG", "TZ", "https_proxy", "OMP_NUM_THREADS", "ALLOWED_BY_SETTING", "VIRTUAL_ENV"]
+ALLOW += ["OPENAI_API_KEY"]
+"""The last one is denied as well: deny wins."""
+TOKEN = "a-token-of-a-test"  # noqa: S105 - of a server that lives for one test
+
+
+@pytest.fixture(scope="module")
+def calls() -> Iterator[Calls]:
+    with house({**PASSED, **KEPT_BACK}, measured=True) as made:
+        (made.home / "pxd.toml").write_text(
+            f"[kernels]\nenv_allow = {json.dumps(ALLOW)}\nenv_deny = {json.dumps([*SECRETS, 'XDG_DENIED'])}\n"
+        )
+        made.start()
+        yield Calls(made)
+
+
+# -- variables --------------------------------------------------------------------------------------------------------
+
+
+def test_the_kernel_gets_what_is_allowed_and_none_of_the_secrets(calls: Calls) -> None:
+    environ = json.loads(calls.value("env", "import json, os; print(json.dumps(dict(os.environ)))"))
+    assert environ.keys() >= PASSED.keys()
+    assert not {*KEPT_BACK, "PX_HOME", "PX_CONTROL"} & environ.keys()
+    tokens = [path.read_text().strip() for path in calls.house.home.rglob("*token*") if path.is_file()]
+    assert tokens, "the listener has a token file"
+    for text in ("\n".join(environ.values()), calls.value("shell-env", "env", language="bash")):
+        assert not [secret for secret in (*tokens, "token-of-ours", "secret-value") if secret in text]
+    assert environ["PX_SOCKET"] == calls.house.socket
+    assert environ["PX_UNIT"] == f"kernel:{calls.show('env')['id']}"
+    assert environ["PATH"].split(":")[0] == str(Path(sys.prefix) / "bin")
+    assert environ["VIRTUAL_ENV"] == sys.prefix
+
+
+def test_explain_names_what_is_passed_and_what_is_dropped_and_starts_nothing(calls: Calls) -> None:
+    document = calls.house.json("kernel", "start", "explained", "--explain")
+    assert document["schema"] == "px.kernel-explanation/1"
+    assert set(document["environment"]["passed"]) >= {"TZ", "XDG_MINE"}
+    dropped = {item["name"]: item["why"] for item in document["environment"]["dropped"]}
+    assert dropped.keys() >= {"OPENAI_API_KEY", "UNKNOWN_NAME", "XDG_DENIED"}
+    assert dropped["XDG_DENIED"] != dropped["UNKNOWN_NAME"], dropped
+    assert "secret-value" not in json.dumps(document)
+    assert sum(candidate["taken"] for candidate in document["candidates"]) == 1
+    assert "explained" not in calls.known()
+
+
+# -- interpreters -----------------------------------------------------------------------------------------------------
+
+
+def break_python(folder: Path) -> None:
+    """Have the python of an environment be there, and dead."""
+    (folder / "bin" / "python").unlink()
+    (folder / "bin" / "python").write_text("#!/bin/sh\nexit 3\n")
+    (folder / "bin" / "python").chmod(0o755)
+
+
+def explained(calls: Calls, cwd: Path, environ: Mapping[str, str]) -> tuple[str, list[str], list[str]]:
+    """Return what is taken, where was looked, and with which results."""
+    body = {"name": "explained", "cwd": str(cwd), "explain": True, "environ": environ}
+    told = calls.house.post("/api/kernels", body)
+    return told["interpreter"], *([item[key] for item in told["candidates"]] for key in ("source", "reason"))
+
+
+def test_interpreters_are_tried_in_the_order_of_the_notes(calls: Calls, tmp_path: Path) -> None:
+    """VIRTUAL_ENV, CONDA_PREFIX, <cwd>/.venv, <cwd>/venv, managed, PATH: the first that runs is taken."""
+    folders = [tmp_path / name for name in ("virtual", "conda", "here/.venv", "here/venv")]
+    for folder in folders:  # each has what the tests' own has
+        (folder / "bin").mkdir(parents=True)
+        (folder / "pyvenv.cfg").write_text((BIN.parent / "pyvenv.cfg").read_text())
+        (folder / "lib").symlink_to(BIN.parent / "lib")
+        (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    environ = {"VIRTUAL_ENV": str(folders[0]), "CONDA_PREFIX": str(folders[1]), "PATH": f"{BIN}:{os.environ['PATH']}"}
+    taken = []
+    for folder in (*folders, None):
+        interpreter, sources, reasons = explained(calls, tmp_path / "here", environ)
+        taken.append(interpreter)
+        assert (sources[:4], "taken" in reasons) == (["VIRTUAL_ENV", "CONDA_PREFIX", ".venv", "venv"], True)
+        if folder is not None:
+            break_python(folder)
+    assert taken[:4] == [str(folder / "bin" / "python") for folder in folders]
+    assert taken[4] not in taken[:4]
+
+
+# -- which kinds of cells ---------------------------------------------------------------------------------------------
+
+EXPOSED = {
+    "PX_PY=0": ({"PX_PY": "0"}, (False, True)),
+    "PX_PY=1": ({"PX_PY": "1"}, (True, False)),
+    "PI_PY is weaker": ({"PI_PY": "bash", "PX_PY": "mix"}, (True, True)),
+    "no python": ({"PX_KERNELS__MANAGED": "false"}, (False, True)),
+}
+
+
+@pytest.mark.parametrize("row", mostly_deep(EXPOSED, "PX_PY=0"))
+def test_capabilities_say_which_cells_are_offered_and_the_others_are_refused(tmp_path: Path, row: str) -> None:
+    settings, offered = EXPOSED[row]
+    if row == "no python":
+        for name in ("bash", "sh", "sleep"):
+            (tmp_path / name).symlink_to(f"/bin/{name}")
+        settings = {**settings, "PATH": str(tmp_path)}
+    with house(settings, start=True) as made:
+        calls = Calls(made, tmp_path)
+        document = made.get(f"/api/capabilities?cwd={tmp_path}")
+        assert document["schema"] == "px.capabilities/1"
+        for language, expected in zip(("python", "bash"), offered, strict=True):
+            assert document[language]["offered"] is expected, document
+            call = calls.ask("kind", "echo 1" if language == "bash" else "print(1)", language=language)
+            assert (call.status == 200) is expected, call.body
+            assert expected or (document[language]["reason"] and call["hint"])
+
+
+@pytest.mark.deep
+def test_the_names_of_the_original_are_accepted() -> None:
+    """PI_PYTHON_GATEWAY_URL makes the external gateway the backend; its token is taken, shown nowhere."""
+    flags = dict.fromkeys(("PI_PYTHON_SKIP_CHECK", "PI_PYTHON_IPC_TRACE", "PI_DEBUG_STARTUP"), "1")
+    settings = {"PI_PYTHON_GATEWAY_URL": "http://127.0.0.1:9", "PI_PYTHON_GATEWAY_TOKEN": "token-of-ours-3"}
+    with house({**settings, **flags}, start=True) as made:
+        calls, log = Calls(made), made.home / "pxd.stderr"
+        assert made.get("/api/capabilities")["backend"] == "gateway-external"
+        refused = calls.ask("x", "1")
+        assert (refused.status, b"127.0.0.1:9" in refused.body) == (503, True), refused
+        assert calls.value("x", "1 + 1", backend="direct") == "2"
+        assert "token-of-ours-3" not in made.pxctl("config", "show").stdout
+        until(lambda: "execute_request" in log.read_text(errors="replace"), "PI_PYTHON_IPC_TRACE logs the messages")
+        assert "token-of-ours-3" not in log.read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def gateway(folder: Path) -> Iterator[str]:
+    """Run a real kernel_gateway with a token on loopback; yields its address."""
+    port = free_port()
+    folder.mkdir()
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PX_", "PI_", "JUPYTER", "PYTEST"))}
+    places = {"JUPYTER_RUNTIME_DIR": str(folder / "run"), "JUPYTER_CONFIG_DIR": str(folder / "etc")}
+    words = [f"--KernelGatewayApp.port={port}", "--KernelGatewayApp.port_retries=0"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kernel_gateway", *words, "--JupyterWebsocketPersonality.list_kernels=True"],
+            env={**kept, **places, "KG_AUTH_TOKEN": TOKEN, "PYTHONWARNINGS": "ignore"},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        until(listens, f"the gateway listens: {(folder / 'log').read_text()}")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.deep
+def test_what_is_wrong_with_an_external_gateway_is_said_and_a_reload_repairs_it(home: House, tmp_path: Path) -> None:
+    """A wrong token names its setting, an address where nobody listens is named, the right settings work."""
+    calls, file = Calls(home), home.home / "pxd.toml"
+    file.touch(0o600)
+
+    def configured(url: str, token: str) -> Any:
+        file.write_text(f'[kernels]\ngateway_url = "{url}"\ngateway_token = "{token}"\n')
+        if home.process is None:
+            home.start()
+        home.post("/api/daemon/reload")
+        return calls.ask("x", "1 + 1", backend="gateway-external")
+
+    with gateway(tmp_path / "gateway") as url:
+        refused = configured(url, "not-the-token").body
+        assert (b"gateway_token" in refused, b"not-the-token" in refused) == (True, False), refused
+        refused = configured("http://127.0.0.1:9", TOKEN)
+        assert (refused.status, b"127.0.0.1:9" in refused.body) == (503, True), refused
+        assert configured(url, TOKEN).text == "2"
+
+
+# -- prelude and modules ----------------------------------------------------------------------------------------------
+
+
+def test_the_prelude_is_there_and_imported_not_sent(calls: Calls) -> None:
+    names = ["display", "read", "write", "run", "find", "grep", "tree", "diff", "env", "output"]
+    call = calls.run("prelude", f"[name for name in {names} if not callable(globals().get(name))]")
+    assert (call.text, call.cell["execution_count"]) == ("[]", 1)
+    first = calls.run("prelude", "print('x' * 100000)").cell
+    assert calls.value("prelude", f"len(output({first['id']!r}))") == "100001"
+
+
+def test_modules_of_the_project_override_the_users_by_name_and_its_folder_is_on_the_path(
+    calls: Calls, tmp_path: Path
+) -> None:
+    users, projects = calls.house.home / "modules", tmp_path / ".pxd" / "modules"
+    users.mkdir(exist_ok=True)
+    projects.mkdir(parents=True)
+    (tmp_path / "beside.py").write_text("here = 'yes'\n")
+    for folder, text in ((users, "user"), (projects, "project")):
+        (folder / "both.py").write_text(f"which = lambda: {text!r}\n")
+        (folder / f"only_{text}.py").write_text(f"def of_{text}(): return {text!r}\n")
+    code = "import os, sys\nprint(which(), of_user(), of_project(), os.getcwd() in sys.path)\n"
+    code += "os.chdir('/')\nimport beside\nbeside.here"
+    assert calls.value("modules", code, cwd=str(tmp_path)) == "project user project True\n'yes'"
+    for path in users.glob("*.py"):
+        path.unlink()
+
+
+def test_a_broken_module_names_file_and_line_and_stops_nobody(calls: Calls, tmp_path: Path) -> None:
+    module = tmp_path / ".pxd" / "modules" / "broken.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("good = 1\nraise KeyError('in the module')\n")
+    told = calls.value("broken", "1", cwd=str(tmp_path))
+    assert f"{module}:2: KeyError: 'in the module'" in told
+    assert calls.value("broken", "1", cwd=str(tmp_path)) == "1", "it is told once"
+    module.write_text("good = 1\n")
+    assert calls.value("broken", "good", cwd=str(tmp_path), reset=True) == "1"
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+FORKS = """
+import os, signal
+data = bytearray(60 << 20)
+data[::4096] = b"x" * len(data[::4096])
+ready, done = os.pipe()
+workers = []
+for _ in range(2):
+    workers.append(os.fork())
+    if workers[-1] == 0:
+        os.write(done, b".")
+        signal.pause()
+        os._exit(0)
+    os.read(ready, 1)
+"""
+
+
+@pytest.fixture(scope="module")
+def tight() -> Iterator[Calls]:
+    """A daemon whose kernels may have 150 MB for long, and 300 MB at all."""
+    with kernels_house(PX_KERNELS__SOFT_MEMORY_MB="150", PX_KERNELS__HARD_MEMORY_MB="300") as made:
+        yield made
+
+
+@pytest.mark.deep
+def test_over_soft_memory_the_kernel_is_replaced_after_the_call_with_a_notice(tight: Calls) -> None:
+    before = tight.run("soft", "mine = 1")
+    assert before["notices"] == []
+    call = tight.run("soft", ["big = bytearray(180 << 20); mine += 1", "mine"])
+    assert (call.statuses, call["cells"][1]["text"], call["variables"]) == (["ok", "ok"], "2\n", "lost")
+    assert "memory" in call.told
+    after = tight.run("soft", "'mine' in globals()")
+    assert (after.text, after["instance"] != before["instance"]) == ("False", True)
+    assert tight.events("soft", "recycled")
+
+
+@pytest.mark.deep
+def test_pages_that_forked_workers_share_count_once(tight: Calls) -> None:
+    """Two workers forked over 60 MB of data: 300 MB if each process is counted whole, 110 MB of real memory."""
+    call = tight.run("forks", FORKS)
+    assert (call["variables"], call["notices"]) == ("kept", []), call.document
+    assert tight.value("forks", "len(data)") == str(60 << 20)
+    tight.run("forks", "for pid in workers: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)")
+
+
+@pytest.mark.parametrize("language", mostly_deep(["python", "bash"], "python"))
+def test_over_hard_memory_the_cell_is_ended_and_the_limit_is_named(tight: Calls, language: str) -> None:
+    eater = "held = []\nwhile True: held.append(bytearray(20 << 20))"
+    code = eater if language == "python" else f"{sys.executable} -c '{eater}'"
+    tight.run(f"hard-{language}", "mine = 1", language=language)
+    call = tight.run(f"hard-{language}", code, language=language)
+    assert (call.cell["status"], call.cell["error"]["name"]) == ("error", "ResourceLimitExceeded"), call.document
+    assert "memory" in call.cell["error"]["value"]
+    if language == "python":
+        assert call["variables"] == "lost"
+        assert tight.value("hard-python", "'mine' in globals()") == "False"
+        assert tight.events("hard-python", "died", "stopped")[-1]["reason"] == "memory_limit"
+        assert tight.house.pxctl("exec", "--kernel", "hard-python", code).returncode == 9
