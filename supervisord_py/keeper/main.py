@@ -186,7 +186,7 @@ class KeeperShutdown:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self._took_over = False
-        self._open = 0
+        self._leaving = False
         self._leave_by = 0.0
         self._residue_by = 0.0
         self.begun = False  # from then on nothing is spawned any more
@@ -248,24 +248,25 @@ class KeeperShutdown:
             self._stop_all(GRACE_SECONDS, KILL_SECONDS)
 
     def _stop_all(self, grace: float, kill_seconds: float) -> None:
-        alive = self._alive()
-        self._open += len(alive) + 1
-        for child in alive:
+        keeper = self._keeper
+        for child in self._alive():
             child.condemn("shutdown", "keeper", signal.SIGTERM if grace else signal.SIGKILL)
-            self._keeper.ladder.stop(child, grace, kill_seconds, self._one_down)
-        self._keeper.loop.later(0, lambda: self._one_down([], False))
+            keeper.ladder.stop(child, grace, kill_seconds, keeper.survived)
+        if not self._leaving:
+            self._leaving = True
+            keeper.loop.later(0, self._leave)
 
-    def _one_down(self, survivors: list[Process], killed: bool) -> None:
-        self._keeper.survived(survivors, killed)
-        self._open -= 1
-        if self._open == 0:
-            self._residue_by = self._keeper.loop.now() + HASTE_SECONDS
-            self._clear_residue()
+    def _leave(self) -> None:
+        """Once all trees are gone or named: kill what descends from us and belongs to no instance, and go.
 
-    def _clear_residue(self) -> None:
-        """Kill what descends from us and belongs to no instance, wait for the control plane's own end, and leave."""
+        The control plane is waited for.
+        """
         keeper = self._keeper
         now = keeper.loop.now()
+        if keeper.ladder.deadlines():
+            keeper.loop.later(POLL_SECONDS, self._leave)
+            return
+        self._residue_by = self._residue_by or now + HASTE_SECONDS
         residue = keeper.children.membership.descendants() if keeper.rungs.subreaper else []
         for row in residue:
             procfs.send(row, signal.SIGKILL)
@@ -276,7 +277,7 @@ class KeeperShutdown:
             groups.kill()
         clean = not residue and (groups is None or groups.remove())
         if (not clean and now < self._residue_by) or keeper.control.pid:
-            keeper.loop.later(POLL_SECONDS, self._clear_residue)
+            keeper.loop.later(POLL_SECONDS, self._leave)
             return
         keeper.survived(residue, killed=True)
         keeper.logs.close()

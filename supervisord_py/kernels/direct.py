@@ -20,8 +20,7 @@ from supervisord_py.kernels import connection_file, messages
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.kernelspecs import LAUNCHER, command
 from supervisord_py.kernels.messaging import LAST_WORDS_SECONDS, MessagingKernel
-from supervisord_py.process.instance import End
-from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.instance import End, outcome
 from supervisord_py.process.model import ChildSpec, Reason
 from supervisord_py.process.zygote_pool import Recipe, ZygotePool
 

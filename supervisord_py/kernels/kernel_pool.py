@@ -36,8 +36,7 @@ from supervisord_py.kernels.session_set import (
 )
 from supervisord_py.process import clock
 from supervisord_py.process.host import SHORT
-from supervisord_py.process.instance import End, Phase, read_note
-from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.instance import End, Phase, outcome, read_note
 from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import Driver
 

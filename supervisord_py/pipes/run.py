@@ -44,8 +44,7 @@ from supervisord_py.pipes.outcome import REASONS, Cause, ExitInfo, SuccessRule, 
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, POLL_SECONDS, Copier
 from supervisord_py.pipes.scheduler import whole_ms
 from supervisord_py.pipes.streams import Summary
-from supervisord_py.process.instance import Instance
-from supervisord_py.process.lifecycle import describe
+from supervisord_py.process.instance import Instance, describe
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ import msgspec
 
 from supervisord_py.config.settings import ToolsSettings
 from supervisord_py.errors import PxError
-from supervisord_py.process.instance import End, Instance
-from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.instance import End, Instance, outcome
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason, ResourceLimit
 from supervisord_py.process.zygote_pool import Recipe
 from supervisord_py.tools import failures

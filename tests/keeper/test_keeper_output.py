@@ -235,21 +235,3 @@ def test_a_segment_is_gone_on_with_whatever_a_crash_left(tmp_path: Path, size: i
     found = [(record[0], record[4]) for record in records(tmp_path)]
     assert found == [*[(0, STDOUT), (10, STDERR)][:kept], (size, STDOUT)]
     assert next(tmp_path.glob("*.log")).read_bytes() == b"0123456789abcdefghij"[:size] + b"XY"
-
-
-def test_a_disk_that_takes_a_part_of_a_record_leaves_none_torn(small_disk: Path) -> None:
-    segments = opened(small_disk / "x", 1 << 20, 1 << 20)
-    whole = os.sysconf("SC_PAGE_SIZE") // 24  # as many records as a page of that disk holds
-    for _ in range(whole):
-        segments.append(1.0, STDOUT, 7, b".")
-    filler = small_disk / "filler"
-    with pytest.raises(OSError, match="No space"):
-        filler.write_bytes(b"x" * DISK)
-    for _ in range(2):
-        with pytest.raises(OSError, match="No space"):
-            segments.append(2.0, STDOUT, 7, b"lost")
-        assert len(records(small_disk / "x")) == whole
-    filler.unlink()
-    segments.append(3.0, STDOUT, 7, b"kept")
-    assert len(records(small_disk / "x")) == whole + 1
-    assert next((small_disk / "x").glob("*.log")).read_bytes() == b"." * whole + b"kept"

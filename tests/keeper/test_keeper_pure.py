@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from supervisord_py.keeper import cgroup, procfs
-from supervisord_py.keeper.boot import Journal
 from supervisord_py.keeper.loop import Loop
 from supervisord_py.keeper.procfs import Process
 from supervisord_py.keeper.tree import assign
@@ -183,33 +182,3 @@ def test_a_descriptor_closed_by_a_neighbour_in_the_same_turn_is_not_called() -> 
         loop.unwatch(fd)
         os.close(fd)
     loop.close()
-
-
-# -- its own lines -----------------------------------------------------------------------------------------------------
-
-
-def test_a_full_pipe_drops_lines_and_says_how_many() -> None:
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    journal = Journal(write)
-    os.set_blocking(read, False)
-    try:
-        while True:
-            os.write(write, b"x" * 4096)
-    except BlockingIOError:
-        pass
-    journal.info("lost")
-    journal.warning("lost_too")
-    for _ in range(64):
-        try:
-            os.read(read, 4096)
-        except BlockingIOError:
-            break
-    journal.error("told", why="ä\n" * 3000)
-    text = os.read(read, 1 << 16)
-    os.close(read)
-    assert b'"event": "told"' in text
-    assert text.count(b"\n") == 1
-    assert len(text) <= 4001
-    os.close(write)
-    journal.info("nowhere to go")

@@ -43,15 +43,6 @@ def test_what_a_child_starts_to_end_itself_is_let_work(rung: Rig) -> None:
     assert link.exit(spec["key"])["code"] == 0
 
 
-@pytest.mark.parametrize("traits", [("daemon",), ("daemon", "deaf"), ("daemon", "deaf", "child")])
-def test_double_forked_sessions_of_their_own_are_found(linux_rung: Rig, traits: tuple[str, ...]) -> None:
-    """K2."""
-    link = linux_rung.links[0]
-    spec, pids = family(linux_rung, 2 + ("child" in traits), *traits)
-    assert stop(link, spec["key"], 0.3)["survivors"] == []
-    assert not any(alive(pid) for pid in pids)
-
-
 def test_of_two_instances_only_the_stopped_one_s_orphans_die(linux_rung: Rig) -> None:
     link = linux_rung.links[0]
     first, first_pids = family(linux_rung, 2, "daemon", "deaf")
@@ -123,19 +114,6 @@ def test_a_signal_reaches_the_leader_or_its_whole_group(rung: Rig) -> None:
     until(lambda: states() == "SS", "both going on")
     link.call("signal", key=spec["key"], signum=int(signal.SIGKILL))
     assert link.exit(spec["key"])["signal"] == signal.SIGKILL
-
-
-@one_rung
-def test_several_stops_share_one_ladder_and_the_shortest_grace_wins(rung: Rig) -> None:
-    link = rung.links[0]
-    spec, pids = family(rung, 2, "child", "deaf")
-    members = {"key": spec["key"], "kill_seconds": 30, "reason": "stopped"}
-    asked = [link.send("stop", grace_seconds=grace, **members) for grace in (1000, 0.1, 1000)]
-    for number in asked:
-        reply = link.reply(number)
-        assert (reply["survivors"], reply["killed"]) == ([], True)
-    assert not any(alive(pid) for pid in pids)
-    assert len([event for event in link.events if event["event"] == "exit"]) == 1
 
 
 def test_a_leader_that_exits_leaves_its_tree_in_our_hands(linux_rung: Rig) -> None:

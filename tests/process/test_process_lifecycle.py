@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from supervisord_py.process.lifecycle import describe, outcome
+from supervisord_py.process.instance import describe, outcome
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 
 RECORD = ExitRecord("k", "tool:x", Identity(1, 2, "b"), 10.0, 12.5, 0, None, 0.5, 0.25, 100, 0, 0)

@@ -85,32 +85,12 @@ def test_keep_alive_replaces_the_age_but_never_lowers_a_pin(keep: float | None, 
     assert pool.set.expires_at(slot) == NOW + expires
 
 
-def test_keep_alive_zero_waits_for_those_in_line() -> None:
-    pool = Pool()
-    serial = pool.warm()
-    pool.ask(keep=0.0)
-    pool.ask()
-    assert pool.end("a", 2) == (Grant(3, "a", serial, cold=False),)
-
-
 def test_the_line_is_bounded_beyond_what_an_instance_takes() -> None:
     pool = Pool(queue_max=1)
     pool.warm()
     pool.ask()
     assert pool.ask() == ()
     assert pool.ask() == (Refuse(4, "a", Refusal.QUEUE_FULL, 1.0),)
-
-
-def test_a_failure_reaches_all_who_wait_and_the_next_request_tries_again() -> None:
-    pool = Pool()
-    pool.ask()
-    pool.ask()
-    failed = pool.send("start_failed", "a", 1)
-    assert failed == (Fail(1, "a", 1), Fail(2, "a", 1), Stop("a", 1, None))
-    assert pool.ask() == ()
-    assert pool.send("gone", "a", 1) == ()
-    pool.now += 0.25
-    assert pool.send("tick") == (Start("a", 2),)
 
 
 def test_who_waits_for_an_end_is_not_refused_because_all_places_are_pinned() -> None:
@@ -143,15 +123,6 @@ def test_after_a_failure_the_next_request_waits_in_line_until_the_backoff_is_ove
         pool.send("gone", "a", serial)
 
 
-def test_a_request_with_less_time_than_the_backoff_is_told_so_at_once() -> None:
-    pool = Pool(backoff=HOLDING)
-    pool.fail()
-    assert pool.ask(patience=4.0) == (Refuse(2, "a", Refusal.FAILING, 4.0),)
-    assert pool.ask(patience=4.1) == ()
-    pool.now += 4
-    assert pool.send("tick") == (Start("a", 2),)
-
-
 def test_another_declaration_is_tried_at_once() -> None:
     pool = Pool(backoff=HOLDING)
     pool.fail()
@@ -170,17 +141,6 @@ def test_a_start_that_outlived_its_declaration_says_nothing_of_the_next_one() ->
     pool.send("start_failed", "a", 1)
     pool.send("gone", "a", 1)
     assert pool.ask() == (Start("a", 2),)
-
-
-def test_a_backoff_holds_also_while_the_failed_one_goes_and_keeps_the_bounds_of_the_line() -> None:
-    pool = Pool(backoff=HOLDING, queue_max=0)
-    pool.ask()
-    pool.send("start_failed", "a", 1)
-    assert pool.ask() == (), "the coming instance takes one"
-    assert pool.ask() == (Refuse(3, "a", Refusal.QUEUE_FULL, 1.0),)
-    assert pool.send("gone", "a", 1) == ()
-    pool.now += 5
-    assert pool.send("tick") == (Start("a", 2),)
 
 
 def test_a_new_declaration_replaces_the_idle_one_and_its_age() -> None:
