@@ -1,9 +1,8 @@
 """What users write, read into Structs; each mistake with file, line, column, JSON pointer and the nearest known word.
 
 A text becomes a `Document` (`parse_json`, `parse_toml`, `parse_yaml`; `read_document` for files), and `convert` makes a
-`msgspec.Struct` of its value or says what is wrong with it: one `Problem` for each key, so that a file is mended in one
-go. Positions are looked up only when there is a problem. Nothing but `DocumentError` and `OSError` escapes a reader,
-whatever the bytes.
+`msgspec.Struct` of its value or says what is wrong with it. Positions are looked up only when there is a problem.
+Nothing but `DocumentError` and `OSError` escapes a reader, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -299,7 +298,7 @@ def convert(
     value: Any = None,
     strict: bool = True,
 ) -> tuple[T | None, list[Problem]]:
-    """Make a Struct of the object at `at`, or say what is wrong: a problem for each key, in the order of the file.
+    """Make a Struct of the object at `at`, or say what is wrong with it first.
 
     `value` is the object where it is not simply what stands at `at`; not `strict` also takes numbers and booleans
     written as text (YAML, query strings).
@@ -312,36 +311,7 @@ def convert(
     try:
         return msgspec.convert(value, kind, strict=strict), []
     except (msgspec.ValidationError, RecursionError) as error:
-        whole = str(error)  # of one mistake; all of them are looked for now, which takes a hundred times as long
-    struct = typing.cast("Any", kind)
-    fields = {each.encode_name: each for each in msgspec.structs.fields(struct)}
-    forbids = struct.__struct_config__.forbid_unknown_fields
-    problems = []
-    for key in value:
-        if key not in fields and forbids:
-            said = did_you_mean(str(key), fields)
-            problems.append(document.problem((*at, key), f"unknown key {key!r}{said}", key=True))
-    for key, field in fields.items():
-        if key in value:
-            for path, wanted, member in _members((*at, key), field.type, value[key]):
-                try:
-                    msgspec.convert(member, wanted, strict=strict)
-                except (msgspec.ValidationError, RecursionError) as error:
-                    problems.append(_problem(document, path, wanted, str(error)))
-        elif field.required:
-            problems.append(document.problem(at, f"the key {key!r} is missing"))
-    if not problems:  # then it is what __post_init__ found
-        problems.append(_problem(document, at, kind, whole))
-    problems.sort(key=lambda each: (each.line or 0, each.column or 0))
-    return None, problems
-
-
-def _members(at: Pointer, kind: Any, value: Any) -> Iterable[tuple[Pointer, Any, Any]]:
-    """Return path, type and value of each member of a map, whose keys msgspec does not tell; else the value itself."""
-    bare = _bare(kind)
-    if typing.get_origin(bare) is dict and isinstance(value, dict):
-        return [((*at, key), typing.get_args(bare)[1], member) for key, member in value.items()]
-    return [(at, kind, value)]
+        return None, [_problem(document, at, kind, str(error))]
 
 
 def _problem(document: Document, at: Pointer, kind: Any, error: str) -> Problem:

@@ -119,7 +119,7 @@ def test_an_impossible_parameter_is_refused_by_its_name(handler: str, name: str,
     [
         (Execute, b'{"coed": "1"}', "/coed", "unknown key 'coed'"),
         (Execute, b'{"cells": [{"code": "1"}, {"title": "x"}]}', "/cells/1", "missing"),
-        (Execute, b'{"environ": {"A": 1, "B": ""}}', "/environ/A", "must be a string"),
+        (Execute, b'{"environ": {"A": 1, "B": ""}}', "/environ", "must be a string"),
         (Execute, b'{"language": "perl"}', "/language", "must be one of python, bash"),
         (Execute, b'{"timeout": true}', "/timeout", "must be a number"),
         (StartKernel, rb'{"arguments": ["a\u0000b"]}', "/arguments/0", "regex"),
