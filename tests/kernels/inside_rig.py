@@ -54,13 +54,10 @@ class Ran:
     reply: dict[str, Any]
     messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        """Return the contents of its iopub messages of this type."""
-        return [content for each, content in self.messages if each == kind]
-
     def text(self, stream: str = "stdout") -> str:
         """Return what was published of a stream."""
-        return "".join(content["text"] for content in self.of("stream") if content["name"] == stream)
+        told = [content for kind, content in self.messages if kind == "stream"]
+        return "".join(content["text"] for content in told if content["name"] == stream)
 
 
 class InsideRig:
@@ -132,8 +129,6 @@ class InsideRig:
         """Send an execute_request, with `px` one of ours; return the cell's id."""
         cell = uuid.uuid4().hex[:16]
         header = {"msg_id": cell}
-        if "subshell" in content:
-            header["subshell_id"] = content.pop("subshell")
         known = {"silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
         metadata = {"px": {"cell": cell, "dir": str(self.cells), "preview": preview, "cap": cap}} if px else {}
         whole = {"code": code, "stop_on_error": True, **known, **content}
@@ -166,19 +161,12 @@ class InsideRig:
             assert ended is None, f"the kernel died: {ended}\n{self.stderr.read_text()}"
         raise AssertionError(f"no {channel} message in {PATIENCE} s\n{self.stderr.read_text()}")
 
-    def collect(self, cell: str, seen: Callable[[str, dict[str, Any]], None] | None = None) -> Ran:
-        """Wait for the reply and for idle.
-
-        Args:
-            cell: Its id.
-            seen: Called with type and content of each iopub message the moment it is there.
-        """
+    def collect(self, cell: str) -> Ran:
+        """Wait for the reply and for idle."""
         ran = Ran(cell, self.message("shell", cell)["content"])
         while True:
             message = self.message("iopub", cell)
             kind, content = message["header"]["msg_type"], message["content"]
-            if seen is not None:
-                seen(kind, content)
             ran.messages.append((kind, content))
             if kind == "status" and content["execution_state"] == "idle":
                 return ran
@@ -195,9 +183,6 @@ class InsideRig:
     def out(self, cell: str) -> bytes:
         path = self.cells / f"{cell}.out"
         return path.read_bytes() if path.exists() else b""
-
-    def err(self, cell: str) -> bytes:
-        return (self.cells / f"{cell}.err").read_bytes()
 
     def records(self, cell: str, kind: str | None = None) -> list[dict[str, Any]]:
         path = self.cells / f"{cell}.jsonl"
@@ -240,17 +225,10 @@ def kernel(folder: Path, argv: Sequence[str], **options: Any) -> Iterator[Inside
         rig.close()
 
 
-def refused(argv: Sequence[str], folder: Path) -> tuple[int, dict[str, Any], str]:
-    """Return exit code, the one line of JSON, and stderr of a kernel that does not start."""
-    done = subprocess.run(
-        [*argv, "-f", str(folder / "none.json")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        cwd=folder,
-    )
+def refused(argv: Sequence[str]) -> dict[str, Any]:
+    """Return the one line of JSON of a kernel that does not start."""
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, check=False)
     lines = [line for line in done.stderr.splitlines() if line.startswith("px-launch: ")]
-    assert len(lines) == 1, done.stderr
+    assert (len(lines), done.returncode) == (1, 78), done.stderr
     told: dict[str, Any] = json.loads(lines[0].removeprefix("px-launch: "))
-    return done.returncode, told, done.stderr
+    return told

@@ -129,7 +129,7 @@ async def test_a_control_plane_that_is_replaced_lets_calls_go_without_touching_k
 def test_the_room_is_imported_without_zmq_jupyter_or_nbformat() -> None:
     """The control plane starts fast: heavy modules come with the first kernel."""
     code = (
-        "import sys, supervisord_py.kernels.room\n"
+        "import sys, supervisord_py.kernels.room, supervisord_py.kernels.direct\n"
         "heavy = 'zmq jupyter_client traitlets nbformat markdownify tornado psutil'.split()\n"
         "print([name for name in heavy if name in sys.modules])"
     )

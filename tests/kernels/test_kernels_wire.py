@@ -10,20 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
-from structlog.testing import capture_logs
 
-from kernels.cell_folder import config_in
 from kernels.kernel_rig import PATIENCE, eventually, kernel_house
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError
 from supervisord_py.kernels import connection_file as place
-from supervisord_py.kernels import direct, wire
-from supervisord_py.kernels.backend import Launch
-from supervisord_py.kernels.channels import GAP, OVERRUN, Channels, open_channels
-from supervisord_py.kernels.direct import DirectBackend, DirectKernel
+from supervisord_py.kernels import wire
+from supervisord_py.kernels.channels import GAP, OVERRUN, Channels, KernelSockets, open_channels
+from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.wire import V1, Message
 
 JSON = st.recursive(
@@ -69,107 +64,24 @@ def test_the_framing_is_that_of_the_real_server() -> None:
     assert told(wire.unpack(base.serialize_msg_to_ws_v1(parts, "shell"), V1)) == told(message)
 
 
-# -- a kernel that only talks ------------------------------------------------------------------------------------------
+def test_messages_with_a_wrong_signature_or_no_sense_are_none() -> None:
+    message = wire.make("status", {"execution_state": "idle"}, "kernel")
+    good = [wire.DELIMITER, wire.sign(b"key", message.parts), *message.parts]
+    found = wire.from_frames(b"key", "iopub", [b"topic", *good])
+    assert found is not None
+    assert (found.id, found.state) == (message.id, "idle")
+    for frames in ([good[0], b"0" * 64, *good[2:]], [b"nothing"], [wire.DELIMITER], good[:-1]):
+        assert wire.from_frames(b"key", "iopub", frames) is None
 
 
-def frames_of(key: bytes, message: Message) -> list[bytes]:
-    return [wire.DELIMITER, wire.sign(key, message.parts), *message.parts]
-
-
-class FakeKernel:
-    """The kernel's ends of the sockets."""
-
-    def __init__(self, connection: place.Connection) -> None:
-        self.key = connection.key.encode()
-        self.sockets: dict[str, zmq.asyncio.Socket] = {}
-        for channel in ("shell", "control", "iopub"):
-            kind = zmq.XPUB if channel == "iopub" else zmq.ROUTER
-            socket = self.sockets[channel] = zmq.asyncio.Context.instance().socket(kind)
-            socket.linger = 0
-            socket.setsockopt(zmq.SNDHWM, 0)
-            socket.bind(connection.endpoint(channel))
-
-    async def request(self) -> tuple[bytes, Message]:
-        """Return who asked what on shell."""
-        async with asyncio.timeout(PATIENCE):
-            identity, *frames = await self.sockets["shell"].recv_multipart()
-        message = wire.from_frames(self.key, "shell", frames)
-        assert message is not None
-        return identity, message
-
-    async def say(self, kind: str, parent: dict[str, Any], to: bytes | None = None, **content: Any) -> None:
-        """Publish, or reply to who asked."""
-        frames = frames_of(self.key, wire.make(kind, content, "kernel", parent=parent))
-        await self.sockets["shell" if to else "iopub"].send_multipart([to or b"topic", *frames])
-
-
-class NoProcess:
-    """A placement where it lives for ever."""
-
-    async def wait(self, _key: str) -> None:
-        await asyncio.Event().wait()
-
-
-@asynccontextmanager
-async def pair(folder: Path) -> AsyncIterator[tuple[DirectKernel, FakeKernel]]:
-    """Have the handle of a kernel that only talks."""
-    connection = await asyncio.to_thread(place.make, folder, "k", "k.1")
-    fake = FakeKernel(connection)
-    launch = Launch("k", "k", "/python", "/", {}, folder)
-    config = replace(config_in(folder), run_dir=folder)
-    kernel = DirectKernel(NoProcess(), launch, None, connection, config)  # type: ignore[arg-type]
-    try:
-        async with asyncio.timeout(PATIENCE):
-            assert (await fake.sockets["iopub"].recv())[:1] == b"\x01"  # the subscription
-        yield kernel, fake
-    finally:
-        await kernel.close()
-        for socket in fake.sockets.values():
-            socket.close(0)
-
-
-async def test_a_kernel_without_a_welcome_is_ready_when_an_idle_came_through(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The idle of the first request was sent before the subscription arrived: it is asked again."""
-    monkeypatch.setattr(direct, "UNANSWERED_SECONDS", PATIENCE)  # not because the answer took its time
-    async with pair(short_tmp) as (kernel, fake):
-        ready = asyncio.ensure_future(kernel.until_ready())
-        identity, first = await fake.request()
-        await fake.say("kernel_info_reply", first.header, to=identity)
-        _, second = await fake.request()
-        assert not ready.done()
-        await fake.say("status", second.header, execution_state="idle")
-        async with asyncio.timeout(PATIENCE):
-            await ready
-        assert identity == b"px-k"
-
-
-async def test_messages_with_a_wrong_signature_or_no_sense_are_dropped(short_tmp: Path) -> None:
-    async with pair(short_tmp) as (kernel, fake):
-        asked, breaks = await kernel.ask("kernel_info_request"), await kernel.ask("kernel_info_request")
-        (_, first), (_, second) = await fake.request(), await fake.request()
-        breaks.idle = None  # type: ignore[assignment] # so that what is heard of it cannot be taken
-        with capture_logs() as logs:
-            good = frames_of(fake.key, first)
-            for frames in ([good[0], b"0" * 64, *good[2:]], [b"nothing"], [b"<IDS|MSG>"]):
-                await fake.sockets["iopub"].send_multipart([b"t", *frames])
-            for parent in (second, first):
-                await fake.say("status", parent.header, execution_state="idle")
-            await eventually(asked.idle.done, "the good one, after one that could not be taken")
-        events = [it["event"] for it in logs]
-        assert events == ["kernel_message_dropped"] * 3 + ["kernel_message_not_taken"]
-
-
-async def test_a_kernel_that_reads_nothing_refuses_in_the_end(short_tmp: Path) -> None:
-    """And nobody is held up by it."""
-    async with pair(short_tmp) as (kernel, _):
-        large = {"fill": "x" * 10_000}
-        with pytest.raises(ConflictError, match="queue is full"):
-            for _number in range(1_000_000):
-                await kernel.ask("kernel_info_request", large, "control")
-        await kernel.close()
-        await kernel.ask("kernel_info_request")  # reaches nobody, and harms nobody
+async def test_a_kernel_that_reads_nothing_refuses_in_the_end_and_holds_nobody_up(short_tmp: Path) -> None:
+    sockets = KernelSockets(place.make(short_tmp, "k", "k.1"), "me", ("control",), lambda _: None)
+    message = wire.make("kernel_info_request", {"fill": "x" * 10_000}, "me", "control")
+    with pytest.raises(ConflictError, match="queue is full"):
+        for _number in range(1_000_000):
+            sockets.send(message)
+    await sockets.close()
+    sockets.send(message)  # reaches nobody, and harms nobody
 
 
 # -- front ends --------------------------------------------------------------------------------------------------------

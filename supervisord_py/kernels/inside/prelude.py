@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -243,8 +244,17 @@ def run_to_end(arguments: Sequence[str], timeout: float | None = None, **options
 
     Returns its exit code, -N where signal N ended it, and whether it was ended because `timeout` seconds were over.
     """
-    process = subprocess.Popen(arguments, start_new_session=True, **options)
+    came: list[int] = []  # an interrupt in the middle of the start, which would leave nobody who knows the process
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, lambda *_: came.append(1)) if is_main else None
     try:
+        process = subprocess.Popen(arguments, start_new_session=True, **options)
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, before)
+    try:
+        if came:
+            raise KeyboardInterrupt
         return process.wait(timeout), False
     except subprocess.TimeoutExpired:
         _end_group(process)
