@@ -322,7 +322,7 @@ def _problem(document: Document, at: Pointer, kind: Any, error: str) -> Problem:
         known = [each.encode_name for each in msgspec.structs.fields(kind)] if is_struct(kind) else []
         return document.problem((*path, found[1]), f"unknown key {found[1]!r}{did_you_mean(found[1], known)}", key=True)
     if found := _MISSING.match(message):
-        return document.problem(path, f"the key {found[1]!r} is missing")
+        return document.problem((*path, found[1]), f"the key {found[1]!r} is missing")
     if message.startswith("Invalid enum value"):
         written = message.removeprefix("Invalid enum value ").strip("'")
         known = choices_of(kind)

@@ -34,9 +34,9 @@ async def test_a_glob_names_the_one_pipe_that_it_fits(rig: Rig) -> None:
         ("/api/pipes/digest/enable", {"enabled": "no"}, "/enabled"),
         ("/api/pipes/digest/enable", {"enabled": None}, "/enabled"),
         *((f"/api/pipes/digest/{verb}", {"x": 1}, "/x") for verb in ("disable", "cancel")),
-        ("/api/pipes", {}, ""),
+        ("/api/pipes", {}, "/source"),
         ("/api/pipes/new", {"name": " "}, "/name"),
-        ("/api/pipes/new", {}, ""),
+        ("/api/pipes/new", {}, "/name"),
         ("/api/pipes/digest/config", {}, ""),
     ],
 )
