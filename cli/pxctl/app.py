@@ -133,41 +133,37 @@ def own_version() -> str:
     return metadata.version("supervisord-py")
 
 
-def _global(*names: str, attribute: str, **settings: Any) -> click.Option:
-    """Return an option that is taken anywhere on the line; a value that was given goes into the invocation."""
+def _globals(*, hidden: bool) -> list[click.Option]:
+    """Return the options that are taken anywhere on the line; `pxctl --help` alone explains them."""
 
-    def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
-        invocation: Invocation | None = context.find_root().obj
-        if invocation is not None and value is not None and value is not False:
-            setattr(invocation, attribute, value)
+    def option(*names: str, attribute: str, **settings: Any) -> click.Option:
+        def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
+            invocation: Invocation | None = context.find_root().obj
+            if invocation is not None and value is not None and value is not False:
+                setattr(invocation, attribute, value)
 
-    return click.Option([*names, f"px_{attribute}"], expose_value=False, callback=keep, **settings)
+        return click.Option([*names, f"px_{attribute}"], expose_value=False, callback=keep, hidden=hidden, **settings)
+
+    return [
+        option("--socket", attribute="socket", metavar="PATH", help="Socket of the daemon."),
+        option("--system", attribute="system", is_flag=True, help="The machine's daemon, not the user's."),
+        option("--json", attribute="json", is_flag=True, help="One JSON document on stdout (streams: NDJSON)."),
+        option("--color", attribute="colour", type=click.Choice(["auto", "always", "never"]), help="Also: NO_COLOR."),
+        option("-q", "--quiet", attribute="quiet", is_flag=True, help="Ids only, no notices."),
+    ]
 
 
-_GLOBAL_OPTIONS = [
-    _global("--socket", attribute="socket", metavar="PATH", help="Socket of the daemon."),
-    _global("--system", attribute="system", is_flag=True, help="The machine's daemon, not the user's."),
-    _global("--json", attribute="json", is_flag=True, help="One JSON document on stdout (streams: NDJSON)."),
-    _global("--color", attribute="colour", type=click.Choice(["auto", "always", "never"]), help="Also: NO_COLOR."),
-    _global("-q", "--quiet", attribute="quiet", is_flag=True, help="Ids only, no notices."),
-]
+_GLOBAL_OPTIONS = _globals(hidden=True)
 _GLOBAL_WORDS = "Global options, explained by pxctl --help: --socket, --system, --json, --color, -q."
 
 
 class PxCommand(click.Command):
-    """A command with examples; takes the global options, too."""
+    """A command with examples."""
 
     def __init__(self, *args: Any, examples: Sequence[str], **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._own = self.params
         self.params = [*self.params, *_GLOBAL_OPTIONS]
         self._examples = examples
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options; the global ones are explained once, by `pxctl --help`."""
-        if records := [record for one in self._own if (record := one.get_help_record(ctx)) is not None]:
-            with formatter.section("Options"):
-                formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, unwrapped so that they can be copied."""
@@ -186,7 +182,7 @@ class PxGroup(click.Group):
     """A group of commands, in the order in which they were declared."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+        super().__init__(*args, epilog=_GLOBAL_WORDS, **settings)
         self.params = [*self.params, *_GLOBAL_OPTIONS]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -213,11 +209,6 @@ class PxGroup(click.Group):
         word = "status" if word == "list" and "list" not in known else word
         raise usage(f"there is no command {name!r}", f"{ctx.command_path} {word}")
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands; the global options are explained once, by `pxctl --help`."""
-        self.format_commands(ctx, formatter)
-        formatter.write(f"\n{_GLOBAL_WORDS}\n")
-
 
 class _Root(PxGroup):
     """`pxctl` itself: imports the module of a command when that is called."""
@@ -231,29 +222,15 @@ class _Root(PxGroup):
             import_module(f"pxctl.commands.{_MODULES[cmd_name]}")
         return super().get_command(ctx, cmd_name)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, then the commands under their headings."""
-        click.Command.format_options(self, ctx, formatter)
-        for title, names in _SECTIONS.items():
-            found = [(name, self.get_command(ctx, name)) for name in names]
-            with formatter.section(title):
-                formatter.write_dl([(name, one.get_short_help_str(70)) for name, one in found if one is not None])
 
-
-_SECTIONS = {
-    "Tools and other units": {
-        "run": "run", "status": "units", "start": "units", "stop": "units", "restart": "units", "pin": "units",
-        "unpin": "units", "wait": "history", "tools": "tools",
-    },
-    "Cells and kernels": {"exec": "exec", "kernel": "kernel"},
-    "Pipes": {"pipe": "pipe_runs"},
-    "What is and what happened": {"logs": "history", "events": "history", "why": "history", "doctor": "daemon"},
-    "The daemon and this client": {
-        "daemon": "daemon", "config": "daemon", "completion": "help", "help": "help", "version": "help",
-    },
+_MODULES = {
+    "run": "run", "status": "units", "start": "units", "stop": "units", "restart": "units", "pin": "units",
+    "unpin": "units", "wait": "history", "tools": "tools", "exec": "exec", "kernel": "kernel", "pipe": "pipe_runs",
+    "logs": "history", "events": "history", "why": "history", "doctor": "daemon", "daemon": "daemon",
+    "config": "daemon", "completion": "help", "help": "help", "version": "help",
 }  # fmt: skip
-_MODULES = {name: module for section in _SECTIONS.values() for name, module in section.items()}
 root = _Root("pxctl", help="Ask and steer pxd, the daemon that holds warm tools, kernels and pipes.")
+root.params[:] = _globals(hidden=False)
 click.version_option(package_name="supervisord-py", message="%(prog)s %(version)s")(root)
 
 

@@ -135,11 +135,6 @@ class CellScreen(Screen):
                 self._show_error([str(line) for line in event.get("traceback") or []])
             case "cell_done":
                 self._end(event.get("cell") or {})
-            case "status" if self.err.is_terminal:
-                # What a helper of the prelude did.
-                status = event.get("status") or {}
-                facts = [f"{key}={value}" for key, value in status.items() if key != "op"]
-                self.say(output.cut(output.clean(f"· {status.get('op')} {' '.join(facts)}"), 160), "dim")
             case "rung":
                 self.say(f"pxctl: ending the cell: {event.get('action')}", "yellow")
             case "notice":

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 from pxctl.failures import Document, Failure, Interrupted, Unreachable, problem, usage
 
@@ -91,13 +92,10 @@ class Exchange:
                     if self._line():
                         raise ValueError("a chunk that is longer than it says")
                 self._read_fields()
-            elif coding:
-                raise ValueError(f"an answer in the coding {coding!r}, which was not asked for")
             elif length is not None:
                 yield from self._exactly(int(length))
             else:
-                while piece := self._answer.read1(_READ_BYTES):
-                    yield piece
+                raise ValueError(f"an answer without a length, in the coding {coding!r}")
 
     def _exactly(self, count: int) -> Iterator[bytes]:
         if count < 0:
@@ -112,17 +110,14 @@ class Exchange:
     def _line(self) -> bytes:
         line = self._answer.readline(_READ_BYTES)
         if not line.endswith(b"\n"):
-            if len(line) < _READ_BYTES:
-                raise EOFError
-            raise ValueError(f"a line of more than {_READ_BYTES} bytes")
+            raise EOFError
         return line.rstrip(b"\r\n")
 
     def _read_head(self) -> None:
         line = self._line()
-        version, code, _ = [*line.split(b" ", 2), b"", b""][:3]
-        if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():
+        if not re.match(rb"HTTP/1\.\d \d{3}\b", line):
             raise ValueError(f"an answer that begins with {line[:40]!r}")
-        self.status, self.fields = int(code), self._read_fields()
+        self.status, self.fields = int(line[9:12]), self._read_fields()
 
     def _read_fields(self) -> dict[str, str]:
         fields: dict[str, str] = {}
@@ -188,13 +183,6 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 # -- the daemon -------------------------------------------------------------------------------------------------------
 
 
-class Answer(NamedTuple):
-    """A whole JSON answer: the bytes as they came and what they mean."""
-
-    raw: bytes
-    document: Document
-
-
 class Client:
     """Asks the daemon at the socket `path`.
 
@@ -242,8 +230,8 @@ class Client:
             raise
         return exchange
 
-    def ask(self, method: str, target: str, *, keep: bool = False, **request: Any) -> Answer:
-        """Send a request, as `open` does, and return the whole JSON answer."""
+    def ask(self, method: str, target: str, *, keep: bool = False, **request: Any) -> Document:
+        """Send a request, as `open` does, and return the document that is answered."""
         for is_last in (method != "GET", True):
             try:
                 with self._waiting(), self.open(method, target, keep=keep, **request) as exchange:
@@ -255,11 +243,11 @@ class Client:
                 if is_last:
                     raise
         if (document := _document_in(raw or b"{}")) is not None:
-            return Answer(raw, document)
+            return document
         detail = f"the daemon's answer to {method} {target} is not JSON as it should be: {raw[:100]!r}"
         raise Failure(detail, kind="bad_answer", hint="pxctl doctor")
 
-    def get(self, target: str, **request: Any) -> Answer:
+    def get(self, target: str, **request: Any) -> Document:
         return self.ask("GET", target, **request)
 
     def _connect(self) -> Exchange:
@@ -322,7 +310,7 @@ def route(kind: str, text: str, verb: str = "") -> str:
 
 def expand(client: Client, names: Sequence[str]) -> list[str]:
     """Return the full names that the daemon understands by `names`, each once."""
-    found = client.get(query("/api/units", [("name", name) for name in names])).document
+    found = client.get(query("/api/units", [("name", name) for name in names]))
     return list(dict.fromkeys(str(unit["unit"]) for unit in found.get("units", [])))
 
 

@@ -25,7 +25,7 @@ def _ask(context: click.Context, target: str) -> Any:
     """Return the document at `target`; {} when it does not come in time."""
     invocation: Invocation = context.find_root().obj or Invocation({})
     with contextlib.suppress(Failure, OSError):
-        return Client(invocation.socket_path).get(target, timeout=LIMIT_SECONDS).document
+        return Client(invocation.socket_path).get(target, timeout=LIMIT_SECONDS)
     return {}
 
 
@@ -56,10 +56,6 @@ unit_names = _listing(query("/api/units", [("name", "*")]), "units", "", "name")
 execution_ids = _listing("/api/executions", "executions", "", "id")
 example_tools = _choices("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
 example_pipes = _choices("example:daily-digest", "example:disk-digest", "example:tell-failure")
-pipe_keys = _choices(
-    "agent=", "allow_empty=", "command=", "description=", "effort=", "enabled=", "history=", "limits=", "preset=",
-    "retries=", "run_on_enable=", "schedule=", "schedule_config=", "timeout=", "timezone=", "title=", "trigger=",
-)  # fmt: skip
 
 
 def execution_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

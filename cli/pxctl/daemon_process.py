@@ -138,7 +138,7 @@ def _await_answer(client: Client, child: subprocess.Popen[bytes], timeout: float
 def _serves(client: Client, child: int) -> bool:
     """Say whether the daemon that answers is our child, or was started by it: the child leads a session of its own."""
     try:
-        pid = (client.get("/api/daemon", timeout=1.0).document.get("keeper") or {}).get("pid")
+        pid = (client.get("/api/daemon", timeout=1.0).get("keeper") or {}).get("pid")
         return isinstance(pid, int) and os.getsid(pid) == child
     except (Failure, OSError):
         return False
@@ -189,7 +189,7 @@ def stop_daemon(client: Client, timeout: float) -> int:
     """
     import psutil
 
-    document = client.get("/api/status", timeout=_READ_SECONDS).document
+    document = client.get("/api/status", timeout=_READ_SECONDS)
     daemon: Document = document.get("daemon") or {}
     pids = {(daemon.get(name) or {}).get("pid"): f"pxd {name}" for name in ("keeper", "control")}
     pids |= {unit.get("pid"): str(unit.get("unit")) for unit in document.get("units", [])}

@@ -18,10 +18,9 @@ from pxctl.shown import Screen
 
 NOT_KEPT = "pxctl: not all of its output was kept (pipes.output_file_bytes)"
 STATUSES = ("queued", "running", "completed", "failed", "timed_out", "cancelled")
-FINAL = frozenset(STATUSES[2:])
 _AGAIN = "pxctl pipe retry {id}"
 _HINTS = {
-    "timeout": "pxctl pipe config {name} timeout=30m",
+    "timeout": f"raise timeout: in pipe.md, then: {_AGAIN}",
     "disk_full": "pxctl doctor",
     **dict.fromkeys(("rate_limited", "network", "provider_error", "cancelled", "shutdown", "interrupted"), _AGAIN),
     "auth_failed": f"check presets.toml and the key that it names, then: {_AGAIN}",
@@ -38,7 +37,7 @@ _HINTS = {
 def find_execution(client: Client, text: str) -> Document:
     """Return the execution that an id means, or the newest one of a pipe; a pipe that is called 12 is `pipe:12`."""
     if text.isascii() and text.isdigit():
-        return client.get(f"/api/executions/{int(text)}").document
+        return client.get(f"/api/executions/{int(text)}")
     name = bare_name("pipe", text)
     if (newest := newest_of(client, name)) is None:
         detail, hint, unit = "it has no executions yet", f"pxctl pipe run {name}", f"pipe:{name}"
@@ -48,7 +47,7 @@ def find_execution(client: Client, text: str) -> Document:
 
 def newest_of(client: Client, name: str) -> Document | None:
     """Return the newest execution of a pipe, None where it has none."""
-    page = client.get(query(route("pipe", name, "executions"), [("limit", 1)])).document
+    page = client.get(query(route("pipe", name, "executions"), [("limit", 1)]))
     return next(iter(page.get("executions", [])), None)
 
 
@@ -67,7 +66,7 @@ def successor_of(client: Client, execution: Document) -> Document | None:
         return None
     target = query(route("pipe", str(execution.get("pipe_name")), "executions"), [("limit", 20)])
     try:
-        later = client.get(target).document.get("executions", [])
+        later = client.get(target).get("executions", [])
     except Failure:
         return None
     return next((one for one in later if one.get("retry_of") == execution.get("id")), None)
@@ -79,6 +78,10 @@ def route_of(execution: Document, verb: str) -> str:
 
 
 # -- in words ---------------------------------------------------------------------------------------------------------
+
+
+def is_final(execution: Document) -> bool:
+    return execution.get("status") in STATUSES[2:]
 
 
 def exit_code_of(execution: Document) -> int:

@@ -103,7 +103,7 @@ def ask_until(
         left = _SLICE_SECONDS if deadline is None else deadline - time.monotonic()
         part = min(max(left, 0.001), _SLICE_SECONDS)  # a socket takes a timeout of 0 for "do not block"
         try:
-            return client.get(target(part), timeout=part + slack).document
+            return client.get(target(part), timeout=part + slack)
         except Failure as failure:
             if failure.kind == "timed_out":
                 patience.met()

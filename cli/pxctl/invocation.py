@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import click
+
 from pxctl import output, paths
-from pxctl.client import Answer, Client
+from pxctl.client import Client
 from pxctl.failures import Document, Exit, Failure, Silent
 
 _MOMENTS = {"next_run", "last_run", "last_used", "last_success", "not_before", "context_start", "context_end"}
@@ -62,18 +63,11 @@ class Invocation:
     def print(self, *lines: object) -> None:
         output.write("".join(f"{line}\n" for line in lines))
 
-    def print_json(self, value: Answer | Document) -> None:
-        """Write one JSON document; the daemon's own bytes as they came, ended by a newline."""
-        if isinstance(value, Answer):
-            output.write(value.raw.removesuffix(b"\n") + b"\n")
-        else:
-            self.print(json.dumps(value, ensure_ascii=False, indent=2 if self.out_is_terminal else None))
+    def print_json(self, value: Document) -> None:
+        self.print(json.dumps(value, ensure_ascii=False, indent=2 if self.out_is_terminal else None))
 
-    def print_result(self, result: Answer | Document, ids: Iterable[object]) -> bool:
-        """Write the result as `--json` or `-q` want it; False where neither was given.
-
-        An answer is printed as it came: who leaves something out of it gives a document.
-        """
+    def print_result(self, result: Document, ids: Iterable[object]) -> bool:
+        """Write the result as `--json` or `-q` want it; False where neither was given."""
         if self.json:
             self.print_json(result)
         elif self.quiet:
@@ -86,7 +80,7 @@ class Invocation:
         return ["".join(output.paint(text, style, on=on) for text, style in line).rstrip() for line in lines]
 
     def print_rows(
-        self, result: Answer | Document, rows: Sequence[Document], key: str, columns: Sequence[output.Column], none: str
+        self, result: Document, rows: Sequence[Document], key: str, columns: Sequence[output.Column], none: str
     ) -> None:
         """Write rows as a table, as `--json` the whole result, as `-q` one member of each; `none`: there are none."""
         if self.print_result(result, (row.get(key) for row in rows)):
@@ -163,9 +157,8 @@ class Invocation:
     def add(self, kind: str, target: str, content: Document, words: str = "added in {folder}") -> Document | None:
         """Have a unit made or installed and say where; return its document where the next step is to be told."""
         with self.spinner(kind, "adding…"):
-            answer = self.client().ask("POST", target, content=content, timeout=None)
-        made: Document = {"name": content.get("name"), **answer.document}
-        if self.print_result(answer, [made["name"]]):
+            made = self.client().ask("POST", target, content=content, timeout=None)
+        if self.print_result(made, [made["name"]]):
             return None
         self.print(f"{kind}:{made['name']} {words.format(folder=made.get('folder'))}")
         self.print_warnings(made)
@@ -175,11 +168,8 @@ class Invocation:
         """Have a unit and its folder removed once a person says so; `command` is the one that does not ask."""
         if not yes and not (self.in_is_terminal and self.err_is_terminal):
             raise Failure("nobody is there to be asked", kind="unconfirmed", hint=command, unit=unit)
-        if not yes:
-            output.write_error(f"Remove {unit} and its folder? [y/N] ")
-            if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-                self.warn("not removed")
-                raise Silent(Exit.FAILED)
+        if not yes and not click.confirm(f"Remove {unit} and its folder?", err=True):
+            raise Silent(Exit.FAILED)
         answer = self.client().ask("DELETE", target, timeout=None)
         if not self.print_result(answer, [unit.partition(":")[2]]):
             self.print(f"{unit} removed")

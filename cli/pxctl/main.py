@@ -10,7 +10,6 @@ from pxctl import output
 
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
-        output.occupy_closed_streams()
         # Most of the start are these imports: Ctrl-C meanwhile shows no traceback of them.
         from pxctl.app import run
 

@@ -28,19 +28,6 @@ class ReaderGone(Exception):
     """Nobody reads stdout any more."""
 
 
-def occupy_closed_streams() -> None:
-    """Put something in the place of streams that the caller closed: else the next socket would get their number.
-
-    A closed stdout stays unwritable: who asks for a result gets the error.
-    """
-    for fd in (STDIN, STDOUT, STDERR):
-        try:
-            os.fstat(fd)
-        except OSError:
-            # open(2) returns the lowest free number, which is this one.
-            os.set_inheritable(os.open(os.devnull, os.O_WRONLY if fd == STDERR else os.O_RDONLY), True)
-
-
 def screen(env: Mapping[str, str]) -> tuple[int, int]:
     """Return columns and lines of stdout's terminal; COLUMNS comes first, then what the terminal says, then 80 x 24."""
     wanted, (columns, lines) = env.get("COLUMNS", ""), (0, 0)

@@ -10,22 +10,17 @@ import pytest
 from pxctl.coerce import CannotRead, build_input, coerce
 
 
-def under(schema: Any, text: str, root: Any = None) -> Any:
-    return coerce(text, schema, root or {})
-
-
 @pytest.mark.parametrize(
     ("schema", "text", "value"),
     [
         ({"type": "integer"}, "five", "five"), ({"type": "integer"}, "1e3", 1000), ({"type": "integer"}, "1.5", "1.5"),
-        ({"type": "integer"}, "1_000", "1_000"), ({"type": "integer"}, "9" * 5000, "9" * 5000),
+        ({"type": "integer"}, "9" * 5000, "9" * 5000),
         ({"type": "number"}, "nan", "nan"), ({"type": "number"}, "1e999", "1e999"), ({"type": "number"}, "-.5", -0.5),
         ({"type": "boolean"}, "Yes", True), ({"type": "boolean"}, "perhaps", "perhaps"),
         ({"type": ["integer", "boolean"]}, "1", 1), ({"type": ["number", "null"]}, "null", None),
         ({"type": ["string", "null"]}, "null", None),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "null", None),
         ({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}, "1,2", "1,2"),
-        ({"oneOf": [{"type": "string"}, {"type": "array"}]}, "[1]", [1]),
         ({"allOf": [{"type": "integer"}, {"minimum": 1}]}, "4", 4), ({"enum": ["1", 1]}, "1", "1"),
         ({"enum": [1, 2.5, True, None]}, "2.5", 2.5), ({"const": 5}, "5", 5),
         ({"type": "integer", "enum": [1, 2]}, "3", "3"), ({"type": "array"}, "", []),
@@ -40,7 +35,7 @@ def under(schema: Any, text: str, root: Any = None) -> Any:
 def test_what_a_text_means(schema: Any, text: str, value: Any) -> None:
     loop = {"type": "array", "items": {"$ref": "#/$defs/loop"}}
     root = {"$defs": {"n": {"type": "integer"}, "a/b": {"type": "integer"}, "loop": loop}}
-    found = under(schema, text, root)
+    found = coerce(text, schema, root)
     assert (found, type(found)) == (value, type(value))
 
 

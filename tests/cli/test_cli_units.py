@@ -1,24 +1,22 @@
-"""Starting, stopping, pinning, waiting, asking why: one unit and many."""
+"""Starting, stopping, pinning, waiting, asking why: one unit and many; and sessions of kernels."""
 
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any
 
-from cli.fake_daemon import FakeDaemon, document, problem, problem_of, results
-from cli.px import Px
+from cli.fake_daemon import FakeDaemon, document, ndjson, pausing, problem, problem_of, results
+from cli.px import Px, without_spinner
+
+STOP, WAIT, ID = "POST /api/units/stop", "GET /api/units/a/wait", "default-3fa9c1"
 
 
-def units(*names: str) -> bytes:
-    listed = [{"unit": f"tool:{name}", "kind": "tool", "name": name, "state": "cold"} for name in names]
-    return document({"schema": "px.units/1", "units": listed})
+def outcome(name: str, state: str) -> dict[str, Any]:
+    return {"units": [{"unit": f"tool:{name}", "state": state, "pid": None}], "survivors": []}
 
 
-def outcome(name: str, state: str, pid: int | None = None) -> dict[str, Any]:
-    return {"units": [{"unit": f"tool:{name}", "state": state, "pid": pid}], "survivors": []}
-
-
-START, STOP, RESTART = (f"POST /api/units/{verb}" for verb in ("start", "stop", "restart"))
+# -- several units ----------------------------------------------------------------------------------------------------
 
 
 def test_several_units_are_one_request_whose_globs_the_daemon_expands(px: Px, daemon: FakeDaemon) -> None:
@@ -47,35 +45,20 @@ def test_a_stop_that_takes_too_long_exits_7(px: Px, daemon: FakeDaemon) -> None:
     )
 
 
-def test_names_that_mean_nothing_or_too_much(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(STOP, problem(400, "ambiguous_name", 2, candidates=["tool:x", "pipe:x"]))
-    ended = px("stop", "x")
-    assert ended.code == 2
-    assert "candidate: pipe:x" in ended.err
-    daemon.on(STOP, problem(404, "unknown_unit", 4))
-    assert px("stop", "x").code == 4
-    daemon.on("GET /api/units", problem(404, "unknown_unit", 4))
-    assert px("pin", "x").code == 4
-
-
 def test_pins(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units", units("a"), units("a", "b"), units("a", "b"), units("a"))
+    both, one = ([{"unit": f"tool:{name}"} for name in names] for names in ("ab", "a"))
+    daemon.on("GET /api/units", document({"units": both}), document({"units": one}))
     for name in "ab":
         pin = {"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": True, "forever": name == "b"}
         daemon.on(f"PUT /api/tools/{name}/pin", document(pin))
         daemon.on(f"DELETE /api/tools/{name}/pin", document(pin | {"pinned": False}))
-    assert px("pin", "a", "--json").json()["unit"] == "tool:a"
     assert px("pin", "--forever", "a", "b").lines == ["tool:a pinned", "tool:b pinned for ever"]
-    assert len(px("pin", "a", "b", "--json").json()["results"]) == 2
+    assert px("pin", "a", "--json").json()["unit"] == "tool:a"
     assert px("unpin", "a").text == "tool:a not pinned\n"
-    assert [request.arguments["forever"] for request in daemon.asked("PUT /api/tools/a/pin")] == ["0", "1", "0"]
+    assert [request.arguments["forever"] for request in daemon.asked("PUT /api/tools/a/pin")] == ["1", "0"]
 
 
-WAIT = "GET /api/units/a/wait"
-
-
-def waited(state: str, *, ok: bool, reason: str | None = None) -> bytes:
-    return document({"schema": "px.wait/1", "unit": "tool:a", "state": state, "reason": reason, "ok": ok})
+# -- wait and why -----------------------------------------------------------------------------------------------------
 
 
 def test_waiting_times_out_with_7(px: Px, daemon: FakeDaemon) -> None:
@@ -83,48 +66,113 @@ def test_waiting_times_out_with_7(px: Px, daemon: FakeDaemon) -> None:
     for seconds in ("0.2", "2", "20"):
         asked = len(daemon.seen)
         ended = px("wait", "a", "--timeout", seconds)
-        assert ended.code == 7
-        assert f"not ready after {seconds} s" in ended.err
+        assert (ended.code, f"not ready after {seconds} s" in ended.err) == (7, True)
         if len(daemon.seen) - asked > 1:  # else a single answer took longer than that
             break
     assert len(daemon.seen) - asked > 1, "it asks again until its own time is over"
-    told = px("wait", "a", "--timeout", "0.1", "--json").json()
-    assert (told["status"], told["unit"], told["kind"], told["exit_code"]) == (504, "tool:a", "timed_out", 7)
     daemon.on(WAIT, problem(504, "timed_out", 7, unit="pipe:a"))
-    assert px("wait", "a", "--timeout", "0.1", "--json").json()["unit"] == "pipe:a"
+    told = px("wait", "a", "--timeout", "0.1", "--json").json()
+    assert (told["status"], told["unit"], told["kind"], told["exit_code"]) == (504, "pipe:a", "timed_out", 7)
 
 
-def test_waiting_survives_a_new_control_plane(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(WAIT, problem(504, "timed_out", 7), b"", b"", problem(503, "shutdown", 1), waited("ready", ok=True))
-    assert px("wait", "a").code == 0
+def test_waiting_survives_a_new_control_plane_and_starts_nothing(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document({"units": [{"unit": "tool:a", "state": "cold"}]}))
+    ready = document({"unit": "tool:a", "state": "ready", "ok": True})
+    daemon.on(WAIT, problem(504, "timed_out", 7), b"", b"", problem(503, "shutdown", 1), ready)
+    ended = px("wait", "a")
+    assert (ended.code, ended.text) == (0, "tool:a ready\n")
+    assert "waiting does not start it: pxctl start tool:a" in ended.err
 
 
 def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> None:
     began = {"id": 1, "time": "2026-11-21T10:00:00Z", "unit": "tool:a", "event": "started", "pid": 5, "digest": "ab12"}
     ended = began | {"id": 2, "event": "exited", "reason": "memory_limit", "cause": 1, "pid": None, "warnings": []}
     value = {
-        "schema": "px.why/1", "unit": "tool:a", "state": "failed", "reason": "memory_limit", "summary": "Too big.",
-        "chain": [began, ended], "stderr_tail": "MemoryError\n\x1b[2Jx\n", "next_step": "raise max_memory_mb",
+        "schema": "px.why/1", "unit": "tool:a", "state": "failed", "reason": "memory_limit",
+        "summary": "tool:a is failed: it was too big.", "chain": [began, ended],
+        "stderr_tail": "MemoryError\n\x1b[2Jx\n", "next_step": "raise max_memory_mb",
     }  # fmt: skip
     daemon.on("GET /api/units/a/why", document(value))
     text = px("why", "a").text
-    for words in (
-        "tool:a is failed (memory_limit)", "Too big.", "started  pid=5", "exited  (memory_limit)", "MemoryError",
-        "next: raise",
-    ):  # fmt: skip
+    assert text.startswith("tool:a is failed (memory_limit)\nit was too big.\n")
+    for words in ("started  pid=5", "exited  (memory_limit)", "MemoryError", "next: raise"):
         assert words in text
     assert not re.search("\x1b|digest|warnings", text), "what says nothing to a person"
     with px.terminal("why", "a", TZ="Asia/Tokyo", NO_COLOR="1") as screen:
         assert screen.end() == 0
         assert "Sat 2026-11-21 19:00:00 JST  tool:a  started" in screen.text
-    assert px("why", "a", "--json").json() == value
     assert px("why", "12").err.endswith("hint: pxctl pipe show 12\n")
 
 
-def test_waiting_for_what_is_cold_says_that_nothing_starts_it(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document({"units": [{"unit": "tool:a", "state": "cold"}]}))
-    daemon.on("GET /api/units/a/wait", document({"unit": "tool:a", "state": "ready", "ok": True}))
-    ended = px("wait", "a")
-    assert (ended.code, ended.text) == (0, "tool:a ready\n")
-    assert "waiting does not start it: pxctl start tool:a" in ended.err
-    assert px("wait", "a", "--for", "stopped").err == ""
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def kernel(name: str = ID, **members: Any) -> dict[str, Any]:
+    known = {
+        "id": name, "name": name.rpartition("-")[0], "unit": f"kernel:{name}", "cwd": "/w", "interpreter": "/w/py",
+        "backend": "direct", "state": "idle", "pid": 17, "queued": 0, "last_used": None, "rss_bytes": 1024,
+        "reason": None, "failure": None, "language": "python", "notices": [],
+    }  # fmt: skip
+    return known | members
+
+
+def test_living_sessions_come_first(px: Px, daemon: FakeDaemon) -> None:
+    off = [kernel(f"old{at}-a", state="stopped", pid=None, last_used=f"2026-01-0{at}T00:00:00Z") for at in (1, 2)]
+    broken = kernel("broken-b", state="failed", failure={"status": 503, "detail": "it died twice"})
+    daemon.on("GET /api/kernels", document({"schema": "px.kernels/1", "kernels": [*off, kernel(), broken]}))
+    ended = px("kernel", "list")
+    assert [line.split()[0] for line in ended.lines] == ["ID", ID, "broken-b", "old2-a", "old1-a"]
+    assert ended.lines[1].split()[1:4] == ["idle", "17", "1.0K"]
+    assert ended.lines[2].endswith("it died twice"), "a sentence, not the whole problem"
+
+
+def test_a_session_of_another_folder_is_steered_by_its_folder(px: Px, daemon: FakeDaemon) -> None:
+    there = kernel("default-b", cwd="/", language="bash", state="stopped", connection_file=None)
+    daemon.on("GET /api/kernels/default", document(there)).on(STOP, results(kernel__default_b=there))
+    ended = px("kernel", "stop", "default", "--cwd", "/")
+    assert (ended.code, ended.text) == (0, "kernel:default-b stopped\n")
+    assert daemon.seen[0].arguments == {"cwd": "/"}
+    assert daemon.seen[-1].query == [("unit", "kernel:default-b")]
+    assert px("kernel", "stop", "default", "-q").text == "default-b\n"
+    assert px("kernel", "stop", "def*", "--cwd", "/").code == px("kernel", "show", "tool:x").code == 2
+    ended = px("kernel", "attach", "default")
+    assert (ended.code, "there is no kernel to join: bash, direct, stopped\nhint: " in ended.err) == (3, True)
+
+
+BUILDING = {"event": "notice", "text": "building an overlay\x07"}
+
+
+def done(**members: Any) -> dict[str, Any]:
+    return {"event": "done", "result": {"schema": "px.kernel/1", **kernel(**members)}}
+
+
+def test_start_sends_what_decides_the_interpreter(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/kernels", ndjson(done(notices=["look"])))
+    ended = px("kernel", "start", "kernel:work", "--interpreter", "p", "--backend", "direct", "--timeout", "9")
+    assert (ended.code, ended.text, ended.err) == (0, f"kernel:{ID} idle (pid 17)\n", "pxctl: look\n")
+    assert daemon.seen[0].json() == {
+        "name": "work", "cwd": str(px.folder), "interpreter": "p", "backend": "direct", "timeout": 9.0,
+        "environ": {"PATH": "/usr/bin:/bin"},
+    }  # fmt: skip
+    assert px("kernel", "start", "-q").text == f"{ID}\n"
+
+
+def test_on_a_terminal_the_wait_is_told_and_erased(px: Px, daemon: FakeDaemon) -> None:
+    go_on = threading.Event()
+    daemon.on("POST /api/kernels", pausing(go_on, [BUILDING, {"event": "starting", "kernel": ID}], [done()]))
+    with px.terminal("kernel", "start") as screen:
+        screen.see("starting the kernel…")
+        go_on.set()
+        assert screen.end() == 0
+        building, kernel_line = without_spinner(screen.text).splitlines()
+    assert building.startswith("pxctl: building an overlay")
+    assert kernel_line == f"kernel:{ID} idle (pid 17)"
+
+
+def test_a_build_that_fails_while_it_is_told_is_a_failure(px: Px, daemon: FakeDaemon) -> None:
+    failed = problem_of(503, "start_failed", detail="no network")
+    daemon.on("POST /api/kernels", ndjson(BUILDING, failed, whole=False), ndjson(BUILDING))
+    ended = px("kernel", "start", "work")
+    assert (ended.code, ended.err.splitlines()[-1]) == (1, "pxctl: cannot start kernel:work: no network")
+    ended = px("kernel", "start", "work")
+    assert (ended.code, "ended before the kernel was ready" in ended.err) == (1, True)

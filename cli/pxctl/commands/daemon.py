@@ -40,7 +40,6 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
 
     $ pxctl daemon start
     $ PX_HOME=/tmp/px pxctl daemon start
-    $ sudo pxctl daemon start --system
     """
     running = _pid(invocation)
     if running is None:
@@ -54,7 +53,7 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
 def _pid(invocation: Invocation) -> int | None:
     """Return the keeper's pid; None where no daemon answers, or one that is on its way out."""
     try:
-        pid: int | None = invocation.client().get("/api/daemon").document["keeper"]["pid"]
+        pid: int | None = invocation.client().get("/api/daemon")["keeper"]["pid"]
     except Failure as failure:
         if failure.kind in {"unreachable", "interrupted", "shutdown"}:
             return None
@@ -105,11 +104,11 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
     """
     client = invocation.client()
     try:
-        before = client.get("/api/daemon").document
+        before = client.get("/api/daemon")
     except Unreachable:
         invocation.notice("pxd does not run; starting it")
         daemon_process.start_daemon(invocation, timeout)
-        document = client.get("/api/daemon").document
+        document = client.get("/api/daemon")
     else:
         with invocation.detaching("detached; pxd goes on restarting"), invocation.spinner("pxd", "restarting…"):
             # The old control plane may go before its answer is out; what counts is the new one.
@@ -126,7 +125,7 @@ def _await_new(client: Client, before: Document, timeout: float) -> Document:
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         with contextlib.suppress(Failure):
-            document = client.get("/api/daemon", timeout=5.0).document
+            document = client.get("/api/daemon", timeout=5.0)
             is_new = any(document["control"][key] != before["control"][key] for key in ("pid", "started_at"))
             if is_new and daemon_process.answers(client, timeout=5.0):
                 return document
@@ -142,11 +141,11 @@ def reload_daemon(invocation: Invocation) -> None:
     $ pxctl config check && pxctl daemon reload
     """
     answer = invocation.client().ask("POST", "/api/daemon/reload")
-    invocation.print_warnings(answer.document)
+    invocation.print_warnings(answer)
     if invocation.print_result(answer, ()):
         return
     for words, name in (("changed", "changed"), ("needs `pxctl daemon restart`", "needs_restart")):
-        invocation.print(*(f"{words}: {line}" for line in answer.document.get(name) or []))
+        invocation.print(*(f"{words}: {line}" for line in answer.get(name) or []))
 
 
 @declare(daemon, "status", "read the daemon's state")
@@ -156,13 +155,12 @@ def show_daemon(invocation: Invocation) -> None:
     $ pxctl daemon status
     """
     try:
-        answer = invocation.client().get("/api/daemon")
+        document = invocation.client().get("/api/daemon")
     except Unreachable as failure:
         detail, hint = f"pxd does not run: {failure.detail}", "pxctl daemon start"
         raise Failure(detail, kind="not_running", hint=hint, **failure.extra) from failure
-    document = answer.document
     keeper, control = document.get("keeper") or {}, document.get("control") or {}
-    if invocation.print_result(answer, [keeper.get("pid")]):
+    if invocation.print_result(document, [keeper.get("pid")]):
         return
 
     def process(part: Document, more: str = "") -> str:
@@ -201,9 +199,6 @@ def install_service(
 
     $ pxctl daemon install
     $ pxctl daemon install --on-demand
-    $ pxctl daemon install --print
-    $ sudo pxctl daemon install --system
-    $ pxctl daemon install --print --platform launchd
     """
     texts = service.unit_texts(invocation, platform, on_demand=on_demand)
     paths_of_units = list(map(str, texts))
@@ -279,7 +274,7 @@ def check_all(invocation: Invocation) -> int:
         checks.append(service.finding("pxd", "ok", f"its program is {daemon_process.find_pxd(invocation.env)}"))
 
     def ask_daemon() -> None:
-        found = invocation.client().get("/api/doctor").document.get("checks") or []
+        found = invocation.client().get("/api/doctor").get("checks") or []
         checks.extend([service.finding("daemon", "ok", f"answers at {invocation.socket_path}"), *found])
 
     attempt("pxd", find_program)

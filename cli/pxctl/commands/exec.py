@@ -129,7 +129,7 @@ class CellCall:
         yield {"event": "notice", "text": "the daemon's control plane was replaced; the cell goes on"}
         while row.get("status", "running") == "running":
             try:
-                cells = self._asking.get(route("kernel", self.kernel, "cells")).document.get("cells", [])
+                cells = self._asking.get(route("kernel", self.kernel, "cells")).get("cells", [])
                 row = next((cell for cell in cells if cell.get("id") == cell_id), {"status": "lost"})
                 patience.met()
                 yield from self._rest(cell_id)
@@ -192,9 +192,6 @@ def run_cells(
     $ pxctl exec 'x = 6 * 7; print(x)'
     $ pxctl exec 'x + 1'                          # the same session: 43
     $ pxctl exec -f analysis.py --kernel work     # cells begin at # %%
-    $ pxctl exec -f notebook.ipynb -o done.ipynb
-    $ pxctl exec --bash 'ls -l | head' --timeout 10
-    $ echo 'print(2 ** 100)' | pxctl exec --per-call
     """
     name = bare_name("kernel", kernel)
     invocation.action = f"run kernel:{name}"
@@ -218,9 +215,8 @@ def run_cells(
     with screen, CellCall(client, name, body, fields) as call:
         try:
             if invocation.json:
-                answer = client.ask("POST", route("kernel", name, "execute"), content=body, fields=fields, timeout=None)
-                invocation.print_json(answer)
-                result = answer.document
+                result = client.ask("POST", route("kernel", name, "execute"), content=body, fields=fields, timeout=None)
+                invocation.print_json(result)
             else:
                 for event in call.events():
                     screen.show(event)
@@ -254,7 +250,7 @@ def _own_session(invocation: Invocation, client: Client, name: str, cwd: str, la
     if kind != "kernel" or name != own.rpartition("-")[0]:
         return None
     try:
-        kernel = client.get(route("kernel", own)).document
+        kernel = client.get(route("kernel", own))
     except Failure:
         return None
     return own if kernel.get("cwd") == os.path.realpath(cwd) and kernel.get("language") == language else None

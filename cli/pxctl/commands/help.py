@@ -88,7 +88,7 @@ def show_version(invocation: Invocation) -> None:
     """
     ours, theirs = own_version(), None
     with contextlib.suppress(Failure):
-        theirs = invocation.client().get("/api/daemon", timeout=5.0).document.get("version")
+        theirs = invocation.client().get("/api/daemon", timeout=5.0).get("version")
     if not invocation.print_result({"schema": "px.version/1", "client": ours, "daemon": theirs}, [ours]):
         invocation.print(f"pxctl {ours}", f"pxd {theirs}" if theirs else "pxd not running")
     if theirs and ours != theirs and not invocation.json:

@@ -89,7 +89,6 @@ def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: i
 
     $ pxctl events -n 20
     $ pxctl events -f --unit lorenz-ode-solver
-    $ pxctl events --json | jq 'select(.reason == "memory_limit")'
     """
     last: int | None = None
 
@@ -114,9 +113,8 @@ def _event_line(invocation: Invocation, event: Document) -> str:
     """Return one event on one line: time, unit, what, why, then its further facts."""
     known = {"id", "time", "unit", "event", "reason", "instance", "cause", "schema", "digest"}
     facts = [f"{key}={value}" for key, value in event.items() if key not in known and value not in (None, [], {}, "")]
-    reason = event.get("reason")
-    time_ = invocation.moment(event.get("time")) if event.get("time") else None
-    pieces = [time_, event.get("unit") or "pxd", event.get("event"), reason and f"({reason})", " ".join(facts)]
+    reason = f"({event['reason']})" if event.get("reason") else None
+    pieces = [invocation.moment(event.get("time")), event.get("unit") or "pxd", event.get("event"), reason, *facts]
     return output.clean("  ".join(str(piece) for piece in pieces if piece))
 
 
@@ -129,9 +127,8 @@ def explain(invocation: Invocation, unit: str) -> None:
     """
     if unit.isdecimal():
         raise usage(f"{unit} is the id of an execution", f"pxctl pipe show {unit}")
-    answer = invocation.client().get(f"/api/units/{quote(unit)}/why")
-    document = answer.document
-    if invocation.print_result(answer, [document.get("unit")]):
+    document = invocation.client().get(f"/api/units/{quote(unit)}/why")
+    if invocation.print_result(document, [document.get("unit")]):
         return
     start = f"{document.get('unit')} is {document.get('state')}"
     reason = f" ({document['reason']})" if document.get("reason") else ""
@@ -158,8 +155,6 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
 
     $ pxctl wait lorenz-ode-solver
     $ pxctl wait lorenz-ode-solver --for stopped --timeout 30
-    $ pxctl wait pipe:disk-digest       # until nothing of it runs or waits
-    $ pxctl wait 12                     # an execution
     """
     client, execution = invocation.client(), None
     with (
@@ -188,7 +183,7 @@ def _goal_of(invocation: Invocation, client: Client, unit: str) -> str:
     """Return what is waited for where nothing was said; of what is not up, say that waiting starts nothing."""
     found: Document = {}
     with contextlib.suppress(Failure):  # what is wrong with the name is said by the wait itself
-        found = client.get(query("/api/status", [("unit", unit)])).document["units"][0]
+        found = client.get(query("/api/status", [("unit", unit)]))["units"][0]
     if found.get("state") in {"cold", "stopped"}:
         name = found.get("unit")
         invocation.notice(f"pxctl: {name} is not up, and waiting does not start it: pxctl start {name}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import click
 
 from pxctl import output
 from pxctl.app import declare, declare_group, no_autostart_option, no_wait_option, timeout_option, waking_client
-from pxctl.client import Answer, Client, bare_name, expand, is_glob, query, route
+from pxctl.client import Client, bare_name, expand, is_glob, query, route
 from pxctl.commands.units import bare_id, one_by_one, print_outcomes, steer
 from pxctl.completion import kernel_names
 from pxctl.failures import Document, Failure, usage
@@ -50,7 +50,7 @@ def callers_environment(invocation: Invocation) -> dict[str, str]:
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-def _find(client: Client, name: str, cwd: str | None = None) -> Answer:
+def _find(client: Client, name: str, cwd: str | None = None) -> Document:
     """Return the session (px.kernel/1) that a name means; where it means several, that of the folder."""
     target = route("kernel", name)
     try:
@@ -62,7 +62,7 @@ def _find(client: Client, name: str, cwd: str | None = None) -> Answer:
 
 
 def _id(client: Client, name: str, cwd: str | None) -> str:
-    return str(_find(client, name, cwd).document.get("id"))
+    return str(_find(client, name, cwd).get("id"))
 
 
 def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
@@ -106,7 +106,7 @@ def list_kernels(invocation: Invocation) -> None:
     $ pxctl kernel list
     """
     answer = invocation.client().get("/api/kernels")
-    kernels = sorted(answer.document.get("kernels", []), key=lambda one: str(one.get("last_used") or ""), reverse=True)
+    kernels = sorted(answer.get("kernels", []), key=lambda one: str(one.get("last_used") or ""), reverse=True)
     kernels.sort(key=lambda one: one.get("state") == "stopped")
     invocation.print_rows(answer, kernels, "id", _COLUMNS, "no sessions yet; make one: pxctl exec 'x = 1'")
 
@@ -119,9 +119,8 @@ def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
 
     $ pxctl kernel show default
     """
-    answer = _find(invocation.client(), name, cwd)
-    document = answer.document
-    if not invocation.print_result(answer, [document.get("id")]):
+    document = _find(invocation.client(), name, cwd)
+    if not invocation.print_result(document, [document.get("id")]):
         invocation.print_members(document, reason=_failure_words(document))
 
 
@@ -140,8 +139,6 @@ def start_kernel(
 
     $ pxctl kernel start
     $ pxctl kernel start work --interpreter .venv
-    $ pxctl kernel start --explain
-    $ pxctl kernel start r --kernelspec ir
     """
     name = bare_name("kernel", name)
     invocation.action = f"{'explain' if explain else 'start'} kernel:{name}"
@@ -151,7 +148,7 @@ def start_kernel(
     if explain:
         answer = client.ask("POST", "/api/kernels", content=content, timeout=None)
         if not invocation.print_result(answer, ()):
-            invocation.print(*(clean(line) for line in _explanation(answer.document)))
+            _explain(invocation, answer)
         return
 
     from pxctl.cells import CellScreen
@@ -174,27 +171,16 @@ def start_kernel(
         screen.conclude(found)
 
 
-def _explanation(document: Document) -> Iterator[str]:
-    yield f"in {document.get('cwd')}"
+def _explain(invocation: Invocation, document: Document) -> None:
     for one in document.get("candidates") or []:
         version = f" ({one['version']})" if one.get("version") else ""
         words = f"{one.get('source')}: {one.get('path')}{version} {one.get('detail') or one.get('reason')}"
-        yield f"{'✓ taken' if one.get('taken') else '  not taken'}  {words}"
+        invocation.print(clean(f"{'✓ taken' if one.get('taken') else '  not taken'}  {words}"))
         if one.get("remedy"):
-            yield f"      remedy: {one['remedy']}"
+            invocation.print(clean(f"      remedy: {one['remedy']}"))
     environment = document.get("environment") or {}
-    facts: dict[str, Any] = {
-        "kernelspec": document.get("kernelspec"),
-        "none can be taken": document.get("failure"),
-        "with ipykernel from": document.get("overlay"),
-        "environment passed": environment.get("passed"),
-        "modules": document.get("modules"),
-    }
-    for one in environment.get("dropped") or []:
-        facts.setdefault(f"environment dropped, {one.get('why')}", []).append(str(one.get("name")))
-    for name, value in facts.items():
-        if value:
-            yield f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}"
+    dropped = [f"{one.get('name')} ({one.get('why')})" for one in environment.get("dropped") or []]
+    invocation.print_members(document, passed=environment.get("passed"), dropped=dropped)
 
 
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------
@@ -221,7 +207,6 @@ _declare_steering(
 
     $ pxctl kernel stop default
     $ pxctl kernel stop 'work*'
-    $ pxctl kernel stop default --cwd ~/other
     """,
     no_wait_option,
 )
@@ -248,12 +233,11 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
 
     $ pxctl kernel interrupt default
     $ pxctl kernel interrupt default   # again: the next, harder step
-    $ pxctl kernel interrupt 'work*'
     """
     client = invocation.client()
 
     def interrupt(unit: str) -> Document:
-        document = client.ask("POST", route("kernel", unit, "interrupt")).document
+        document = client.ask("POST", route("kernel", unit, "interrupt"))
         is_idle = not document.get("running") and not document.get("steps")
         if is_idle and document.get("state") in {"stopped", "failed"}:
             detail = f"it is {document['state']}: there is no process to interrupt"
@@ -286,11 +270,10 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
 
     $ pxctl kernel attach default
     $ pxctl kernel attach default --print
-    $ eval "$(pxctl kernel attach default --print)"
     """
     from pxctl.daemon_process import find_program
 
-    document = _find(invocation.client(), name, cwd).document
+    document = _find(invocation.client(), name, cwd)
     file, unit = document.get("connection_file"), str(document.get("unit"))
     if not file:
         held = ", ".join(str(document.get(key)) for key in ("language", "backend", "state"))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from pxctl import executions, output
 from pxctl.app import declare, declare_group, source_of
 from pxctl.client import Client, bare_name, is_glob, query, route, units_of
-from pxctl.coerce import CannotRead, read_json
 from pxctl.commands.units import bare_id, one_by_one, print_outcomes
-from pxctl.completion import example_pipes, execution_names, pipe_keys, pipe_names
-from pxctl.failures import Document, Exit, Failure, usage
+from pxctl.completion import example_pipes, execution_names, pipe_names
+from pxctl.failures import Document, Exit, Failure
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, ago, clean, state_column, with_broken
 from pxctl.shown import harmless
@@ -57,7 +54,7 @@ def list_pipes(invocation: Invocation) -> None:
     """
     answer = invocation.client().get("/api/pipes")
     none = "no pipes yet; add one: pxctl pipe add example:disk-digest"
-    invocation.print_rows(answer, with_broken(answer.document.get("pipes", [])), "name", _COLUMNS, none)
+    invocation.print_rows(answer, with_broken(answer.get("pipes", [])), "name", _COLUMNS, none)
 
 
 @declare(pipe, "show", "show {name}")
@@ -68,25 +65,23 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
 
     $ pxctl pipe show disk-digest
     $ pxctl pipe show disk-digest --rendered    # the prompt as the agent would get it now
-    $ pxctl pipe show 12                        # an execution
     """
     is_execution = name.isdecimal()
     target = f"/api/executions/{name}" if is_execution else query(route("pipe", name), [("rendered", rendered or None)])
-    answer = invocation.client().get(target)
-    document = answer.document
+    document = invocation.client().get(target)
     if document.get("schema") == "px.queue/1":  # `queue` is a route: no pipe has that name
         raise Failure("there is no pipe 'queue'", kind="unknown_unit", hint="pxctl pipe queue")
     if rendered and not invocation.json:
         prompt = str(document.get("rendered_prompt" if is_execution else "rendered") or "")
         output.write(harmless(prompt) if invocation.out_is_terminal else prompt)
-    elif not invocation.print_result(answer, [document.get("id" if is_execution else "name")]):
+    elif not invocation.print_result(document, [document.get("id" if is_execution else "name")]):
         decision = document.get("last_decision") or {}
         last = f"{invocation.moment(decision.get('at'))}: {decision.get('text')}" if decision else None
         (shown,) = with_broken([document])
         invocation.print_members(shown, last_decision=last, cost=executions.money(document.get("cost")))
 
 
-# -- validate, new, add, remove, config, enable, disable, next --------------------------------------------------------
+# -- validate, new, add, remove, enable, disable, next ----------------------------------------------------------------
 
 
 @declare(pipe, "validate", "validate {names}")
@@ -101,7 +96,7 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     """
     client = invocation.client()
     units = units_of(client, "pipe", names)
-    found = [client.ask("POST", route("pipe", unit, "validate"), timeout=None).document for unit in units]
+    found = [client.ask("POST", route("pipe", unit, "validate"), timeout=None) for unit in units]
     is_ok = all(one.get("ok") for one in found)
     result = found[0] if len(found) == 1 else {"schema": "px.pipe-validations/1", "ok": is_ok, "pipes": found}
     if not invocation.print_result(result, (one.get("pipe") for one in found)):
@@ -155,7 +150,7 @@ def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
 def _exact_name(client: Client, text: str) -> str:
     """Return the bare name of the one pipe that a name or a glob means, for those who say it before they act on it."""
     name = bare_name("pipe", text)
-    return str(client.get(route("pipe", name)).document.get("name")) if is_glob(name) else name
+    return str(client.get(route("pipe", name)).get("name")) if is_glob(name) else name
 
 
 @declare(pipe, "remove", "remove {name}")
@@ -172,41 +167,12 @@ def remove_pipe(invocation: Invocation, name: str, yes: bool) -> None:
     invocation.remove(f"pipe:{name}", f"pxctl pipe remove {name} --yes", route("pipe", name), yes)
 
 
-@declare(pipe, "config", "change {name}")
-@_pipe
-@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...", shell_complete=pipe_keys)
-def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> None:
-    """Change keys of a pipe's front matter. VALUE is JSON where it reads as such, else text; empty removes the key.
-
-    A change that would break the pipe is refused, and the file is left as it is.
-
-    $ pxctl pipe config disk-digest schedule='every 2h'
-    $ pxctl pipe config triage preset='["fast", "*"]' timezone=     # an empty value removes the key
-    """
-    changes: dict[str, Any] = {}
-    for text in values:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise usage(f"{text!r} is not KEY=VALUE", f"pxctl pipe config {name} timeout=600")
-        try:
-            changes[key] = read_json(value, key) if value else None
-        except CannotRead:
-            changes[key] = value
-    client = invocation.client()
-    name = _exact_name(client, name)
-    answer = client.ask("POST", route("pipe", name, "config"), content={"config": changes}, timeout=60.0)
-    if not invocation.print_result(answer, [name]):
-        words = (f"{key} {'removed' if value is None else 'set'}" for key, value in changes.items())
-        invocation.print(f"pipe:{name}: {', '.join(words)}")
-        invocation.print_warnings(answer.document)
-
-
 def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
     """Enable or disable every pipe that the names mean, print the outcome, return the exit code."""
     client = invocation.client()
 
     def change(unit: str) -> Document:
-        return client.ask("POST", route("pipe", unit, verb), timeout=None).document
+        return client.ask("POST", route("pipe", unit, verb), timeout=None)
 
     def words(unit: str, pipe: Document) -> str:
         invocation.print_warnings(pipe if verb == "enable" else {})
@@ -248,9 +214,8 @@ def next_of_pipe(invocation: Invocation, name: str) -> None:
 
     $ pxctl pipe next disk-digest
     """
-    answer = invocation.client().get(route("pipe", name, "next"))
-    report = answer.document
-    if invocation.print_result(answer, report.get("upcoming") or []):
+    report = invocation.client().get(route("pipe", name, "next"))
+    if invocation.print_result(report, report.get("upcoming") or []):
         return
     schedule = f" ({report['schedule']})" if report.get("schedule") else ""
     invocation.print(invocation.paint(clean(f"pipe:{report.get('name')}{schedule}"), "bold"))

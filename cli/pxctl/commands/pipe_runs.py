@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,14 +24,23 @@ from pxctl.shown import STREAMS, Screen, print_pages
 _execution = click.argument("execution", metavar="ID|PIPE", shell_complete=execution_names)
 
 
-def _queue(client: Client, target: str, content: Document) -> Document:
-    """Have an execution queued and return it. A lost connection is taken up again, with the same Idempotency-Key."""
-    fields, patience = {"Idempotency-Key": os.urandom(16).hex()}, follow.Patience()
-    while True:
-        try:
-            return client.ask("POST", target, content=content, fields=fields, timeout=None).document
-        except Failure as failure:
-            patience.bear(failure)
+def _error(execution: Document) -> str:
+    return ": ".join(filter(None, (executions.error_word(execution), str(execution.get("error_message") or ""))))
+
+
+_RUN_COLUMNS = [
+    Column("ID", "id"),
+    Column("PIPE", "pipe_name", minimum=10),
+    state_column("status", "STATUS"),
+    Column("TRIGGER", "trigger", 6),
+    Column("QUEUED", lambda one: ago(one.get("queued_at")), 2),
+    Column("TOOK", executions.took, 4, right=True),
+    Column("TOKENS", lambda one: f"{one['tokens']:,}" if one.get("tokens") else "", 7, right=True),
+    Column("COST", lambda one: executions.money(one.get("cost")), 8, right=True),
+    Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
+    Column("RETRY OF", lambda one: one.get("retry_of") or "", 10, right=True),
+    Column("ERROR", _error, 3, minimum=14, style=lambda one: BY_STATE.get(str(one.get("status")))),
+]
 
 
 def _finish(invocation: Invocation, client: Client, execution: Document, no_wait: bool) -> int:
@@ -50,8 +58,7 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
         follows = f"execution {successor.get('id')} follows with the next preset"
         invocation.notice(f"pxctl: {executions.sentence(execution)}; {follows}")
         execution = successor
-    is_over, title = not no_wait or bool(execution.get("finished_at")), executions.title_of(execution)
-    failure = executions.failure_of(execution, successor) if is_over else None
+    failure = executions.failure_of(execution, successor) if executions.is_final(execution) else None
     if invocation.json:
         invocation.print_json(execution)
         return Exit.OK if failure is None else failure.exit_code
@@ -60,10 +67,11 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
     if failure is not None:
         raise failure
     if no_wait and not invocation.quiet:
-        invocation.print(f"{title}: {executions.where_it_is(execution) or execution.get('status')}")
+        words = executions.where_it_is(execution) or execution.get("status")
+        invocation.print(f"{executions.title_of(execution)}: {words}")
     elif not no_wait:
         words = ", ".join(filter(None, ["completed", executions.particulars(execution)]))
-        invocation.notice(f"pxctl: {title}: {words}")
+        invocation.notice(f"pxctl: {executions.title_of(execution)}: {words}")
     return Exit.OK
 
 
@@ -98,40 +106,20 @@ def run_pipe(
 
     $ pxctl pipe run disk-digest
     $ pxctl pipe run disk-digest --no-wait -q      # prints the execution's id
-    $ pxctl pipe run triage --context '{"issue": 12}' --timeout 600
-    $ pxctl pipe run triage --context '[{"issue": 12}, {"issue": 13}]'     # two executions
     """
     name = bare_name("pipe", name)
     invocation.action = f"run pipe:{name}"
-    asked |= {"context": _context(context), "queue": asked["queue"] or None}
+    asked["queue"] = asked["queue"] or None
+    asked["context"] = None if context is None else read_json(read_argument(context), "--context")
     content = {key: value for key, value in asked.items() if value is not None}
     client = waking_client(invocation, no_autostart)
     with invocation.detaching(f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"):
-        execution = _queue(client, route("pipe", name, "run"), content)
+        execution = client.ask("POST", route("pipe", name, "run"), content=content, timeout=None)
     invocation.print_warnings(execution)
-    if isinstance(content.get("context"), list):
-        return _print_queued(invocation, execution)
+    if "executions" in execution:
+        invocation.print_rows(execution, execution["executions"], "id", _RUN_COLUMNS, "nothing was queued")
+        return max(map(executions.exit_code_of, filter(executions.is_final, execution["executions"])), default=Exit.OK)
     return _finish(invocation, client, execution, no_wait)
-
-
-def _print_queued(invocation: Invocation, answer: Document) -> int:
-    """Name several executions that were queued; return 0 unless one has failed already."""
-    rows = answer.get("executions", [])
-    if not invocation.print_result(answer, (row.get("id") for row in rows)):
-        for row in rows:
-            words = executions.sentence(row) if row.get("finished_at") else row.get("status")
-            invocation.print(f"{executions.title_of(row)}: {words}")
-    return max(executions.exit_code_of(row) if row.get("finished_at") else Exit.OK for row in rows)
-
-
-def _context(given: str | None) -> Document | list[Document] | None:
-    if given is None:
-        return None
-    found: Document | list[Document] = read_json(read_argument(given), "--context")
-    objects = found if isinstance(found, list) and found else [found]
-    if not all(isinstance(each, dict) for each in objects):
-        raise usage("--context must be a JSON object, or an array of them")
-    return found
 
 
 @declare(pipe, "retry", "retry execution {execution}")
@@ -145,7 +133,8 @@ def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> in
     if not execution.isdecimal():
         raise usage(f"{execution!r} is no id of an execution", "pxctl pipe runs shows the ids")
     client = invocation.client()
-    again = _queue(client, executions.route_of(executions.find_execution(client, execution), "retry"), {})
+    target = executions.route_of(executions.find_execution(client, execution), "retry")
+    again = client.ask("POST", target, content={}, timeout=None)
     invocation.action = f"run pipe:{again.get('pipe_name')}"
     return _finish(invocation, client, again, no_wait)
 
@@ -157,7 +146,6 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
 
     $ pxctl pipe cancel 12
     $ pxctl pipe cancel disk-digest    # what runs and waits of it
-    $ pxctl pipe cancel '*'            # all that run and wait
     """
     client = invocation.client()
     numbers = [f"execution {target}" for target in targets if target.isdecimal()]
@@ -165,7 +153,7 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
 
     def cancel(unit: str) -> Document:
         found = executions.find_execution(client, unit.removeprefix("execution "))
-        return {"executions": [client.ask("POST", executions.route_of(found, "cancel"), timeout=None).document]}
+        return {"executions": [client.ask("POST", executions.route_of(found, "cancel"), timeout=None)]}
 
     outcomes = one_by_one(invocation, "cancel", numbers, cancel)
     if names:
@@ -213,27 +201,8 @@ def show_queue(invocation: Invocation) -> None:
     $ pxctl pipe queue
     """
     answer = invocation.client().get("/api/pipes/queue")
-    rows = list(_in_queue(answer.document))
+    rows = list(_in_queue(answer))
     invocation.print_rows(answer, rows, "id", _QUEUE_COLUMNS, "nothing runs and nothing waits")
-
-
-def _error(execution: Document) -> str:
-    return ": ".join(filter(None, (executions.error_word(execution), str(execution.get("error_message") or ""))))
-
-
-_RUN_COLUMNS = [
-    Column("ID", "id"),
-    Column("PIPE", "pipe_name", minimum=10),
-    state_column("status", "STATUS"),
-    Column("TRIGGER", "trigger", 6),
-    Column("QUEUED", lambda one: ago(one.get("queued_at")), 2),
-    Column("TOOK", executions.took, 4, right=True),
-    Column("TOKENS", lambda one: f"{one['tokens']:,}" if one.get("tokens") else "", 7, right=True),
-    Column("COST", lambda one: executions.money(one.get("cost")), 8, right=True),
-    Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
-    Column("RETRY OF", lambda one: one.get("retry_of") or "", 10, right=True),
-    Column("ERROR", _error, 3, minimum=14, style=lambda one: BY_STATE.get(str(one.get("status")))),
-]
 
 
 @declare(pipe, "runs", "list the executions")
@@ -255,7 +224,7 @@ def list_runs(
     target = route("pipe", named, "executions") if named else "/api/executions"
     filters = [("status", status) for status in statuses]
     answer = invocation.client().get(query(target, [*filters, ("since", follow.since_when(since)), *asked.items()]))
-    rows, following = answer.document.get("executions", []), answer.document.get("next_cursor")
+    rows, following = answer.get("executions", []), answer.get("next_cursor")
     invocation.print_rows(answer, rows, "id", _RUN_COLUMNS, "no such executions")
     if following is not None and not invocation.json:
         invocation.notice(f"… more: --cursor {following}")
@@ -271,7 +240,6 @@ def print_output(invocation: Invocation, execution: str, stderr: bool, offset: i
 
     $ pxctl pipe output 12
     $ pxctl pipe output disk-digest > report.txt    # of its newest execution
-    $ pxctl pipe output 12 --stderr
     """
     stream, client = "stderr" if stderr else "stdout", invocation.client()
     found = executions.find_execution(client, execution)
@@ -290,7 +258,6 @@ def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> Non
 
     $ pxctl pipe tail -f disk-digest    # its newest execution, to the end
     $ pxctl pipe tail 12                # what there is now
-    $ pxctl pipe tail -f 12 --json
     """
     client = invocation.client()
     found = executions.find_execution(client, execution)
@@ -315,5 +282,5 @@ def _show_now(invocation: Invocation, client: Client, found: Document) -> None:
                 is_cut = is_cut or page.truncated
     if is_cut:
         invocation.warn(executions.NOT_KEPT)
-    if found.get("status") not in executions.FINAL:
+    if not executions.is_final(found):
         invocation.notice(f"pxctl: {executions.sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")

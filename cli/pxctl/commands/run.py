@@ -61,7 +61,6 @@ def run_tool(
     $ pxctl run compound-interest principal=1000 annual_rate=0.05 years=10
     $ pxctl run lorenz-ode-solver rho=28 --stream
     $ pxctl run lorenz-ode-solver plot=true -o lorenz.png
-    $ echo '{"rho": 28}' | pxctl run lorenz-ode-solver --input -
     """
     kind, _, rest = tool.partition(":")
     if kind in _OTHER_KINDS and rest:
@@ -99,7 +98,7 @@ def _body(client: Client, name: str, values: tuple[str, ...], given: str | None)
     base = read_json(raw, "--input")
     if not values:
         return raw
-    document = client.get(route("tool", name), keep=True).document
+    document = client.get(route("tool", name), keep=True)
     content = build_input(values, base, document.get("input_schema"))
     return json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
 
@@ -112,7 +111,7 @@ def _phase(socket_path: str, name: str) -> Callable[[], str]:
         nonlocal state
         if state is None or state in _COLD:
             with contextlib.suppress(Failure):
-                state = Client(socket_path).get(route("tool", name), timeout=0.5).document.get("state")
+                state = Client(socket_path).get(route("tool", name), timeout=0.5).get("state")
         return "starting (cold)…" if state in _COLD else "running…"
 
     return phase

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -42,31 +41,22 @@ def list_tools(invocation: Invocation) -> None:
     $ pxctl tools list
     """
     answer = invocation.client().get("/api/tools")
-    found = with_broken(answer.document.get("tools", []))
+    found = with_broken(answer.get("tools", []))
     none = "no tools yet; add one: pxctl tools add example:compound-interest"
     invocation.print_rows(answer, found, "name", _COLUMNS, none)
     for tool in [] if invocation.json else found:
         invocation.notice(*(f"warning: {tool.get('name')}: {warning}" for warning in tool.get("warnings") or []))
 
 
-def type_words(schema: Document) -> str:
+def _type_words(schema: Document) -> str:
     """Return the type of a value in a few words: "number", "integer | null", "a | b | c"."""
-    kind, items = schema.get("type"), schema.get("items")
-    if isinstance(listed := schema.get("enum") or kind, list):
-        return " | ".join(_short(value) for value in listed)
-    if kind == "array" and isinstance(items, dict):
-        return f"array of {type_words(items)}"
-    branches = schema.get("anyOf") or schema.get("oneOf") or []
-    return str(kind or " | ".join(type_words(branch) for branch in branches) or "any")
-
-
-def _short(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    listed = schema.get("enum") or schema.get("type") or [one.get("type") for one in schema.get("anyOf") or []]
+    return " | ".join(map(str, listed if isinstance(listed, list) else [listed])) or "any"
 
 
 _INPUT_COLUMNS = [
     Column("INPUT", "key"),
-    Column("TYPE", type_words, 1),
+    Column("TYPE", _type_words, 1),
     Column("DEFAULT", "shown_default", 2),
     Column("MEANING", lambda declared: declared.get("description") or declared.get("title"), 3, minimum=16),
 ]
@@ -79,9 +69,8 @@ def show_tool(invocation: Invocation, tool: str) -> None:
 
     $ pxctl tools show lorenz-ode-solver
     """
-    answer = invocation.client().get(route("tool", tool))
-    document = answer.document
-    if invocation.print_result(answer, [document.get("name")]):
+    document = invocation.client().get(route("tool", tool))
+    if invocation.print_result(document, [document.get("name")]):
         return
     invocation.print_members(document, **(document.get("limits") or {}))
     if rows := list(_inputs(document.get("input_schema") or {})):
@@ -89,11 +78,10 @@ def show_tool(invocation: Invocation, tool: str) -> None:
 
 
 def _inputs(schema: Document) -> Iterator[Document]:
-    required, properties = schema.get("required") or [], schema.get("properties")
-    for key, declared in properties.items() if isinstance(properties, dict) else ():
+    for key, declared in (schema.get("properties") or {}).items():
         one = declared if isinstance(declared, dict) else {}
-        default = "required" if key in required and "default" not in one else _short(one.get("default", ""))
-        yield {**one, "key": key, "shown_default": default}
+        default = json.dumps(one["default"], ensure_ascii=False) if "default" in one else ""
+        yield {**one, "key": key, "shown_default": "required" if key in schema.get("required", []) else default}
 
 
 _CHECK_COLUMNS = [
@@ -113,10 +101,9 @@ def validate_tool(invocation: Invocation, tool: str) -> int:
     $ pxctl tools validate lorenz-ode-solver
     """
     with invocation.spinner(tool, "checking…"):
-        answer = invocation.client().ask("POST", route("tool", tool, "validate"), timeout=None)
-    document = answer.document
+        document = invocation.client().ask("POST", route("tool", tool, "validate"), timeout=None)
     overall, checks = str(document.get("overall")), document.get("checks") or []
-    if not invocation.print_result(answer, [document.get("tool_id")]):
+    if not invocation.print_result(document, [document.get("tool_id")]):
         invocation.print(*invocation.table(_CHECK_COLUMNS, checks))
         for check in checks:
             if check.get("status") not in {"pass", "skip"}:
@@ -137,7 +124,7 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
     """
     with invocation.spinner(tool, "looking…"):
         answer = invocation.client().ask("POST", route("tool", tool, "debug"), timeout=None)
-    cases = answer.document.get("cases") or []
+    cases = answer.get("cases") or []
     if invocation.print_result(answer, (case.get("case") for case in cases if case.get("found"))):
         return
     for case in cases:
@@ -148,8 +135,8 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
         invocation.print(*(f"       {clean(line)}" for line in str(case.get("evidence")).splitlines()))
         if case.get("next_step"):
             invocation.print(f"       next: {clean(str(case['next_step']))}")
-    if answer.document.get("verdict"):
-        invocation.print("", invocation.paint("verdict:", "bold") + f" {clean(str(answer.document['verdict']))}")
+    if answer.get("verdict"):
+        invocation.print("", invocation.paint("verdict:", "bold") + f" {clean(str(answer['verdict']))}")
 
 
 @declare(tools, "new", "make tool:{name}")

@@ -6,6 +6,7 @@ first failure in the order in which they were named. Ctrl-C ends the waiting, ne
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -69,15 +70,13 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool) -> 
 
     $ pxctl status
     $ pxctl status lorenz-ode-solver    # exits 3 unless it is up
-    $ pxctl status 'tool:web*' --json
-    $ pxctl status --watch
     """
     target = query("/api/status", [("unit", unit) for unit in units])
     if watch:
         return _watch(invocation, target)
-    answer = invocation.client().get(target)
-    held, none = answer.document.get("units", []), "no units yet; add a tool: pxctl tools add example:compound-interest"
-    invocation.print_rows(answer, output.with_broken(held), "unit", _COLUMNS, none)
+    found = invocation.client().get(target)
+    held, none = found.get("units", []), "no units yet; add a tool: pxctl tools add example:compound-interest"
+    invocation.print_rows(found, output.with_broken(held), "unit", _COLUMNS, none)
     is_up = all(unit.get("state") in _UP for unit in held)
     return Exit.OK if is_up or not units else Exit.INACTIVE
 
@@ -88,14 +87,14 @@ def _watch(invocation: Invocation, target: str) -> int:
     try:
         while True:
             try:
-                answer = invocation.client().get(target)
+                found = invocation.client().get(target)
             except (Unreachable, Interrupted) as failure:
                 invocation.notice(f"pxd is away: {failure.detail}")
             else:
-                lines = invocation.table(_COLUMNS, output.with_broken(answer.document.get("units", [])))
+                lines = invocation.table(_COLUMNS, output.with_broken(found.get("units", [])))
                 room = output.screen(invocation.env)[1] - 2
                 if invocation.json:
-                    output.write(answer.raw.strip().replace(b"\n", b" ") + b"\n")
+                    invocation.print(json.dumps(found, ensure_ascii=False))
                 elif redraws:
                     more = [f"… {len(lines) - room} more lines"] if len(lines) > room else []
                     output.write("\x1b[H\x1b[2J" + "\n".join([*lines[:room], *more, ""]))
@@ -203,7 +202,7 @@ def request(
         invocation.detaching(f"detached; {listed} goes on {_GOING[verb]}"),
         invocation.spinner(listed, f"{_GOING[verb]}…"),
     ):
-        results = client.ask("POST", target, timeout=limit).document.get("results", [])
+        results = client.ask("POST", target, timeout=limit).get("results", [])
     return [_outcome(verb, result, timeout) for result in results]
 
 
@@ -239,7 +238,6 @@ _declare_steering(
 
     $ pxctl start lorenz-ode-solver
     $ pxctl start 'tool:*' --timeout 60
-    $ pxctl start pipe:disk-digest
     """,
 )
 _declare_steering(
@@ -294,7 +292,7 @@ def _change_pins(
     client = invocation.client()
 
     def change(unit: str) -> Document:
-        return client.ask(method, query(route("tool", unit, "pin"), parameters)).document
+        return client.ask(method, query(route("tool", unit, "pin"), parameters))
 
     def words(unit: str, one: Document) -> str:
         return f"{unit} {'' if one.get('pinned') else 'not '}pinned{' for ever' if one.get('forever') else ''}"

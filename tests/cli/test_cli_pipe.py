@@ -1,0 +1,285 @@
+"""`pxctl pipe …` against a stand-in: listed, changed, run; and pipes where units are meant. Real ones: tests/e2e."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from cli.fake_daemon import FakeDaemon, document, ndjson, problem, results, until_client_leaves
+from cli.pipe_documents import LONG_AGO, done, execution, listed, output, paged, pipe, started
+from cli.px import Px
+
+ONE, LIST = "GET /api/executions/12", "GET /api/pipes/digest/executions"
+RUN, TAIL = "POST /api/pipes/digest/run", "GET /api/pipes/digest/executions/12/tail"
+STOP, START = "POST /api/units/stop", "POST /api/units/start"
+QUEUED, RUNNING = execution(12, "queued", position=2), execution(12, "running")
+NOTICE = "pxctl: pipe:digest execution 12: "
+
+
+# -- listed and checked -----------------------------------------------------------------------------------------------
+
+
+def test_list_shows_each_pipe_in_its_state(px: Px, daemon: FakeDaemon) -> None:
+    pipes = [
+        pipe("bad", state="failed", config_error="/p/bad/pipe.md:3: schedule: no"),
+        pipe("off", state="disabled", last_run=LONG_AGO, last_status="failed", consecutive_failures=3),
+        pipe("now", state="running", running=12),
+        pipe("long", warnings=["timeout: 9 s is cut to 3 s"]),
+    ]
+    daemon.on("GET /api/pipes", document({"schema": "px.pipes/1", "pipes": pipes}), document({"pipes": []}))
+    ended = px("pipe", "list")
+    states = dict(line.split()[:2] for line in ended.lines[1:])
+    assert states == {"bad": "broken", "off": "disabled", "now": "running", "long": "idle"}
+    for words in ("broken: pipe.md:3: schedule: no", "execution 12", "timeout: 9 s is cut"):
+        assert words in ended.text
+    assert px("pipe", "list").err == "no pipes yet; add one: pxctl pipe add example:disk-digest\n"
+
+
+def test_validate_names_line_and_cure_and_exits_1(px: Px, daemon: FakeDaemon) -> None:
+    broken = {"name": "schedule", "verdict": "fail", "detail": "'*/30' is no text", "hint": "quote it", "line": 3}
+    bad = {"pipe": "digest", "ok": False, "checks": [broken]}
+    good = {"pipe": "good", "ok": True, "checks": [{"verdict": "warn", "name": "keys", "detail": "odd"}]}
+    daemon.on("POST /api/pipes/digest/validate", document(bad)).on("POST /api/pipes/good/validate", document(good))
+    daemon.on("GET /api/units", document({"units": [{"unit": "pipe:good"}, {"unit": "pipe:digest"}]}))
+    ended = px("pipe", "validate", "digest")
+    assert ended.code == 1
+    assert ended.lines == [
+        "pipe:digest: fail",
+        "  fail  schedule: pipe.md:3: '*/30' is no text",
+        "        cure: quote it",
+    ]
+    assert px("pipe", "validate", "good").code == 0
+    assert px("pipe", "validate", "*", "-q").lines == ["good", "digest"]
+    assert len(px("pipe", "validate", "*", "--json").json()["pipes"]) == 2
+
+
+def test_runs_filters_and_pages(px: Px, daemon: FakeDaemon) -> None:
+    failed = execution(8, "failed", error_type="crash", error_message="exit code 3", retry_of=7, tokens=12)
+    daemon.on("GET /api/executions", listed(execution(9), failed, cursor=8))
+    ended = px("pipe", "runs", "--status", "failed", "--status", "completed", "--since", "2h", "-n", "2")
+    assert [line.split()[0] for line in ended.lines] == ["ID", "9", "8"]
+    assert "crash: exit code 3" in ended.text
+    assert ended.err == "… more: --cursor 8\n"
+    assert daemon.seen[0].query == [("status", "failed"), ("status", "completed"), ("since", "2h"), ("limit", "2")]
+    assert px("pipe", "runs", "-q").text == "9\n8\n"
+    daemon.on("GET /api/pipes/a/executions", listed())
+    assert px("pipe", "runs", "--pipe", "a").err == px("pipe", "runs", "pipe:a").err == "no such executions\n"
+
+
+def test_the_queue_is_told_by_group(px: Px, daemon: FakeDaemon) -> None:
+    waiting = [execution(13, "queued", position=1, not_before="2100-01-01T00:00:00Z")]
+    groups = [{"group": "manual", "slots": 4, "running": [RUNNING], "waiting": waiting}]
+    daemon.on("GET /api/pipes/queue", document({"groups": groups}), document({"groups": []}))
+    ended = px("pipe", "queue")
+    assert [line.split()[:3] for line in ended.lines[1:]] == [["12", "digest", "running"], ["13", "digest", "queued"]]
+    assert "1/4" in ended.text
+    assert (px("pipe", "queue").out, px("pipe", "queue").err) == (b"", "nothing runs and nothing waits\n")
+
+
+def test_output_of_which_not_all_was_kept_says_so(px: Px, daemon: FakeDaemon) -> None:
+    """And comes to an end; `--offset` is offered only where there is more to be read."""
+    daemon.on(ONE, document(execution()))
+    daemon.on("GET /api/pipes/digest/executions/12/output", paged({"stdout": b"head\n", "stderr": b"e\n"}, lost=90))
+    ended = px("pipe", "output", "12", "-q")
+    assert (ended.code, ended.text) == (0, "head\n")
+    assert ended.err == "pxctl: 5 of 95 bytes were kept (pipes.output_file_bytes)\n"
+    some = px("pipe", "output", "12", "--limit", "2").err
+    assert some == "pxctl: 2 of 95 bytes so far; go on with --offset 2\n"
+    told = px("pipe", "output", "12", "--json").json()
+    assert (told["text"], told["total_bytes"], told["complete"], told["truncated"]) == ("head\n", 95, False, True)
+    assert px("pipe", "tail", "12").err == "e\npxctl: not all of its output was kept (pipes.output_file_bytes)\n"
+
+
+# -- changed ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["example:disk-digest", "ftp://example.org/pipe.md", "folder"])
+def test_add_sends_paths_in_full_and_other_sources_as_they_are(px: Px, daemon: FakeDaemon, given: str) -> None:
+    daemon.on("POST /api/pipes", document(pipe(enabled=False, warnings=["odd"]), status="201 Created"))
+    ended = px("pipe", "add", given, "--name", "digest")
+    assert ended.text == "pipe:digest added in /p/digest, disabled\n"
+    assert ended.err.splitlines()[0] == "warning: odd"
+    source = given if ":" in given else f"{px.folder}/{given}"
+    assert daemon.seen[0].json() == {"source": source, "name": "digest"}
+
+
+def test_remove_asks_on_a_terminal_and_nowhere_else(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("DELETE /api/pipes/digest", document({"schema": "px.removed/1", "unit": "pipe:digest", "removed": True}))
+    daemon.on("GET /api/pipes/dig*", document(pipe()))
+    ended = px("pipe", "remove", "pipe:dig*")
+    assert (ended.code, "hint: pxctl pipe remove digest --yes" in ended.err) == (2, True)
+    assert px("pipe", "remove", "digest", "--yes").text == "pipe:digest removed\n"
+    for answer, code in (("n\n", 1), ("y\n", 0)):
+        with px.terminal("pipe", "remove", "digest") as screen:
+            screen.see("Remove pipe:digest and its folder? [y/N]")
+            screen.type(answer)
+            assert screen.end() == code
+    assert len(daemon.asked("DELETE /api/pipes/digest")) == 2
+
+
+@pytest.mark.parametrize(("verb", "words"), [("enable", "enabled; next run "), ("disable", "disabled")])
+def test_pipes_are_switched_by_name_and_by_glob(px: Px, daemon: FakeDaemon, verb: str, words: str) -> None:
+    daemon.on("GET /api/units", document({"units": [{"unit": "pipe:daily-a"}, {"unit": "pipe:digest"}]}))
+    for name in ("digest", "daily-a"):
+        daemon.on(f"POST /api/pipes/{name}/{verb}", document(pipe(name, next_run="2030-01-01T00:00:00Z")))
+    first, second = px("pipe", verb, "digest", "d*").lines
+    assert first.startswith(f"pipe:digest {words}")
+    assert second.startswith(f"pipe:daily-a {words}")
+    assert daemon.asked("GET /api/units")[0].query == [("name", "pipe:d*")]
+    assert px("pipe", verb, "digest", "-q").text == "digest\n"
+    assert px("pipe", verb, "digest", "--json").json()["name"] == "digest"
+
+
+def test_cancel_takes_ids_and_pipes(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(ONE, document(RUNNING))
+    daemon.on("POST /api/pipes/digest/executions/12/cancel", document(execution(12, "cancelled")))
+    daemon.on(STOP, results(pipe__diary={"executions": [execution(7, "cancelled", pipe_name="diary")]}))
+    ended = px("pipe", "cancel", "diary", "12")
+    assert ended.lines == ["pipe:digest execution 12 cancelled", "pipe:diary execution 7 cancelled"]
+    assert px("pipe", "cancel", "12", "-q").text == "12\n"
+    told = px("pipe", "cancel", "12", "diary", "--json").json()
+    assert [one["answer"]["executions"][0]["id"] for one in told["results"]] == [12, 7]
+    daemon.on(STOP, results(pipe__diary={"executions": []}))
+    ended = px("pipe", "cancel", "diary")
+    assert (ended.code, ended.err) == (0, "pipe:diary: nothing runs and nothing waits\n")
+
+
+# -- run --------------------------------------------------------------------------------------------------------------
+
+
+def ran(daemon: FakeDaemon, *events: dict[str, Any]) -> FakeDaemon:
+    """Have a run be queued and tell these events."""
+    daemon.on(RUN, document(QUEUED, status="202 Accepted")).on(LIST, listed())
+    return daemon.on(TAIL, ndjson(started(QUEUED), *events))
+
+
+def test_run_follows_the_output_and_keeps_the_streams_apart(px: Px, daemon: FakeDaemon) -> None:
+    over = execution(tokens=1234, cost=0.0125)
+    running = {"event": "status", "execution": RUNNING}
+    binary = {"event": "output", "stream": "stdout", "offset": 5, "end": 7, "base64": "//4="}
+    ran(daemon, running, output("text\n"), output("warn\n", stream="stderr"), binary, done(over))
+    ended = px("pipe", "run", "pipe:digest")
+    assert (ended.code, ended.out) == (0, b"text\n\xff\xfe")
+    told = ["waiting in line: position 2", "running", "completed, 3.2s, 1,234 tokens, $0.0125"]
+    assert ended.err == "warn\n".join([f"{NOTICE}{told[0]}\n{NOTICE}{told[1]}\n", f"{NOTICE}{told[2]}\n"])
+    daemon.on(ONE, document(over))
+    quiet = px("pipe", "run", "digest", "-q")
+    assert (quiet.code, quiet.text, quiet.err) == (0, "12\n", "")
+
+
+@pytest.mark.parametrize(
+    ("status", "facts", "hint"),
+    [
+        ("failed", {"error_type": "crash"}, "pxctl pipe output 12 --stderr"),
+        ("cancelled", {"error_type": "cancelled"}, "pxctl pipe retry 12"),
+        ("timed_out", {"error_type": "timeout"}, "raise timeout: in pipe.md, then: pxctl pipe retry 12"),
+        ("failed", {"error_type": "model_not_found"}, "mend the model in pipe.md, then: pxctl pipe retry 12"),
+        ("failed", {"error_type": "preflight_failed", "provider": "p"}, "start the provider (p), then: "),
+    ],
+)
+def test_run_exits_by_the_outcome_and_its_hint_names_the_cause(
+    px: Px, daemon: FakeDaemon, status: str, facts: dict[str, str], hint: str
+) -> None:
+    ran(daemon, done(execution(12, status, error_message="so it went", **facts)))
+    ended = px("pipe", "run", "digest")
+    assert (ended.code, ended.out) == (7 if status == "timed_out" else 1, b"")
+    assert f"pxctl: cannot run pipe:digest: execution 12 {status.replace('_', ' ')} after 3.2s" in ended.err
+    assert f": so it went\nhint: {hint}" in ended.err
+
+
+def test_the_next_preset_is_followed_and_its_outcome_counts(px: Px, daemon: FakeDaemon) -> None:
+    """A next try that begins at once is still this run."""
+    ran(daemon, done(execution(12, "failed", error_type="auth_failed", error_message="no key")))
+    daemon.on(LIST, listed(execution(13, "queued", retry_of=12), execution()))
+    second = execution(13, "completed", retry_of=12)
+    daemon.on("GET /api/pipes/digest/executions/13/tail", ndjson(started(second), done(second)))
+    ended = px("pipe", "run", "digest")
+    assert ended.code == 0
+    assert "no key; execution 13 follows with the next preset\n" in ended.err
+
+
+def test_output_is_given_once_over_a_lost_connection(px: Px, daemon: FakeDaemon) -> None:
+    ran(daemon)
+    daemon.on(
+        TAIL,
+        ndjson(started(RUNNING), output("one "), output("e1 ", stream="stderr", seen="4-3"), whole=False),
+        ndjson(started(RUNNING), output("two ", 4, seen="8-3")),  # ends in order, not done
+        ndjson(started(RUNNING), {"type": "urn:px:problem:shutdown", "kind": "shutdown", "status": 503}),
+        ndjson(started(RUNNING), output("three", 8), output("e2\n", 3, stream="stderr"), done(execution())),
+    )
+    ended = px("pipe", "run", "digest")
+    assert (ended.code, ended.text) == (0, "one two three")
+    assert "".join(line for line in ended.err.splitlines(keepends=True) if NOTICE not in line) == "e1 e2\n"
+    seen = [request.headers.get("last-event-id") for request in daemon.asked(TAIL)]
+    assert seen == [None, "4-3", "8-3", "8-3"]
+
+
+def test_ctrl_c_before_the_answer_says_that_it_may_run(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, lambda _, connection: until_client_leaves(connection))
+    process = px.popen("pipe", "run", "digest")
+    daemon.await_request(RUN)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, "may run: pxctl pipe queue" in err.decode()) == (1, True)
+
+
+def test_tail_follows_the_newest_execution_of_a_pipe(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(LIST, listed(RUNNING))
+    daemon.on(TAIL, ndjson(started(RUNNING), output("text\n"), done(execution(12, "failed", error_type="crash"))))
+    ended = px("pipe", "tail", "-f", "digest")
+    assert (ended.code, ended.text) == (0, "text\n")
+    assert ended.err.endswith("pxctl: execution 12 failed after 3.2s (crash)\n")
+    raw = px("pipe", "tail", "-f", "pipe:digest", "--json")
+    assert [json.loads(line)["event"] for line in raw.lines] == ["start", "output", "done"]
+
+
+# -- where units are meant --------------------------------------------------------------------------------------------
+
+
+def test_start_runs_a_pipe_in_the_background(px: Px, daemon: FakeDaemon) -> None:
+    failed = execution(12, "failed", error_type="preset_not_found", error_message="no fast")
+    daemon.on(START, results(pipe__digest=QUEUED), results(pipe__digest=failed))
+    assert px("start", "pipe:digest").text == "pipe:digest queued (execution 12)\n"
+    ended = px("start", "pipe:digest")
+    assert ended.code == 1
+    assert "cannot start pipe:digest: execution 12 failed after 3.2s (preset_not_found): no fast" in ended.err
+
+
+@pytest.mark.parametrize(("status", "code"), [("completed", 0), ("failed", 1), ("cancelled", 1), ("timed_out", 7)])
+def test_waiting_for_an_execution_exits_by_its_outcome(px: Px, daemon: FakeDaemon, status: str, code: int) -> None:
+    daemon.on(ONE, document(RUNNING), problem(503, "shutdown"), document(execution(12, status)))
+    ended = px("wait", "12")
+    assert (ended.code, ended.text.startswith(f"pipe:digest execution 12 {status.replace('_', ' ')}")) == (code, True)
+    assert [request.arguments for request in daemon.seen] == [{}, {"wait": "1"}, {"wait": "1"}]
+    assert px("wait", "12", "--json").json()["status"] == status
+    assert px("wait", "12", "-q").text == "12\n"
+
+
+def test_waiting_for_a_pipe_is_for_its_end_and_exits_by_its_newest_execution(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document({"units": [{"unit": "pipe:digest", "kind": "pipe", "state": "queued"}]}))
+    waited = {"schema": "px.wait/1", "unit": "pipe:digest", "state": "idle", "reason": None, "ok": False}
+    daemon.on("GET /api/units/digest/wait", document(waited)).on(LIST, listed(execution(12, "timed_out")))
+    ended = px("wait", "digest")
+    assert (ended.code, ended.text) == (7, "pipe:digest idle; execution 12 timed out after 3.2s\n")
+    assert daemon.asked("GET /api/units/digest/wait")[0].arguments["for"] == "done"
+    assert px("wait", "digest", "--json").json()["execution"]["id"] == 12
+
+
+@pytest.mark.parametrize(
+    ("members", "seen", "code"),
+    [
+        ({}, "in ", 0),
+        ({"state": "running", "running": 12}, "execution 12", 0),
+        ({"state": "disabled", "next_run": None}, "ago", 3),
+        ({"last_status": "timed_out", "consecutive_failures": 2}, "last run timed out, 2 in a row", 0),
+        ({"state": "failed", "config_error": "pipe.md:3: no"}, "pipe.md:3: no", 3),
+    ],
+)
+def test_status_tells_a_pipe(px: Px, daemon: FakeDaemon, members: dict[str, Any], seen: str, code: int) -> None:
+    unit = pipe(kind="pipe", next_run="2100-01-01T00:00:00Z", last_used=LONG_AGO, last_status="completed") | members
+    daemon.on("GET /api/status", document({"schema": "px.status/1", "daemon": {}, "units": [unit]}))
+    ended = px("status", "pipe:digest")
+    assert (ended.code, seen in ended.text) == (code, True)
