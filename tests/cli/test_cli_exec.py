@@ -57,8 +57,7 @@ def test_what_decides_the_interpreter_and_the_options_are_sent(px: Px, daemon: F
     assert daemon.seen[0].json() == {"code": "x = 1", "cwd": str(px.folder), "environ": environ}
     options = ["--timeout", "-5", "--reset", "--per-call", "--interpreter", "py", "--backend", "direct"]
     asked = [*options, "--kernelspec", "ir", "--kernel", "kernel:work", "--cwd", "sub"]
-    assert px("exec", "ls", *asked, PX_INSTANCE="a.b").code == 0
-    assert daemon.seen[1].headers["x-px-instance"] == "a.b"
+    assert px("exec", "ls", *asked).code == 0
     assert daemon.seen[1].json() == {
         "code": "ls", "cwd": str(px.folder / "sub"), "timeout": -5.0, "reset": True, "per_call": True,
         "interpreter": "py", "kernelspec": "ir", "backend": "direct", "environ": {"PATH": "/usr/bin:/bin"},

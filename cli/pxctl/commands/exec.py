@@ -61,10 +61,10 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
 class CellCall:
     """A call on its way. Use as a context manager: while it lasts, Ctrl-C belongs to it."""
 
-    def __init__(self, client: Client, name: str, body: Document, fields: dict[str, str]) -> None:
+    def __init__(self, client: Client, name: str, body: Document) -> None:
         self._client = client
         self._asking = Client(client.path)  # without a spinner, which would draw into the output
-        self._name, self._body, self._fields = name, body, fields
+        self._name, self._body = name, body
         self._cell: str | None = None
         self._counts = dict.fromkeys(STREAMS, 0)
         self._done: list[Document] = []
@@ -88,9 +88,9 @@ class CellCall:
         Raises Failure: the call never ran, or was cut off before its first cell; KeyboardInterrupt: it was
         cancelled before its first cell, or its end is not waited for any more.
         """
-        request: Any = {"content": self._body, "fields": self._fields, "timeout": None}
+        target = route("kernel", self._name, "execute")
         try:
-            for _, event in stream(self._client, "POST", route("kernel", self._name, "execute"), **request):
+            for _, event in stream(self._client, "POST", target, content=self._body, timeout=None):
                 yield from self._noted(event)
         except Failure as failure:
             if self._cell is None:
@@ -207,15 +207,13 @@ def run_cells(
     wanted = {key: value for key, value in asked.items() if value is not None and value is not False}
     wanted |= {"language": "bash"} if is_shell else {}
     body = {member: text, "cwd": folder, "environ": callers_environment(invocation), **wanted}
-    own = invocation.env.get("PX_INSTANCE")
-    fields = {} if own is None else {"X-Px-Instance": own}
 
     result: Document = {}
     screen = CellScreen(invocation, f"kernel:{name}")
-    with screen, CellCall(client, name, body, fields) as call:
+    with screen, CellCall(client, name, body) as call:
         try:
             if invocation.json:
-                result = client.ask("POST", route("kernel", name, "execute"), content=body, fields=fields, timeout=None)
+                result = client.ask("POST", route("kernel", name, "execute"), content=body, timeout=None)
                 invocation.print_json(result)
             else:
                 for event in call.events():
