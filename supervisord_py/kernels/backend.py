@@ -87,10 +87,6 @@ class KernelGoneError(PxError):
     title = "The kernel is gone"
     status = 502
 
-    def __init__(self, detail: str, *, record: ExitRecord | None = None, **extra: Any) -> None:
-        super().__init__(detail, **extra)
-        self.record = record  # how the process ended, where it is ours
-
 
 class StartMethod(StrEnum):
     """How a kernel's process came about."""

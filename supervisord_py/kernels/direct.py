@@ -20,7 +20,6 @@ from supervisord_py.kernels import connection_file, messages
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.kernelspecs import LAUNCHER, command
 from supervisord_py.kernels.messaging import LAST_WORDS_SECONDS, MessagingKernel
-from supervisord_py.process.instance import End, outcome
 from supervisord_py.process.model import ChildSpec, Reason
 from supervisord_py.process.zygote_pool import Recipe, ZygotePool
 
@@ -230,19 +229,7 @@ class DirectKernel(MessagingKernel):
     # -- asking and ending it --------------------------------------------------------------------------------------
 
     def gone(self) -> KernelGoneError:
-        record = self.died.result()
-        if record is None:
-            return KernelGoneError(f"{self.unit} is gone; how it ended is not known", unit=self.unit)
-        end = End(outcome(record, None, True), record)
-        return KernelGoneError(
-            f"{self.unit} {messages.how_it_ended(end)} while the cell ran",
-            hint="its variables are lost; the next call starts it anew",
-            unit=self.unit,
-            record=record,
-            reason=end.reason.value,
-            code=end.code,
-            signal=end.signal,
-        )
+        return KernelGoneError(f"{self.unit} is gone; how it ended is not known", unit=self.unit)
 
     async def interrupt(self) -> str:
         """SIGINT to the process group; or the message, where its kernelspec says so.

@@ -79,7 +79,7 @@ class FakeHandle:
                 self.immortal = word == "immortal"
                 return await self._until_told(word)
         if self.died.done():
-            raise KernelGoneError("gone", record=self.died.result())
+            raise KernelGoneError("gone")
         return Reply(CellStatus.OK)
 
     async def _until_told(self, word: str) -> Reply:
@@ -89,7 +89,7 @@ class FakeHandle:
         try:
             await asyncio.wait({self.cell, self.died}, return_when=asyncio.FIRST_COMPLETED)
             if not self.cell.done():
-                raise KernelGoneError("gone", record=self.died.result())
+                raise KernelGoneError("gone")
             return self.cell.result()
         finally:
             self.cell = None
