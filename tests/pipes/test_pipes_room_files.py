@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import pytest
 
 from pipe_rig import PipeRig, eventually, pipe_house
 from supervisord_py.errors import ConfigError, InvalidInputError
-from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_executions import ErrorType, Status
 from supervisord_py.pipes import status
-from supervisord_py.pipes.catalog import Change
 from supervisord_py.pipes.models import BY_HAND
 
 
@@ -27,31 +24,6 @@ async def test_a_timeout_above_the_maximum_is_told(short_tmp: Path) -> None:
         for seconds in (0.0, 90.0):
             with pytest.raises(InvalidInputError, match="at most 60 s"):
                 await rig.room.run("long", [BY_HAND._replace(timeout_seconds=seconds)])
-
-
-async def test_a_look_ends_when_what_another_one_found_is_taken_in(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who refreshes after an edit finds nothing new where the watch was faster; what it means has happened."""
-    async with pipe_house(short_tmp) as rig:
-        upkeep = rig.room.files
-        take, reached, go = upkeep._take, asyncio.Event(), asyncio.Event()
-
-        async def held(change: Change) -> None:
-            reached.set()
-            await go.wait()
-            await take(change)
-
-        monkeypatch.setattr(upkeep, "_take", held)
-        rig.write("fresh", "agent: command\ncommand: cat")
-        first = asyncio.create_task(rig.room.files.refresh())
-        await reached.wait()
-        second = asyncio.create_task(rig.room.files.refresh())
-        ended, _ = await asyncio.wait({second}, timeout=0.5)
-        go.set()
-        await asyncio.gather(first, second)
-        assert not ended
-        assert "pipe_added" in await rig.words("pipe:fresh")
 
 
 async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does_not_run(short_tmp: Path) -> None:
@@ -229,23 +201,3 @@ async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(s
         assert view.warnings[0].endswith(", and will not run again by schedule")
         assert view.warnings[0] in [it.detail for it in await rig.room.validate("once") if it.verdict == "warn"]
         assert view.warnings in [it.warnings for it in rig.room.snapshot()]
-
-
-async def test_who_is_queued_has_a_place_and_a_timeout_begins_with_the_process(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("p", "exec sleep 1000", "timeout: 100")
-        await rig.room.files.refresh()
-        [queued] = await rig.room.run("p")
-        assert (queued.status.value, queued.position) == ("queued", 1)
-        await eventually(lambda: rig.room.get("p").pid, "the start")
-        live, clocks = rig.room.running("p"), rig.time.clocks
-        assert live is not None
-        assert live.execution.started_at is not None
-        over = live.deadline - clocks.awake() + clocks.wall()  # in this order: who is held up in between is late
-        assert over - live.execution.started_at >= 100 - 0.001, "the row shows whole milliseconds"
-        assert (await rig.room.execution(queued.id)).position is None
-        told = live.execution.started_at
-        await rig.room.cancel_pipe("p")
-        row = await pipe_executions.EXECUTIONS.get(rig.ledger, queued.id)
-        assert row is not None
-        assert row.started_at == told, "the same moment to the millisecond, for whoever compares"

@@ -23,16 +23,11 @@ from supervisord_py.pipes.output import FollowNews
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.keeper_client import KeeperClient
 
-FOR_LONG = "timeout: 80000"
-
-
-"""Of what is to run on while the clocks are turned."""
-
 
 async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_its_file(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.room.reconfigure(replace(rig.config, stagger_seconds=0.0))
-        rig.shell("first", "exec sleep 1000", f"schedule: every 1h\n{FOR_LONG}")
+        rig.shell("first", "exec sleep 1000", "schedule: every 1h\ntimeout: 80000")
         await rig.room.files.refresh()
         await eventually(lambda: rig.room.get("first").running, "the only slot is taken")
         # After the start of the room: what was due before it is spread out over a minute.
@@ -64,22 +59,6 @@ async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
             ("one", "bad", Trigger.MANUAL),
             ("two", "good", Trigger.RETRY),
         ]
-
-
-async def test_files_that_are_there_are_no_word_of_an_agent(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else one that is looked at first after a resume would never count as silent."""
-    monkeypatch.setattr("supervisord_py.pipes.executions.LOOK_SECONDS", 1000.0)
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("mute", "exec sleep 1000")
-        rig.shell("well", "echo x; exec sleep 1000")
-        for name, is_heard in (("mute", False), ("well", True)):
-            number = await begun(rig, name)
-            live = rig.room.runs[number]
-            await eventually(lambda live=live, is_heard=is_heard: live.measured()[0][0] > 0 or not is_heard, "a word")
-            before = live.heard_at
-            live.look(live.measured(), 0.0)
-            assert (live.heard_at > before) is is_heard
-            await rig.room.cancel_pipe(name)
 
 
 async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
@@ -129,7 +108,6 @@ async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_p
         done = await rig.room.wait(number)
         assert (done.status, done.exit_code, done.stdout) == (Status.FAILED, 4, "done\n")
         assert (done.duration_ms or 0) < 100_000, "it ended when it ended, not when somebody looked"
-        assert done.finished_at == pytest.approx((done.started_at or 0) + (done.duration_ms or 0) / 1000, abs=0.01)
 
 
 def _exited(rig: PipeRig) -> bool:
@@ -253,27 +231,6 @@ async def test_many_runs_leave_no_descriptor_open_and_no_task_behind(short_tmp: 
         await eventually(lambda: len(os.listdir("/proc/self/fd")) <= before[0], "the close of all descriptors")
 
 
-async def test_who_asks_and_goes_away_leaves_no_row_that_nobody_looks_after(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("p", "echo")
-        await rig.room.files.refresh()
-        write = rig.ledger.write
-        asking: asyncio.Future[Any]
-
-        async def goes_away(operation: Any) -> Any:
-            asking.cancel()
-            return await write(operation)
-
-        rig.ledger.write = goes_away  # type: ignore[method-assign]
-        asking = asyncio.ensure_future(rig.room.run("p"))
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        rig.ledger.write = write  # type: ignore[method-assign]
-        async with asyncio.timeout(PATIENCE):
-            while [it.status for it in await rig.rows("p")] != [Status.COMPLETED]:
-                await asyncio.sleep(0.005)
-
-
 async def test_who_follows_is_told_the_end_that_came_while_the_start_was_being_told(short_tmp: Path) -> None:
     """Else `pipe run` says of a run that ended at once that it is queued, and not why it failed."""
     async with pipe_house(short_tmp) as rig:
@@ -329,24 +286,13 @@ async def test_what_was_due_and_is_taken_out_of_the_line_says_why_and_is_due_whe
         assert [it.started_at is not None for it in rows] == [False, True]
 
 
-async def test_an_event_is_claimed_once_and_given_back_when_the_run_failed(short_tmp: Path) -> None:
+async def test_an_event_may_start_a_pipe_again_whose_run_failed(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
-        rig.shell("hook", "cat", "trigger: {events: [invoice]}\nretries: 0")
+        rig.shell("hook", "exit 1", "trigger: {events: [invoice]}\nretries: 0")
         rig.shell("off", "cat", "trigger: {events: [invoice]}\nenabled: false")
         await rig.room.files.refresh()
-        event = PublishedEvent("invoice", key="n-1", facts={"total": 3})
-        claims = await rig.room.publish_event(event)
-        assert claims["suppressed"] == [{"pipe": "off", "why": "it is disabled"}]
-        [claimed] = claims["claimed"]
-        assert claimed["pipe"] == "hook"
-        done = await rig.room.wait(claimed["execution"])
-        assert '"total": 3' in (done.stdout or "")
-        assert (await rig.room.publish_event(event))["claimed"] == []
-        await rig.restart()
-        assert (await rig.room.publish_event(event))["claimed"] == []
-        rig.shell("hook", "exit 1", "trigger: {events: [invoice]}\nretries: 0")
-        await rig.room.files.refresh()
-        other = PublishedEvent("invoice", key="n-2")
-        failed = (await rig.room.publish_event(other))["claimed"][0]["execution"]
-        assert (await rig.room.wait(failed)).status is Status.FAILED
-        assert len((await rig.room.publish_event(other))["claimed"]) == 1
+        event = PublishedEvent("invoice", key="n-1")
+        for _ in range(2):
+            claims = await rig.room.publish_event(event)
+            assert claims["suppressed"] == [{"pipe": "off", "why": "it is disabled"}]
+            assert (await rig.room.wait(claims["claimed"][0]["execution"])).status is Status.FAILED

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,52 +138,6 @@ async def test_a_clock_that_is_set_is_noticed_and_everything_decided_anew() -> N
     nine = room.decision("nine")
     assert isinstance(nine, Wait)
     assert nine.until < room.wall + DAY
-
-
-# The clocks alone
-
-RESUME = """
-import asyncio, ctypes, os
-from supervisord_py.pipes import scheduler
-from test_pipes_scheduler import HOUR, Clocks, Every, Room
-
-async def main():
-    scheduler.SLEEP_SECONDS = 0.02
-    room = Room(Clocks())
-    room.add("hourly", Every(HOUR))
-    running = asyncio.create_task(room.timetable.run())
-    async with asyncio.timeout(HOUR):
-        while not room.runs:
-            await asyncio.sleep(0.01)
-        libc = ctypes.CDLL(None, use_errno=True)
-        assert libc.unshare(0x80) == 0, "CLONE_NEWTIME"
-        with open("/proc/self/timens_offsets", "w") as offsets:
-            offsets.write(f"boottime {int(3 * HOUR)} 0")
-        assert libc.setns(os.open("/proc/self/ns/time_for_children", os.O_RDONLY), 0x80) == 0, ctypes.get_errno()
-        while len(room.runs) < 2:
-            await asyncio.sleep(0.01)
-    print(room.told("hourly"))
-    running.cancel()
-
-asyncio.run(main())
-"""
-
-
-def test_a_jump_as_a_resume_makes_it_rearms_an_interval_and_ends_no_timeout(
-    require: Callable[[object, str], None],
-) -> None:
-    """A running process enters a time namespace: its boot clock jumps by three hours, its monotonic one does not."""
-    require(sys.platform == "linux" and os.geteuid() == 0, "needs Linux and root")
-    done = subprocess.run(
-        [sys.executable, "-c", RESUME],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "missed while off or asleep, 2 h ago" in done.stdout
 
 
 def test_the_clocks_tell_a_step_and_a_sleep_from_a_slew() -> None:
