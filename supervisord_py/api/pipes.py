@@ -38,7 +38,7 @@ from supervisord_py.api.units import is_glob, resolve_one
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Execution, Status, Usage
 from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, MOST_PAGE, ExecutionFilter
-from supervisord_py.pipes.models import BY_HAND, LastDecision, PipeView, PublishedEvent
+from supervisord_py.pipes.models import LastDecision, PipeView, PublishedEvent
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 
 Document = dict[str, Any]
@@ -96,8 +96,8 @@ async def run_pipe(call: ApiCall, body: s.RunPipe, *, wait: bool = False) -> tup
     """Queue an execution: 202 with its row, or with `wait` 200 once it is final. One for each of several contexts."""
     pipes, several = call.context.pipes, isinstance(body.context, list)
     contexts = body.context if isinstance(body.context, list) else [body.context]
-    orders = [BY_HAND._replace(context=each, timeout_seconds=body.timeout) for each in contexts]
-    rows = await pipes.run(pipe_name(call), orders, queue=several or bool(body.queue))
+    triggers, queue = [{"context": each} for each in contexts], several or bool(body.queue)
+    rows = await pipes.run(pipe_name(call), triggers, seconds=body.timeout, queue=queue)
     if wait:
         rows = [await pipes.wait(each.id) for each in rows]
     if several:

@@ -38,9 +38,8 @@ DEFAULT_PRESET = "auto"
 PIPE_FILE = "pipe.md"
 MAX_NAME = 100
 _ROUTES = frozenset({"queue", "new"})  # `/api/pipes/queue` and its like are routes
-PIPE_EVENTS = ("pipe_completed", "pipe_failed")
 FILE_CHANGED = "file_changed"
-PUBLISHED = (*PIPE_EVENTS, "tool_failed", FILE_CHANGED)
+PUBLISHED = ("pipe_completed", "pipe_failed", "tool_failed", FILE_CHANGED)
 _ELSEWHERE = (
     "permissions", "allow-apps", "deny-apps", "time-range", "privacy_filter", "connections", "run_in", "subagent",
     "lookback", "on_failure", "config",
@@ -266,7 +265,7 @@ class _Header:
         fields.setdefault("title", name if name != own_name else None)
         fields["schedule"], fields["schedule_text"] = self._schedule(fields)
         self._agent(fields, default_agent)
-        fields["events"] = tuple(dict.fromkeys(self._events(own_name)))
+        fields["events"] = tuple(dict.fromkeys(self._events()))
         for key, value in self._value.items():
             if key in _ELSEWHERE:
                 if (value.strip().lower() if isinstance(value, str) else value) not in _ASKS_NOTHING:
@@ -333,7 +332,7 @@ class _Header:
         elif has_command and agent != COMMAND:
             self.warnings.append(f"command has no effect with agent: {agent}")
 
-    def _events(self, own_name: str) -> Iterator[EventPattern]:
+    def _events(self) -> Iterator[EventPattern]:
         value, hint = self._value.get("trigger"), "write trigger: {events: [pipe_completed:other]}"
         path: tuple[str | int, ...] = ("trigger",)
         if isinstance(value, dict):
@@ -351,10 +350,6 @@ class _Header:
                 self.warnings.append(f"trigger: {shown(word)} never happens here")
                 continue
             try:
-                pattern = parse_pattern(_text(word))
+                yield parse_pattern(_text(word))
             except ConfigError as error:
                 self._complain(where, error)
-                continue
-            if pattern.event in PIPE_EVENTS and pattern.subject == own_name:
-                self.warnings.append(f"trigger: {pattern.text!r} is this pipe itself, which never starts itself")
-            yield pattern

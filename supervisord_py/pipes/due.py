@@ -86,7 +86,6 @@ class Due(msgspec.Struct, frozen=True):
 class Wait(msgspec.Struct, frozen=True):
     until: float  # wall-clock instant of the next run, as the clocks stand
     why: str  # a sentence for people
-    decided: str = ""  # on the way to it: a run was put off, or not made good
 
 
 class Never(msgspec.Struct, frozen=True):
@@ -121,8 +120,7 @@ def decide(
     left = now.resumed_at + delay - now.boottime  # what was due before the machine came back is spread out
     if left <= 0:
         return decision
-    why = f"{decision.why}, in {span_text(max(left, 1))}: starts after a resume are spread out"
-    return Wait(now.wall + left, why, f"{decision.why}; put off a little: starts after a resume are spread out")
+    return Wait(now.wall + left, f"{decision.why}, in {span_text(max(left, 1))}: starts after a resume are spread out")
 
 
 def stagger(name: str, seed: str, over_seconds: float) -> float:
@@ -195,7 +193,7 @@ def _until(at: float | None, zone: tzinfo, now: Now, told: str = "") -> Wait | N
     before = f"{told}; " if told else ""
     if at is None:
         return Never(f"{before}has no time to come", over=True)
-    return Wait(at, f"{before}waits for {time_text(at, zone, now.wall)}", told)
+    return Wait(at, f"{before}waits for {time_text(at, zone, now.wall)}")
 
 
 def _left(schedule: Schedule, known: Progress) -> float:

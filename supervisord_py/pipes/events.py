@@ -28,14 +28,12 @@ from supervisord_py.errors import BadRequestError, PxError
 from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.pipe_executions import ErrorType, Group, Status, Trigger
 from supervisord_py.ledger.pipe_state import Claim
-from supervisord_py.pipes.definition import FILE_CHANGED, PIPE_EVENTS, PUBLISHED
+from supervisord_py.pipes.definition import FILE_CHANGED, PUBLISHED
 from supervisord_py.pipes.intake import choose
-from supervisord_py.pipes.models import Order, PublishedEvent
+from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.models import EventPattern, PipeDefinition
@@ -58,12 +56,6 @@ def check_published(name: str) -> None:
         raise BadRequestError(f"{shown(name)} is told by what happens here, and by nobody else", hint=hint)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
         raise BadRequestError(f"{shown(name)} is no name of an event", hint=hint)
-
-
-def misses(pattern: EventPattern, pipes: Collection[str]) -> bool:
-    """Say whether a pattern waits for the end of a pipe, and none of `pipes` is the one."""
-    subject = pattern.subject
-    return pattern.event in PIPE_EVENTS and subject is not None and not any(fnmatchcase(it, subject) for it in pipes)
 
 
 def matches(pattern: EventPattern, event: PublishedEvent, folder: str) -> bool:
@@ -92,11 +84,6 @@ def watch_root(pattern: EventPattern, folder: str) -> Root:
     parents = takewhile(lambda part: "*" not in part and "?" not in part, PurePosixPath(whole).parts[:-1])
     path = str(PurePosixPath(*parents))
     return Root(path, deep="**" in whole or "/" in whole.removeprefix(path).strip("/"))
-
-
-def is_own(pattern: EventPattern, folder: str) -> bool:
-    """Say whether a pattern means nothing but what the pipe itself, or its owner, writes in its folder."""
-    return pattern.event == FILE_CHANGED and _own(_absolute(pattern, folder), folder)
 
 
 def _absolute(pattern: EventPattern, folder: str) -> str:
@@ -198,10 +185,12 @@ class Triggers:
         context: dict[str, Any] = {"event": event.text, "key": key, "data": data}
         if event.chain:
             context["chain"] = event.chain
-        order = Order(Trigger.EVENT, Group.EVENT, context=context, event=event.text, key=key, cause=cause)
-        chosen = await choose(self._room, definition, order)
+        trigger = {"trigger": Trigger.EVENT, "group": Group.EVENT, "trigger_event": event.text, "trigger_key": key}
+        chosen, warnings = await choose(self._room, definition)
         claim = Claim(name, event.text, key, self._room.clocks.moment())
-        for run in await self._room.enqueue(definition, [order], chosen, claim):
+        for run in await self._room.enqueue(
+            definition, chosen, [trigger | {"context": context}], claim=claim, cause=cause, warnings=warnings
+        ):
             self._room.states.decided(name, f"started by the event {event.text}: execution {run.id}")
             return run
         return None

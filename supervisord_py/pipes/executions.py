@@ -10,6 +10,7 @@ import asyncio
 import os
 from contextlib import suppress
 from datetime import UTC, tzinfo
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -18,14 +19,14 @@ from msgspec import structs
 
 from supervisord_py.errors import InterruptedRunError, ShuttingDownError, UnknownUnitError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, Group, Status, Trigger
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, Group, Outcome, Status, Trigger
 from supervisord_py.ledger.pipe_state import PIPE_STATES, claimed
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.events import Triggers
 from supervisord_py.pipes.intake import build, choose
-from supervisord_py.pipes.models import Order, PipeDefinition
+from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.outcome import REASONS, Cause
 from supervisord_py.pipes.output import (
     BOTH,
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_state import Claim
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.due import Due
-    from supervisord_py.pipes.models import Chosen, PipesConfig
+    from supervisord_py.pipes.models import PipesConfig
     from supervisord_py.pipes.output import FollowItem
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.keeper_client import KeeperClient
@@ -178,36 +179,43 @@ class Executions:
     async def enqueue(
         self,
         definition: PipeDefinition,
-        orders: Sequence[Order],
-        chosen: Chosen,
+        chosen: Execution,
+        triggers: Sequence[Mapping[str, Any]],
+        *,
         claim: Claim | None = None,
+        cause: int | None = None,
+        warnings: Sequence[str] = (),
         **change: Any,
     ) -> tuple[Run, ...]:
         """Record executions, all or none, with a `change` of what is remembered of their pipe, and put them in line.
 
+        `chosen` is what each of them is, but for its trigger; `cause` the event of the daemon's that led to them.
         With a `claim` on an event: in its transaction, where it is free, else none. Without one, nobody has a turn.
         Raises LedgerDegradedError: the disk takes nothing, and nobody can know whether it is claimed.
         """
-        rows = [build(self, definition, it, chosen, self.ledger.next_number("pipe_executions")) for it in orders]
+        number, is_refused = partial(self.ledger.next_number, "pipe_executions"), chosen.status.is_final
+        rows = [build(self, definition, chosen, number(), **each) for each in triggers]
         operations = [EXECUTIONS.insert(row) for row in rows]
-        if (refusal := chosen.refusal) is not None:  # what it means for its pipe is of one piece with it
-            for row in rows:
-                change |= self.states.change_by(row, refusal, row.queued_at, goes_on=False)
-                self.states.take(definition.name, **change)
+        for row in rows if is_refused else ():  # what it means for its pipe is of one piece with it
+            refusal = Outcome(row.status, row.error_type)
+            change |= self.states.change_by(row, refusal, row.queued_at, goes_on=False)
+            self.states.take(definition.name, **change)
         if change:
             self.states.take(definition.name, **change)
             operations.append(PIPE_STATES.merge(definition.name, **change))
         # One that fails at once keeps no claim: told again, the event may start the pipe.
-        if claim is None or refusal is not None:
+        if claim is None or is_refused:
             self.ledger.post(together(*operations))
         elif not await self.ledger.call(claimed(claim, together(*operations))):
             return ()
-        return tuple(self.take_in(definition, *each, chosen) for each in zip(rows, orders, strict=True))
+        return tuple(self.take_in(definition, row, cause, warnings) for row in rows)
 
-    def take_in(self, definition: PipeDefinition, row: Execution, order: Order, chosen: Chosen) -> Run:
+    def take_in(
+        self, definition: PipeDefinition, row: Execution, cause: int | None = None, warnings: Sequence[str] = ()
+    ) -> Run:
         """Put an execution whose row is written or on its way into the line, and tell everybody of it."""
         run = Run(self, row, definition)
-        run.event, run.outcome = order.cause, chosen.refusal
+        run.event = cause
         self.supervisor.say(
             "execution_queued",
             run,
@@ -215,9 +223,9 @@ class Executions:
             group=row.group.value,
             retry_of=row.retry_of,
             preset=row.preset.id,
-            warnings=list(chosen.warnings),
+            warnings=list(warnings),
         )
-        if chosen.refusal is None:
+        if row.status is Status.QUEUED:
             self.push(run)
         else:
             self.add(run)
@@ -229,10 +237,10 @@ class Executions:
 
         One due time starts it once, whatever crashes in between: the watermark is of the row's transaction.
         """
-        definition, order = self.definition_of(pipe), Order(Trigger.SCHEDULED, Group.SCHEDULED)
+        definition, trigger = self.definition_of(pipe), {"trigger": Trigger.SCHEDULED, "group": Group.SCHEDULED}
         if definition is None or self.is_ending:
             return "it is not there any more" if definition is None else "the daemon is stopping"
-        chosen = await choose(self, definition, order)
+        chosen, warnings = await choose(self, definition)
         at_work = self.of_pipe(pipe)
         if any(run.is_leaving_line for run in at_work):  # whoever ends it says whether its time counts as served
             return "the execution that waited is just being cancelled"
@@ -243,7 +251,7 @@ class Executions:
         change: dict[str, Any] = {"last_due": due.at, "occurrences": self.states.get(pipe).occurrences + 1}
         if isinstance(definition.schedule, At):
             change |= {"enabled": False, "enabled_file": definition.enabled}
-        await self.enqueue(definition, [order], chosen, **change)
+        await self.enqueue(definition, chosen, [trigger], warnings=warnings, **change)
         return None
 
     # -- who runs ----------------------------------------------------------------------------------------------------
@@ -297,8 +305,7 @@ class Executions:
         self.states.ended(it)
         try:
             if run.following is not None and run.definition is not None:
-                row, order, chosen = run.following
-                follower = self.take_in(run.definition, row, order._replace(cause=run.event), chosen)
+                follower = self.take_in(run.definition, run.following, run.event)
                 self.supervisor.say("execution_retried", follower, retry_of=run.id)
             await self.triggers.announce(run)
             if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:

@@ -10,22 +10,24 @@ from __future__ import annotations
 import json
 import random
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from msgspec import structs
 
 from supervisord_py.errors import ConfigError
-from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Plan, Preset, Status, Trigger
+from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Plan, Preset, Status, Trigger
 from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due
 from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.adapters import CannotRunError
-from supervisord_py.pipes.models import Chosen, Order
 from supervisord_py.pipes.presets import ResolvedPreset, resolve
 from supervisord_py.pipes.scheduler import whole_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisord_py.ledger.pipe_executions import Outcome
     from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.run import Run
@@ -36,38 +38,27 @@ WINDOW_MAX_SECONDS = 8 * 3600.0  # longest time window of a prompt
 WINDOW_DEFAULT_SECONDS = 3600.0  # of a pipe that never succeeded and has no interval
 
 
-def again(before: Execution) -> Order:
-    """Return the order of an execution that is run again, as a new row that names it."""
-    return Order(
-        Trigger.RETRY,
-        before.group,
-        context=before.plan.context,
-        event=before.trigger_event,
-        key=before.trigger_key,
-        retry_of=before.id,
-        retry_count=before.retry_count + 1,
-    )
+async def choose(
+    room: Executions, definition: PipeDefinition, seconds: float | None = None
+) -> tuple[Execution, tuple[str, ...]]:
+    """Return an execution with all that it would be run with, as the files stand now, and warnings about presets.
 
-
-async def choose(room: Executions, definition: PipeDefinition, order: Order) -> Chosen:
-    """Decide with which agent, limits and presets an execution is to be run, as the files stand now."""
+    One that cannot run has failed already, and names what is missing. `seconds` is the timeout of this run alone.
+    """
     adapters, presets = await room.shelf.look()
-    refusal: Outcome | None = None
-    try:
-        found = resolve(definition, presets)
-    except CannotRunError as error:
-        refusal = Outcome(Status.FAILED, error.error_type, error.message)
-        found = ResolvedPreset(Preset(id=next(iter(definition.presets), None)))
+    found, failure = ResolvedPreset(Preset(id=next(iter(definition.presets), None))), {}
     try:
         adapters.get(definition.agent)
+        found = resolve(definition, presets)
     except ConfigError as error:
-        refusal = Outcome(Status.FAILED, ErrorType.CONFIG_ERROR, f"{error.detail}; {error.hint}")
+        failure = {"error_type": ErrorType.CONFIG_ERROR, "error_message": f"{error.detail}; {error.hint}"}
+    except CannotRunError as error:
+        failure = {"error_type": error.error_type, "error_message": error.message}
     limits, retries, config = definition.limits, definition.retries.max_retries, room.config
-    wanted = order.timeout_seconds or definition.timeout_seconds or TIMEOUT_SECONDS
     plan = Plan(
         agent=definition.agent,
         command=definition.command,
-        timeout_seconds=min(wanted, config.timeout_max_seconds),
+        timeout_seconds=min(seconds or definition.timeout_seconds or TIMEOUT_SECONDS, config.timeout_max_seconds),
         max_turns=limits.turns or MAX_TURNS,
         max_tokens=limits.tokens,
         max_cost=limits.cost,
@@ -79,47 +70,70 @@ async def choose(room: Executions, definition: PipeDefinition, order: Order) -> 
         processes=limits.processes,
         cpu_percent=limits.cpu_percent,
     )
-    return Chosen(plan, found.preset, refusal, found.warnings)
+    status = Status.FAILED if failure else Status.QUEUED
+    return _chosen(definition.name, plan, found.preset, status=status, **failure), found.warnings
 
 
-def build(room: Executions, definition: PipeDefinition, order: Order, chosen: Chosen, number: int) -> Execution:
-    """Return an execution as one that is queued now is; nothing is recorded."""
-    refusal, plan, preset, now = chosen.refusal, chosen.plan, chosen.preset, room.clocks.moment()
+def _chosen(pipe: str, plan: Plan, preset: Preset, **facts: Any) -> Execution:
+    """Return an execution that is neither numbered nor triggered yet."""
+    return Execution(
+        id=0,
+        pipe_name=pipe,
+        agent=plan.agent,
+        model=preset.model,
+        provider=preset.provider,
+        preset_id=preset.id,
+        timeout_seconds=plan.timeout_seconds,
+        plan=plan,
+        preset=preset,
+        **facts,
+    )
+
+
+def build(
+    room: Executions,
+    definition: PipeDefinition,
+    chosen: Execution,
+    number: int,
+    *,
+    context: Mapping[str, Any] | None = None,
+    **trigger: Any,
+) -> Execution:
+    """Return a chosen execution as one that is queued now; nothing is recorded. By hand, unless a `trigger` says so."""
+    now = room.clocks.moment()
     # Windows are chained: one begins where the last successful one ended, so that queueing loses no time.
     start = room.states.get(definition.name).last_context_end
     if start is None:
         start = now - (
             due.period(definition.schedule, room.states.progress(definition.name), room.now()) or WINDOW_DEFAULT_SECONDS
         )
-    row = Execution(
+    row = structs.replace(
+        chosen,
         id=number,
-        pipe_name=definition.name,
-        status=Status.QUEUED if refusal is None else refusal.status,
-        trigger=order.trigger,
-        group=order.group,
         queued_at=now,
-        agent=plan.agent,
-        model=preset.model,
-        provider=preset.provider,
-        preset_id=preset.id,
-        timeout_seconds=plan.timeout_seconds,
-        plan=plan if plan.context is order.context else structs.replace(plan, context=order.context),
-        preset=preset,
-        not_before=order.not_before,
-        trigger_event=order.event,
-        trigger_key=order.key,
-        retry_of=order.retry_of,
-        retry_count=order.retry_count,
+        plan=chosen.plan if context is None else structs.replace(chosen.plan, context=context),
         context_start=whole_ms(min(now, max(start, now - WINDOW_MAX_SECONDS))),
         context_end=now,
         api_port=room.config.api_port,
         output_dir=str(definition.folder / "output" / str(number)),
-        finished_at=None if refusal is None else now,
-        error_type=None if refusal is None else refusal.error_type,
-        error_message=None if refusal is None else refusal.error_message,
+        finished_at=now if chosen.status.is_final else None,
+        **trigger,
     )
     prompt = render_prompt(row, definition.body, zone=room.zone_name(definition), api=room.config.api)
     return structs.replace(row, rendered_prompt=prompt)
+
+
+def again(before: Execution) -> dict[str, Any]:
+    """Return the trigger of an execution that is run again, as a new row that names it."""
+    return {
+        "trigger": Trigger.RETRY,
+        "group": before.group,
+        "context": before.plan.context,
+        "trigger_event": before.trigger_event,
+        "trigger_key": before.trigger_key,
+        "retry_of": before.id,
+        "retry_count": before.retry_count + 1,
+    }
 
 
 def render_prompt(it: Execution, body: str, *, zone: str, api: str) -> str:
@@ -145,7 +159,7 @@ def render_prompt(it: Execution, body: str, *, zone: str, api: str) -> str:
     return "\n\n".join(["\n".join(lines), *([words] if words.strip() else []), body])
 
 
-def next_try(run: Run, definition: PipeDefinition, outcome: Outcome) -> tuple[Execution, Order, Chosen] | None:
+def next_try(run: Run, definition: PipeDefinition, outcome: Outcome) -> Execution | None:
     """Return the execution that follows a failed one, or None: another preset at once, or the same again later."""
     it, room = run.execution, run.room
     chance = random.random()  # noqa: S311 - spreads tries, hides nothing
@@ -155,5 +169,5 @@ def next_try(run: Run, definition: PipeDefinition, outcome: Outcome) -> tuple[Ex
         return None
     plan, preset, delay = found
     not_before = None if delay is None else whole_ms(room.clocks.moment() + delay)
-    order, chosen = again(it)._replace(not_before=not_before), Chosen(plan, preset)
-    return build(room, definition, order, chosen, room.ledger.next_number("pipe_executions")), order, chosen
+    chosen = _chosen(it.pipe_name, plan, preset, status=Status.QUEUED, not_before=not_before)
+    return build(room, definition, chosen, room.ledger.next_number("pipe_executions"), **again(it))

@@ -13,7 +13,6 @@ import msgspec
 
 from supervisord_py.config.documents import Problem, config_error
 from supervisord_py.config.settings import PipesSettings
-from supervisord_py.ledger.pipe_executions import Group, Outcome, Plan, Preset, Trigger
 from supervisord_py.pipes.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -161,33 +160,6 @@ def error_of(problems: Sequence[Problem], pipe: str) -> ConfigError:
 
 
 # -- what is asked, and what is shown ----------------------------------------------------------------------------------
-
-
-class Order(NamedTuple):
-    """Why an execution is to be."""
-
-    trigger: Trigger
-    group: Group
-    context: Mapping[str, Any] | None = None  # JSON values for the prompt
-    event: str | None = None  # the event that led to it, and its key
-    key: str | None = None
-    retry_of: int | None = None
-    retry_count: int = 0
-    not_before: float | None = None  # Unix seconds; None = at once
-    timeout_seconds: float | None = None  # of this run alone
-    cause: int | None = None  # id of the event of the daemon's that led to it
-
-
-BY_HAND = Order(Trigger.MANUAL, Group.MANUAL)
-
-
-class Chosen(NamedTuple):
-    """With what it is to be run; `refusal`: why it cannot be; `warnings` are about presets that it does without."""
-
-    plan: Plan
-    preset: Preset
-    refusal: Outcome | None = None
-    warnings: tuple[str, ...] = ()
 
 
 class PublishedEvent(NamedTuple):

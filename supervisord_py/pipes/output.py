@@ -11,7 +11,6 @@ from __future__ import annotations
 import codecs
 import os
 import shutil
-import time
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -53,21 +52,10 @@ BOTH = (OutputStream.STDOUT, OutputStream.STDERR)
 
 
 def make_folder(folder: Path) -> None:
-    """Make an execution's folder. One of a lost ledger is set aside, what an earlier try has left goes. Blocking.
-
-    Raises OSError: it cannot be made.
-    """
-    try:
-        folder.mkdir(mode=0o700)
-    except FileNotFoundError:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        if any(size(folder, stream) for stream in BOTH):
-            folder.rename(folder.with_name(f"{folder.name}.old-{time.time_ns()}"))
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700)
+    """Make an execution's folder; what an earlier try, or another ledger, has left in it goes. Blocking."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
 
 
 def open_for_child(folder: Path, *, copied: bool) -> tuple[int, ...]:

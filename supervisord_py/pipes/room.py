@@ -22,7 +22,7 @@ from supervisord_py.pipes.events import check_published
 from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.files import PipeFiles
 from supervisord_py.pipes.intake import again, build, choose
-from supervisord_py.pipes.models import BY_HAND, PipesHealth, usable
+from supervisord_py.pipes.models import PipesHealth, usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.scheduler import machine_zone
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from supervisord_py.ledger.pipe_executions import Execution
-    from supervisord_py.pipes.models import Check, Order, PipesConfig, PipeView, PublishedEvent
+    from supervisord_py.pipes.models import Check, PipesConfig, PipeView, PublishedEvent
 
 FIRST_PRUNE_SECONDS, PRUNE_SECONDS = 30.0, 3600.0
 KEEP_EXECUTIONS = 10_000  # of each pipe
@@ -49,7 +49,7 @@ class Pipes(Executions):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.files = PipeFiles(self, self.look_again)
-        self._is_over = self._is_started = False
+        self._is_over = False
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 
@@ -74,9 +74,7 @@ class Pipes(Executions):
         if not self.is_ending:
             self.is_gate_open = True
             self.admit()
-            if not self._is_started:
-                self._is_started = True
-                self.task(self.timetable.run())
+            self.task(self.timetable.run())
 
     async def close(self) -> None:
         """Stop what runs, all at once; what waits goes on waiting, for the next start. Does nothing after an end."""
@@ -188,9 +186,8 @@ class Pipes(Executions):
         """Return the prompt that a pipe would be run with now."""
         definition = usable(self.definition(name))
         newest = (await pipe_history.page(self.ledger, pipe_history.ExecutionFilter(limit=1))).executions
-        chosen = await choose(self, definition, BY_HAND)
-        number = newest[0].id + 1 if newest else 1
-        return build(self, definition, BY_HAND, chosen, number).rendered_prompt or ""
+        chosen, _warnings = await choose(self, definition)
+        return build(self, definition, chosen, newest[0].id + 1 if newest else 1).rendered_prompt or ""
 
     async def enable(self, name: str, *, enabled: bool = True) -> PipeView:
         """Have a pipe run by itself or not, on this machine; if not, what waits of it by itself is cancelled."""
@@ -203,20 +200,28 @@ class Pipes(Executions):
 
     # -- executions --------------------------------------------------------------------------------------------------
 
-    async def run(self, name: str, orders: Sequence[Order] = (BY_HAND,), *, queue: bool = False) -> Sequence[Execution]:
-        """Run a pipe by hand, once for each order, all of them or none; return how they are then: in line, or failed.
+    async def run(
+        self,
+        name: str,
+        triggers: Sequence[Mapping[str, Any]] = ({},),
+        *,
+        seconds: float | None = None,
+        queue: bool = False,
+    ) -> Sequence[Execution]:
+        """Run a pipe by hand, once for each trigger, all or none; return how they are then: in line, or failed.
 
-        `queue`: they wait in line where the pipe runs already, instead of being refused.
+        `triggers` have what is to be known of each, such as its `context`; `seconds` is a timeout of theirs; with
+        `queue` they wait in line where the pipe runs already, instead of being refused.
 
         Raises UnknownUnitError, ConfigError: there is no pipe of that name, or its file is broken;
         ConflictError: it runs, or waits for its run, already (unless `queue`).
         """
         self.refuse_at_the_end()
         definition = usable(await self.files.afresh(name))
-        chosen = await choose(self, definition, orders[0])
+        chosen, warnings = await choose(self, definition, seconds)
         # From here to the last of them nobody else has a turn: of two that ask at once, the second sees the first.
-        self._check_by_hand(name, orders, queue=queue)
-        rows = tuple(map(self.view, await self.enqueue(definition, orders, chosen)))
+        self._check_by_hand(name, len(triggers), seconds, queue=queue)
+        rows = tuple(map(self.view, await self.enqueue(definition, chosen, triggers, warnings=warnings)))
         await self.ledger.flush()
         return rows
 
@@ -232,12 +237,12 @@ class Pipes(Executions):
             )
         return (await self.run(before.pipe_name, [again(before)]))[0]
 
-    def _check_by_hand(self, name: str, orders: Sequence[Order], *, queue: bool) -> None:
+    def _check_by_hand(self, name: str, count: int, seconds: float | None, *, queue: bool) -> None:
         """Refuse what nobody can mean: a timeout that is none, too many in line, a run beside another (not `queue`).
 
         The other one is at work already, or was asked for by hand, too.
         """
-        unit, seconds, others = f"pipe:{name}", orders[0].timeout_seconds, self.of_pipes.get(name, {})
+        unit, others = f"pipe:{name}", self.of_pipes.get(name, {})
         if seconds is not None and not 0 < seconds <= self.config.timeout_max_seconds:
             most = f"{self.config.timeout_max_seconds:g} s (pipes.timeout_max_seconds)"
             message = f"a timeout is more than 0 and at most {most}, not {seconds:g} s"
@@ -253,7 +258,7 @@ class Pipes(Executions):
                     execution=run.id,
                     pid=run.execution.pid,
                 )
-        if len(others) + len(orders) > WAITING_MAX:
+        if len(others) + count > WAITING_MAX:
             message = f"{len(others)} executions of pipe {name} wait already, of {WAITING_MAX} at most"
             hint = f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all"
             raise OverloadedError(message, hint=hint, unit=unit, retry_after_seconds=60)

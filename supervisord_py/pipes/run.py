@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.table import Operation
     from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.launch import LaunchSpec
-    from supervisord_py.pipes.models import Chosen, Order, PipeDefinition
+    from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import Child, StopReport
 
@@ -83,7 +83,7 @@ class Run(Instance):
         trouble: Why its output is not stored at present.
         is_short: The disk took no output for a while: not all of it may be there.
         outcome: How it ended, once that is decided; `final`: what its row says of that.
-        goes_on, following: Whether another try follows; its row, and why and with what it is.
+        goes_on, following: Whether another try follows; its row.
         news: Set at the next change; there is another one then.
         followers: How many follow its output.
         done: Set when all that follows from its end is done.
@@ -119,7 +119,7 @@ class Run(Instance):
         self.is_short = False
         self.outcome: Outcome | None = None
         self.goes_on = False
-        self.following: tuple[Execution, Order, Chosen] | None = None
+        self.following: Execution | None = None
         self.followers = 0
         self.done = asyncio.Event()
         self.is_left = self.is_at_work = False
@@ -379,7 +379,7 @@ class Run(Instance):
         self.final = facts
         also = [PIPE_STATES.merge(it.pipe_name, **change)]
         if self.following is not None:
-            also.append(EXECUTIONS.insert(self.following[0]))
+            also.append(EXECUTIONS.insert(self.following))
         elif it.trigger_event and it.trigger_key and outcome.status is not Status.COMPLETED:
             # Let the event start the pipe again, should it be told once more.
             also.append(release_claim(it.pipe_name, it.trigger_event, it.trigger_key))

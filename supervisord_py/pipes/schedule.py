@@ -171,7 +171,9 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
             after = "" if "-" in schedule.reading else " on the day after it was enabled or written"
             words = f"once, at {schedule.reading}{after}"
         case Calendar():
-            words = ", ".join(_calendar_words(schedule))
+            told = {name: getattr(schedule, name) for name in schedule.__struct_fields__[2:] if name != "timezone"}
+            rest = [f"{name} {value}" for name, value in told.items() if value not in (None, ())]
+            words = ", ".join((f"every {schedule.interval} {schedule.frequency}", *rest))
         case _:
             from cronsim.explain import Expression
 
@@ -179,18 +181,6 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
             words = str(Expression(fields if len(fields) > 5 else ["0", *fields]).explain())
             words = f"{words[:1].lower()}{words[1:]}"
     return f"{words} ({schedule.timezone or zone or 'local time'})"
-
-
-def _calendar_words(plan: Calendar) -> Iterator[str]:
-    yield f"every {plan.frequency[:-1]}" if plan.interval == 1 else f"every {plan.interval} {plan.frequency}"
-    if plan.days_of_week:
-        yield "on " + " ".join(_DAYS[each] for each in plan.days_of_week)
-    if plan.day_of_month is not None:
-        yield f"on day {plan.day_of_month} or the last of the month"
-    if plan.frequency not in ELAPSED:
-        yield f"at {plan.at_hour:02}:{plan.at_minute:02}"
-    bounds = {"from {}": plan.starting, "until {}": plan.ending, "at most {} runs": plan.max_occurrences}
-    yield from (words.format(bound) for words, bound in bounds.items() if bound is not None)
 
 
 # -- times, zones and other people's texts ---------------------------------------------------------------------------

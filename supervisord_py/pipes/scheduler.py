@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from supervisord_py.pipes.due import Due, Now, Wait, decide, stagger
+from supervisord_py.pipes.due import Due, Never, Now, Wait, decide, stagger
 from supervisord_py.process import clock
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 
@@ -200,7 +200,7 @@ class Timetable:
         return entry
 
     async def _attend(self, entry: _Entry, now: Now) -> None:
-        pipe, before, states = entry.definition, entry.decision, self._room.states
+        pipe, states = entry.definition, self._room.states
         delay = stagger(pipe.name, self._seed, self._room.config.stagger_seconds)
         try:
             found = decide(pipe.schedule, entry.progress, now, run_on_enable=pipe.run_on_enable, delay=delay)
@@ -214,9 +214,8 @@ class Timetable:
                 return
             entry.deadline = now.boottime_of(found.until) if isinstance(found, Wait) else math.inf
             # That it merely waits would hide what was decided before: that is shown live.
-            words = found.decided if isinstance(found, Wait) else found.why if found.over else ""
-            if words and found != before and words != states.get(pipe.name).last_decision:
-                states.decided(pipe.name, words)
+            if isinstance(found, Never) and found.over and found.why != states.get(pipe.name).last_decision:
+                states.decided(pipe.name, found.why)
         except Exception as err:
             entry.decision, entry.deadline = None, now.boottime + RETRY_SECONDS
             _log.warning("schedule_failed", unit=f"pipe:{pipe.name}", exc_info=err)

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.config.documents import Problem
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import Group
-from supervisord_py.pipes import due, events
+from supervisord_py.pipes import due
 from supervisord_py.pipes.adapters import CannotRunError, finding, placeholders_of
 from supervisord_py.pipes.due import Never, Wait, decide
 from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.launch import DOTENV, check, find_executable, provider_doubt
 from supervisord_py.pipes.models import (
-    BY_HAND,
     COMMAND,
     BrokenPipe,
     Check,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.adapters import AgentSpec
     from supervisord_py.pipes.due import Decision
     from supervisord_py.pipes.executions import Executions
-    from supervisord_py.pipes.models import Chosen, Declared
+    from supervisord_py.pipes.models import Declared
 
 QUIET_SECONDS = 60.0  # who said nothing for so long may be delayed, and whoever looks is told
 PROGRAM_SECONDS = 1.0  # so long it is believed that a program is there, or is not
@@ -49,54 +48,46 @@ PROGRAM_SECONDS = 1.0  # so long it is believed that a program is there, or is n
 def view(room: Executions, declared: Declared) -> PipeView:
     """Return a pipe, broken or not, as it stands."""
     name, row, running = declared.name, room.states.get(declared.name), room.running(declared.name)
+    it = running.execution if running else None
+    decision = None if row.last_decision is None else LastDecision(row.last_decision_at or 0.0, row.last_decision)
+    facts: dict[str, Any] = {
+        "last_run": row.last_run_at,
+        "last_success": row.last_success_at,
+        "last_status": it.status if it else room.states.last_status.get(name),
+        "running": it.id if it else None,
+        "queued": len(room.queued(name)),
+        "consecutive_failures": row.consecutive_failures,
+        "last_decision": decision,
+        "average_duration_seconds": room.states.average_seconds.get(name),
+        "folder": str(declared.folder),
+    }
+    facts |= {each: getattr(it, each) for each in ("pid", "instance", "started_at")} if it else {}
     if isinstance(declared, BrokenPipe):
-        facts: dict[str, Any] = {"enabled": False, "schedule": None, "file": declared.problem.file}
-        facts["config_error"] = problem_text(declared.problem)
-    else:
-        facts = _of_definition(room, declared)
+        why, file = problem_text(declared.problem), declared.problem.file
+        return PipeView(name=name, enabled=False, schedule=None, config_error=why, file=file, **facts)
+    enabled, fault, missing = room.states.is_enabled(declared), _fault(room, declared), _missing_agent(room, declared)
+    warnings = [f"{missing.message}; {missing.hint}"] if missing else []
+    warnings += doubts(room, declared)
+    quiet = 0.0 if running is None or not running.heard_at else room.clocks.boot() - running.heard_at
+    if it is not None and quiet >= QUIET_SECONDS:
+        said = f"execution {it.id} (pid {it.pid}) has said nothing for {quiet:.0f} s"
+        warnings.append(f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it")
     return PipeView(
         name=name,
-        last_run=row.last_run_at,
-        last_success=row.last_success_at,
-        last_status=running.execution.status if running else room.states.last_status.get(name),
-        running=running.id if running else None,
-        queued=len(room.queued(name)),
-        consecutive_failures=row.consecutive_failures,
-        last_decision=None
-        if row.last_decision is None
-        else LastDecision(row.last_decision_at or 0.0, row.last_decision),
-        average_duration_seconds=room.states.average_seconds.get(name),
-        pid=running.execution.pid if running else None,
-        instance=running.execution.instance if running else None,
-        started_at=running.execution.started_at if running else None,
-        folder=str(declared.folder),
+        enabled=enabled,
+        schedule=declared.schedule_text,
+        next_run=next(iter(_upcoming(room, declared, 1)), None) if enabled and room.config.enabled else None,
+        config_error=problem_text(fault) if fault is not None else None,
+        warnings=tuple(warnings),
+        title=declared.title,
+        description=declared.description,
+        agent=declared.agent,
+        presets=declared.presets,
+        events=tuple(each.text for each in declared.events),
+        slower_than_schedule=_slower(room, declared) is not None,
+        file=str(declared.file),
         **facts,
     )
-
-
-def _of_definition(room: Executions, definition: PipeDefinition) -> dict[str, Any]:
-    enabled, name = room.states.is_enabled(definition), definition.name
-    fault, missing, running = _fault(room, definition), _missing_agent(room, definition), room.running(definition.name)
-    warnings = [f"{missing.message}; {missing.hint}"] if missing else []
-    warnings += doubts(room, definition)
-    quiet = 0.0 if running is None or not running.heard_at else room.clocks.boot() - running.heard_at
-    if running is not None and quiet >= QUIET_SECONDS:
-        said = f"execution {running.id} (pid {running.execution.pid}) has said nothing for {quiet:.0f} s"
-        warnings.append(f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it")
-    return {
-        "enabled": enabled,
-        "schedule": definition.schedule_text,
-        "next_run": next(iter(_upcoming(room, definition, 1)), None) if enabled and room.config.enabled else None,
-        "warnings": tuple(warnings),
-        "title": definition.title,
-        "description": definition.description,
-        "agent": definition.agent,
-        "presets": definition.presets,
-        "events": tuple(each.text for each in definition.events),
-        "slower_than_schedule": _slower(room, definition) is not None,
-        "config_error": problem_text(fault) if fault is not None else None,
-        "file": str(definition.file),
-    }
 
 
 # -- what is wrong, and what is odd ------------------------------------------------------------------------------------
@@ -154,8 +145,8 @@ def _program(room: Executions, definition: PipeDefinition, spec: AgentSpec) -> P
 
 
 def doubts(room: Executions, definition: PipeDefinition) -> Iterator[str]:
-    """Yield what is odd about a pipe's file, times and events."""
-    wanted, most, folder = definition.timeout_seconds, room.config.timeout_max_seconds, str(definition.folder)
+    """Yield what is odd about a pipe's file and times."""
+    wanted, most = definition.timeout_seconds, room.config.timeout_max_seconds
     yield from definition.warnings
     if wanted is not None and wanted > most:
         yield f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
@@ -163,11 +154,6 @@ def doubts(room: Executions, definition: PipeDefinition) -> Iterator[str]:
         yield over
     if (late := _slower(room, definition)) is not None:
         yield late
-    for each in definition.events:
-        if events.is_own(each, folder):
-            yield f"trigger: {each.text} cannot come: pipe.md, output and .env of its own folder do not start a pipe"
-        elif events.misses(each, room.catalog.pipes):
-            yield f"trigger: {each.text} cannot come: there is no pipe {each.subject!r} here"
 
 
 def _end_of_times(room: Executions, definition: PipeDefinition) -> Problem | str | None:
@@ -196,7 +182,7 @@ async def validate(room: Executions, declared: Declared) -> list[Check]:
     if isinstance(declared, BrokenPipe):
         return [_failed(each) for each in (declared.problem, *declared.more)]
     room.programs.pop(declared.name, None)
-    chosen, over = await choose(room, declared, BY_HAND), _end_of_times(room, declared)
+    (chosen, odd_presets), over = await choose(room, declared), _end_of_times(room, declared)
     checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(faults(room, declared)))]
     checks += [_failed(over)] if isinstance(over, Problem) else []
     checks += [Check("pipe", "warn", each) for each in doubts(room, declared)]
@@ -204,11 +190,11 @@ async def validate(room: Executions, declared: Declared) -> list[Check]:
     adapters, presets = await room.shelf.look()
     broken = presets.broken if EVERY in declared.presets else {}
     left_out = [f"the preset {name!r} is left out: {finding(why[0])}" for name, why in broken.items()]
-    checks += [Check("preset", "warn", each) for each in (*chosen.warnings, *left_out)]
-    if chosen.refusal is None:
+    checks += [Check("preset", "warn", each) for each in (*odd_presets, *left_out)]
+    if not chosen.status.is_final:
         spec = adapters.get(declared.agent)
         try:
-            ready = await check(room.shelf, build(room, declared, BY_HAND, chosen, 0), declared.folder)
+            ready = await check(room.shelf, build(room, declared, chosen, 0), declared.folder)
         except CannotRunError as error:
             if not any(each.verdict == "fail" for each in checks):
                 checks.append(Check("agent", "fail", error.detail, None, error.hint))
@@ -236,7 +222,7 @@ def _failed(problem: Problem) -> Check:
     return Check(key, "fail", problem.message.removeprefix(f"{key}: "), problem.line, problem.hint)
 
 
-def _in_words(definition: PipeDefinition, chosen: Chosen) -> str:
+def _in_words(definition: PipeDefinition, chosen: Execution) -> str:
     """Say what a pipe would run with."""
     preset, chain = chosen.preset, (chosen.preset, *chosen.plan.fallbacks)
     names, what = ", then ".join(each.id or "" for each in chain), filter(None, (preset.provider, preset.model))

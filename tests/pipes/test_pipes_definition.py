@@ -150,7 +150,6 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
         ("agent: claude\ncommand: x", "command has no effect with agent: claude"),
         ("trigger: {events: [a], sources: [b]}", "trigger.sources has no effect here"),
         ("trigger: [workflow_event(a b)]", "'workflow_event(a b)' never happens here"),
-        ("trigger: pipe_completed:mine", "never starts itself"),
         ("schedule: daily", "daily at"),
         ("on_failure: ./tell.sh", "on_failure is not"),
     ],

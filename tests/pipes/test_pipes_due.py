@@ -326,7 +326,3 @@ def test_the_next_runs_and_the_whole_story() -> None:
     assert str(slower(Every(600), Progress(NOON), NOW, 900)).endswith(told)
     assert [slower(it, Progress(NOON), NOW, 900) for it in (half_past_one, Manual())] == [None, None]
     assert slower(Every(600), Progress(NOON), NOW, None) is None
-
-
-def test_a_cron_line_that_never_comes_is_over() -> None:
-    assert World(Cron("0 0 */31 2 1#2")).decide() == Never("has no time to come", over=True)

@@ -53,14 +53,6 @@ def test_an_example_is_a_pipe_without_a_warning(name: str) -> None:
     assert found.title
 
 
-def test_there_is_one_without_a_model_and_one_for_pi_with_a_preset_by_name() -> None:
-    assert example("disk-digest").agent == "command"
-    digest = example("daily-digest")
-    assert (digest.agent, digest.presets) == ("pi", ("digest",))
-    for fact in ("time\nrange", "date", "time zone", "output directory", "API"):
-        assert fact in digest.body
-
-
 def test_the_manual_page_has_every_key_and_the_schedules_in_it_are_some() -> None:
     page = (EXAMPLES.parents[2] / "man" / "man5" / "pipe.md.5").read_text()
     text = page.replace("\\-", "-").replace("\\ ", " ")
@@ -99,17 +91,3 @@ def test_the_disk_digest_reports_what_is_large_and_what_grew(tmp_path: Path) -> 
     again = (folder / "output" / "7" / "report.md").read_text()
     assert "small, grew by " in again
     assert "big one\n" in again
-
-
-@pytest.mark.parametrize(
-    ("prompt", "words"),
-    [
-        ("- /", "names no output directory"),
-        ("Output directory: ./o/\n", "lists no folders"),
-        ("Output directory: ./o/\n- ~/absent", "none of the folders is there"),
-    ],
-)
-def test_the_disk_digest_fails_in_words(tmp_path: Path, prompt: str, words: str) -> None:
-    found = run(tmp_path, prompt, tmp_path)
-    assert found.returncode == 1
-    assert words in found.stderr

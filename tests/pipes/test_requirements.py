@@ -26,7 +26,6 @@ from supervisord_py.pipes.adapters import load_adapters
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
 from supervisord_py.pipes.intake import WINDOW_DEFAULT_SECONDS
 from supervisord_py.pipes.launch import provider_doubt
-from supervisord_py.pipes.models import BY_HAND
 from supervisord_py.pipes.output import OutputStream
 from supervisord_py.pipes.run import WAKE_SILENCE_SECONDS
 from supervisord_py.pipes.schedule import Every
@@ -401,7 +400,7 @@ async def test_c8_the_row_knows_its_window_and_its_context(rig: PipeRig) -> None
     """The same values as the prompt names; the next window begins where this one ended."""
     rig.shell("c8", "cat")
     with settings(rig, timezone="Europe/Berlin"):
-        [queued] = await rig.room.run("c8", [BY_HAND._replace(context={"query": "invoices"})])
+        [queued] = await rig.room.run("c8", [{"context": {"query": "invoices"}}])
         first = await rig.room.wait(queued.id)
     second = await rig.run("c8")
     assert (first.context_end, second.context_start) == (first.queued_at, first.context_end)
