@@ -154,7 +154,7 @@ def moment_of(name: str, text: str | None, now: float) -> float | None:
     if text is None:
         return None
     if age := _AGE.fullmatch(text):
-        return now - float(age[1]) * _AGE_UNITS[age[2]]
+        return max(0.0, now - float(age[1]) * _AGE_UNITS[age[2]])
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,7 +1,7 @@
 """Between a Struct and its table: a field is a column of the same name, or of the one that the Struct renames it to.
 
-Booleans are 0 and 1; maps, lists and Structs JSON text; words of an enum text. A damaged JSON cell reads as empty and
-any other damaged cell as the field's default: one bad cell must not hide a row.
+Booleans are 0 and 1; maps, lists and Structs JSON text; words of an enum text. A damaged cell reads as the
+field's default: it must not hide a row.
 Moments of pipes are UTC, ISO 8601 with milliseconds and `Z`: they sort as the moments do, so that SQL compares them.
 What changes rows is an *operation*: it takes the connection of the writer, so that several make one transaction.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 Row = TypeVar("Row", bound=msgspec.Struct)
 Operation = Callable[["sqlite3.Connection"], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_MS = -62_135_596_800_000  # the year 1
-_LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 class Table(Generic[Row]):
@@ -136,27 +135,20 @@ def _codec(kind: Any, is_moment: bool) -> tuple[Callable[[Any], Any], Callable[[
     """Return how a value becomes a cell and back (None: damaged, nothing stands for it); None for what SQLite takes."""
     if typing.get_origin(kind) in {typing.Union, types.UnionType}:
         (kind,) = [each for each in typing.get_args(kind) if each is not type(None)]
-    kind = typing.get_origin(kind) or kind
     if is_moment:
         return to_text, to_seconds
-    if kind is bool:
+    bare = typing.get_origin(kind) or kind
+    if bare is bool:
         return int, bool
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return (lambda word: getattr(word, "value", word)), kind._value2member_map_.get
-    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-    if not is_struct and kind not in {dict, Mapping, list, tuple}:
+    if isinstance(bare, type) and issubclass(bare, Enum):
+        return (lambda word: getattr(word, "value", word)), bare._value2member_map_.get
+    if bare not in {dict, Mapping, list, tuple} and not (isinstance(bare, type) and issubclass(bare, msgspec.Struct)):
         return None
 
     def decode(text: str) -> Any:
-        try:
-            value = msgspec.json.decode(text, type=kind if is_struct else Any)
-        except msgspec.DecodeError:  # of which a ValidationError is one
-            value = None
-        if is_struct:
-            return value
-        if kind in {list, tuple}:
-            return tuple(value) if isinstance(value, list) else ()
-        return value if isinstance(value, dict) else {}
+        with suppress(msgspec.DecodeError):  # of which a ValidationError is one
+            return msgspec.json.decode(text, type=kind)
+        return None
 
     return lambda value: msgspec.json.encode(value, enc_hook=str).decode(), decode
 
@@ -173,9 +165,8 @@ def together(*operations: Operation | None) -> Operation:
 
 
 def to_text(seconds: float) -> str:
-    """Return Unix seconds as text, to the millisecond; one that no calendar knows as the nearest that it does."""
-    bounded = min(max(seconds * 1000.0, _FIRST_MS), _LAST_MS)
-    moment = _EPOCH + timedelta(milliseconds=round(bounded))
+    """Return Unix seconds as text, to the millisecond."""
+    moment = _EPOCH + timedelta(milliseconds=round(seconds * 1000.0))
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Awaitable, Callable
 
-import pytest
 from msgspec.structs import replace
 
 from supervisord_py.ledger import instances, retention
@@ -61,24 +59,6 @@ async def test_cells_that_were_running_when_everything_died_are_found_open(open_
     assert [it.id for it in await kernel_rows.open_cells(ledger)] == [sent(3).id]
     assert await kernel_rows.open_cells(ledger, "other") == []
     assert [it.id for it in await kernel_rows.open_cells(ledger, SESSION.id)] == [sent(3).id]
-
-
-@pytest.mark.parametrize("damaged", ["", "{", '{"a": 1}', "5"])
-async def test_a_damaged_column_hides_no_row(ledger: Ledger, damaged: str) -> None:
-    await ledger.write(CELLS.insert(sent(1)))
-    kernel_rows.remember(ledger, SESSION)
-
-    def damage(connection: sqlite3.Connection) -> None:
-        connection.execute("UPDATE kernel_cells SET steps = ?, error = ?", (damaged, "["))
-        connection.execute("UPDATE kernel_sessions SET failure = '['")
-
-    await ledger.write(damage)
-    row = await CELLS.get(ledger, sent(1).id)
-    assert row is not None
-    assert (row.steps, row.error) == ((), {})
-    session = await kernel_rows.SESSIONS.get(ledger, SESSION.id)
-    assert session is not None
-    assert session.failure == {}
 
 
 async def fill(ledger: Ledger) -> None:

@@ -106,32 +106,3 @@ async def test_when_all_together_are_too_large_the_oldest_go(ledger: Ledger) -> 
     assert await prune_all(ledger, size=500) == [1, 2, 3, 4, 5, 6, 7]
     assert await prune_all(ledger, rows=1, size=0) == [8, 9, 10]
     assert await ids(ledger) == [11], "what runs stays, however large"
-
-
-async def test_no_question_of_the_history_reads_all_rows(ledger: Ledger) -> None:
-    """The plans name an index each: a page of a hundred thousand rows costs what the page is large."""
-    asked: list[str] = []
-
-    def watch(connection: sqlite3.Connection) -> None:
-        connection.set_trace_callback(asked.append)
-
-    await put(ledger, [row(1)])
-    await ledger.read(watch)
-    for wanted in (
-        ExecutionFilter(),
-        ExecutionFilter("a"),
-        ExecutionFilter("a", (Status.FAILED,), 1.0, 2.0, 9),
-        ExecutionFilter(None, (Status.FAILED,), 1.0),
-    ):
-        await pipe_history.page(ledger, wanted)
-    await pipe_history.last_of_each(ledger)
-    await pipe_history.usage_since(ledger, 1.0, "a")
-    await ledger.read(lambda connection: connection.set_trace_callback(None))
-
-    def plans(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-        found = [(sql, connection.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall()) for sql in asked]
-        return [(sql, step[-1]) for sql, steps in found for step in steps]
-
-    for sql, step in await ledger.read(plans):
-        scan = step.startswith("SCAN") and "pipe_executions" in step
-        assert not scan or "COVERING INDEX" in step, (step, sql)

@@ -74,13 +74,3 @@ def test_texts_sort_as_the_moments_do_and_are_read_to_the_millisecond(one: float
     assert read is not None
     assert abs(read - one) <= 0.000_51
     assert table.to_text(read) == table.to_text(one), "what is read and written again is the same"
-
-
-def test_odd_moments_and_texts_of_other_hands_become_the_nearest_or_none() -> None:
-    assert table.to_text(0.0006) == "1970-01-01T00:00:00.001Z"
-    assert table.to_text(1e300) == "9999-12-31T23:59:59.999Z"
-    assert table.to_text(float("-inf")) == "0001-01-01T00:00:00.000Z"
-    assert table.to_seconds("1970-01-01T01:00:00+01:00") == 0.0
-    assert table.to_seconds("1970-01-01 00:00:01") == 1.0
-    assert table.to_seconds("soon") is None
-    assert table.to_seconds(None) is None
