@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
@@ -22,7 +21,8 @@ import pytest
 from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
-from e2e.house import House, alive, house, until
+from beside import beside
+from e2e.house import House, house, until
 from lean_module import lean_module
 from supervisord_py.kernels.wire import EXECUTE, Message, make, pack, unpack
 
@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[1]
 SPEC = ROOT / "supervisord_py" / "jupyter" / "kernelspec" / "kernel.json"
 IPYKERNEL6 = ROOT / os.environ.get("VENV", ".venv") / "peers" / "ipykernel6" / "bin" / "python"
 NEEDS_PEERS = "needs the environments of the peers: run `make peers`"
+PYTHON = sys.executable
 LAUNCHED = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
 OURS = {"kernel_provisioner": {"provisioner_name": "supervisord-py"}}
 PATIENCE = 60.0
@@ -70,19 +71,14 @@ class Front:
         """Return those that have a process."""
         return {name: each for name, each in self.kernels().items() if each["pid"] is not None}
 
+    def only(self) -> dict[str, Any]:
+        """Return the only session that has a process."""
+        (found,) = self.living().values()
+        return found
+
     def session_of(self, km: Any) -> dict[str, Any]:
         """Return the session of a kernel manager."""
         return self.kernels()[km.provisioner._session]
-
-    def environ(self, **added: str) -> dict[str, str]:
-        """Return an environment for a front end in a process of its own."""
-        return {**os.environ, **added}
-
-    def stop_kernels(self) -> None:
-        """Stop what a test has left."""
-        for name, each in self.living().items():
-            self.house.request("POST", f"/api/kernels/{name}/stop")
-            until(lambda pid=each["pid"]: not alive(pid), f"{name} ends")  # type: ignore[misc]
 
 
 @contextmanager
@@ -155,24 +151,6 @@ async def value(kc: AsyncKernelClient, expression: str) -> Any:
     return json.loads(printed)
 
 
-def gone(pid: int) -> None:
-    """Wait until a process is gone."""
-    until(lambda: not alive(pid), f"process {pid} is gone")
-
-
-def end(process: Any) -> None:
-    """End a process that a test has started."""
-    with contextlib.suppress(OSError):
-        process.kill()
-    process.wait(PATIENCE)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-
-
-PYTHON = sys.executable
-
-
 # -- a server, and a page of a notebook --------------------------------------------------------------------------------
 
 
@@ -194,14 +172,7 @@ async def lab(front: Front, **options: str) -> AsyncIterator[Lab]:
     command = [*lean_module(PYTHON, "jupyter_server"), "--IdentityProvider.token=front", *words]
     log = path.with_suffix(".log")
     with log.open("wb") as written:
-        process = subprocess.Popen(
-            command,
-            cwd=front.folder,
-            env=front.environ(),
-            stdin=subprocess.DEVNULL,
-            stdout=written,
-            stderr=written,
-        )
+        process = beside(command, cwd=front.folder, stdin=subprocess.DEVNULL, stdout=written, stderr=written)
     try:
         await asyncio.to_thread(until, lambda: _listens(path), "the server listens")
         connector = aiohttp.UnixConnector(str(path), limit=0)
@@ -210,12 +181,7 @@ async def lab(front: Front, **options: str) -> AsyncIterator[Lab]:
             yield Lab(process, client)
     finally:
         process.terminate()
-        try:
-            await asyncio.to_thread(process.wait, PATIENCE)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"the server does not end:\n{log.read_text()}")
-        finally:
-            end(process)
+        await asyncio.to_thread(process.wait, PATIENCE)
 
 
 def _listens(path: Path) -> bool:

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from e2e.house import gone
 from jupyter_house import Front, front_end
+from ports import free_port
 
 
 @pytest.fixture(scope="module")
 def shared_front() -> Iterator[Front]:
-    """A daemon for the tests of one module."""
-    with front_end() as made:
+    """A daemon for the tests of one module; it also listens on loopback."""
+    with front_end({"PX_API__LISTEN": f"127.0.0.1:{free_port()}"}) as made:
         yield made
 
 
@@ -20,7 +22,9 @@ def shared_front() -> Iterator[Front]:
 def front(shared_front: Front) -> Iterator[Front]:
     """The module's daemon, with no kernel before and none after."""
     yield shared_front
-    shared_front.stop_kernels()
+    for name, each in shared_front.living().items():
+        shared_front.house.post(f"/api/kernels/{name}/stop")
+        gone(each["pid"])
 
 
 @pytest.fixture

@@ -119,23 +119,14 @@ class PythonKernel(suite.KernelTests):
             type(self).is_patient = False
 
 
-class TestLaunched7(PythonKernel):
-    __test__ = True
-    kernel_name = "launched7"
+def made(name: str, *marks: pytest.MarkDecorator) -> type[PythonKernel]:
+    """Return the tests for the kernelspec of that name."""
+    found = type(f"Test{name.title()}", (PythonKernel,), {"__test__": True, "kernel_name": name})
+    for mark in marks:
+        found = mark(found)
+    return found
 
 
-class TestProvisioned7(PythonKernel):
-    __test__ = True
-    kernel_name = "provisioned7"
-
-
-@pytest.mark.usefixtures("ipykernel6")
-class TestLaunched6(PythonKernel):
-    __test__ = True
-    kernel_name = "launched6"
-
-
-@pytest.mark.usefixtures("ipykernel6")
-class TestProvisioned6(PythonKernel):
-    __test__ = True
-    kernel_name = "provisioned6"
+TestLaunched7, TestProvisioned7 = made("launched7"), made("provisioned7")
+NEEDS_6 = pytest.mark.usefixtures("ipykernel6")
+TestLaunched6, TestProvisioned6 = made("launched6", NEEDS_6), made("provisioned6", NEEDS_6)

@@ -1,21 +1,133 @@
-"""A real jupyter_server whose kernels are the daemon's: as JupyterLab uses it, over REST and a WebSocket."""
+"""JupyterLab from outside: the daemon's own REST and WebSocket, and a real jupyter_server whose kernels are ours."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
-from e2e.house import alive, until
-from jupyter_house import LAUNCHED, PATIENCE, Front, Lab, Page, ask, gone, is_reply, lab, printed
+from e2e.house import alive, gone, until
+from jupyter_house import LAUNCHED, PATIENCE, Front, Lab, Page, ask, is_reply, lab, printed
+from supervisord_py.kernels.wire import V1
 
-pytestmark = pytest.mark.deep
+# -- the daemon's own door --------------------------------------------------------------------------------------------
+
+
+def url_of(front: Front) -> str:
+    return f"http://{front.house.settings['PX_API__LISTEN']}"
+
+
+def token_of(front: Front) -> str:
+    (file,) = front.house.home.rglob("*token*")
+    return file.read_text().strip()
+
+
+@pytest_asyncio.fixture
+async def http(front: Front) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client that has the token."""
+    async with aiohttp.ClientSession(url_of(front), headers={"Authorization": f"token {token_of(front)}"}) as made:
+        yield made
+
+
+async def begin(http: aiohttp.ClientSession, front: Front) -> str:
+    """Start a kernel; return its path."""
+    body = {"name": "python3", "env": {"KERNEL_WORKING_DIR": str(front.folder)}}
+    return f"/api/kernels/{(await ask(http, 'POST', '/api/kernels', body, 201))['id']}"
+
+
+async def test_a_kernel_is_made_shown_interrupted_restarted_and_ended(
+    front: Front, http: aiohttp.ClientSession
+) -> None:
+    path = await begin(http, front)
+    model = await ask(http, "GET", path)
+    assert set(model) == {"id", "name", "last_activity", "execution_state", "connections"}
+    assert (model["name"], model["execution_state"], model["connections"]) == ("python3", "idle", 0)
+    assert uuid.UUID(model["id"])
+    kernel = front.only()
+    assert (kernel["owner"], kernel["jupyter_id"], kernel["cwd"]) == ("jupyter_api", model["id"], str(front.folder))
+    assert [it["id"] for it in await ask(http, "GET", "/api/kernels")] == [model["id"]]
+    assert [it["id"] for it in front.house.get("/jupyter/api/kernels")] == [model["id"]], "the other door has both"
+    assert (await ask(http, "GET", "/px/api/kernels"))["schema"] == "px.kernels/1"
+    await ask(http, "POST", f"{path}/interrupt", status=204)
+    async with http.ws_connect(f"{path}/channels", protocols=(V1,)) as ws:
+        page = Page(ws)
+        await page.run("x = 1")
+        restarting = asyncio.create_task(ask(http, "POST", f"{path}/restart"))
+        await page.hear(lambda it: it.state == "restarting")
+        asked = await page.begin("x")  # while it comes again, perhaps: the same socket goes on
+        heard = await page.hear(is_reply(asked))
+        assert next(filter(is_reply(asked), heard)).content["ename"] == "NameError"
+        assert (await restarting)["id"] == model["id"]
+    await ask(http, "DELETE", path, status=204)
+    problem = await ask(http, "GET", path, status=404)
+    assert problem["message"] == f"Kernel does not exist: {model['id']}"
+    with pytest.raises(aiohttp.WSServerHandshakeError, match="404"):
+        await http.ws_connect(f"{path}/channels")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/api/kernels", {"Authorization": "token TOKEN"}, 200),
+        ("/api/kernels", {"Authorization": "Bearer TOKEN"}, 200),
+        ("/api/kernels?token=TOKEN", {}, 200),
+        ("/api/kernels", {}, 403),
+        ("/api/kernels?token=TOKEN", {"Authorization": "token wrong"}, 403),
+        ("/api/status?token=TOKEN", {}, 403),
+        ("/api/kernels", {"Authorization": "token TOKEN", "Origin": "http://evil.example"}, 403),
+        ("/api/kernels", {"Authorization": "token TOKEN", "Host": "evil.example"}, 403),
+    ],
+)
+async def test_the_token_may_come_in_jupyters_ways_and_nothing_goes_without(
+    front: Front, path: str, headers: dict[str, str], status: int
+) -> None:
+    told = {name: text.replace("TOKEN", token_of(front)) for name, text in headers.items()}
+    url = url_of(front) + path.replace("TOKEN", token_of(front))
+    async with aiohttp.ClientSession() as stranger, stranger.get(url, headers=told) as answer:
+        assert answer.status == status
+
+
+@pytest.mark.parametrize("protocols", [(), (V1,)], ids=["json", "v1"])
+async def test_a_cell_runs_through_the_websocket_whatever_else_is_sent(
+    front: Front, http: aiohttp.ClientSession, protocols: tuple[str, ...]
+) -> None:
+    path = await begin(http, front)
+    async with http.ws_connect(f"{path}/channels?session_id=abc", protocols=protocols) as ws:
+        assert ws.protocol == (protocols[0] if protocols else None)
+        no_channel = json.dumps({"header": {"msg_type": "x"}, "channel": "y"})
+        for nonsense in ("{", "[]", "null", '{"header": {}}', no_channel):
+            await ws.send_str(nonsense)
+        await ws.send_bytes(b"\xff" * 40)
+        _, ours = await Page(ws).run("import os\nprint(os.getcwd())\n40 + 2")
+        assert {it.type for it in ours} == {"status", "execute_input", "stream", "execute_result", "execute_reply"}
+        assert (printed(ours), {it.channel for it in ours}) == (f"{front.folder}\n", {"iopub", "shell"})
+        assert (await ask(http, "GET", path))["connections"] == 1
+
+
+async def test_a_jupyter_server_with_us_as_its_gateway_runs_cells(front: Front) -> None:
+    async with lab(front, url=url_of(front), auth_token=token_of(front)) as made:
+        client = made.http
+        assert "python3" in (await ask(client, "GET", "/api/kernelspecs"))["kernelspecs"]
+        model = await ask(client, "POST", "/api/kernels", {"name": "python3", "path": "nb.ipynb"}, 201)
+        path = f"/api/kernels/{model['id']}"
+        async with client.ws_connect(f"{path}/channels") as ws:
+            assert printed((await Page(ws).run("import os\nprint(os.getcwd())"))[1]) == f"{front.folder}\n"
+        await ask(client, "POST", f"{path}/interrupt", status=204)
+        await ask(client, "POST", f"{path}/restart")
+        assert (front.only()["jupyter_id"], front.only()["owner"]) == (model["id"], "jupyter_api")
+        await ask(client, "DELETE", path, status=204)
+
+
+# -- a server with our kernelspec -------------------------------------------------------------------------------------
 
 
 @pytest_asyncio.fixture
@@ -46,11 +158,12 @@ async def settled(server: Lab, path: str) -> None:
                     return
 
 
+@pytest.mark.deep
 async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(front: Front, server: Lab) -> None:
     (front.folder / "sub").mkdir(exist_ok=True)
     assert "pxd" in (await ask(server.http, "GET", "/api/kernelspecs"))["kernelspecs"]
     async with opened(server, path="sub/a.ipynb") as (path, page):
-        ((_, session),) = front.living().items()
+        session = front.only()
         assert session["name"] == f"jupyter-{path.rpartition('/')[2][:8]}"
         assert session["cwd"] == str(front.folder / "sub")
         assert printed((await page.run("print(6 * 7)"))[1]) == "42\n"
@@ -61,44 +174,45 @@ async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(f
         assert next(filter(is_reply(asked), heard)).content["ename"] == "KeyboardInterrupt"
         await ask(server.http, "POST", f"{path}/restart")
         assert (await page.run("asked"))[0]["ename"] == "NameError"
-        ((_, after),) = front.living().items()
+        after = front.only()
         assert (after["id"], after["pid"] != session["pid"]) == (session["id"], True)
     await settled(server, path)
     await ask(server.http, "DELETE", path, status=204)
-    assert not alive(after["pid"])
-    assert front.living() == {}
+    assert (alive(after["pid"]), front.living()) == (False, {})
 
 
+@pytest.mark.deep
 async def test_a_crash_is_told_to_the_page_which_goes_on_with_the_next_kernel(front: Front, server: Lab) -> None:
     async with opened(server) as (path, page):
         assert (await page.run("x = 1"))[0]["status"] == "ok"
-        ((_, session),) = front.living().items()
-        os.kill(session["pid"], signal.SIGKILL)
-        gone(session["pid"])
+        pid = front.only()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        gone(pid)
         await page.hear(lambda it: it.state == "restarting")
         await page.hear(lambda it: it.type == "iopub_welcome")  # it hears the next kernel
         assert (await page.run("x"))[0]["ename"] == "NameError"
-    assert len(front.living()) == 1
+    assert front.only()
     await settled(server, path)
 
 
+@pytest.mark.deep
 async def test_a_kernel_that_cannot_be_started_is_told_with_the_daemons_words(front: Front, server: Lab) -> None:
     front.spec("dead", ["/nowhere/python", *LAUNCHED])
     refused = await ask(server.http, "POST", "/api/kernels", {"name": "dead"}, 422)
     assert "/nowhere/python" in refused["message"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("is_killed", [True, False])
 async def test_kernels_outlive_a_server_that_is_killed_and_end_with_one_that_ends_in_order(
     front: Front, server: Lab, *, is_killed: bool
 ) -> None:
     await ask(server.http, "POST", "/api/kernels", {"name": "pxd"}, 201)
-    ((_, session),) = front.living().items()
+    session = front.only()
     server.process.send_signal(signal.SIGKILL if is_killed else signal.SIGTERM)
     await asyncio.to_thread(server.process.wait, PATIENCE)
     if is_killed:
-        assert alive(session["pid"])
-        assert front.living()[session["id"]]["instance"] == session["instance"]
+        assert (alive(session["pid"]), front.only()["instance"]) == (True, session["instance"])
     else:
         gone(session["pid"])
         until(lambda: front.living() == {}, "the daemon has it down")
