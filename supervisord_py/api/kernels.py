@@ -52,7 +52,7 @@ def session_document(call: ApiCall, view: SessionView) -> dict[str, Any]:
 
 async def _measured(call: ApiCall, views: Sequence[SessionView]) -> list[dict[str, Any]]:
     """Return sessions with what their trees use now."""
-    stats = await measure(call.context, [view.instance for view in views if view.instance is not None])
+    stats = await measure(call.context, [view.instance for view in views])
     documents = [session_document(call, view) for view in views]
     for document in documents:
         if (stat := stats.get(document["instance"])) is not None:

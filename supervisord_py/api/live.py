@@ -11,7 +11,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -27,14 +27,6 @@ _DRAIN_SHARE = 0.8  # of what requests get when the control plane is replaced: t
 _log = structlog.get_logger(__name__)
 
 
-class CpuSample(NamedTuple):
-    """What an instance had used when somebody asked last (monotonic time), and what percentage that was."""
-
-    time: float
-    cpu_seconds: float
-    percent: float | None
-
-
 class Live:
     """What changes while the API runs."""
 
@@ -45,7 +37,6 @@ class Live:
         self.requests: Counter[tuple[str, int]] = Counter()  # answers by route and status
         self.events: Counter[tuple[str, str, str]] = Counter()  # by kind of the unit, word, reason
         self.cold_starts: dict[str, list[float]] = {}  # by kind of the unit: how many, and their sum in seconds
-        self.cpu: dict[str, CpuSample] = {}  # by instance
         self.channels: Counter[str] = Counter()  # open WebSockets of Jupyter's clients by session
         self.held: dict[str, HeldCall] = {}  # told as server-sent events, by the id under which clients come back
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -19,7 +18,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from supervisord_py.api.context import ApiCall, ApiContext
-from supervisord_py.api.live import CpuSample
 from supervisord_py.api.streams import pick, rfc3339, uptime_seconds
 from supervisord_py.errors import (
     AmbiguousNameError,
@@ -41,8 +39,6 @@ U = TypeVar("U", bound="UnitView")
 
 _GLOB_SIGNS = frozenset("*?[")
 _CANDIDATES_SHOWN = 20
-_SHORTEST_SAMPLE = 0.5  # seconds
-_KEEP_SAMPLES = 3600.0
 
 
 class UnitView(msgspec.Struct, kw_only=True):
@@ -234,39 +230,21 @@ def _ambiguous(pattern: str, candidates: Sequence[str]) -> AmbiguousNameError:
 
 
 async def measured(call: ApiCall, views: Sequence[UnitView]) -> Sequence[UnitView]:
-    """Add what their trees use now: memory, processes, and CPU since the last time that anybody asked."""
-    stats = await measure(call.context, [view.instance for view in views if view.instance is not None])
-    now, samples = time.monotonic(), call.live.cpu
-    for old in [key for key, known in samples.items() if now - known.time > _KEEP_SAMPLES]:
-        del samples[old]
+    """Add what their trees use now: memory, processes, pressure, and CPU on the average of their lives, as ps does."""
+    stats = await measure(call.context, [view.instance for view in views])
     for view in views:
-        if view.instance is not None and (stat := stats.get(view.instance)) is not None:
+        if (stat := stats.get(view.instance or "")) is not None:
             view.rss_bytes, view.processes, view.pressure = stat.rss_bytes, stat.processes, stat.pressure
-            view.cpu_percent = cpu_percent(samples, view.instance, stat.cpu_seconds, now)
+            view.cpu_percent = round(stat.cpu_seconds / max(view.uptime_seconds or 0.0, 0.1) * 100, 1)
     return views
 
 
-async def measure(context: ApiContext, instances: list[str]) -> Mapping[str, TreeStat]:
+async def measure(context: ApiContext, instances: Iterable[str | None]) -> Mapping[str, TreeStat]:
     """Measure the trees; without the keeper there is nothing to measure, and status must still answer."""
-    if not instances:
-        return {}
-    try:
-        return await context.placement.stat(instances)
-    except PxError:
-        return {}
-
-
-def cpu_percent(samples: dict[str, CpuSample], instance: str, spent: float, now: float) -> float | None:
-    """Return percent of one CPU since the last time that anybody asked, None at the first; remember the sample.
-
-    One that is asked for again within half a second is told the same: the span would say nothing.
-    """
-    last = samples.get(instance)
-    if last is not None and now - last.time < _SHORTEST_SAMPLE:
-        return last.percent
-    percent = None if last is None else round(max(0.0, spent - last.cpu_seconds) / (now - last.time) * 100, 1)
-    samples[instance] = CpuSample(now, spent, percent)
-    return percent
+    living = [instance for instance in instances if instance is not None]
+    with contextlib.suppress(PxError):
+        return await context.placement.stat(living) if living else {}
+    return {}
 
 
 async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None, wait: bool = True) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import MultiDict
 
-from supervisord_py.api.live import CpuSample
 from supervisord_py.api.routes import handler_of
 from supervisord_py.api.schemas import (
     Body,
@@ -26,7 +25,7 @@ from supervisord_py.api.schemas import (
     read_query,
 )
 from supervisord_py.api.streams import NDJSON, SSE, choose, json_bytes
-from supervisord_py.api.units import cpu_percent, resolve, resolve_one
+from supervisord_py.api.units import resolve, resolve_one
 from supervisord_py.errors import AmbiguousNameError, BadRequestError, InvalidInputError, UnknownUnitError
 
 NOW = 1_800_000_000.0
@@ -155,13 +154,6 @@ def test_no_bytes_break_the_reader(raw: bytes) -> None:
     for kind in (Execute, StartKernel, dict):
         with contextlib.suppress(BadRequestError, InvalidInputError):
             assert isinstance(read_body(kind, raw), dict | msgspec.Struct)
-
-
-def test_cpu_percent_is_of_one_cpu_between_two_samples() -> None:
-    known: dict[str, CpuSample] = {}
-    samples = [(1.0, 10.0), (2.0, 12.0), (2.0, 12.01), (6.0, 14.0), (7.0, 13.0)]
-    told = [cpu_percent(known, "a", spent, now) for now, spent in samples]
-    assert told == [None, 200.0, 200.0, 50.0, 0.0], "two at once are told the same; less than before is no load"
 
 
 UNITS = [
