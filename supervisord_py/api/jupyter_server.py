@@ -27,9 +27,10 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from supervisord_py.api.context import ApiCall
 from supervisord_py.api.live import cancel_and_wait
-from supervisord_py.api.schemas import JupyterKernel, read_body
-from supervisord_py.api.streams import json_answer, rfc3339, until_closing
-from supervisord_py.errors import OverloadedError, PxError, SurvivorsError, UnknownUnitError
+from supervisord_py.api.schemas import JupyterKernel
+from supervisord_py.api.streams import rfc3339, until_closing
+from supervisord_py.api.units import stop_kernel
+from supervisord_py.errors import OverloadedError, PxError, UnknownUnitError
 from supervisord_py.kernels.live_session import SessionView
 from supervisord_py.kernels.session import BackendName, Owner, SessionState, StartRequest
 from supervisord_py.kernels.wire import V1, Message, make, pack, unpack
@@ -112,13 +113,12 @@ async def list_kernels(call: ApiCall) -> list[Any]:
     return [model(call, view) for view in joinable(call)]
 
 
-async def begin(call: ApiCall) -> web.StreamResponse:
+async def begin(call: ApiCall, body: JupyterKernel) -> dict[str, Any]:
     """Start a kernel in a session of its own.
 
     Front ends send folders of their own machine, or paths below a root that we do not know: a hint, no order. The first
     that is an absolute folder here, or holds an absolute file, counts.
     """
-    body = read_body(JupyterKernel, await call.request.read())
     env = body.env or {}
     wanted = [Path(path) for path in (env.get("KERNEL_WORKING_DIR"), body.path) if path and os.path.isabs(path)]
     folders = [path if path.is_dir() else path.parent for path in wanted]
@@ -131,9 +131,7 @@ async def begin(call: ApiCall) -> web.StreamResponse:
         env=env,
     )
     _, view = await call.context.kernels.start(request)
-    answer = json_answer(model(call, view), status=201)
-    answer.headers["Location"] = f"{call.request.path.rstrip('/')}/{view.key.jupyter_id}"
-    return answer
+    return model(call, view)
 
 
 async def show_kernel(call: ApiCall) -> dict[str, Any]:
@@ -143,10 +141,7 @@ async def show_kernel(call: ApiCall) -> dict[str, Any]:
 
 async def end(call: ApiCall) -> web.StreamResponse:
     """End a kernel; 204 once nothing of it is left. What is left is named."""
-    view = session_by_uuid(call)
-    if survivors := await call.context.kernels.stop(view.id):
-        pids = ", ".join(map(str, survivors))
-        raise SurvivorsError(f"{view.unit} is not gone: pid {pids} outlived the stop.", unit=view.unit)
+    await stop_kernel(call.context, session_by_uuid(call))
     return web.Response(status=204)
 
 

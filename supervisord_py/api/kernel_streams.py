@@ -96,7 +96,7 @@ async def _frames(call: ApiCall, media: str, held: HeldCall, place: StreamPlace)
     edges = [event for event in held.events[:events] if isinstance(event, CellDone | CellStarted)]
     started = edges[-1] if edges and isinstance(edges[-1], CellStarted) else None
     reading: Reading | None = None
-    decoder = Decoder(in_order=True)
+    decoder = Decoder()
 
     def told_now(document: Document) -> bytes:
         at = "-".join(map(str, (events, told[0], told[1], record)))

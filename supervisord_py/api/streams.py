@@ -153,12 +153,10 @@ async def until_closing(
 class Decoder:
     """Makes members of documents of pieces of output: text where the bytes are UTF-8, base64 where they are not.
 
-    A character that was cut in two between two pieces is kept until the rest of it comes; with `in_order`, only until
-    something of another stream is told.
+    A character that was cut in two between two pieces is kept until the rest of it comes.
     """
 
-    def __init__(self, *, in_order: bool = False) -> None:
-        self._in_order = in_order
+    def __init__(self) -> None:
         self._held: dict[str, tuple[int, bytes]] = {}
 
     def take(self, stream: str, offset: int, data: bytes) -> list[dict[str, Any]]:
@@ -166,15 +164,15 @@ class Decoder:
         if not data:
             return []
         (begin, before), end = self._held.pop(stream, (offset, b"")), offset + len(data)
-        told, data = self.rest() if self._in_order else [], before + data
+        data = before + data
         try:
             text, used = codecs.utf_8_decode(data, "strict", False)
         except UnicodeDecodeError:
-            return [*told, _binary(stream, begin, end, data)]
+            return [_binary(stream, begin, end, data)]
         if used < len(data):
             end -= len(data) - used
             self._held[stream] = (end, data[used:])
-        return [*told, {"stream": stream, "offset": begin, "end": end, "text": text}] if text else told
+        return [{"stream": stream, "offset": begin, "end": end, "text": text}] if text else []
 
     def rest(self) -> list[dict[str, Any]]:
         """Return what is still held: the beginnings of characters that never ended."""

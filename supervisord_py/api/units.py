@@ -264,13 +264,8 @@ async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None
                 killed.append(unit)
         elif verb == "start":
             await context.kernels.start(StartRequest(name=name, timeout_seconds=timeout))
-        elif survivors := await context.kernels.stop(name):
-            raise SurvivorsError(
-                f"{unit} is not gone: pid {', '.join(map(str, survivors))} outlived the stop.",
-                hint=f"ps -fp {','.join(map(str, survivors))}",
-                unit=unit,
-                survivors=[{"pid": pid} for pid in survivors],
-            )
+        else:
+            await stop_kernel(context, context.kernels.find(name))
 
     if kind == "tool" and verb == "start":
         context.launcher.catalog.get(name)  # a broken one is told, also to who does not wait
@@ -283,6 +278,18 @@ async def change_unit(call: ApiCall, verb: str, unit: str, timeout: float | None
     views = await measured(call, [all_units(context).get(unit) or cold(unit)])
     document = {"schema": f"px.{verb}/1", "units": views}
     return document if verb == "start" else {**document, "survivors": [], "killed": killed}
+
+
+async def stop_kernel(context: ApiContext, view: SessionView) -> None:
+    """End the kernel of a session. Raises SurvivorsError: something is left of it."""
+    if survivors := await context.kernels.stop(view.id):
+        pids = list(map(str, survivors))
+        raise SurvivorsError(
+            f"{view.unit} is not gone: pid {', '.join(pids)} outlived the stop.",
+            hint=f"ps -fp {','.join(pids)}",
+            unit=view.unit,
+            survivors=[{"pid": pid} for pid in survivors],
+        )
 
 
 async def within(call: ApiCall, seconds: float | None, what: str, work: Coroutine[Any, Any, T], unit: str) -> T:
