@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "tools"
 FRESH_SECONDS = 0.2  # how long a look at the directories serves `get` of a known name whose tool is not broken
-RETRY_BROKEN_SECONDS = 1.0
-"""A broken tool is read again after that even if nothing seems to have changed: its error may lie anywhere."""
 
 
 class Entry(NamedTuple):
@@ -39,7 +37,6 @@ class Entry(NamedTuple):
     error: ConfigError | None
     sources: tuple[str, ...] = ()  # the files, relative to the folder, that an instance is started from
     signature: tuple[Stamp, ...] = ()  # of all that was read
-    read_at: float = 0.0  # monotonic seconds
 
 
 class Catalog:
@@ -122,23 +119,19 @@ class Catalog:
         return sorted([*self._by_name.values(), *self._hidden], key=lambda entry: entry.name)
 
     def _reading(self, folder: Path) -> Entry:
-        """Return what is known of a folder; what changed is read again, and what is broken every now and then."""
-        known, now = self._readings.get(folder), self._clock()
-        if known is not None:
-            aged = known.spec is None and now - known.read_at >= RETRY_BROKEN_SECONDS
-            if not aged and known.signature == signature(folder, known.sources):
-                return known
+        """Return what is known of a folder; what changed is read again, and what is broken: that may lie anywhere."""
+        known = self._readings.get(folder)
+        if known is not None and known.spec is not None and known.signature == signature(folder, known.sources):
+            return known
         before = signature(folder, ())
         try:
             spec = load_tool(folder, self.settings)
-            entry = Entry(spec.name, folder, spec, None)
-            sources = sources_of(spec.folder, spec.entrypoint, spec.command)
         except (PxError, OSError) as error:
             found = error if isinstance(error, ConfigError) else _folder_error(folder.name, folder, str(error))
-            entry = Entry((found.unit or "").removeprefix("tool:") or folder.name, folder, None, found)
-            sources = ("main.py",)
+            return Entry((found.unit or "").removeprefix("tool:") or folder.name, folder, None, found)
+        sources = sources_of(spec.folder, spec.entrypoint, spec.command)
         stamps = before + signature(folder, sources)[len(before) :]
-        return entry._replace(sources=sources, signature=stamps, read_at=now)
+        return Entry(spec.name, folder, spec, None, sources, stamps)
 
     def _unknown(self, name: str) -> UnknownUnitError:
         trouble = name_trouble(name)

@@ -127,7 +127,7 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     tail = ""
     if instance is not None:
         tail = await tools.supervisor.tail(instance)
-        if instance.upstream is not None and instance.wanted is None:
+        if instance.upstream and instance.ready_at and instance.wanted is None:
             drift = await schema_drift(instance.upstream, dict(spec.manifest))
     problems = [each for each in (error.problem() if error else None, tools.states.of(name).failure) if each]
     lives = await instances.latest(ledger, spec.unit, INSTANCES)

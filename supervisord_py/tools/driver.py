@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ from supervisord_py.tools import failures
 from supervisord_py.tools.environment import build_environment, find_interpreter, start_failed
 from supervisord_py.tools.listeners import Listeners, free_port, no_socket
 from supervisord_py.tools.manifest import ListenMode, ToolSpec
-from supervisord_py.tools.readiness import NotifySocket, ask_healthz, is_listener_of, listening_of, notify_path
+from supervisord_py.tools.readiness import NotifySocket, is_listener_of, listening_of, notify_path
 from supervisord_py.tools.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -233,9 +234,9 @@ class ToolDriver:
         Raises StartFailedError, ReadinessTimeoutError, ResourceLimitError: why it does not, with evidence.
         """
         assert instance.notify is not None
+        instance.upstream = Upstream(instance.port)
         left = instance.spec.start_timeout_seconds - (time.time() - instance.started_at)
         await until_ready(self._supervisor, instance, instance.notify, left)
-        instance.upstream = Upstream(instance.port)
         instance.cold_start_ms = max(1, round((asyncio.get_running_loop().time() - instance.asked_at) * 1000))
 
     # -- adoption ----------------------------------------------------------------------------------------------
@@ -297,9 +298,9 @@ async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: No
 
     Raises StartFailedError, ReadinessTimeoutError, ResourceLimitError: why it does not, with evidence.
     """
-    spec, port, answers = instance.spec, instance.port, list[int | None]()
+    spec, port, answers = instance.spec, instance.port, list[int]()
     exited = asyncio.ensure_future(supervisor.wait(instance))
-    healthy = asyncio.ensure_future(_until_healthy(supervisor, instance, answers))
+    healthy = asyncio.ensure_future(_until_healthy(instance, answers))
     contestants: tuple[asyncio.Future[Any], ...] = (exited, healthy, asyncio.ensure_future(notify.is_ready.wait()))
     try:
         done, _ = await asyncio.wait(contestants, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
@@ -322,26 +323,23 @@ async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: No
         healthy.result()
 
 
-async def _until_healthy(supervisor: Supervisor, instance: ToolInstance, answers: list[int | None]) -> None:
+async def _until_healthy(instance: ToolInstance, answers: list[int]) -> None:
     """Ask for `/healthz` until the answer counts; raises StartFailedError: the port is somebody else's."""
-    spec, port, delay = instance.spec, instance.port, FIRST_DELAY
+    spec, port, delay, upstream = instance.spec, instance.port, FIRST_DELAY, instance.upstream
     owns_port = spec.listen is ListenMode.PORT
+    assert upstream is not None
     while True:
-        answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.
-        supervisor.task(ask_healthz(port, answered))
-        try:
-            # In a backlog of ours a question may wait for as long as the tool loads.
+        question, answer = asyncio.ensure_future(upstream.healthz()), 0
+        with suppress(TimeoutError):  # in a backlog of ours a question may wait for as long as the tool loads
             async with asyncio.timeout(_QUESTION_SECONDS if owns_port else None):
-                answer = await answered
-        except (OSError, TimeoutError):
-            pass  # nobody listens yet, or the tool has shut the shared socket down; its exit will tell
-        else:
+                answer = await asyncio.shield(question)
+        if answer:
             if owns_port and not await asyncio.to_thread(is_listener_of, instance.pid or 0, port):
                 raise failures.port_taken(spec, port)
             answers[:] = [answer]
             # 501 is what http.server with `do_POST` only says: it has no such path either.
-            if answer is not None and (answer < 500 or answer == 501):
+            if answer < 500 or answer == 501:
                 return
         await asyncio.sleep(delay)
         delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)

@@ -68,14 +68,8 @@ def build_environment(
     secrets = spec.pixie.secrets if spec.pixie is not None else ()
     missing = [secret.key for secret in secrets if secret.required and not values.get(secret.key)]
     if missing:
-        raise StartFailedError(
-            f"{spec.unit} needs the secret{'s' if len(missing) > 1 else ''} {', '.join(missing)}, which its .env "
-            "does not set",
-            hint=f"add {missing[0]}=… to {spec.folder / DOTENV} (mode 600)",
-            unit=spec.unit,
-            reason="spawn_failed",
-            stage="environment",
-        )
+        detail = f"{spec.unit} needs secrets that its .env does not set: {', '.join(missing)}"
+        raise start_failed(spec, detail, f"add {missing[0]}=… to {spec.folder / DOTENV} (mode 600)", "environment")
     return Environment(values | dict(extra or {}))
 
 
@@ -99,24 +93,19 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path
     venv = spec.folder / VENV
     if spec.python:
         found, origin = written(spec.python), "`python` of the tool"
-    elif os.path.lexists(venv / "bin" / "python"):
+    elif os.path.lexists(venv):
         found, origin = venv / "bin" / "python", "its .venv"
-    elif (venv / "pyvenv.cfg").is_file():
-        raise start_failed(spec, f"the virtual environment {venv} of {spec.unit} has no bin/python")
     elif settings_python is not None:
         found, origin = written(settings_python), "`tools.python` of the settings"
     else:
         found, origin = Path(sys.executable), "the daemon's"
     if found.is_file() and os.access(found, os.X_OK):
         return found
-    if found.is_symlink() and not found.exists():
-        why = f"is a link to {found.readlink()}, which is not there"
-    else:
-        why = "is not executable" if found.exists() else "is not there"
+    why = "is not executable" if found.exists() else "is not there"
     raise start_failed(spec, f"the interpreter {found} of {spec.unit} ({origin}) {why}")
 
 
-def start_failed(spec: ToolSpec, detail: str, hint: str | None = None) -> StartFailedError:
+def start_failed(spec: ToolSpec, detail: str, hint: str | None = None, stage: str = "interpreter") -> StartFailedError:
     """Return the error of a tool that there is nothing to start with."""
     hint = hint or f"pxctl tools sync {spec.name}"
-    return StartFailedError(detail, hint=hint, unit=spec.unit, reason="spawn_failed", stage="interpreter")
+    return StartFailedError(detail, hint=hint, unit=spec.unit, reason="spawn_failed", stage=stage)

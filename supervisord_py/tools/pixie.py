@@ -161,32 +161,14 @@ class PixieTraits(Struct, frozen=True):
 
 # -- the types of inputs and outputs -----------------------------------------------------------------------------
 
-INPUT_KEYS = frozenset({"key", "label", "type", "description", "default", "required", "group", "show_if"})
-_MAP = "default_center default_zoom"
-_INPUTS = {
-    "text": "placeholder max_length", "textarea": "placeholder max_length monospace", "number": "min max step unit",
-    "slider": "min max step range", "select": "options searchable", "multiselect": "options", "radio": "options",
-    "checkbox": "", "toggle": "", "date": "min max", "time": "", "datetime": "", "date_range": "", "colour": "",
-    "file": "accept max_size_mb multiple", "image": "max_size_mb multiple", "audio": "max_size_mb", "json": "schema",
-    "code": "language", "markdown": "", "tags": "suggestions", "autocomplete": "endpoint", "hidden": "",
-    "table": "columns min_rows max_rows", "map_point": _MAP, "map_bbox": _MAP, "map_polygon": _MAP,
-    "map_multipoint": _MAP,
-}  # fmt: skip
-INPUT_TYPES = {kind: frozenset(keys.split()) for kind, keys in _INPUTS.items()}
-"""Every input type with the keys that only it has."""
+INPUT_TYPES = frozenset({
+    "text", "textarea", "number", "slider", "select", "multiselect", "radio", "checkbox", "toggle", "date", "time",
+    "datetime", "date_range", "colour", "file", "image", "audio", "json", "code", "markdown", "tags", "autocomplete",
+    "hidden", "table", "map_point", "map_bbox", "map_polygon", "map_multipoint",
+})  # fmt: skip
 REQUIRED_KEYS = {
     "slider": ("min", "max"), "select": ("options",), "multiselect": ("options",), "radio": ("options",),
     "autocomplete": ("endpoint",), "table": ("columns",),
-}  # fmt: skip
-
-OUTPUT_KEYS = frozenset({
-    "key", "label", "type", "description", "caption", "unit", "streaming", "layout", "default_export_format",
-    "supported_export_formats",
-})  # fmt: skip
-_AXES = "x_label y_label log_x log_y"
-_OUTPUT_EXTRAS = {
-    "number": "format precision", "boolean": "true_label false_label", "table": "columns downloadable",
-    "chart_line": _AXES, "chart_area": _AXES, "map_points": _MAP, "code": "language",
 }  # fmt: skip
 _SCALARS = {
     "text": ["string", "number", "boolean", "null"], "markdown": ["string"], "latex": ["string"], "code": ["string"],
@@ -204,7 +186,7 @@ _MEMBERS = {
     "map_choropleth": "geojson values", "map_polygons": "polygons", "map_route": "points",
 }  # fmt: skip
 """Outputs that are objects, with the members that they must have."""
-OUTPUT_TYPES = {kind: frozenset(_OUTPUT_EXTRAS.get(kind, "").split()) for kind in (*_SCALARS, *_MEMBERS)}
+OUTPUT_TYPES = frozenset({*_SCALARS, *_MEMBERS})
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
@@ -244,29 +226,19 @@ def read_traits(document: Document) -> tuple[PixieTraits | None, list[Problem]]:
 
 
 def _wrong_for_its_type(document: Document, at: Pointer, value: Mapping[str, Any]) -> Iterator[Problem]:
-    """Say what an input or output has that its type does not know, or lacks."""
-    types, common = (INPUT_TYPES, INPUT_KEYS) if at[0] == "inputs" else (OUTPUT_TYPES, OUTPUT_KEYS)
-    kind = value.get("type")
-    if not isinstance(kind, str) or not kind:
-        return
-    if kind not in types:
+    """Say what an input or output lacks, or has beside its type; keys that only its form knows are not looked at."""
+    is_input, kind = at[0] == "inputs", value.get("type")
+    types = INPUT_TYPES if is_input else OUTPUT_TYPES
+    if isinstance(kind, str) and kind not in types:
         yield document.problem((*at, "type"), f"unknown type {kind!r}{did_you_mean(kind, types)}")
-        return
-    known = common | types[kind]
-    for key in value.keys() - known:
-        yield document.problem((*at, key), f"unknown key {key!r}{did_you_mean(key, known)}", key=True)
-    for key in REQUIRED_KEYS.get(kind, ()) if types is INPUT_TYPES else ():
-        if key not in value:
-            yield document.problem(at, f"the key {key!r} is missing")
-    if types is INPUT_TYPES and kind in {"number", "slider"}:
-        ends = [(key, value[key]) for key in ("min", "max") if key in value]
-        odd = [(key, each) for key, each in ends if isinstance(each, bool) or not isinstance(each, (int, float))]
-        for key, each in odd:
-            yield document.problem((*at, key), f"must be a number, not {type_name(each)}")
-        if len(ends) == 2 and not odd and value["min"] > value["max"]:
-            yield document.problem((*at, "max"), f"max {value['max']:g} is below min {value['min']:g}")
-    if isinstance(value.get("schema"), dict) and "schema" in known:
-        for path, message in schema_problems(value["schema"]):
+    elif is_input:
+        for key in REQUIRED_KEYS.get(str(kind), ()):
+            if key not in value:
+                yield document.problem(at, f"the key {key!r} is missing")
+        for key in ("min", "max") if kind in {"number", "slider"} else ():
+            if isinstance(value.get(key, 0), bool) or not isinstance(value.get(key, 0), (int, float)):
+                yield document.problem((*at, key), f"must be a number, not {type_name(value[key])}")
+        for path, message in schema_problems(value.get("schema", True)):
             yield document.problem((*at, "schema", *path), f"JSON Schema: {message}")
 
 

@@ -1,6 +1,6 @@
 """What a starting tool is seen to be ready by (`driver.until_ready`).
 
-Its notification socket, the question for `/healthz`, and who listens where.
+Its notification socket, and who listens where.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-_ANSWER_SECONDS = 1.0
-_ANSWER_BYTES = 65536
 _MESSAGE_BYTES = 128 * 1024
 _MODULE = re.compile(r"[\w.]+")
 _LOCAL = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104  # recognised, not bound
@@ -72,34 +70,6 @@ class NotifySocket:
 def notify_path(run_dir: Path, key: str) -> Path:
     """Return where the notification socket of an instance lies; short, because sun_path holds 104 bytes at least."""
     return run_dir / "n" / key.rpartition(".")[2]
-
-
-async def ask_healthz(port: int, answered: asyncio.Future[int | None]) -> None:
-    """Ask `GET /healthz` on 127.0.0.1:port. `answered` gets its status, or None when there was no HTTP answer.
-
-    It gets OSError when nobody listens there. The answer is read to its end even when nobody waits any more.
-    """
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=8192)
-    except OSError as error:
-        if not answered.done():
-            answered.set_exception(error)
-        return
-    try:
-        status = None
-        with contextlib.suppress(OSError, ValueError):
-            writer.write(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
-            version, _, rest = (await reader.readline()).partition(b" ")
-            status = int(rest[:3]) if version.startswith(b"HTTP/") and rest[:3].isdigit() else None
-        if not answered.done():
-            answered.set_result(status)
-        left = _ANSWER_BYTES
-        with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                while left > 0 and (chunk := await reader.read(left)):
-                    left -= len(chunk)
-    finally:
-        writer.close()
 
 
 class Listening(NamedTuple):

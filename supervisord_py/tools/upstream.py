@@ -135,6 +135,15 @@ class Upstream:
         if connection.transport is not None:
             connection.transport.abort()
 
+    async def healthz(self) -> int:
+        """Return the status of `GET /healthz`; 0: nobody listens, or the answer is not HTTP."""
+        try:
+            async with await self.send("GET", "/healthz") as answer:
+                await answer.read_up_to(_MAX_BYTES)
+                return answer.status
+        except BROKEN:
+            return 0
+
     async def cancel(self, run_id: str) -> bool:
         """Ask the tool to give up a run. False when it does not offer that, or does not answer within a second."""
         try:
