@@ -12,7 +12,7 @@ import re
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -43,16 +43,8 @@ BUILTIN = Path(__file__).with_name("builtin.toml")
 COMMAND = "command"
 
 
-class CannotRunError(PxError):
-    """An agent cannot be run: not found, not compatible, no key, no provider, no model.
-
-    Attributes:
-        error_type: Of the execution's row.
-    """
-
-    kind: ClassVar[str] = "cannot_run"
-    title: ClassVar[str] = "The agent cannot be run"
-    status = 503
+class CannotRunError(PxError, kind="cannot_run", title="The agent cannot be run", status=503):
+    """An agent cannot be run: not found, not compatible, no key, no provider, no model. `error_type` is of the row."""
 
     def __init__(self, error_type: ErrorType, detail: str, *, hint: str | None = None, **extra: Any) -> None:
         super().__init__(detail, hint=hint, error_type=error_type.value, **extra)

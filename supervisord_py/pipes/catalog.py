@@ -35,11 +35,8 @@ _Stamp: TypeAlias = tuple[int, int, int, int] | None
 """Device, inode, size, change time (ns, which no program can set back); None where it cannot be looked at."""
 
 
-class DiskError(PxError):
+class DiskError(PxError, kind="disk", title="The pipes directory cannot be written"):
     """A file or folder of a pipe cannot be written."""
-
-    kind = "disk"
-    title = "The pipes directory cannot be written"
 
 
 def read_pipe(folder: Path, *, default_agent: str = DEFAULT_AGENT) -> Declared:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from supervisord_py.config.documents import DocumentError, Problem, decode, did_you_mean, nearest
 from supervisord_py.errors import ConfigError
+from supervisord_py.ledger.pipe_executions import Plan
 from supervisord_py.pipes.front_matter import parse
 from supervisord_py.pipes.models import (
     COMMAND,
@@ -24,7 +25,6 @@ from supervisord_py.pipes.models import (
     EventPattern,
     PipeDefinition,
     RetryRules,
-    RunLimits,
 )
 from supervisord_py.pipes.schedule import Manual, Schedule, checked_zone, parse_schedule, shown, span_of
 
@@ -233,10 +233,10 @@ _MAPS: Mapping[str, tuple[Callable[..., Any], _Table]] = {
         "delay": ("delay_seconds", _seconds),
     }),
     "budget": (BudgetRules, {"daily_tokens": ("daily_tokens", _count), "daily_cost": ("daily_cost", _dollars)}),
-    "limits": (RunLimits, {
-        "turns": ("turns", _number(1, 100_000, "50")),
-        "tokens": ("tokens", _count),
-        "cost": ("cost", _dollars),
+    "limits": (dict, {
+        "turns": ("max_turns", _number(1, 100_000, "50")),
+        "tokens": ("max_tokens", _count),
+        "cost": ("max_cost", _dollars),
         "memory": ("memory_bytes", _number(1, 2**53, "512MB or 2GB", _SIZES)),
         "processes": ("processes", _number(1, 4 * 1024 * 1024, "100")),
         "cpu_percent": ("cpu_percent", _number(1, 100 * 1024, "50")),
@@ -265,6 +265,8 @@ class _Header:
         fields.setdefault("title", name if name != own_name else None)
         fields["schedule"], fields["schedule_text"] = self._schedule(fields)
         self._agent(fields, default_agent)
+        own = {key: fields.pop(key) for key in ("agent", "command", "history", "allow_empty") if key in fields}
+        fields["plan"] = Plan(**own, **fields.pop("limits", {}))
         fields["events"] = tuple(dict.fromkeys(self._events()))
         for key, value in self._value.items():
             if key in _ELSEWHERE:

@@ -28,17 +28,7 @@ from supervisord_py.pipes.events import Triggers
 from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.outcome import REASONS, Cause
-from supervisord_py.pipes.output import (
-    BOTH,
-    PAGE_BYTES,
-    PAGE_MAX,
-    PIECE_BYTES,
-    POLL_SECONDS,
-    FollowNews,
-    FollowOutput,
-    OutputPage,
-    OutputStream,
-)
+from supervisord_py.pipes.output import BOTH, FollowNews, FollowOutput, OutputPage, OutputStream
 from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import Run
@@ -79,13 +69,10 @@ class Executions:
 
     Attributes:
         driver: What the supervisor needs to run executions; the room sets it.
-        is_ending: Nothing new is taken in.
-        now: Returns what the clocks show.
+        is_ending, is_gate_open: Nothing new is taken in; who waits may be started.
         task: Does something in the background until the room ends; what it raises is logged.
         definition: Returns what a pipe's file says; UnknownUnitError where there is none of that name.
         runs, of_pipes: Every execution that is not final, and those of which an end has still to be told; by pipe.
-        line: Who waits, and who holds a slot.
-        is_gate_open: Who waits may be started.
         programs: Whether a pipe's program is there, by pipe: of which definition, until when that counts (boottime).
     """
 
@@ -375,7 +362,7 @@ class Executions:
         self, number: int, stream: OutputStream = OutputStream.STDOUT, offset: int = 0, limit: int | None = None
     ) -> OutputPage:
         """Return a piece of an execution's output. Raises UnknownUnitError: there is no execution of that id."""
-        limit = max(0, min(PAGE_BYTES if limit is None else limit, PAGE_MAX))
+        limit = max(0, min(output.PAGE_BYTES if limit is None else limit, output.PAGE_MAX))
         known = await self.execution(number)  # before the file is read: a final one's is whole then
         return await asyncio.to_thread(output.page, self.folder(number), known, stream, max(0, offset), limit)
 
@@ -415,7 +402,9 @@ class Executions:
                     raise _cut_off(number)
                 if not pieces and news is not None:
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(news.wait(), POLL_SECONDS if now.position is None else LOOK_SECONDS)
+                        await asyncio.wait_for(
+                            news.wait(), output.POLL_SECONDS if now.position is None else LOOK_SECONDS
+                        )
         finally:
             if run is not None:
                 run.followers -= 1
@@ -434,7 +423,7 @@ class Executions:
 
 def _pieces(folder: Path, offsets: Mapping[OutputStream, int]) -> list[FollowOutput]:
     """Return what each stream has from its offset on, where it has something. Blocking."""
-    found = [FollowOutput(each, at, output.read(folder, each, at, PIECE_BYTES)) for each, at in offsets.items()]
+    found = [FollowOutput(each, at, output.read(folder, each, at, output.PIECE_BYTES)) for each, at in offsets.items()]
     return [piece for piece in found if piece.data]
 
 

@@ -23,7 +23,6 @@ from msgspec import structs
 from supervisord_py.config.documents import MAX_FILE_BYTES, Problem, did_you_mean, read_bounded
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
 from supervisord_py.ledger.pipe_executions import Trigger
-from supervisord_py.pipes import status
 from supervisord_py.pipes.catalog import SETTLE_SECONDS, DiskError, write_pipe
 from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare, name_trouble
 from supervisord_py.pipes.front_matter import set_keys
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.pipe_state import PipeStateRow
     from supervisord_py.pipes.catalog import Change
-    from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.front_matter import Value
     from supervisord_py.pipes.models import Declared, PipesConfig, PipeView
+    from supervisord_py.pipes.status import PipeViews
 
 COMMAND = "pxctl pipe add PATH|URL|example:NAME --name my-pipe"
 FETCH_SECONDS = 30.0
@@ -52,7 +51,7 @@ _log = structlog.get_logger(__name__)
 class PipeFiles:
     """Keeps what is remembered of pipes, and what waits of them, in step with their files; and works on those."""
 
-    def __init__(self, room: Executions, look_again: Callable[[], None]) -> None:
+    def __init__(self, room: PipeViews, look_again: Callable[[], None]) -> None:
         self._room = room
         self._look_again = look_again
         self._was_enabled: dict[str, bool] = {}
@@ -155,7 +154,7 @@ class PipeFiles:
         async with self._editing:
             installed = await add(source, self._room.config, name=name)
         await self.refresh()
-        view = status.view(self._room, self._room.definition(installed.name))
+        view = self._room.show(self._room.definition(installed.name))
         # An agent that is not known keeps it from running, and is no reason not to install it.
         trouble = view.config_error and f"it cannot run until this is mended: {view.config_error}"
         warnings = (*installed.warnings, *([trouble] if trouble else []))
@@ -167,7 +166,7 @@ class PipeFiles:
         self._room.refuse_at_the_end()
         folder = await asyncio.to_thread(scaffold, name, self._room.config.pipes_dir)
         await self.refresh()
-        return status.view(self._room, self._room.definition(folder.name))
+        return self._room.show(self._room.definition(folder.name))
 
     async def configure(self, name: str, changes: Mapping[str, Value]) -> PipeView:
         """Change front matter keys of a pipe's file; None removes one. Body, comments and other keys stay.
@@ -178,7 +177,7 @@ class PipeFiles:
         async with self._editing:
             await asyncio.to_thread(self._edit, declared, changes)
         await self.refresh()
-        return status.view(self._room, self._room.definition(name))
+        return self._room.show(self._room.definition(name))
 
     def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
         file, present = declared.folder / PIPE_FILE, getattr(declared, "lines", {})
@@ -198,7 +197,7 @@ class PipeFiles:
         if isinstance(will, BrokenPipe):
             wrong = [will.problem, *will.more]
         else:  # what is missing beside the file is told where it was named just now
-            wrong = [each for each in status.faults(self._room, will) if each.pointer[1:] in changes]
+            wrong = [each for each in self._room.faults(will) if each.pointer[1:] in changes]
         if wrong:
             raise error_of(wrong, declared.name)
         write_pipe(file, text)
@@ -234,12 +233,8 @@ def _is_wish_over(row: PipeStateRow, definition: PipeDefinition, schedule: str) 
 # -- how they come and go ----------------------------------------------------------------------------------------------
 
 
-class FetchError(PxError):
+class FetchError(PxError, kind="fetch_failed", title="The address cannot be read", status=502):
     """An address cannot be read."""
-
-    kind = "fetch_failed"
-    title = "The address cannot be read"
-    status = 502
 
 
 async def add(source: str, config: PipesConfig, *, name: str | None = None) -> PipeDefinition:

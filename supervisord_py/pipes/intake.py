@@ -54,21 +54,13 @@ async def choose(
         failure = {"error_type": ErrorType.CONFIG_ERROR, "error_message": f"{error.detail}; {error.hint}"}
     except CannotRunError as error:
         failure = {"error_type": error.error_type, "error_message": error.message}
-    limits, retries, config = definition.limits, definition.retries.max_retries, room.config
-    plan = Plan(
-        agent=definition.agent,
-        command=definition.command,
+    config, retries, known = room.config, definition.retries.max_retries, definition.plan
+    plan = structs.replace(
+        known,
         timeout_seconds=min(seconds or definition.timeout_seconds or TIMEOUT_SECONDS, config.timeout_max_seconds),
-        max_turns=limits.turns or MAX_TURNS,
-        max_tokens=limits.tokens,
-        max_cost=limits.cost,
+        max_turns=known.max_turns or MAX_TURNS,
         retries=config.retries if retries is None else retries,
         fallbacks=found.fallbacks,
-        allow_empty=definition.allow_empty,
-        history=definition.history,
-        memory_bytes=limits.memory_bytes,
-        processes=limits.processes,
-        cpu_percent=limits.cpu_percent,
     )
     status = Status.FAILED if failure else Status.QUEUED
     return _chosen(definition.name, plan, found.preset, status=status, **failure), found.warnings

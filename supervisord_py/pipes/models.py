@@ -13,6 +13,7 @@ import msgspec
 
 from supervisord_py.config.documents import Problem, config_error
 from supervisord_py.config.settings import PipesSettings
+from supervisord_py.ledger.pipe_executions import Plan
 from supervisord_py.pipes.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -77,17 +78,6 @@ class BudgetRules(msgspec.Struct, frozen=True):
     daily_cost: float | None = None
 
 
-class RunLimits(msgspec.Struct, frozen=True):
-    """`limits`: ceilings of one execution that end it; None takes the adapter's or the daemon's."""
-
-    turns: int | None = None
-    tokens: int | None = None
-    cost: float | None = None
-    memory_bytes: int | None = None
-    processes: int | None = None
-    cpu_percent: int | None = None  # of one processor
-
-
 class PipeDefinition(msgspec.Struct, frozen=True):
     """A readable pipe."""
 
@@ -100,25 +90,25 @@ class PipeDefinition(msgspec.Struct, frozen=True):
     title: str | None = None
     description: str | None = None
     enabled: bool = True  # what the file says; the ledger may know better (device-local)
-    agent: str = DEFAULT_AGENT
-    command: tuple[str, ...] = ()  # argv, for `agent: command`
+    plan: Plan = Plan()  # its agent, command and ceilings, as far as the file says
     model: str | None = None
     provider: str | None = None
     presets: tuple[str, ...] = ()  # in order; `auto` is the default one, the last may be `*`
     effort: str | None = None
     timeout_seconds: float | None = None
     run_on_enable: bool = True
-    history: bool = False
-    allow_empty: bool = False
     events: tuple[EventPattern, ...] = ()
     retries: RetryRules = RetryRules()
     budget: BudgetRules = BudgetRules()
-    limits: RunLimits = RunLimits()
     redact: tuple[str, ...] = ()  # regular expressions whose matches are never stored
     timezone: str | None = None
     warnings: tuple[str, ...] = ()  # sentences for people
     lines: Mapping[str, int] = {}  # of the file's keys, counted from 1: where somebody is sent who has to mend one
     digest: str = ""  # SHA-256 of the file: another one is another pipe
+
+    @property
+    def agent(self) -> str:
+        return self.plan.agent
 
     def problem(self, key: str, message: str, hint: str) -> Problem:
         """Return what is wrong with a key of a file that reads well."""

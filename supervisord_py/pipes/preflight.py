@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -46,26 +46,25 @@ ProgramRunner = Callable[..., Awaitable[Completed]]
 """`run(argv, *, name, timeout, cwd, env)`: `process.program.run` with its keeper."""
 
 
-class ReadAgain(Generic[T]):
-    """What one file says; it is read again only where it has changed, or is young."""
+def read_again(read: Callable[[Path], T], file: Path) -> Callable[[], T]:
+    """Return a function that says what a file says, and reads it only where it has changed, or is young. It blocks."""
+    known: tuple[tuple[int, ...], T] | None = None
 
-    def __init__(self, read: Callable[[Path], T], file: Path) -> None:
-        self._read = read
-        self._file = file
-        self._known: tuple[tuple[int, ...], T] | None = None
-
-    def now(self) -> T:
-        """Return what the file says, any number of threads may ask. Blocking."""
-        known, stamp, is_young = self._known, (0, 0, 0, 0), False
+    def now() -> T:
+        nonlocal known
+        stamp, is_young = (0, 0, 0, 0), False
         with suppress(OSError):  # there may be none
-            found = os.stat(self._file)
+            found = os.stat(file)
             stamp = (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
             is_young = abs(time.time() - found.st_ctime) <= SETTLE_SECONDS
-        if known is not None and known[0] == stamp:
-            return known[1]
-        read = self._read(self._file)
-        self._known = None if is_young else (stamp, read)
-        return read
+        before = known
+        if before is not None and before[0] == stamp:
+            return before[1]
+        said = read(file)
+        known = None if is_young else (stamp, said)
+        return said
+
+    return now
 
 
 class AgentShelf:
@@ -79,8 +78,8 @@ class AgentShelf:
     def __init__(self, config: PipesConfig, placement: KeeperClient, environ: Mapping[str, str]) -> None:
         self.config = config  # the room's, also after a reload
         self.environ = dict(environ)  # not the mapping of the process itself, which decodes every value at every look
-        self.adapters_now: Callable[[], Adapters] = ReadAgain(load_adapters, config.agents_file).now
-        self.presets_now: Callable[[], Presets] = ReadAgain(load_presets, config.presets_file).now
+        self.adapters_now = read_again(load_adapters, config.agents_file)
+        self.presets_now = read_again(load_presets, config.presets_file)
         self.run: ProgramRunner = partial(program.run, placement)  # runs small programs
         self._versions: dict[tuple[str, ...], tuple[tuple[int, int], Version]] = {}
 

@@ -16,15 +16,14 @@ import structlog
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, PxError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import Trigger
-from supervisord_py.pipes import status
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.events import check_published
-from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.files import PipeFiles
 from supervisord_py.pipes.intake import again, build, choose
-from supervisord_py.pipes.models import PipesHealth, usable
+from supervisord_py.pipes.models import usable
 from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.scheduler import machine_zone
+from supervisord_py.pipes.status import PipeViews
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +38,7 @@ WAITING_MAX = 10_000  # executions of one pipe in line: somebody asks in a loop
 _log = structlog.get_logger(__name__)
 
 
-class Pipes(Executions):
+class Pipes(PipeViews):
     """Pipes and their executions. `open` it where the loop runs; end it with `close` or `detach`.
 
     Attributes:
@@ -140,47 +139,9 @@ class Pipes(Executions):
 
     # -- pipes -------------------------------------------------------------------------------------------------------
 
-    def health(self) -> PipesHealth:
-        scheduler = self.timetable
-        return PipesHealth(
-            scheduler_running=scheduler.alive and self.config.enabled,
-            scheduler_restarts=scheduler.restarts,
-            scheduler_error=scheduler.last_error,
-            catalog=self.catalog.trouble,
-            pipes=len(self.catalog.pipes),
-            broken=status.count_broken(self),
-            queued=len(self.line.waiting()),
-            running=len(self.line.running),
-            ledger=self.ledger.degraded,
-        )
-
-    def refused_output(self) -> Mapping[str, str]:
-        """Return the units whose output the disk refuses at present, and why."""
-        return {run.unit: run.trouble for run in self.runs.values() if run.trouble is not None}
-
-    async def file_problems(self) -> Mapping[str, Sequence[str]]:
-        """Return all that is wrong with agents.toml and presets.toml, in sentences, by `agents` and `presets`."""
-        return await asyncio.to_thread(self.shelf.problems)
-
-    def get(self, name: str) -> PipeView:
-        """Return one pipe; UnknownUnitError where there is none of that name."""
-        return status.view(self, self.definition(name))
-
-    def snapshot(self) -> tuple[PipeView, ...]:
-        """Return every pipe, by name; broken ones with their `config_error`."""
-        return tuple(status.view(self, declared) for declared in self.catalog.pipes.values())
-
     async def validate(self, name: str) -> Sequence[Check]:
         """Say what is wrong with a pipe, or odd; UnknownUnitError where there is none of that name."""
-        return await status.validate(self, await self.files.afresh(name))
-
-    def queue(self) -> list[dict[str, Any]]:
-        """Return all lines."""
-        return status.lines(self)
-
-    def next(self, name: str, count: int = 5) -> dict[str, Any]:
-        """Return when a pipe is due, and why; UnknownUnitError where there is none of that name."""
-        return status.next_report(self, self.definition(name), count)
+        return await self.checks_of(await self.files.afresh(name))
 
     async def rendered(self, name: str) -> str:
         """Return the prompt that a pipe would be run with now."""

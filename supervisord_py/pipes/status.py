@@ -17,6 +17,7 @@ from supervisord_py.ledger.pipe_executions import Group
 from supervisord_py.pipes import due
 from supervisord_py.pipes.adapters import CannotRunError, finding, placeholders_of
 from supervisord_py.pipes.due import Never, Wait, decide
+from supervisord_py.pipes.executions import Executions
 from supervisord_py.pipes.intake import build, choose
 from supervisord_py.pipes.launch import DOTENV, check, find_executable, provider_doubt
 from supervisord_py.pipes.models import (
@@ -25,6 +26,7 @@ from supervisord_py.pipes.models import (
     Check,
     LastDecision,
     PipeDefinition,
+    PipesHealth,
     PipeView,
     problem_text,
 )
@@ -38,173 +40,269 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.pipes.adapters import AgentSpec
     from supervisord_py.pipes.due import Decision
-    from supervisord_py.pipes.executions import Executions
     from supervisord_py.pipes.models import Declared
 
 QUIET_SECONDS = 60.0  # who said nothing for so long may be delayed, and whoever looks is told
 PROGRAM_SECONDS = 1.0  # so long it is believed that a program is there, or is not
 
 
-def view(room: Executions, declared: Declared) -> PipeView:
-    """Return a pipe, broken or not, as it stands."""
-    name, row, running = declared.name, room.states.get(declared.name), room.running(declared.name)
-    it = running.execution if running else None
-    decision = None if row.last_decision is None else LastDecision(row.last_decision_at or 0.0, row.last_decision)
-    facts: dict[str, Any] = {
-        "last_run": row.last_run_at,
-        "last_success": row.last_success_at,
-        "last_status": it.status if it else room.states.last_status.get(name),
-        "running": it.id if it else None,
-        "queued": len(room.queued(name)),
-        "consecutive_failures": row.consecutive_failures,
-        "last_decision": decision,
-        "average_duration_seconds": room.states.average_seconds.get(name),
-        "folder": str(declared.folder),
-    }
-    facts |= {each: getattr(it, each) for each in ("pid", "instance", "started_at")} if it else {}
-    if isinstance(declared, BrokenPipe):
-        why, file = problem_text(declared.problem), declared.problem.file
-        return PipeView(name=name, enabled=False, schedule=None, config_error=why, file=file, **facts)
-    enabled, fault, missing = room.states.is_enabled(declared), _fault(room, declared), _missing_agent(room, declared)
-    warnings = [f"{missing.message}; {missing.hint}"] if missing else []
-    warnings += doubts(room, declared)
-    quiet = 0.0 if running is None or not running.heard_at else room.clocks.boot() - running.heard_at
-    if it is not None and quiet >= QUIET_SECONDS:
-        said = f"execution {it.id} (pid {it.pid}) has said nothing for {quiet:.0f} s"
-        warnings.append(f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it")
-    return PipeView(
-        name=name,
-        enabled=enabled,
-        schedule=declared.schedule_text,
-        next_run=next(iter(_upcoming(room, declared, 1)), None) if enabled and room.config.enabled else None,
-        config_error=problem_text(fault) if fault is not None else None,
-        warnings=tuple(warnings),
-        title=declared.title,
-        description=declared.description,
-        agent=declared.agent,
-        presets=declared.presets,
-        events=tuple(each.text for each in declared.events),
-        slower_than_schedule=_slower(room, declared) is not None,
-        file=str(declared.file),
-        **facts,
-    )
+class PipeViews(Executions):
+    """Answers questions about pipes; UnknownUnitError where there is none of a name."""
 
+    def health(self) -> PipesHealth:
+        scheduler, declared = self.timetable, self.catalog.pipes.values()
+        return PipesHealth(
+            scheduler_running=scheduler.alive and self.config.enabled,
+            scheduler_restarts=scheduler.restarts,
+            scheduler_error=scheduler.last_error,
+            catalog=self.catalog.trouble,
+            pipes=len(declared),
+            broken=sum(isinstance(each, BrokenPipe) or self._fault(each) is not None for each in declared),
+            queued=len(self.line.waiting()),
+            running=len(self.line.running),
+            ledger=self.ledger.degraded,
+        )
 
-# -- what is wrong, and what is odd ------------------------------------------------------------------------------------
+    def refused_output(self) -> dict[str, str]:
+        """Return the units whose output the disk refuses at present, and why."""
+        return {run.unit: run.trouble for run in self.runs.values() if run.trouble is not None}
 
+    async def file_problems(self) -> dict[str, list[str]]:
+        """Return all that is wrong with agents.toml and presets.toml, in sentences, by `agents` and `presets`."""
+        return await asyncio.to_thread(self.shelf.problems)
 
-def faults(room: Executions, definition: PipeDefinition) -> Iterator[Problem]:
-    """Yield what keeps a pipe from running, or would: its agent, its presets, its own program. Blocking."""
-    spec: AgentSpec | None = None
-    try:
-        spec = room.shelf.adapters_now().get(definition.agent)
-    except ConfigError as error:
-        yield definition.problem("agent", error.detail, error.hint or "see agents.toml(5)")
-    try:
-        resolve(definition, room.shelf.presets_now())
-    except CannotRunError as error:
-        yield definition.problem("preset", error.detail, error.hint or "see presets.toml(5)")
-    if spec is not None and not spec.argv and (problem := _program(room, definition, spec)) is not None:
-        yield problem
+    def get(self, name: str) -> PipeView:
+        return self.show(self.definition(name))
 
+    def snapshot(self) -> tuple[PipeView, ...]:
+        """Return every pipe, by name; broken ones with their `config_error`."""
+        return tuple(map(self.show, self.catalog.pipes.values()))
 
-def _fault(room: Executions, definition: PipeDefinition) -> Problem | None:
-    """Return why a pipe cannot run, or never will although its schedule was to start it."""
-    found = next(faults(room, definition), None) or _end_of_times(room, definition)
-    return None if isinstance(found, str) else found
+    def show(self, declared: Declared) -> PipeView:
+        """Return a pipe, broken or not, as it stands."""
+        name, row, running = declared.name, self.states.get(declared.name), self.running(declared.name)
+        it = running.execution if running else None
+        decision = None if row.last_decision is None else LastDecision(row.last_decision_at or 0.0, row.last_decision)
+        facts: dict[str, Any] = {
+            "last_run": row.last_run_at,
+            "last_success": row.last_success_at,
+            "last_status": it.status if it else self.states.last_status.get(name),
+            "running": it.id if it else None,
+            "queued": len(self.queued(name)),
+            "consecutive_failures": row.consecutive_failures,
+            "last_decision": decision,
+            "average_duration_seconds": self.states.average_seconds.get(name),
+            "folder": str(declared.folder),
+        }
+        facts |= {each: getattr(it, each) for each in ("pid", "instance", "started_at")} if it else {}
+        if isinstance(declared, BrokenPipe):
+            why, file = problem_text(declared.problem), declared.problem.file
+            return PipeView(name=name, enabled=False, schedule=None, config_error=why, file=file, **facts)
+        enabled, fault, missing = self.states.is_enabled(declared), self._fault(declared), self._missing_agent(declared)
+        warnings = [f"{missing.message}; {missing.hint}"] if missing else []
+        warnings += self.doubts(declared)
+        quiet = 0.0 if running is None or not running.heard_at else self.clocks.boot() - running.heard_at
+        if it is not None and quiet >= QUIET_SECONDS:
+            said = f"execution {it.id} (pid {it.pid}) has said nothing for {quiet:.0f} s"
+            warnings.append(f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it")
+        return PipeView(
+            name=name,
+            enabled=enabled,
+            schedule=declared.schedule_text,
+            next_run=next(iter(self._upcoming(declared, 1)), None) if enabled and self.config.enabled else None,
+            config_error=problem_text(fault) if fault is not None else None,
+            warnings=tuple(warnings),
+            title=declared.title,
+            description=declared.description,
+            agent=declared.agent,
+            presets=declared.presets,
+            events=tuple(each.text for each in declared.events),
+            slower_than_schedule=self._slower(declared) is not None,
+            file=str(declared.file),
+            **facts,
+        )
 
+    # -- what is wrong, and what is odd --------------------------------------------------------------------------------
 
-def count_broken(room: Executions) -> int:
-    """Return how many pipes cannot run: their file is broken, or something that it names is not there."""
-    declared = room.catalog.pipes.values()
-    return sum(isinstance(each, BrokenPipe) or _fault(room, each) is not None for each in declared)
-
-
-def _missing_agent(room: Executions, definition: PipeDefinition) -> Problem | None:
-    """Return why the program of a pipe's agent cannot be started: it is not installed, and may be at any time."""
-    spec = room.shelf.adapters_now().agents.get(definition.agent)
-    return _program(room, definition, spec) if spec is not None and spec.argv else None
-
-
-def _program(room: Executions, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
-    """Return why a pipe's program cannot be started; looked for once in a while."""
-    now, known = room.clocks.boot(), room.programs.get(definition.name)
-    if known is not None and known[0] is definition and now < known[1]:
-        return known[2]
-    word, found = next(iter(spec.argv or definition.command), None), None
-    if isinstance(word, str) and not any(placeholders_of(word)):
-        env = {"PATH": DEFAULT_PATH} | passed(room.shelf.environ, room.config.env_allow)
-        env |= dict(read_dotenv(definition.folder / DOTENV)[0])
+    def faults(self, definition: PipeDefinition) -> Iterator[Problem]:
+        """Yield what keeps a pipe from running, or would: its agent, its presets, its own program. Blocking."""
+        spec: AgentSpec | None = None
         try:
-            find_executable(word, spec, definition.folder, path=env["PATH"], home=env.get("HOME", "/"))
+            spec = self.shelf.adapters_now().get(definition.agent)
+        except ConfigError as error:
+            yield definition.problem("agent", error.detail, error.hint or "see agents.toml(5)")
+        try:
+            resolve(definition, self.shelf.presets_now())
         except CannotRunError as error:
-            key = "agent" if spec.argv else "command"
-            found = definition.problem(key, error.detail, error.hint or "mend the command")
-    room.programs[definition.name] = (definition, now + PROGRAM_SECONDS, found)
-    return found
+            yield definition.problem("preset", error.detail, error.hint or "see presets.toml(5)")
+        if spec is not None and not spec.argv and (problem := self._program(definition, spec)) is not None:
+            yield problem
 
+    def _fault(self, definition: PipeDefinition) -> Problem | None:
+        """Return why a pipe cannot run, or never will although its schedule was to start it."""
+        found = next(self.faults(definition), None) or self._end_of_times(definition)
+        return None if isinstance(found, str) else found
 
-def doubts(room: Executions, definition: PipeDefinition) -> Iterator[str]:
-    """Yield what is odd about a pipe's file and times."""
-    wanted, most = definition.timeout_seconds, room.config.timeout_max_seconds
-    yield from definition.warnings
-    if wanted is not None and wanted > most:
-        yield f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
-    if isinstance(over := _end_of_times(room, definition), str):
-        yield over
-    if (late := _slower(room, definition)) is not None:
-        yield late
+    def _missing_agent(self, definition: PipeDefinition) -> Problem | None:
+        """Return why the program of a pipe's agent cannot be started: it is not installed, and may be at any time."""
+        spec = self.shelf.adapters_now().agents.get(definition.agent)
+        return self._program(definition, spec) if spec is not None and spec.argv else None
 
+    def _program(self, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
+        """Return why a pipe's program cannot be started; looked for once in a while."""
+        now, known = self.clocks.boot(), self.programs.get(definition.name)
+        if known is not None and known[0] is definition and now < known[1]:
+            return known[2]
+        word, found = next(iter(spec.argv or definition.plan.command), None), None
+        if isinstance(word, str) and not any(placeholders_of(word)):
+            env = {"PATH": DEFAULT_PATH} | passed(self.shelf.environ, self.config.env_allow)
+            env |= dict(read_dotenv(definition.folder / DOTENV)[0])
+            try:
+                find_executable(word, spec, definition.folder, path=env["PATH"], home=env.get("HOME", "/"))
+            except CannotRunError as error:
+                key = "agent" if spec.argv else "command"
+                found = definition.problem(key, error.detail, error.hint or "mend the command")
+        self.programs[definition.name] = (definition, now + PROGRAM_SECONDS, found)
+        return found
 
-def _end_of_times(room: Executions, definition: PipeDefinition) -> Problem | str | None:
-    """Return what it means that no time of a schedule is to come; None where one is, or where it has no times.
+    def doubts(self, definition: PipeDefinition) -> Iterator[str]:
+        """Yield what is odd about a pipe's file and times."""
+        wanted, most = definition.timeout_seconds, self.config.timeout_max_seconds
+        yield from definition.warnings
+        if wanted is not None and wanted > most:
+            yield f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
+        if isinstance(over := self._end_of_times(definition), str):
+            yield over
+        if (late := self._slower(definition)) is not None:
+            yield late
 
-    It is a mistake in the file of a pipe that is enabled and was never due, and only odd with any other.
-    """
-    row, now, schedule = room.states.get(definition.name), room.now(), definition.schedule
-    standing = _standing(room, definition)
-    if not isinstance(standing, Never) or not standing.over:
-        return None
-    if row.last_run_at is not None or row.occurrences:
-        if row.last_run_at is None and room.of_pipe(definition.name):
+    def _end_of_times(self, definition: PipeDefinition) -> Problem | str | None:
+        """Return what it means that no time of a schedule is to come; None where one is, or where it has no times.
+
+        It is a mistake in the file of a pipe that is enabled and was never due, and only odd with any other.
+        """
+        row, now, schedule = self.states.get(definition.name), self.now(), definition.schedule
+        standing = self._standing(definition)
+        if not isinstance(standing, Never) or not standing.over:
             return None
-        zone = zone_of(getattr(schedule, "timezone", None), now.zone)
-        ran = "never ran" if row.last_run_at is None else f"last ran {time_text(row.last_run_at, zone, now.wall)}"
-        return f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule"
-    if not room.states.is_enabled(definition):
-        return f"no run of it comes by itself: {standing.why}"
-    key = "schedule_config" if isinstance(schedule, Calendar) else "schedule"
-    return definition.problem(key, f"{key}: {standing.why}", "write a time that will come, or `manual`")
+        if row.last_run_at is not None or row.occurrences:
+            if row.last_run_at is None and self.of_pipe(definition.name):
+                return None
+            zone = zone_of(getattr(schedule, "timezone", None), now.zone)
+            ran = "never ran" if row.last_run_at is None else f"last ran {time_text(row.last_run_at, zone, now.wall)}"
+            return f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule"
+        if not self.states.is_enabled(definition):
+            return f"no run of it comes by itself: {standing.why}"
+        key = "schedule_config" if isinstance(schedule, Calendar) else "schedule"
+        return definition.problem(key, f"{key}: {standing.why}", "write a time that will come, or `manual`")
 
+    async def checks_of(self, declared: Declared) -> list[Check]:
+        """Say all that can be said of a pipe before a run, its agent and presets included; nothing is started."""
+        if isinstance(declared, BrokenPipe):
+            return [_failed(each) for each in (declared.problem, *declared.more)]
+        self.programs.pop(declared.name, None)
+        (chosen, odd_presets), over = await choose(self, declared), self._end_of_times(declared)
+        checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(self.faults(declared)))]
+        checks += [_failed(over)] if isinstance(over, Problem) else []
+        checks += [Check("pipe", "warn", each) for each in self.doubts(declared)]
+        checks += _of_folder(declared)
+        adapters, presets = await self.shelf.look()
+        broken = presets.broken if EVERY in declared.presets else {}
+        left_out = [f"the preset {name!r} is left out: {finding(why[0])}" for name, why in broken.items()]
+        checks += [Check("preset", "warn", each) for each in (*odd_presets, *left_out)]
+        if not chosen.status.is_final:
+            spec = adapters.get(declared.agent)
+            try:
+                ready = await check(self.shelf, build(self, declared, chosen, 0), declared.folder)
+            except CannotRunError as error:
+                if not any(each.verdict == "fail" for each in checks):
+                    checks.append(Check("agent", "fail", error.detail, None, error.hint))
+            else:
+                later = (provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks)
+                odd = dict.fromkeys((*ready.warnings, *filter(None, later)))
+                checks += [Check("agent", "warn", each) for each in odd]
+        if not any(each.verdict == "fail" for each in checks):
+            checks.append(Check("ready", "pass", _in_words(declared, chosen)))
+        return checks
 
-async def validate(room: Executions, declared: Declared) -> list[Check]:
-    """Say all that can be said of a pipe before a run, its agent and presets included; nothing is started."""
-    if isinstance(declared, BrokenPipe):
-        return [_failed(each) for each in (declared.problem, *declared.more)]
-    room.programs.pop(declared.name, None)
-    (chosen, odd_presets), over = await choose(room, declared), _end_of_times(room, declared)
-    checks = [_failed(each) for each in await asyncio.to_thread(lambda: list(faults(room, declared)))]
-    checks += [_failed(over)] if isinstance(over, Problem) else []
-    checks += [Check("pipe", "warn", each) for each in doubts(room, declared)]
-    checks += _of_folder(declared)
-    adapters, presets = await room.shelf.look()
-    broken = presets.broken if EVERY in declared.presets else {}
-    left_out = [f"the preset {name!r} is left out: {finding(why[0])}" for name, why in broken.items()]
-    checks += [Check("preset", "warn", each) for each in (*odd_presets, *left_out)]
-    if not chosen.status.is_final:
-        spec = adapters.get(declared.agent)
-        try:
-            ready = await check(room.shelf, build(room, declared, chosen, 0), declared.folder)
-        except CannotRunError as error:
-            if not any(each.verdict == "fail" for each in checks):
-                checks.append(Check("agent", "fail", error.detail, None, error.hint))
-        else:
-            later = (provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks)
-            odd = dict.fromkeys((*ready.warnings, *filter(None, later)))
-            checks += [Check("agent", "warn", each) for each in odd]
-    if not any(each.verdict == "fail" for each in checks):
-        checks.append(Check("ready", "pass", _in_words(declared, chosen)))
-    return checks
+    # -- times to come -------------------------------------------------------------------------------------------------
+
+    def _slower(self, definition: PipeDefinition) -> str | None:
+        """Return a warning when its runs take longer than its schedule leaves them."""
+        average = self.states.average_seconds.get(definition.name)
+        return due.slower(definition.schedule, self.states.progress(definition.name), self.now(), average)
+
+    def _standing(self, definition: PipeDefinition) -> Decision:
+        """Return what holds of a pipe: what the scheduler waits for, else what it would say now."""
+        live = self.timetable.decision_on(definition)
+        if isinstance(live, Wait):
+            return live
+        progress = self.states.progress(definition.name)
+        return decide(definition.schedule, progress, self.now(), run_on_enable=definition.run_on_enable)
+
+    def _upcoming(self, definition: PipeDefinition, count: int) -> tuple[float, ...]:
+        standing, progress = self._standing(definition), self.states.progress(definition.name)
+        return due.upcoming(definition.schedule, progress, self.now(), standing, count)
+
+    def next(self, name: str, count: int = 5) -> dict[str, Any]:
+        """Return when a pipe is due, and why: what each sentence says, in the order of a person's questions."""
+        declared, config = self.definition(name), self.config
+        shown = self.show(declared)
+        sentences: list[str] = []
+        report: dict[str, Any] = {
+            "name": declared.name,
+            "enabled": shown.enabled,
+            "schedule": shown.schedule,
+            "summary": "broken",  # the schedule in words
+            "upcoming": (),  # Unix seconds, ascending; empty where nothing is due by itself
+            "sentences": sentences,
+            "timezone": None,
+            "last_decision": shown.last_decision,  # what was done: started, skipped, refused. That it waits is none.
+            "now": None,  # what it waits for
+            "events": shown.events,  # what else starts it
+        }
+        if isinstance(declared, BrokenPipe):
+            sentences.append(f"it cannot run: {problem_text(declared.problem)}")
+            return report
+        is_on, standing = shown.enabled and config.enabled, self._standing(declared)
+        if not shown.enabled:
+            is_spent = isinstance(declared.schedule, At) and isinstance(standing, Never)
+            cure = "write another time" if is_spent else f"`pxctl pipe enable {declared.name}` lets it run by itself"
+            sentences.append(f"it is disabled; {cure}")
+        if not config.enabled:
+            sentences.append("no pipe runs by itself here (pipes.enabled = false)")
+        if fault := next(self.faults(declared), None) or self._missing_agent(declared):
+            sentences.append(f"each run of it fails at once: {problem_text(fault)}")
+        upcoming = self._upcoming(declared, count)
+        sentences += due.explain(
+            declared.schedule, self.now(), standing, upcoming, late=self._slower(declared), is_on=is_on
+        )
+        if declared.events:
+            sentences.append(f"events: {', '.join(shown.events)}")
+        return report | {
+            "summary": describe(declared.schedule, config.timezone),
+            "upcoming": upcoming if is_on else (),
+            "timezone": self.zone_name(declared),
+            "now": standing.why if is_on else None,
+        }
+
+    # -- lines ---------------------------------------------------------------------------------------------------------
+
+    def queue(self) -> list[dict[str, Any]]:
+        """Return each group, its slots, who runs and who waits, in order; without blobs."""
+
+        def views(numbers: Iterable[int]) -> list[Execution]:
+            return [self.view(self.runs[number]) for number in numbers if number in self.runs]
+
+        return [
+            {
+                "group": group,
+                "slots": getattr(self.config, f"slots_{group}"),
+                "running": views(number for number, it in self.line.running.items() if it.group is group),
+                "waiting": views(it.id for it in self.line.waiting(group)),
+            }
+            for group in Group
+        ]
 
 
 def _of_folder(definition: PipeDefinition) -> Iterator[Check]:
@@ -227,88 +325,3 @@ def _in_words(definition: PipeDefinition, chosen: Execution) -> str:
     preset, chain = chosen.preset, (chosen.preset, *chosen.plan.fallbacks)
     names, what = ", then ".join(each.id or "" for each in chain), filter(None, (preset.provider, preset.model))
     return " ".join(filter(None, ("it runs", definition.agent, names and f"with {names}:", *what)))
-
-
-# -- times to come -----------------------------------------------------------------------------------------------------
-
-
-def _slower(room: Executions, definition: PipeDefinition) -> str | None:
-    """Return a warning when its runs take longer than its schedule leaves them."""
-    average = room.states.average_seconds.get(definition.name)
-    return due.slower(definition.schedule, room.states.progress(definition.name), room.now(), average)
-
-
-def _standing(room: Executions, definition: PipeDefinition) -> Decision:
-    """Return what holds of a pipe: what the scheduler waits for, else what it would say now."""
-    live = room.timetable.decision_on(definition)
-    if isinstance(live, Wait):
-        return live
-    progress = room.states.progress(definition.name)
-    return decide(definition.schedule, progress, room.now(), run_on_enable=definition.run_on_enable)
-
-
-def _upcoming(room: Executions, definition: PipeDefinition, count: int) -> tuple[float, ...]:
-    standing, progress = _standing(room, definition), room.states.progress(definition.name)
-    return due.upcoming(definition.schedule, progress, room.now(), standing, count)
-
-
-def next_report(room: Executions, declared: Declared, count: int) -> dict[str, Any]:
-    """Return when a pipe is due, and why: what each sentence says, in the order of a person's questions."""
-    shown, config = view(room, declared), room.config
-    sentences: list[str] = []
-    report: dict[str, Any] = {
-        "name": declared.name,
-        "enabled": shown.enabled,
-        "schedule": shown.schedule,
-        "summary": "broken",  # the schedule in words
-        "upcoming": (),  # Unix seconds, ascending; empty where nothing is due by itself
-        "sentences": sentences,
-        "timezone": None,
-        "last_decision": shown.last_decision,  # what was done: started, skipped, refused. That it waits is none.
-        "now": None,  # what it waits for
-        "events": shown.events,  # what else starts it
-    }
-    if isinstance(declared, BrokenPipe):
-        sentences.append(f"it cannot run: {problem_text(declared.problem)}")
-        return report
-    is_on, standing = shown.enabled and config.enabled, _standing(room, declared)
-    if not shown.enabled:
-        is_spent = isinstance(declared.schedule, At) and isinstance(standing, Never)
-        cure = "write another time" if is_spent else f"`pxctl pipe enable {declared.name}` lets it run by itself"
-        sentences.append(f"it is disabled; {cure}")
-    if not config.enabled:
-        sentences.append("no pipe runs by itself here (pipes.enabled = false)")
-    if fault := next(faults(room, declared), None) or _missing_agent(room, declared):
-        sentences.append(f"each run of it fails at once: {problem_text(fault)}")
-    upcoming = _upcoming(room, declared, count)
-    sentences += due.explain(
-        declared.schedule, room.now(), standing, upcoming, late=_slower(room, declared), is_on=is_on
-    )
-    if declared.events:
-        sentences.append(f"events: {', '.join(shown.events)}")
-    return report | {
-        "summary": describe(declared.schedule, config.timezone),
-        "upcoming": upcoming if is_on else (),
-        "timezone": room.zone_name(declared),
-        "now": standing.why if is_on else None,
-    }
-
-
-# -- lines -------------------------------------------------------------------------------------------------------------
-
-
-def lines(room: Executions) -> list[dict[str, Any]]:
-    """Return each group, its slots, who runs and who waits, in order; without blobs."""
-
-    def views(numbers: Iterable[int]) -> list[Execution]:
-        return [room.view(room.runs[number]) for number in numbers if number in room.runs]
-
-    return [
-        {
-            "group": group,
-            "slots": getattr(room.config, f"slots_{group}"),
-            "running": views(number for number, it in room.line.running.items() if it.group is group),
-            "waiting": views(it.id for it in room.line.waiting(group)),
-        }
-        for group in Group
-    ]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pipe_texts import read
+from supervisord_py.ledger.pipe_executions import Plan
 from supervisord_py.pipes.front_matter import parse, set_keys
 from supervisord_py.pipes.models import EventPattern, PipeDefinition
 from supervisord_py.pipes.schedule import At, Every, Manual
@@ -35,7 +36,7 @@ ZOO = {
         {"title": "Voice to Task", "schedule": Every(43200)}),
     "once": Animal("---\nschedule: at 2099-01-01T00:00:00Z\n---\nx\n", {"schedule": At("2099-01-01T00:00:00+00:00")}),
     "typed-words": Animal("---\nenabled: yes\nhistory: off\ntimeout: 10m\nmodel: 010\nicon: 2026-01-01\n---\nx\n",
-        {"enabled": True, "history": False, "timeout_seconds": 600, "model": "010"}),
+        {"enabled": True, "timeout_seconds": 600, "model": "010"}),
     "windows": Animal("\ufeff---\r\nname: Fenêtre\r\nschedule: every 1h\r\n---\r\n\r\nBonjour\r\n\r\n---\r\nSuite\r\n",
         {"title": "Fenêtre", "schedule": Every(3600), "body": "Bonjour\r\n\r\n---\r\nSuite"}),
     "spaced": Animal("\n\n---   \n\n# made by a program\n\nschedule : every 4h\n\n---\t\n\n\n  Indented first.\n",
@@ -68,7 +69,7 @@ ZOO = {
         {"enabled": True, "schedule": Every(3600)}),
     "colons": Animal('---\ndescription: "Notes: what was said"\n---\nx\n', {"description": "Notes: what was said"}),
     "a-script": Animal("---\nagent: command\ncommand: sh -c 'cat > \"$PX_OUTPUT_DIR/in\"'\n---\n",
-        {"agent": "command", "command": ("sh", "-c", 'cat > "$PX_OUTPUT_DIR/in"'), "body": ""}),
+        {"plan": Plan("command", ("sh", "-c", 'cat > "$PX_OUTPUT_DIR/in"')), "body": ""}),
     "long": Animal("---\nschedule: every 24h\n---\n" + "A paragraph of a prompt.\n" * 540, {"schedule": Every(86400)}),
 }  # fmt: skip
 

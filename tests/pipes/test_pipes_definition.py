@@ -8,6 +8,7 @@ import pytest
 
 from pipe_texts import broken, read, usable
 from supervisord_py.errors import ConfigError
+from supervisord_py.ledger.pipe_executions import Plan
 from supervisord_py.pipes import models
 from supervisord_py.pipes.definition import name_trouble
 from supervisord_py.pipes.models import (
@@ -15,7 +16,6 @@ from supervisord_py.pipes.models import (
     BudgetRules,
     EventPattern,
     RetryRules,
-    RunLimits,
     problem_text,
 )
 from supervisord_py.pipes.schedule import Calendar, Cron, Manual
@@ -53,11 +53,12 @@ redact: ['sk-[a-z]+', "\\\\d{16}"]
     )
     want = {
         "title": "Voice to Task", "description": "Notes: what was said — 日本 😀", "timezone": "Europe/Berlin",
-        "schedule": Cron("30 9 * * *", "Europe/Berlin"), "enabled": False, "run_on_enable": False, "history": True,
-        "allow_empty": True, "agent": "claude", "model": "opus", "provider": "anthropic", "effort": "high",
+        "schedule": Cron("30 9 * * *", "Europe/Berlin"), "enabled": False, "run_on_enable": False,
+        "model": "opus", "provider": "anthropic", "effort": "high",
         "presets": ("fast", "good", "*"), "timeout_seconds": 5400, "redact": ("sk-[a-z]+", r"\d{16}"), "warnings": (),
         "retries": RetryRules(5, on_timeout=True, delay_seconds=90), "budget": BudgetRules(1_500_000, 2.5),
-        "limits": RunLimits(40, 200_000, 0.5, 512 * 1024**2, 99, 50),
+        "plan": Plan("claude", max_turns=40, max_tokens=200_000, max_cost=0.5, memory_bytes=512 * 1024**2,
+                     processes=99, cpu_percent=50, history=True, allow_empty=True),
     }  # fmt: skip
     assert {name: getattr(found, name) for name in want} == want
     assert [each.text for each in found.events] == ["pipe_completed:other", "tool_failed:*", "my_event"]
@@ -81,8 +82,8 @@ redact: ['sk-[a-z]+', "\\\\d{16}"]
         ("retries: 4", "retries", RetryRules(4)),
         ("timeout: 1.5", "timeout_seconds", 1.5),
         ("timeout: 1 day 2 hours", "timeout_seconds", 93600),
-        ("agent: command\ncommand: ./a.sh --flag 'two words'", "command", ("./a.sh", "--flag", "two words")),
-        ("agent: command\ncommand: [./a.sh, ' x', '']", "command", ("./a.sh", " x", "")),
+        ("agent: command\ncommand: ./a.sh 'two words'", "plan", Plan("command", ("./a.sh", "two words"))),
+        ("agent: command\ncommand: [./a.sh, ' x', '']", "plan", Plan("command", ("./a.sh", " x", ""))),
     ],
 )  # fmt: skip
 def test_varieties(header: str, field: str, value: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisord_py.ledger.pipe_executions import ErrorType, Preset
+from supervisord_py.ledger.pipe_executions import ErrorType, Plan, Preset
 from supervisord_py.pipes.adapters import CannotRunError, finding
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.presets import Presets, load_presets, resolve
@@ -75,9 +75,9 @@ CHOICES: list[tuple[PipeDefinition, list[str | None]]] = [
     (pipe("pi-agent"), ["good"]),
     (pipe("local", "fast", "local"), ["local", "fast"]),
     (pipe("local", "*"), ["local", "fast", "good"]),
-    (pipe(agent="command", command=("cat",)), [None]),
-    (pipe("auto", agent="command", command=("cat",)), [None]),
-    (pipe("fast", agent="command", command=("cat",)), ["fast"]),
+    (pipe(plan=Plan("command", ("cat",))), [None]),
+    (pipe("auto", plan=Plan("command", ("cat",))), [None]),
+    (pipe("fast", plan=Plan("command", ("cat",))), ["fast"]),
 ]
 
 
