@@ -77,16 +77,6 @@ class Rules(NamedTuple):
     keep_seconds: float
 
 
-class Request(msgspec.Struct, frozen=True):
-    """A request. `keep_alive`: seconds to keep the instance after it, 0 not at all, -1 for ever, None as usual."""
-
-    ticket: int
-    unit: str
-    rules: Rules
-    deadline: float  # until when it will wait
-    keep_alive: float | None = None
-
-
 class Start(msgspec.Struct, frozen=True):
     """Spawn an instance and report `ready` or `start_failed`."""
 
@@ -141,7 +131,7 @@ class Slot:
         self.serial = 0
         self.digest = ""  # of the declaration that the present instance was started from
         self.in_flight: dict[int, float | None] = {}  # tickets with their `keep_alive`
-        self.line: dict[int, Request] = {}
+        self.line: dict[int, float | None] = {}  # the same, of those who wait
         self.newest_cold = 0  # the last ticket that waited for the present start
         self.last_used = 0.0
         self.keep_seconds = 0.0
@@ -229,10 +219,16 @@ class Pool:
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    def ask(self, request: Request, now: float) -> list[Action]:
-        slot, ticket, rules = self._slots.get(request.unit), request.ticket, request.rules
+    def ask(
+        self, ticket: int, unit: str, rules: Rules, deadline: float, keep_alive: float | None = None, *, now: float
+    ) -> list[Action]:
+        """Note a request, which will wait until `deadline`.
+
+        `keep_alive`: seconds to keep the instance after it, 0 not at all, -1 for ever, None as usual.
+        """
+        slot = self._slots.get(unit)
         if slot is None:
-            slot = self._slots[request.unit] = Slot(request.unit, rules, self.bounds.backoff)
+            slot = self._slots[unit] = Slot(unit, rules, self.bounds.backoff)
         elif (  # warm, and nobody else is concerned
             slot.phase is Phase.READY
             and slot.rules == rules
@@ -241,14 +237,14 @@ class Pool:
             and not slot.line
             and len(slot.in_flight) < rules.concurrency
         ):
-            slot.in_flight[ticket] = request.keep_alive
-            return [Grant(ticket, slot.unit, slot.serial, cold=False)]
+            slot.in_flight[ticket] = keep_alive
+            return [Grant(ticket, unit, slot.serial, cold=False)]
         slot.declare(rules)
-        slot.line[ticket] = request
+        slot.line[ticket] = keep_alive
         self._waiting += 1
         if self.is_closed:
             self._refuse(slot, ticket, Refusal.CLOSING)
-        elif (held := slot.held_seconds(now)) > 0 and held >= request.deadline - now:
+        elif (held := slot.held_seconds(now)) > 0 and held >= deadline - now:
             self._refuse(slot, ticket, Refusal.FAILING, held)
         actions = self._settle(now)
         if ticket in slot.line and slot.excess > self.bounds.queue_max:  # all room is given away by now
@@ -420,9 +416,9 @@ class Pool:
 
     def _grant(self, slot: Slot) -> None:
         while slot.line and slot.free > 0:
-            ticket, request = next(iter(slot.line.items()))
+            ticket, keep_alive = next(iter(slot.line.items()))
             self._leave_line(slot, ticket)
-            slot.in_flight[ticket] = request.keep_alive
+            slot.in_flight[ticket] = keep_alive
             self._out.append(Grant(ticket, slot.unit, slot.serial, cold=ticket <= slot.newest_cold))
 
     def _retire(self, slot: Slot, now: float) -> None:

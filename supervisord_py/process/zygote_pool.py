@@ -116,13 +116,13 @@ class Zygote:
         if self.life is not None:
             await asyncio.wait([self.life])  # it may be spawning
         try:
-            await self._placement.drop_fd(self.stored)
-            await _stop(self._placement, self.key, reason)
+            await _end(self._placement, self.key, reason)
         except PxError as error:
             _log.warning("zygote_not_ended", instance=self.key, detail=error.detail)
 
 
-async def _stop(placement: KeeperClient, key: str, reason: Reason) -> None:
+async def _end(placement: KeeperClient, key: str, reason: Reason) -> None:
+    await placement.drop_fd(f"{UNITS}{key}")
     report = await placement.stop(key, grace_seconds=0.0, reason=reason.value)
     if not report.survivors:
         placement.release(key)
@@ -202,8 +202,7 @@ class ZygotePool:
         ours = {zygote.key for zygote in self._zygotes.values()}
         for child in await self._placement.list(self._units):
             if child.key not in ours:
-                await self._placement.drop_fd(f"{UNITS}{child.key}")
-                await _stop(self._placement, child.key, Reason.REPLACED)
+                await _end(self._placement, child.key, Reason.REPLACED)
 
     def get(self, recipe: Recipe | None) -> Zygote | None:
         """Return the zygote of a recipe; also one that refuses, or is not ready yet."""

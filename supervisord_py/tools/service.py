@@ -27,7 +27,7 @@ from supervisord_py.ledger.instances import PINS, PinRow
 from supervisord_py.process import clock
 from supervisord_py.process.instance import Phase, reason_of
 from supervisord_py.process.model import Reason, StopReport
-from supervisord_py.process.pool import Bounds, Fail, Grant, Pin, Pool, Refusal, Refuse, Request, Rules, Start, Stop
+from supervisord_py.process.pool import Bounds, Fail, Grant, Pin, Pool, Refusal, Refuse, Rules, Start, Stop
 from supervisord_py.process.supervisor import Supervisor
 from supervisord_py.process.zygote_pool import ZygotePool
 from supervisord_py.tools import failures
@@ -360,7 +360,7 @@ class Tools:
             patience = QUEUE_SECONDS + spec.start_timeout_seconds
         self._tickets += 1
         ticket, now = self._tickets, clock.now()
-        actions = self.pool.ask(Request(ticket, spec.name, known[1], now + patience, keep_alive), now)
+        actions = self.pool.ask(ticket, spec.name, known[1], now + patience, keep_alive, now=now)
         match actions:
             case [Grant(granted, _, serial, cold)] if granted == ticket and not cold:
                 keep = spec.warm_keep_seconds if keep_alive is None else keep_alive

@@ -71,17 +71,6 @@ def test_listener_and_lock_are_lent(rigs: Callable[..., Rig]) -> None:
 
 
 @one_rung
-def test_a_planned_restart_keeps_the_children_and_counts_no_failure(rung: Rig) -> None:
-    link = rung.links[0]
-    child = link.call("spawn", **rung.spec(probe("talker", "wait")))["child"]
-    link.call("restart", all=False)
-    link.end()
-    link = rung.greet()
-    assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
-    assert rung.said("control_exited")[0]["planned"] is True
-
-
-@one_rung
 @pytest.mark.deep
 def test_a_control_plane_that_does_not_leave_is_killed(rung: Rig) -> None:
     link = rung.links[0]

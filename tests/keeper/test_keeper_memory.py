@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keeper.keeper_rig import Rig, alive, probe, until
-from supervisord_py.keeper import memory, procfs
+from supervisord_py.keeper import memory
 
 MB = 1 << 20
 TRIES = 6
@@ -100,18 +98,3 @@ def test_the_interval_keeps_the_promise(used: int, grown: int, limit: int, befor
     if abs(grown) > memory.QUIET_BYTES or used > limit / 2:
         assert seconds == memory.MIN_SECONDS or used + seconds * memory.GROWTH_BYTES_PER_SECOND <= limit + 1
         assert seconds <= memory.MAX_SECONDS
-
-
-def test_a_share_that_cannot_be_read_counts_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(procfs, "resident", lambda _pid: 150 * MB)
-    monkeypatch.setattr(procfs, "proportional", lambda _pid: None)
-    over: list[int] = []
-    loop: Any = SimpleNamespace(now=lambda: 0.0, later=lambda _seconds, look: looks.append(look))
-    members: Any = SimpleNamespace(catch_up=lambda: None, member_pids=lambda _child: [1, 2])
-    child: Any = SimpleNamespace(key="k", group=None, max_rss_bytes=250 * MB, memory_grace=0.0)
-    looks: list[Any] = []
-    watch = memory.MemoryWatch(loop, members, lambda _, used, _grace: over.append(used))
-    watch.watch(child)
-    monkeypatch.setattr(loop, "now", lambda: 1.0)
-    looks.pop()()
-    assert over == [300 * MB]

@@ -9,7 +9,7 @@ import pytest
 from supervisord_py.process import pool as pools
 from supervisord_py.process.backoff import BackoffPolicy
 from supervisord_py.process.model import Reason
-from supervisord_py.process.pool import Action, Bounds, Fail, Grant, Pin, Refusal, Refuse, Request, Rules, Start, Stop
+from supervisord_py.process.pool import Action, Bounds, Fail, Grant, Pin, Refusal, Refuse, Rules, Start, Stop
 
 RULES = Rules("v1", concurrency=1, keep_seconds=100.0)
 NOW = 1000.0
@@ -30,7 +30,7 @@ class Pool:
         self, tool: str = "a", rules: Rules = RULES, patience: float = 50.0, keep: float | None = None
     ) -> tuple[Action, ...]:
         self.ticket += 1
-        return self.send("ask", Request(self.ticket, tool, rules, self.now + patience, keep))
+        return self.send("ask", self.ticket, tool, rules, self.now + patience, keep)
 
     def warm(self, tool: str = "a", rules: Rules = RULES, keep: float | None = None) -> int:
         """Bring a tool up by a request that ends at once; return its serial."""

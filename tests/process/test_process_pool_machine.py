@@ -19,7 +19,6 @@ from supervisord_py.process.pool import (
     Pool,
     Refusal,
     Refuse,
-    Request,
     Rules,
     Start,
     Stop,
@@ -132,7 +131,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.waiting[self.tickets] = tool
         self.deadlines[self.tickets] = self.now + patience
         self.keep[self.tickets] = keep
-        self.send("ask", Request(self.tickets, tool, self.rules_of(tool), self.now + patience, keep))
+        self.send("ask", self.tickets, tool, self.rules_of(tool), self.now + patience, keep)
 
     @rule(each=st.lists(tools, min_size=2, max_size=5))
     def burst(self, each: list[str]) -> None:
