@@ -80,8 +80,10 @@ async def run(
         TimeoutError: It did not end in time; nothing of it is left.
         StartFailedError: It cannot be started.
     """
-    key, stdout = client.new_key(), _Pipe(on_line)
-    stderr = stdout if on_line is not None else _Pipe(None)
+    key = client.new_key()
+    kept = [bytearray() for _ in range(1 if on_line is not None else 2)]
+    pipes = [os.pipe() for _ in kept]
+    reading = [asyncio.create_task(_collect(end, into, on_line)) for (end, _), into in zip(pipes, kept, strict=True)]
     try:
         async with asyncio.timeout(timeout):
             spec = ChildSpec(
@@ -90,17 +92,22 @@ async def run(
                 cwd=cwd,
                 env=env,
                 limits=limits,
-                stdout_fd=stdout.writing,
-                stderr_fd=stderr.writing,
+                stdout_fd=pipes[0][1],
+                stderr_fd=pipes[-1][1],
             )
-            await client.spawn(key, spec)
-            stdout.close_writing()
-            stderr.close_writing()
+            try:
+                await client.spawn(key, spec)
+            finally:
+                for _, end in pipes:
+                    os.close(end)  # our copies: the pipes end with the tree
             record: ExitRecord = await client.wait(key)
     finally:
         await asyncio.shield(_finish(client, key))
-        texts = [await stdout.end(), "" if stderr is stdout else await stderr.end()]
-    return Completed(record.code, record.signal, *texts)
+        await asyncio.wait(reading, timeout=_DRAIN_SECONDS)  # something may survive and hold them open
+        for task in reading:
+            task.cancel()
+        await asyncio.wait(reading)
+    return Completed(record.code, record.signal, *(text.decode("utf-8", "replace") for text in kept))
 
 
 async def stop_left_over(client: KeeperClient, names: str = "") -> None:
@@ -115,48 +122,27 @@ async def _finish(client: KeeperClient, key: str) -> None:
         client.release(key)
 
 
-class _Pipe:
-    """A pipe of which the child has the writing end; the end of what comes through it is kept, and told by lines."""
+async def _collect(end: int, kept: bytearray, on_line: Callable[[str], None] | None) -> None:
+    """Keep the end of what comes through a pipe, and tell it by lines."""
+    reader, rest = asyncio.StreamReader(), b""
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(end, "rb", buffering=0)
+    )
+    try:
+        while data := await reader.read(MAX_BYTES):
+            kept += data
+            del kept[:-MAX_BYTES]
+            if on_line is not None:
+                *lines, rest = _LINE_END.split(rest + data)
+                if len(rest) > _MAX_LINE:
+                    lines, rest = [*lines, rest], b""
+                _tell(lines, on_line)
+    finally:
+        transport.close()
+        _tell([rest], on_line)
 
-    def __init__(self, on_line: Callable[[str], None] | None) -> None:
-        reading, self.writing = os.pipe()
-        self._on_line = on_line
-        self._kept = bytearray()
-        self._task = asyncio.create_task(self._collect(reading))
 
-    def close_writing(self) -> None:
-        """Close our copy of the child's end: the pipe ends with the tree."""
-        if self.writing >= 0:
-            os.close(self.writing)
-            self.writing = -1
-
-    async def end(self) -> str:
-        """Wait a moment for what is still in the pipe (something may survive and hold it open); return the text."""
-        self.close_writing()
-        await asyncio.wait([self._task], timeout=_DRAIN_SECONDS)
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        return self._kept.decode("utf-8", "replace")
-
-    async def _collect(self, reading: int) -> None:
-        reader, rest = asyncio.StreamReader(), b""
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", buffering=0)
-        )
-        try:
-            while data := await reader.read(MAX_BYTES):
-                self._kept += data
-                del self._kept[:-MAX_BYTES]
-                if self._on_line is not None:
-                    *lines, rest = _LINE_END.split(rest + data)
-                    if len(rest) > _MAX_LINE:
-                        lines, rest = [*lines, rest], b""
-                    self._tell(lines)
-        finally:
-            transport.close()
-            self._tell([rest])
-
-    def _tell(self, lines: list[bytes]) -> None:
-        for line in lines:
-            if self._on_line is not None and line.strip():
-                self._on_line(line[:_MAX_LINE].decode("utf-8", "replace").rstrip())
+def _tell(lines: list[bytes], on_line: Callable[[str], None] | None) -> None:
+    for line in lines:
+        if on_line is not None and line.strip():
+            on_line(line[:_MAX_LINE].decode("utf-8", "replace").rstrip())
