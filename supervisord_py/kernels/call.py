@@ -298,12 +298,12 @@ class CellExecution:
 
     # -- for others ------------------------------------------------------------------------------------------------
 
-    def cut(self, status: CellStatus, *, rungs: int = 1) -> None:
+    def cut(self, status: CellStatus) -> None:
         """Have the cell end; asked again, the next step is taken at once. The first status stands."""
         if self._cut_as is None:
             self._cut_as = status
-            rungs -= 1
-        self._hurries += rungs
+        else:
+            self._hurries += 1
         self._tell_news()
 
     async def until_climbed(self, known: int, seconds: float) -> None:

@@ -269,12 +269,11 @@ class Kernels:
         await self._acquire(session, Want.RESTART, self.config.start_seconds + self.config.stop_seconds)
         return session.view()
 
-    async def interrupt(self, session_id: str, *, steps: int = 1, cell: str | None = None) -> InterruptReport:
+    async def interrupt(self, session_id: str, *, cell: str | None = None) -> InterruptReport:
         """Have the running cell end; asked again, the next step is taken at once.
 
-        Without a cell of ours a start under way ends, or what the kernel may be doing for another client.
-
-        `steps`: how many to take at once; `cell`: only if this one is running, what else runs is left alone and named.
+        Without a cell of ours a start under way ends, or what the kernel may be doing for another client. `cell`: only
+        if this one is running; what else runs is left alone and named.
         """
         session = self.register.known(session_id)
         kernel = session.kernel
@@ -283,7 +282,7 @@ class Kernels:
             return InterruptReport(session_id, run.cell_id if run is not None else None)
         if run is not None:
             known = len(run.steps)
-            run.cut(CellStatus.CANCELLED, rungs=steps)
+            run.cut(CellStatus.CANCELLED)
             await run.until_climbed(known, STEP_SECONDS)
             return InterruptReport(session_id, run.cell_id, run.steps)
         if kernel is None or kernel.ending:
