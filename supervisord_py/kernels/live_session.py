@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 REMEMBERED_MAX = 200  # stopped sessions that are shown; older ones are found in the ledger's history only
 FORGET_SECONDS = 60.0  # so long a session that its front end ended is still shown: whoever watched it sees how it ended
-CUT_OFF = "The session's last kernel is gone since another control plane: so are its variables."
+CUT_OFF = "The session's last kernel ended under an earlier control plane; its variables are gone."
 
 
 class SessionView(KernelSessionRow, frozen=True, kw_only=True):

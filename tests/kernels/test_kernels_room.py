@@ -26,7 +26,6 @@ from kernels.passing_time import PATIENT, PassingTime
 from kernels.room_house import RoomHouse, eventually, room_house
 from supervisord_py.errors import (
     AmbiguousNameError,
-    ConflictError,
     InterruptedRunError,
     InvalidInputError,
     StartFailedError,
@@ -104,15 +103,6 @@ async def test_an_interrupt_reaches_the_cell_that_is_meant_or_what_others_run(
     assert (await house.room.interrupt(view.id)).steps == ()
 
 
-async def test_kinds_of_cells_that_are_turned_off_are_refused(house: RoomHouse) -> None:
-    house.reconfigure(expose="bash")
-    with pytest.raises(ConflictError, match="Python cells are turned off"):
-        await house.run("ok")
-    house.reconfigure(expose="python")
-    with pytest.raises(ConflictError, match="Bash cells are turned off"):
-        await house.run("ok", language="bash")
-
-
 async def test_a_control_plane_that_is_replaced_lets_calls_go_without_touching_kernels(
     house: RoomHouse, backend: FakeBackend
 ) -> None:
@@ -135,16 +125,6 @@ def test_the_room_is_imported_without_zmq_jupyter_or_nbformat() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-async def test_the_room_says_what_it_would_take_and_what_it_offers_without_starting_anything(
-    house: RoomHouse, backend: FakeBackend
-) -> None:
-    explained = await house.room.explain(StartRequest("any", cwd=str(house.cwd)))
-    assert explained.document()["candidates"]
-    assert (await house.room.capabilities(str(house.cwd)))["bash"]["offered"]
-    assert "python3" in await house.room.specs()
-    assert backend.starts == []
 
 
 # -- starts and stops --------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +17,7 @@ import pytest
 from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PATIENT
 from kernels.room_house import RoomHouse, eventually, room_house
-from supervisord_py.errors import CancelledRunError, KeeperLostError, StartFailedError
+from supervisord_py.errors import CancelledRunError, StartFailedError
 from supervisord_py.kernels import resolver
 from supervisord_py.kernels.cell import CallEvent, CellStarted, CellStatus, KernelStarting, Notice
 from supervisord_py.kernels.choice import Choice
@@ -78,12 +77,6 @@ async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
         assert (told.reason, told.facts["code"]) == ("exit", 0)
 
 
-async def test_a_kernel_that_leaves_in_the_middle_is_a_crash_also_with_code_zero(house: RoomHouse) -> None:
-    gone = await house.run("import os; os._exit(0)")
-    assert gone.cells[0].status is CellStatus.ERROR
-    assert "code 0" in (gone.message or "")
-
-
 async def test_over_the_hard_limit_it_is_asked_to_end_first(short_tmp: Path) -> None:
     """The ladder begins with SIGTERM: who wants to save something can; who grows on by a quarter cannot."""
     limits = {"soft_memory_mb": 0, "hard_memory_mb": 200, "memory_grace_seconds": 600}
@@ -99,63 +92,6 @@ async def test_over_the_hard_limit_it_is_asked_to_end_first(short_tmp: Path) -> 
 
 
 # -- a new control plane -----------------------------------------------------------------------------------------------
-
-
-async def test_the_first_start_removes_what_kernels_of_the_past_left_in_run_dir(house: RoomHouse) -> None:
-    stale = house.config.run_dir / "k" / "0123456789ab"
-    stale.mkdir(parents=True)
-    (stale / "connection.json").write_text("{}")
-    await house.run("1")
-    assert not stale.exists()
-    assert [each.name for each in (house.config.run_dir / "k").iterdir() if each.is_dir()]
-
-
-async def test_a_cell_in_flight_is_followed_to_its_end_and_written_down(house: RoomHouse) -> None:
-    code = (
-        "import pathlib, time\nprint('before', flush=True)\npathlib.Path('on').touch()\n"
-        "while not pathlib.Path('go').exists(): time.sleep(0.01)\nprint('after', flush=True)\ny = 7"
-    )
-    call = await begun(house, code)
-    await at_work(house, "on")
-    seen = time.monotonic()
-    await house.replace()
-    with pytest.raises(Exception, match="replaced"):
-        await call
-    view = house.room.snapshot()[0]
-    assert view.state is SessionState.BUSY
-    assert view.running is not None
-    waiting = asyncio.ensure_future(house.run("y"))
-    at_least = time.monotonic() - seen
-    (house.cwd / "go").touch()
-    assert (await waiting).cells[0].text.strip() == "7"
-    await house.ledger.flush()
-    rows = await house.room.cells(view.id)
-    assert [row.status for row in rows] == ["ok", "ok"]
-    assert rows[0].duration_seconds > at_least, "its own time, not that of the following"
-    assert rows[0].ended_at <= rows[1].started_at
-    assert house.room.cell_store.log(view.id, rows[0].id).page(0, 100).data == b"before\nafter\n"
-
-
-async def test_a_kernel_that_died_with_its_cell_leaves_no_row_open(house: RoomHouse) -> None:
-    call = await begun(house, "import pathlib, time; pathlib.Path('on').touch(); time.sleep(600)")
-    await at_work(house, "on")
-    view = house.room.snapshot()[0]
-    assert view.pid is not None
-    await house.ledger.flush()
-    await house.room.detach()
-    with pytest.raises(Exception, match="replaced"):
-        await call
-    os.kill(view.pid, signal.SIGKILL)
-    await eventually(lambda: not _lives(view.pid))
-    await house.replace()
-    await house.ledger.flush()
-    rows = await house.room.cells(view.id)
-    (row,) = rows
-    assert (row.status, row.variables, (row.error or {})["name"]) == ("error", "lost", "KernelDied"), "it was run"
-    assert "SIGKILL" in (row.error or {})["value"]
-    assert house.room.cell_store.log(view.id, row.id).page(0).complete
-    assert row.duration_seconds is not None
-    assert row.ended_at == pytest.approx(row.started_at + row.duration_seconds)
 
 
 async def test_a_shell_cell_in_flight_is_followed(house: RoomHouse) -> None:
@@ -249,15 +185,6 @@ async def test_a_kernel_that_cannot_be_taken_over_is_stopped_and_recorded(house:
     await eventually(lambda: not _lives(pid), "its end")
     view = house.room.snapshot()[0]
     assert (view.state, view.pid) == (SessionState.STOPPED, None)
-
-
-async def test_when_the_keeper_is_lost_calls_end_and_so_does_the_room(house: RoomHouse) -> None:
-    call = await begun(house, "import time; time.sleep(600)")
-    house.rig.keeper.process.kill()
-    await asyncio.wait({call}, timeout=60)
-    assert isinstance(call.exception(), KeeperLostError) or call.result().cells[0].status is CellStatus.ERROR
-    await asyncio.wait_for(house.room.close(), 60)
-    assert (await house.words()).count("starting") == 1, "nothing is brought back"
 
 
 # -- starts ------------------------------------------------------------------------------------------------------------
