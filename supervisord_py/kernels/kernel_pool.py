@@ -31,7 +31,6 @@ from supervisord_py.kernels.session_set import (
     KernelStop,
     SessionSet,
     Waiter,
-    WaitsFor,
     WhyRefused,
 )
 from supervisord_py.process import clock
@@ -189,7 +188,7 @@ class KernelPool(Driver[KernelInstance]):
                         granted.set_exception(self._refusal(session, waiter.refused))
                     elif waiter.is_served and session.kernel is not None:
                         granted.set_result(session.kernel)
-                    elif waiter.waits_for is WaitsFor.START:
+                    elif waiter.waits_for is Phase.STARTING:
                         waiter.tell(KernelStarting(session.id, session.key.interpreter))
                     else:
                         waiter.tell(Queued(waiter.position))
@@ -201,7 +200,7 @@ class KernelPool(Driver[KernelInstance]):
             given_up = KeeperLostError(f"The start of {session.unit} was given up.")
             return ((session.kernel and session.kernel.error) or given_up).fresh()
         if why is WhyRefused.HARD_FAILURE and session.failure is not None:
-            return messages.hard_failure(session.failure, session.unit)
+            return messages.hard_failure(session.deaths, session.failure, session.unit)
         return messages.refusal(why, session.unit, self.config)
 
     def _start(self, start: KernelStart) -> int:

@@ -154,7 +154,7 @@ class LiveSession(KernelSlot):
             rss_bytes=kernel.rss_bytes if kernel else None,
             instance=kernel.key if kernel else None,
             restarts=self.restarts,
-            failure=hard_failure(self.failure, self.unit).problem() if self.failure else None,
+            failure=None if self.failure is None else hard_failure(self.deaths, self.failure, self.unit).problem(),
             owner=self.owner.value,
             kernelspec=self.kernelspec,
             language=self.language,

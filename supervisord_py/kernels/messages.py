@@ -20,15 +20,16 @@ from supervisord_py.errors import (
     TimedOutError,
 )
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
-from supervisord_py.kernels.session_set import WaitsFor, WhyRefused
-from supervisord_py.process.instance import End
+from supervisord_py.kernels.session_set import WhyRefused
+from supervisord_py.process.instance import End, Phase
 from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from supervisord_py.config.settings import KernelsSettings
     from supervisord_py.kernels.backend import Launch, Reply
     from supervisord_py.kernels.cell import Step
-    from supervisord_py.kernels.session_set import HardFailure
 
 # -- how a kernel ended ------------------------------------------------------------------------------------------------
 
@@ -131,10 +132,10 @@ _REFUSALS: dict[WhyRefused, tuple[type[PxError], str, str]] = {
     WhyRefused.CLOSING: (ShuttingDownError, "The daemon is stopping.", "Ask again once it runs."),
 }
 _WAITED = {
-    WaitsFor.START: "The kernel of {unit} was still starting",
-    WaitsFor.STOP: "The last kernel of {unit} was still on its way out",
-    WaitsFor.PLACE: "All {limits.max_sessions} places for kernels were taken by busy ones (kernels.max_sessions)",
-    WaitsFor.TURN: "Other calls of {unit} came first, and were not over",
+    Phase.STARTING: "The kernel of {unit} was still starting",
+    Phase.STOPPING: "The last kernel of {unit} was still on its way out",
+    Phase.COLD: "All {limits.max_sessions} places for kernels were taken by busy ones (kernels.max_sessions)",
+    Phase.READY: "Other calls of {unit} came first, and were not over",
 }
 
 
@@ -152,8 +153,8 @@ def own_session(unit: str) -> PxError:
     )
 
 
-def waited_in_vain(unit: str, waits_for: WaitsFor | None, limits: KernelsSettings) -> PxError:
-    why = _WAITED[waits_for or WaitsFor.TURN].format(unit=unit, limits=limits)
+def waited_in_vain(unit: str, waits_for: Phase | None, limits: KernelsSettings) -> PxError:
+    why = _WAITED[waits_for or Phase.READY].format(unit=unit, limits=limits)
     return TimedOutError(
         f"{why} when the call's time was over; nothing was run.",
         hint="Give more time (`--timeout`), use another session (`--kernel NAME`), or stop one (`pxctl kernel stop`).",
@@ -164,15 +165,14 @@ def waited_in_vain(unit: str, waits_for: WaitsFor | None, limits: KernelsSetting
     )
 
 
-def hard_failure(failure: HardFailure, unit: str) -> PxError:
+def hard_failure(deaths: int, last: Mapping[str, object], unit: str) -> PxError:
     """Return the error of a call to a session whose kernel died again and again, with evidence of the last death."""
-    last = failure.problem
     return StartFailedError(
-        f"The kernel of {unit} died {failure.deaths} times with no cell that succeeded in between; it is not started "
+        f"The kernel of {unit} died {deaths} times with no cell that succeeded in between; it is not started "
         "again by itself." + (f" Last: {last['detail']}" if last.get("detail") else ""),
         hint=f"See `pxctl logs {unit}`; then `pxctl kernel restart {unit.partition(':')[2]}`, or `pxctl exec --reset`.",
         unit=unit,
-        failures=failure.deaths,
+        failures=deaths,
         **{key: value for key, value in last.items() if key in _EVIDENCE},
     )
 

@@ -48,23 +48,6 @@ class WhyRefused(StrEnum):
     CLOSING = "closing"
 
 
-class WaitsFor(StrEnum):
-    """What a call waits for: its turn in the session, a free place among sessions, a start, or the end of a kernel."""
-
-    TURN = "turn"
-    PLACE = "place"
-    START = "start"
-    STOP = "stop"
-
-
-HEAD_WAITS_FOR = {
-    Phase.READY: WaitsFor.TURN,
-    Phase.STARTING: WaitsFor.START,
-    Phase.STOPPING: WaitsFor.STOP,
-    Phase.COLD: WaitsFor.PLACE,
-}
-
-
 class StartCause(StrEnum):
     """Why a kernel is started; `RESTARTED` by itself after a death."""
 
@@ -73,13 +56,6 @@ class StartCause(StrEnum):
     REPLACED = "replaced"
     RESTARTED = "restarted"
     RECYCLED = "recycled"
-
-
-class HardFailure(Struct, frozen=True):
-    """So many deaths in a row; `problem` is the document of the last."""
-
-    deaths: int
-    problem: Mapping[str, object]
 
 
 class Want(StrEnum):
@@ -98,7 +74,7 @@ class Waiter(Struct, eq=False):
     reset: bool = False  # replace the kernel before the call; counts as asking for it
     number: int = 0  # order of arrival
     position: int = 0  # 1 is next
-    waits_for: WaitsFor | None = None
+    waits_for: Phase | None = None  # what a kernel is in that it waits for: ready for those before, cold for a place
     is_cold: bool = False  # it waited for a start
     is_served: bool = False  # a call has the kernel; a request to start has its wish
     refused: WhyRefused | None = None
@@ -119,7 +95,7 @@ class KernelSlot:
         self.comes_back: StartCause | None = None  # why it is started once it is gone, although maybe nobody waits
         self.deaths = 0  # crashes since the last cell that succeeded
         self.restarts = 0
-        self.failure: HardFailure | None = None  # why it is not started until somebody asks for it
+        self.failure: Mapping[str, object] | None = None  # problem of the last death: not started until somebody asks
 
     @property
     def is_idle(self) -> bool:
@@ -131,7 +107,7 @@ class KernelSlot:
         if self.phase is Phase.READY:
             return SessionState.BUSY if self.running is not None or self.foreign_busy else SessionState.IDLE
         if self.phase is Phase.COLD:
-            return SessionState.FAILED if self.failure else SessionState.STOPPED
+            return SessionState.FAILED if self.failure is not None else SessionState.STOPPED
         return SessionState(self.phase.value)
 
     def clear_failures(self) -> None:
@@ -254,7 +230,7 @@ class SessionSet:
             if problem is not None:
                 slot.deaths += 1
                 if slot.deaths > RESTARTS:
-                    slot.failure = HardFailure(slot.deaths, problem)
+                    slot.failure = problem
                     self._refuse_all(slot, WhyRefused.HARD_FAILURE)
                 else:
                     slot.comes_back = StartCause.RESTARTED
@@ -365,7 +341,7 @@ class SessionSet:
         for slot in self.active:
             ahead = cold.index(slot) if slot in cold else 0
             for number, waiter in enumerate(slot.line):
-                place = (ahead + number + 1, WaitsFor.TURN if number else HEAD_WAITS_FOR[slot.phase])
+                place = (ahead + number + 1, Phase.READY if number else slot.phase)
                 if place != (waiter.position, waiter.waits_for):
                     waiter.position, waiter.waits_for = place
                     self._out.append(waiter)

@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from supervisord_py.config.settings import KernelsSettings
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.kernels.session_set import (
-    HEAD_WAITS_FOR,
     LIVE,
     Action,
     KernelSlot,
@@ -21,7 +20,6 @@ from supervisord_py.kernels.session_set import (
     SessionSet,
     StartCause,
     Waiter,
-    WaitsFor,
     Want,
     WhyRefused,
 )
@@ -279,7 +277,7 @@ class SessionSetMachine(RuleBasedStateMachine):
         for slot in self.set.active:
             for number, waiter in enumerate(slot.line):
                 assert waiter.position == slot.line[0].position + number
-                assert waiter.waits_for is (WaitsFor.TURN if number else HEAD_WAITS_FOR[slot.phase])
+                assert waiter.waits_for is (Phase.READY if number else slot.phase)
 
     def teardown(self) -> None:
         """When kernels start, end and vanish as they should, everybody who waits is served in the end."""

@@ -18,8 +18,8 @@ from supervisord_py.kernels.call import timeout_of
 from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
 from supervisord_py.kernels.messages import CellOutcome, Stopped, judge, sentence
 from supervisord_py.kernels.session import session_name
-from supervisord_py.kernels.session_set import HardFailure, WaitsFor, WhyRefused
-from supervisord_py.process.instance import End
+from supervisord_py.kernels.session_set import WhyRefused
+from supervisord_py.process.instance import End, Phase
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 
 KEPT, LOST = Variables.KEPT, Variables.LOST
@@ -230,10 +230,10 @@ LIMITS = KernelsSettings(max_sessions=4, queue_max=64)
         (messages.refusal(WhyRefused.STOPPED, UNIT, LIMITS), "cancelled", 409, "stopped while the call waited"),
         (messages.refusal(WhyRefused.CLOSING, UNIT, LIMITS), "shutdown", 503, "stopping"),
         (messages.own_session(UNIT), "conflict", 409, "neither would ever end"),
-        (messages.waited_in_vain(UNIT, WaitsFor.TURN, LIMITS), "timed_out", 504, "came first"),
-        (messages.waited_in_vain(UNIT, WaitsFor.START, LIMITS), "timed_out", 504, "still starting"),
-        (messages.waited_in_vain(UNIT, WaitsFor.STOP, LIMITS), "timed_out", 504, "on its way out"),
-        (messages.waited_in_vain(UNIT, WaitsFor.PLACE, LIMITS), "timed_out", 504, "All 4 places"),
+        (messages.waited_in_vain(UNIT, Phase.READY, LIMITS), "timed_out", 504, "came first"),
+        (messages.waited_in_vain(UNIT, Phase.STARTING, LIMITS), "timed_out", 504, "still starting"),
+        (messages.waited_in_vain(UNIT, Phase.STOPPING, LIMITS), "timed_out", 504, "on its way out"),
+        (messages.waited_in_vain(UNIT, Phase.COLD, LIMITS), "timed_out", 504, "All 4 places"),
     ],
 )
 def test_who_gets_no_kernel_learns_what_stood_in_the_way(error: PxError, kind: str, status: int, words: str) -> None:
@@ -246,7 +246,7 @@ def test_who_gets_no_kernel_learns_what_stood_in_the_way(error: PxError, kind: s
 
 def test_a_hard_failure_tells_the_last_death_and_the_command() -> None:
     last = {"detail": "killed by signal 11", "signal": 11, "reason": "signal", "status": 500}
-    found = messages.hard_failure(HardFailure(2, last), UNIT).problem()
+    found = messages.hard_failure(2, last, UNIT).problem()
     assert "died 2 times with no cell that succeeded in between" in str(found["detail"])
     assert str(found["detail"]).endswith("Last: killed by signal 11")
     assert (found["signal"], found["failures"]) == (11, 2)
