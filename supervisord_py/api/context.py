@@ -6,7 +6,7 @@ comes through a protocol, because nothing here may import the daemon. Nothing he
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -92,15 +92,12 @@ class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: Sequence[dict[str, Any]] = ()  # process lives cut off before this start: `{instance, unit, pid}`
 
 
-class ApiCall:
+class ApiCall(NamedTuple):
     """One request with everything that its route may use."""
 
-    __slots__ = ("context", "live", "request")
-
-    def __init__(self, request: web.Request, context: ApiContext, live: Live) -> None:
-        self.request = request
-        self.context = context
-        self.live = live
+    request: web.Request
+    context: ApiContext
+    live: Live
 
     def path(self, name: str) -> str:
         """Return a part of the path, decoded."""

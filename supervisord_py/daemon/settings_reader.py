@@ -173,14 +173,14 @@ class _SettingsReading:
         for flag in sources.flags:
             name, equals, text = flag.partition("=")
             section, _, key = name.partition(".")
-            if not (equals and key):
-                self.problems.append(_mistake({"origin": f"flag --set {name}"}, name, "expected section.key=value"))
-            elif (section, key) in SECRETS:
+            message, near = "expected section.key=value", None
+            if (section, key) in SECRETS:
                 message = f"{name} is a secret, which every process could read in a command line"
                 near = f"{PREFIX}{name.replace('.', NESTING)}".upper()
-                self.problems.append(_mistake({"origin": f"flag --set {name}"}, name, message, near))
-            else:
+            elif equals and key:
                 self._text(f"flag --set {name}", section, key, text)
+                continue
+            self.problems.append(_mistake({"origin": f"flag --set {name}"}, name, message, near))
 
     def _text(self, origin: str, section: str, name: str, text: str | bool) -> None:
         """Take one key of the environment or a flag; an empty text is none."""
@@ -209,7 +209,7 @@ class _SettingsReading:
             return place(document.place(key, key=True)[0])
 
         try:
-            text = documents.decode(read_bounded(path).removeprefix(b"\xef\xbb\xbf"), str(path))
+            text = documents.decode(read_bounded(path), str(path))
             document = documents.parse_toml(text, str(path))
         except OSError as error:
             self.problems.append(_mistake(place(None), "", f"cannot be read: {error.strerror}"))
@@ -239,8 +239,9 @@ class _SettingsReading:
         path = tuple(str(part) for part in details["loc"])
         key = ".".join(path)
         if details["type"] == "extra_forbidden":
-            noun = "section" if len(path) == 1 and path[0] not in _NAMES else "setting"
-            return _mistake(self.place(path), key, f"unknown {noun} {key}", _meant(path))
+            near = _meant(path[0], path[1] if len(path) > 1 else None)
+            noun = "setting" if len(path) > 1 or "." in (near or "") else "section"
+            return _mistake(self.place(path), key, f"unknown {noun} {key}", near)
         expected = details["msg"].removeprefix("Input should be ").partition(", unable")[0]
         choices = _CHOICE.findall(details["ctx"]["expected"]) if details["type"] == "literal_error" else []
         got = HIDDEN if path[:2] in SECRETS else repr(details["input"])
@@ -248,18 +249,15 @@ class _SettingsReading:
         return _mistake(self.place(path), key, message, nearest(str(details["input"]), choices))
 
 
-_NAMES = {name for _, name in KEYS}
-
-
-def _meant(path: tuple[str, ...]) -> str | None:
-    """Guess: the same name in another section, else a like one in its own, else a section."""
-    section, name = (path[0], path[-1]) if len(path) > 1 else ("", path[0])
-    for home, key in KEYS:
-        if key == name:
-            return f"{home}.{name}"
-    if close := nearest(name, [key for home, key in KEYS if home == section]):
+def _meant(section: str, name: str | None) -> str | None:
+    """Guess: a like name in the section, the same in another one, or the section."""
+    if name is None and section in SECTIONS:
+        return None
+    keys = [".".join(each) for each in KEYS]
+    if close := nearest(name or "", [key for home, key in KEYS if home == section]):
         return f"{section}.{close}"
-    return None if section else nearest(name, SECTIONS)
+    same = next((key for key in keys if key.endswith(f".{name or section}")), None)
+    return same or (nearest(section, SECTIONS) if name is None else None)
 
 
 # -- all together -------------------------------------------------------------------------------------------------
