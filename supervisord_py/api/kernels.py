@@ -156,7 +156,6 @@ class _Content(NamedTuple):
     cells: tuple[Cell, ...]
     notebook: str | None = None  # the text that the results go back into, None where there was none
     kernelspec: str | None = None
-    missed_spec: str | None = None  # what the notebook names and nobody has: it runs in what a call without one gets
 
 
 async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
@@ -167,8 +166,6 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
     content, place = await _content(call, body), _place(body)
     if body.kernelspec is None and body.interpreter is None:
         place["kernelspec"] = content.kernelspec
-    else:
-        content = content._replace(missed_spec=None)
 
     def caller() -> str | None:
         connection = call.request.get_extra_info("socket")
@@ -199,10 +196,7 @@ async def execute(call: ApiCall, body: s.Execute) -> web.StreamResponse:
 
 
 async def _content(call: ApiCall, body: s.Execute) -> _Content:
-    """Return what a body wants to run. A notebook of Python whose kernelspec is not known here runs in the usual one:
-
-    notebooks name those of the machine they were written on.
-    """
+    """Return what a body wants to run; a notebook's kernelspec is an order, but for the usual one."""
     given = [name for name in _SOURCES if getattr(body, name) is not None]
     if len(given) != 1:
         told = "none of them is there" if not given else f"there are {' and '.join(given)}"
@@ -217,11 +211,8 @@ async def _content(call: ApiCall, body: s.Execute) -> _Content:
             content = _Content(reader.cells_of_script(body.script))
         else:
             read = await asyncio.to_thread(reader.cells_of_notebook, body.notebook)
-            content, spec = _Content(read.cells, body.notebook), read.kernelspec
-            if spec not in {None, _USUAL_SPEC}:
-                is_python = (read.language or "python").lower() == "python"
-                is_missed = is_python and spec not in await call.context.kernels.specs()
-                content = content._replace(**{"missed_spec" if is_missed else "kernelspec": spec})
+            spec = None if read.kernelspec == _USUAL_SPEC else read.kernelspec
+            content = _Content(read.cells, body.notebook, spec)
     if not content.cells:
         raise s.refuse(f"/{given[0]}", f"/{given[0]} has no cell to run.", 'for example {"code": "1 + 1"}')
     return content
@@ -234,16 +225,9 @@ async def _notebook_module() -> Any:
 
 async def _finished(call: ApiCall, content: _Content, result: CallResult) -> dict[str, Any]:
     """Return the answer, with the executed notebook where one was sent: pictures are whole in it."""
-    notices = list(result.notices)
-    if content.missed_spec is not None:
-        notices.append(
-            f"The notebook names the kernelspec {content.missed_spec[:80]!r}, which is not installed here: "
-            f"its cells ran in {result.interpreter} instead."
-        )
     known = {
         **msgspec.structs.asdict(result),
         "status": result.status,
-        "notices": notices,
         "cells": [cell_document(cell) for cell in result.cells],
     }
     session = known.pop("session_id")
