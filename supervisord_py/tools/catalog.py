@@ -95,18 +95,16 @@ class Catalog:
             UnknownUnitError: There is no such tool; the hint names the nearest.
             ConfigError: There is one, and it is broken.
         """
-        entry = self._by_name.get(name)
-        if entry is None or entry.spec is None or self._clock() - self._refreshed_at >= FRESH_SECONDS:
-            entry = self.entry(name)
-            if entry.spec is None:
-                raise entry.error or _folder_error(name, entry.folder, "cannot be read")
+        entry = self.entry(name)
+        if entry.spec is None:
+            raise entry.error or _folder_error(name, entry.folder, "cannot be read")
         return entry.spec
 
     def entry(self, name: str) -> Entry:
         """Return the entry of a name, broken or not. Raises UnknownUnitError: there is none."""
         found = self._by_name.get(name)
-        is_fresh = self._clock() - self._refreshed_at < FRESH_SECONDS
-        if found is None or found.spec is None or not is_fresh:  # nobody is refused for what an earlier look saw
+        is_old = self._clock() - self._refreshed_at >= FRESH_SECONDS
+        if found is None or found.spec is None or is_old:  # nobody is refused for what an earlier look saw
             self.refresh()
             found = self._by_name.get(name)
         if found is None:
@@ -134,13 +132,13 @@ class Catalog:
         return Entry(spec.name, folder, spec, None, sources, stamps)
 
     def _unknown(self, name: str) -> UnknownUnitError:
-        trouble = name_trouble(name)
-        shown = repr(name if len(name) <= 100 else f"{name[:99]}…")
-        if trouble:
-            return UnknownUnitError(f"{shown} is no tool's name: it {trouble}", hint="pxctl tools list", unit=None)
-        detail = f"there is no tool {shown} in {', '.join(str(path) for path in self.paths) or 'any directory'}"
+        if trouble := name_trouble(name):
+            return UnknownUnitError(
+                f"{name[:100]!r} is no tool's name: it {trouble}", hint="pxctl tools list", unit=None
+            )
+        detail = f"there is no tool {name!r} in {', '.join(map(str, self.paths))}{did_you_mean(name, self._by_name)}"
         hint = f"pxctl tools add example:{name}" if is_example(name) else "pxctl tools list"
-        return UnknownUnitError(detail + did_you_mean(name, self._by_name), hint=hint, unit=f"tool:{name}")
+        return UnknownUnitError(detail, hint=hint, unit=f"tool:{name}")
 
 
 def is_example(name: str) -> bool:
@@ -149,9 +147,7 @@ def is_example(name: str) -> bool:
 
 
 def _folders(path: Path) -> Iterator[Path]:
-    """Yield the tool folders of one directory, links to folders included, by name.
-
-    A folder is meant to be a tool when it has a tool.json, or nobody may look whether it has.
+    """Yield the folders of one directory that have a tool.json, links to folders included, by name.
 
     Raises OSError: there was no descriptor to look with.
     """
@@ -162,16 +158,7 @@ def _folders(path: Path) -> Iterator[Path]:
         if error.errno in {errno.EMFILE, errno.ENFILE}:
             raise
         return
-    for name in names:
-        folder = path / name
-        try:
-            os.lstat(folder / MANIFEST)
-        except PermissionError:
-            if not folder.is_dir():
-                continue
-        except (OSError, ValueError):
-            continue
-        yield folder
+    yield from (path / name for name in names if os.path.lexists(path / name / MANIFEST))
 
 
 def _folder_error(name: str, folder: Path, message: str) -> ConfigError:

@@ -37,7 +37,7 @@ from supervisord_py.process.zygote_pool import Recipe
 from supervisord_py.tools import failures
 from supervisord_py.tools.environment import build_environment, find_interpreter, start_failed
 from supervisord_py.tools.listeners import Listeners, free_port, no_socket
-from supervisord_py.tools.manifest import ListenMode, ToolSpec
+from supervisord_py.tools.manifest import ToolSpec
 from supervisord_py.tools.readiness import NotifySocket, is_listener_of, listening_of, notify_path
 from supervisord_py.tools.upstream import Upstream
 
@@ -113,7 +113,7 @@ class ToolInstance(Instance):
 
     def own_note(self) -> dict[str, Any]:
         """Return where and how it listens."""
-        facts = {"port": self.port, "listen": self.spec.listen.value, "cold_start_ms": self.cold_start_ms}
+        facts = {"port": self.port, "listen": self.spec.listen, "cold_start_ms": self.cold_start_ms}
         return {**facts, "start_method": self.start_method}
 
     def facts(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class ToolDriver:
 
         Raises StartFailedError: A socket, the interpreter, the entrypoint or a required secret is missing.
         """
-        spec, is_port = instance.spec, instance.spec.listen is ListenMode.PORT
+        spec, is_port = instance.spec, instance.spec.listen == "port"
         instance.port = free_port(spec.unit) if is_port else await self.listeners.get(spec.name)
         self._listen_for_ready(instance)
         child = await asyncio.to_thread(self._child_spec, instance)
@@ -209,12 +209,12 @@ class ToolDriver:
                 said = f"the entrypoint {entrypoint} of {spec.unit} is not there"
                 raise start_failed(spec, said, f"pxctl tools validate {spec.name}")
             shim = (str(SHIM), "--px-fd", str(HANDED_FD), "--px-port", port, "--")
-            argv = (str(python), *(shim if spec.listen is ListenMode.HANDOVER else ()), spec.entrypoint, "--port", port)
+            argv = (str(python), *(shim if spec.listen == "handover" else ()), spec.entrypoint, "--port", port)
         extra = {**instance.extra_env, **({"NOTIFY_SOCKET": str(instance.notify.path)} if instance.notify else {})}
         grants: tuple[GrantedFd, ...] = ()
-        if spec.listen is not ListenMode.PORT:
+        if spec.listen != "port":
             grants = (GrantedFd(HANDED_FD, self.listeners.prefix + spec.name),)
-        if spec.listen is ListenMode.FD:
+        if spec.listen == "fd":
             extra |= {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
         allow, artefacts = settings.env_allow, self.config.data_dir
         return ChildSpec(
@@ -224,7 +224,7 @@ class ToolDriver:
             env=dict(build_environment(spec, self._environ, allow=allow, artefacts_root=artefacts, extra=extra)),
             limits=resource_limits(spec),
             grants=grants,
-            listen_pid=spec.listen is ListenMode.FD,
+            listen_pid=spec.listen == "fd",
             max_rss_bytes=spec.max_rss_bytes,
         )
 
@@ -259,7 +259,7 @@ class ToolDriver:
         """Say whether the tool is still declared and its socket still the one that the instance listens on."""
         if not instance.is_declared:
             return False
-        is_port = note.own.get("listen") == ListenMode.PORT
+        is_port = note.own.get("listen") == "port"
         if not is_port and await self.listeners.get(instance.name) != instance.port:
             return False
         self._listen_for_ready(instance)
@@ -311,7 +311,7 @@ async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: No
     if exited in done:
         record = exited.result()
         words = await supervisor.last_words(instance)
-        if spec.listen is ListenMode.PORT and _IN_USE.search(words):
+        if spec.listen == "port" and _IN_USE.search(words):
             raise failures.port_taken(spec, port)
         reason = outcome(record, instance.wanted, ready=False, cpu_limit_seconds=spec.limits.cpu_seconds)
         raise failures.early_exit(spec, End(reason, record, words))
@@ -326,7 +326,7 @@ async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: No
 async def _until_healthy(instance: ToolInstance, answers: list[int]) -> None:
     """Ask for `/healthz` until the answer counts; raises StartFailedError: the port is somebody else's."""
     spec, port, delay, upstream = instance.spec, instance.port, FIRST_DELAY, instance.upstream
-    owns_port = spec.listen is ListenMode.PORT
+    owns_port = spec.listen == "port"
     assert upstream is not None
     while True:
         # A task of its own: hanging up in the middle of the answer would put a traceback into the tool's log.

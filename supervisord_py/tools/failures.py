@@ -28,7 +28,7 @@ from supervisord_py.errors import (
 from supervisord_py.process.instance import End
 from supervisord_py.process.model import Reason
 from supervisord_py.process.pool import Refusal
-from supervisord_py.tools.manifest import MEBIBYTE, ListenMode
+from supervisord_py.tools.manifest import MEBIBYTE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
     """Return the next step that stderr suggests, or None."""
     for pattern, step in _HINTS:
         if match := pattern.search(stderr_tail):
-            or_listen = ', or set "listen": "port"' if spec.listen is ListenMode.HANDOVER else ""
+            or_listen = ', or set "listen": "port"' if spec.listen == "handover" else ""
             return step.format(match[0], *match.groups(), spec=spec, or_listen=or_listen)
     return None
 

@@ -63,10 +63,7 @@ class Listeners:
         if fd is not None:
             os.set_inheritable(fd, False)
             listening = socket.socket(fileno=fd)
-            listens = listening.family == socket.AF_INET and listening.getsockopt(
-                socket.SOL_SOCKET, socket.SO_ACCEPTCONN
-            )
-            if not listens or self._held.setdefault(tool, listening) is not listening:
+            if self._held.setdefault(tool, listening) is not listening:
                 listening.close()  # or somebody else was faster while the keeper answered
 
     def watch(self, tool: str, on_connection: Callable[[], None]) -> None:
@@ -128,13 +125,9 @@ def _listening_socket(backlog: int) -> socket.socket:
 
 
 def free_port(unit: str) -> int:
-    """Return a port on 127.0.0.1 that is free at this moment; whoever listens there later is looked at.
-
-    Raises StartFailedError: there is no socket to be had.
-    """
+    """Return a port on 127.0.0.1 that is free at this moment; raises StartFailedError: there is no socket."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.bind(("127.0.0.1", 0))
+        with socket.create_server(("127.0.0.1", 0)) as probe:
             return int(probe.getsockname()[1])
     except OSError as error:
         raise no_socket(unit, error, "listen") from error
@@ -143,7 +136,7 @@ def free_port(unit: str) -> int:
 def no_socket(unit: str, error: OSError, stage: str) -> StartFailedError:
     """Return the error of a start for which there is no socket; `stage`: listen or notify."""
     return StartFailedError(
-        f"No {'notification' if stage == 'notify' else 'listening'} socket could be made for {unit}: {error.strerror}.",
+        f"No socket could be made for {unit} to {stage} on: {error.strerror}.",
         hint="Raise the limit on open files (`ulimit -n`) and see `pxctl doctor`.",
         unit=unit,
         reason=Reason.SPAWN_FAILED.value,

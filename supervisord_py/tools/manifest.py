@@ -10,9 +10,8 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -34,7 +33,6 @@ from supervisord_py.tools.pixie import (
     YEAR,
     Megabytes,
     PixieManifest,
-    PixieTraits,
     Runtime,
     Text,
     WarmKeep,
@@ -43,7 +41,7 @@ from supervisord_py.tools.pixie import (
     fill_defaults,
     incoherences,
     input_schema,
-    read_traits,
+    read_members,
     without_nulls,
 )
 from supervisord_py.tools.schema import compile_schema, schema_problems, violations
@@ -67,28 +65,6 @@ Stamp: TypeAlias = tuple[int, int, int] | None
 """(mtime in ns, size, inode) of a file; None where there is none or it cannot be looked at."""
 
 
-class Dialect(StrEnum):
-    """Which of the two forms of `tool.json` the tool is written in."""
-
-    PLAIN = "plain"
-    PIXIE = "pixie"
-
-
-class ListenMode(StrEnum):
-    """How the tool gets its listening socket."""
-
-    HANDOVER = "handover"
-    PORT = "port"
-    FD = "fd"
-
-
-class MemoryMode(StrEnum):
-    """What `max_memory_mb` bounds: resident memory of the tree, or the address space of each process."""
-
-    RESIDENT = "resident"
-    ADDRESS_SPACE = "address_space"
-
-
 class ToolLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """Hard limits; None leaves the daemon's own.
 
@@ -108,8 +84,8 @@ class OwnKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     command: Annotated[tuple[Word, ...], Meta(min_length=1)] = ()  # () for Python tools
     python: Word = ""  # "" for what `environment.find_interpreter` finds
-    listen: ListenMode
-    memory_limit: MemoryMode = MemoryMode.RESIDENT
+    listen: Literal["handover", "port", "fd"]
+    memory_limit: Literal["resident", "address_space"] = "resident"  # which of the two `max_memory_mb` bounds
     start_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0  # from the spawn to ready
     stop_timeout_seconds: Annotated[float, Meta(ge=0, le=3600)] = 5.0  # from TERM to KILL
     concurrency: Annotated[int, Meta(ge=1, le=10_000)] = 16  # requests at a time for one instance
@@ -151,7 +127,7 @@ class ToolSpec(OwnKeys, frozen=True, kw_only=True):
     title: str
     version: str
     description: str
-    dialect: Dialect
+    dialect: Literal["plain", "pixie"]
     folder: Path  # absolute path; the working directory of an instance
     manifest_path: Path
     manifest: Mapping[str, Any]  # `tool.json` as parsed: what the tool's `GET /schema` must give
@@ -163,7 +139,7 @@ class ToolSpec(OwnKeys, frozen=True, kw_only=True):
     max_memory_mb: int
     max_runtime_seconds: float
     entrypoint: str
-    pixie: PixieTraits | None  # what only Pixie's dialect has; None for plain tools
+    pixie: PixieManifest | None  # what only Pixie's dialect has; None for plain tools
     warnings: tuple[str, ...]  # sentences about what is doubtful but no error
 
     def __repr__(self) -> str:
@@ -173,7 +149,7 @@ class ToolSpec(OwnKeys, frozen=True, kw_only=True):
     @property
     def max_rss_bytes(self) -> int | None:
         """Resident limit of the tree in bytes; None when there is none or the limit is one of address space."""
-        if self.max_memory_mb == 0 or self.memory_limit is MemoryMode.ADDRESS_SPACE:
+        if self.max_memory_mb == 0 or self.memory_limit == "address_space":
             return None
         return self.max_memory_mb * MEBIBYTE
 
@@ -181,7 +157,7 @@ class ToolSpec(OwnKeys, frozen=True, kw_only=True):
     def max_address_space_bytes(self) -> int | None:
         """RLIMIT_AS in bytes: the smaller of `limits.address_space_mb` and, in that mode, `max_memory_mb`."""
         asked = [self.limits.address_space_mb] if self.limits.address_space_mb is not None else []
-        if self.memory_limit is MemoryMode.ADDRESS_SPACE and self.max_memory_mb:
+        if self.memory_limit == "address_space" and self.max_memory_mb:
             asked.append(self.max_memory_mb)
         return min(asked) * MEBIBYTE if asked else None
 
@@ -214,7 +190,7 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
     name = folder.name
     try:
         raw, manifest = _read(folder / MANIFEST)
-        is_pixie = dialect_of(manifest.value) is Dialect.PIXIE
+        is_pixie = is_pixies(manifest.value)
         if is_pixie and not name_trouble(str(manifest.value.get("id"))):
             name = manifest.value["id"]
         beside, sidecar = b"", parse_json("{}", str(folder / SIDECAR))
@@ -224,7 +200,7 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
         raise _broken([error.problem], name) from None
     usual = {key: getattr(settings, key) for key in COMMON_KEYS[:3]}
     own = sidecar.value if is_pixie else manifest.value
-    usual_own = {"listen": (ListenMode.PORT if own.get("command") else ListenMode.HANDOVER).value}
+    usual_own = {"listen": "port" if own.get("command") else "handover"}
     if is_pixie:
         fields, problems = _read_pixie(manifest, usual | without_nulls(manifest.value), sidecar, usual_own | own)
     else:
@@ -263,10 +239,10 @@ def _read(path: Path) -> tuple[bytes, Document]:
     return raw, document
 
 
-def dialect_of(manifest: Mapping[str, Any]) -> Dialect:
+def is_pixies(manifest: Mapping[str, Any]) -> bool:
     """Tell the dialects apart by the keys that matter most: they are called alike, but for a letter."""
     pixie, plain = (len(keys & manifest.keys()) for keys in ({"id", "inputs", "outputs"}, {"input", "output"}))
-    return Dialect.PIXIE if pixie > plain else Dialect.PLAIN
+    return pixie > plain
 
 
 def name_trouble(name: str) -> str | None:
@@ -287,7 +263,7 @@ def _read_plain(document: Document, value: Mapping[str, Any]) -> tuple[dict[str,
     taken, given = [
         ({} if each else {"not": {}}) if isinstance(each, bool) else each for each in (read.input, read.output)
     ]
-    schemas = {"dialect": Dialect.PLAIN, "input_schema": taken, "output_schema": given}
+    schemas = {"dialect": "plain", "input_schema": taken, "output_schema": given}
     return {**_fields(read, read), **schemas, "name": read.name, "title": read.name, "pixie": None, "warnings": ()}, []
 
 
@@ -296,18 +272,17 @@ def _read_pixie(
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Return the fields of a Pixie tool's spec, or what is wrong with it or its side file."""
     read, problems = convert(document, PixieManifest, value=value)
-    traits, more = read_traits(document)
+    members, more = read_members(document)
     own, wrong = convert(sidecar, OwnKeys, value=asked)
     problems += more + wrong
-    if read is None or traits is None or own is None or problems:
+    if read is None or own is None or problems:
         return {}, problems
-    kept = ("layout", "input_transport", "retain_runs", "validator_timeout_override")
-    traits = msgspec.structs.replace(traits, **{key: getattr(read, key) for key in kept})
+    traits = msgspec.structs.replace(read, **members)
     fields = _fields(read, own) | {"name": read.id, "title": read.name, "pinned": own.pinned or read.pinned_warm}
     fields |= {} if read.concurrent else {"concurrency": 1}
     schemas = {"input_schema": input_schema(traits), "output_schema": answer_schema(traits.outputs)}
     warnings = tuple(incoherences(traits))
-    return {**fields, **schemas, "dialect": Dialect.PIXIE, "pixie": traits, "warnings": warnings}, []
+    return {**fields, **schemas, "dialect": "pixie", "pixie": traits, "warnings": warnings}, []
 
 
 def _fields(read: PlainManifest | PixieManifest, own: OwnKeys) -> dict[str, Any]:
@@ -332,7 +307,7 @@ def _rules(fields: Mapping[str, Any], folder: Path) -> Iterator[tuple[Pointer, s
 
 def _own_rules(fields: Mapping[str, Any]) -> Iterator[tuple[Pointer, str]]:
     """Yield what is wrong with our own settings beyond the types of their values."""
-    if fields["command"] and fields["listen"] is ListenMode.HANDOVER:
+    if fields["command"] and fields["listen"] == "handover":
         yield ("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'"
     if fields["preload"] is True:
         yield ("preload",), "must be an array of module names or false"

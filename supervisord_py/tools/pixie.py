@@ -11,8 +11,7 @@ import binascii
 import json
 import mimetypes
 import re
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import unquote_to_bytes
 
 from msgspec import Meta, Struct
@@ -38,21 +37,6 @@ Runtime = Annotated[float, Meta(ge=0, le=YEAR)]  # 0 is none
 
 FILE_TYPES = frozenset({"file", "image", "audio"})
 _DATA_URL = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<content>.*)", re.DOTALL)
-
-
-class Layout(StrEnum):
-    """How the original shows the tool; `chat` also changes the body of a run."""
-
-    FORM = "form"
-    CHAT = "chat"
-    SPLIT = "split"
-
-
-class InputTransport(StrEnum):
-    """How a Pixie tool wants its inputs."""
-
-    JSON = "json"
-    MULTIPART = "multipart"
 
 
 class PixieSecret(Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,12 +95,12 @@ class PixieOutput(Struct, frozen=True):
 
 
 class PixieManifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A `tool.json` of this dialect; its inputs, outputs and secrets are read one by one."""
+    """A `tool.json` of this dialect; its inputs, outputs and secrets are read one by one, by `read_members`."""
 
     id: Word
     name: str
-    inputs: list[Any]
-    outputs: list[Any]
+    inputs: tuple[Any, ...]  # of PixieInput
+    outputs: tuple[Any, ...]  # of PixieOutput
     warm_keep_seconds: WarmKeep
     max_memory_mb: Megabytes
     max_runtime_seconds: Runtime
@@ -125,13 +109,13 @@ class PixieManifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     version: str = ""
     category: str = ""
     icon: str = ""
-    layout: Layout = Layout.FORM
-    secrets: list[Any] = []
+    layout: Literal["form", "chat", "split"] = "form"  # how it is shown; `chat` also changes the body of a run
+    secrets: tuple[Any, ...] = ()  # of PixieSecret
     schema_version: str = ""
     concurrent: bool = True
     validator_timeout_override: Annotated[int, Meta(ge=1, le=86400)] | None = None
     requires_data_persistence: bool = False
-    input_transport: InputTransport = InputTransport.JSON
+    input_transport: Literal["json", "multipart"] = "json"
     provides_file_endpoint: bool = False
     provides_autocomplete: bool = False
     retain_runs: Annotated[int, Meta(ge=0, le=1_000_000)] = 100
@@ -140,18 +124,6 @@ class PixieManifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pinned_warm: bool = False
     package: str = ""
     workspace_default: str = ""
-
-
-class PixieTraits(Struct, frozen=True):
-    """What only this dialect knows of a tool. Unit of `validator_timeout_override`: seconds."""
-
-    inputs: tuple[PixieInput, ...]
-    outputs: tuple[PixieOutput, ...]
-    secrets: tuple[PixieSecret, ...] = ()
-    layout: Layout = Layout.FORM
-    input_transport: InputTransport = InputTransport.JSON
-    retain_runs: int = 100
-    validator_timeout_override: int | None = None
 
     @property
     def streams(self) -> bool:
@@ -197,8 +169,8 @@ def without_nulls(value: Any) -> Any:
     return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
-def read_traits(document: Document) -> tuple[PixieTraits | None, list[Problem]]:
-    """Read inputs, outputs and secrets of a manifest; the other members are read by `PixieManifest`."""
+def read_members(document: Document) -> tuple[dict[str, Any], list[Problem]]:
+    """Read inputs, outputs and secrets of a manifest, or say what is wrong with them."""
     problems: list[Problem] = []
 
     def read(key: str, kind: Any) -> Iterator[Any]:
@@ -222,7 +194,7 @@ def read_traits(document: Document) -> tuple[PixieTraits | None, list[Problem]]:
         if not ENV_NAME.fullmatch(secret.key) or secret.key in MARKS:
             message = f"{secret.key!r} is no name of an environment variable of a tool"
             problems.append(document.problem(("secrets", index, "key"), message))
-    return (None if problems else PixieTraits(inputs, outputs, secrets)), problems
+    return {"inputs": inputs, "outputs": outputs, "secrets": secrets}, problems
 
 
 def _wrong_for_its_type(document: Document, at: Pointer, value: Mapping[str, Any]) -> Iterator[Problem]:
@@ -245,14 +217,14 @@ def _wrong_for_its_type(document: Document, at: Pointer, value: Mapping[str, Any
 # -- schemas -----------------------------------------------------------------------------------------------------
 
 
-def input_schema(traits: PixieTraits) -> dict[str, Any]:
+def input_schema(traits: PixieManifest) -> dict[str, Any]:
     """Return the schema that the filled-in inputs of a run must fit.
 
     An input is required unless it says `required: false`, has a default, is hidden by its `show_if`, or is a file,
     image or audio, which its own fixtures leave out. Its default always fits, as Pixie would send it.
     """
     schema: dict[str, Any] = {"type": "object", "properties": {each.key: _member(each) for each in traits.inputs}}
-    if traits.layout is Layout.CHAT:
+    if traits.layout == "chat":
         return schema
     must = [each for each in traits.inputs if each.required and each.default is None and each.type not in FILE_TYPES]
     schema |= {"additionalProperties": False, "required": [each.key for each in must if each.show_if is None]}
@@ -342,7 +314,7 @@ def answer_schema(outputs: tuple[PixieOutput, ...]) -> dict[str, Any]:
     return {"type": "object", "properties": members, "required": [each.key for each in outputs if not each.streaming]}
 
 
-def incoherences(traits: PixieTraits) -> list[str]:
+def incoherences(traits: PixieManifest) -> list[str]:
     """Say what does not fit together although every part is sound; for check 3 of the validator."""
     keys = {each.key for each in traits.inputs}
     found = [] if traits.inputs else ["there are no inputs"]
@@ -360,7 +332,7 @@ def incoherences(traits: PixieTraits) -> list[str]:
 # -- a run -------------------------------------------------------------------------------------------------------
 
 
-def fill_defaults(traits: PixieTraits, value: Any) -> Any:
+def fill_defaults(traits: PixieManifest, value: Any) -> Any:
     """Return an input with its defaults filled in. Pixie's own body, `{run_id, inputs}`, is taken as well."""
     if not isinstance(value, dict):
         return value
@@ -372,7 +344,7 @@ def fill_defaults(traits: PixieTraits, value: Any) -> Any:
 
 
 def pixie_call(
-    traits: PixieTraits, tool: str, inputs: Mapping[str, Any], run_id: str, artefacts_root: Path
+    traits: PixieManifest, tool: str, inputs: Mapping[str, Any], run_id: str, artefacts_root: Path
 ) -> tuple[bytes, dict[str, str]]:
     """Build body and headers of one run: `{run_id, inputs, <each input again>, _pixie}`, or a form.
 
@@ -391,7 +363,7 @@ def pixie_call(
     own = {"run_id": run_id, "_pixie": {"run_id": run_id, "artefacts_dir": str(directory)}}
     headers = {"X-Pixie-Run-Id": run_id, "X-Pixie-Artefacts-Dir": str(directory)}
     try:
-        if traits.input_transport is InputTransport.MULTIPART:
+        if traits.input_transport == "multipart":
             files = {each.key for each in traits.inputs if each.type in FILE_TYPES}
             form = _form({**filled, **own}, files, run_id)
             return form, {**headers, "Content-Type": f"multipart/form-data; boundary={run_id}"}

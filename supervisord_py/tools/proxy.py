@@ -142,15 +142,10 @@ class ToolRun:
         keep_alive: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Make it; its time begins to count.
+        """Make it with its input, as JSON and parsed; its time begins to count.
 
-        Args:
-            tools, spec: Which tool.
-            asked, value: Its input, as JSON and parsed.
-            streaming: `/stream` is asked instead of `/run`.
-            timeout_seconds: From now to the end of the answer; None for no such limit.
-            keep_alive: Seconds to keep the instance afterwards; 0 not at all, -1 for ever, None as usual.
-            headers: What goes on to the tool.
+        `timeout_seconds`: to the end of the answer; `keep_alive`: seconds to keep the instance afterwards, 0 not at
+        all, -1 for ever, None as usual; `headers`: what goes on to the tool.
         """
         self.id = str(uuid.uuid4())
         self.spec = spec
@@ -414,17 +409,15 @@ def run_calls(
 
 
 async def _lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    held, size = list[bytes](), 0
+    rest = b""
     async for chunk in chunks:
-        first, *rest = chunk.split(b"\n")
-        held.append(first)
-        for piece in rest:
-            yield b"".join(held).removesuffix(b"\r")
-            held, size = [piece], 0
-        if (size := size + len(held[-1])) > LINE_BYTES:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+        if len(rest) > LINE_BYTES:
             raise ToolFailedError(f"A line of the tool's stream is longer than {LINE_BYTES} bytes.")
-    if last := b"".join(held):
-        yield last
+    if rest:
+        yield rest
 
 
 async def _as_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from supervisord_py.config.documents import DocumentError, read_document
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.tools.manifest import check_input
-from supervisord_py.tools.pixie import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from supervisord_py.tools.manifest import ToolSpec
-    from supervisord_py.tools.pixie import PixieInput, PixieTraits
+    from supervisord_py.tools.pixie import PixieInput, PixieManifest
 
 TEST_REQUEST = "test-request.json"
 PICTURE = (
@@ -89,9 +88,9 @@ def _plain(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
             return None
 
 
-def _pixie(traits: PixieTraits, now: datetime) -> dict[str, Any]:
+def _pixie(traits: PixieManifest, now: datetime) -> dict[str, Any]:
     """Return values for all inputs but those that are optional without default, or hidden by their `show_if`."""
-    if traits.layout is Layout.CHAT:
+    if traits.layout == "chat":
         return {"messages": [{"role": "user", "content": "Validation probe"}], "history": []}
     values = {each.key: each.default for each in traits.inputs if each.default is not None}
     for each in traits.inputs:
@@ -118,25 +117,14 @@ def _pixie_value(declared: PixieInput, now: datetime) -> Any:
         case "json":
             return _plain(declared.schema or {}, declared.schema or {})
         case "table":
-            columns = declared.columns if isinstance(declared.columns, list) else []
-            columns = [each for each in columns if isinstance(each, dict) and "key" in each]
-            row = {each["key"]: 0 if each.get("type") == "number" else "" for each in columns}
-            return [row] * (declared.min_rows or 0)
+            return [{}] * (declared.min_rows or 0)
+        case "multiselect" | "tags":
+            return []
+        case "checkbox" | "toggle":
+            return False
         case "map_bbox":
             return [centre, [each + 0.01 for each in centre]]
-        case _:
-            return {
-                "multiselect": [],
-                "tags": [],
-                "checkbox": False,
-                "toggle": False,
-                "colour": "#000000",
-                "date": today,
-                "date_range": [today, today],
-                "time": "00:00",
-                "audio": SILENCE,
-                "datetime": now.isoformat(timespec="seconds"),
-                "map_point": centre,
-                "map_polygon": [centre],
-                "map_multipoint": [centre],
-            }.get(declared.type, "")
+        case "map_polygon" | "map_multipoint":
+            return [centre]
+    others = {"colour": "#000000", "date": today, "date_range": [today, today], "time": "00:00", "audio": SILENCE}
+    return {**others, "datetime": now.isoformat(timespec="seconds"), "map_point": centre}.get(declared.type, "")

@@ -203,21 +203,19 @@ class Tools:
                     self.supervisor.task(self.supervisor.stop(self.driver, instance, reason))
                 case Grant(ticket, _, serial, cold):
                     instance = self._instances[serial]
-                    if (waiter := self._waiter(ticket)) is not None:
-                        waiter.set_result(Granted(ticket, instance, instance.cold_start_ms if cold else None))
-                case Refuse():
-                    if (waiter := self._waiter(action.ticket)) is not None:
-                        waiter.set_exception(self._refusal(action))
+                    self._answer(ticket, Granted(ticket, instance, instance.cold_start_ms if cold else None))
+                case Refuse(ticket):
+                    self._answer(ticket, self._refusal(action))
                 case Fail(ticket, _, serial):
                     error = self._instances[serial].error or KeeperLostError("The start was given up.")
-                    if (waiter := self._waiter(ticket)) is not None:
-                        waiter.set_exception(error.fresh())
+                    self._answer(ticket, error.fresh())
         self._arm()
 
-    def _waiter(self, ticket: int) -> asyncio.Future[Granted] | None:
-        """Return who waits; None where it gave up in this very moment, and says so itself."""
+    def _answer(self, ticket: int, answer: Granted | PxError) -> None:
         waiter = self._waiters.get(ticket)
-        return None if waiter is None or waiter.done() else waiter
+        if waiter is None or waiter.done():  # it gave up in this very moment, and says so itself
+            return
+        waiter.set_exception(answer) if isinstance(answer, PxError) else waiter.set_result(answer)
 
     def _refusal(self, refuse: Refuse) -> PxError:
         return failures.refusal_error(refuse, self.config.settings, self.states.of(refuse.unit).failure)
@@ -412,11 +410,10 @@ class Tools:
         await instance.stopped.wait()
         report = instance.report or StopReport(instance.key)
         if report.survivors:
+            left = [{"pid": each.pid, "name": each.name, "start_time": each.start_time} for each in report.survivors]
             names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
             hint = "It is stopped again every few seconds; a process in uninterruptible sleep ends with its I/O."
-            left = [{"pid": s.pid, "name": s.name, "start_time": s.start_time} for s in report.survivors]
-            detail = f"Of tool:{name} this survived the stop: {names}."
-            raise SurvivorsError(detail, hint=hint, unit=f"tool:{name}", survivors=left)
+            raise SurvivorsError(f"Survived the stop: {names}.", hint=hint, unit=f"tool:{name}", survivors=left)
         return report
 
     async def pin(self, name: str, *, forever: bool = False) -> None:

@@ -114,7 +114,7 @@ def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None,
     started = " ".join(spec.command) if spec.command else spec.entrypoint
     checks = {
         "folder_structure": ToolCheck(PASS, f"{MANIFEST} and what it starts ({started}) are there"),
-        "tool_json_parses": ToolCheck(PASS, f"{MANIFEST} is sound, dialect {spec.dialect.value}"),
+        "tool_json_parses": ToolCheck(PASS, f"{MANIFEST} is sound, dialect {spec.dialect}"),
         "schemas_coherent": ToolCheck(PASS, "input and output are sound schemas"),
         "pyproject_ok": check_pyproject(spec),
         "venv_functional": check_start(spec, settings.python),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from supervisord_py.errors import ConfigError, InvalidInputError
-from supervisord_py.tools.manifest import PIXIE_KEYS, Dialect, ListenMode, ToolSpec, check_input, load_tool
-from supervisord_py.tools.pixie import INPUT_TYPES, OUTPUT_TYPES, InputTransport, PixieSecret, fill_defaults, pixie_call
+from supervisord_py.tools.manifest import PIXIE_KEYS, ToolSpec, check_input, load_tool
+from supervisord_py.tools.pixie import INPUT_TYPES, OUTPUT_TYPES, PixieSecret, fill_defaults, pixie_call
 from tool_folders import FULL_INPUTS, OPTIONS, pixie, pixie_manifest, write_tool
 
 URL = "data:audio/wav;base64,AAAA"
@@ -79,7 +79,7 @@ def test_a_tool_with_every_type_loads_and_takes_a_full_input(tmp_path: Path) -> 
     assert (len(INPUT_TYPES), len(OUTPUT_TYPES)) == (28, 39)
     assert {each["type"] for each in FULL_INPUTS} == set(INPUT_TYPES)
     spec = full(tmp_path)
-    assert (spec.dialect, spec.warnings) == (Dialect.PIXIE, ())
+    assert (spec.dialect, spec.warnings) == ("pixie", ())
     check_input(spec, GIVEN)
     check_input(spec, {"run_id": "r", "inputs": GIVEN})
     assert spec.pixie is not None
@@ -91,11 +91,11 @@ def test_every_key_of_the_original_is_honoured(tmp_path: Path) -> None:
     spec = pixie(tmp_path, sidecar={"listen": "port", "stop_timeout_seconds": 1, "pinned": False}, **KEYS)
     assert (spec.title, spec.description, spec.version) == ("A title", "d", "0.1.0")
     assert (spec.warm_keep_seconds, spec.max_memory_mb, spec.max_runtime_seconds) == (60, 256, 10)
-    assert (spec.concurrency, spec.pinned, spec.listen, spec.stop_timeout_seconds) == (1, True, ListenMode.PORT, 1)
+    assert (spec.concurrency, spec.pinned, spec.listen, spec.stop_timeout_seconds) == (1, True, "port", 1)
     traits = spec.pixie
     assert traits is not None
     assert traits.secrets == (PixieSecret("API_KEY", "k", True),)
-    assert (traits.input_transport, traits.streams) == (InputTransport.MULTIPART, False)
+    assert (traits.input_transport, traits.streams) == ("multipart", False)
     assert (traits.retain_runs, traits.validator_timeout_override, traits.layout) == (5, 90, "split")
 
 
