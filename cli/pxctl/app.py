@@ -10,7 +10,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,9 @@ def run(arguments: list[str]) -> int:
         code: Any = root.main(args=list(arguments), prog_name="pxctl", standalone_mode=False, obj=invocation)
     except Silent as end:
         return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:  # nothing was asked for, so it is no result
+        output.notice(error.format_message())
+        return Exit.USAGE
     except (click.ClickException, click.Abort, KeyboardInterrupt, Failure, OSError) as error:
         failure = _failure_of(error)
         # A line that was not parsed to its end may have asked for JSON behind the mistake.
@@ -157,20 +160,6 @@ _GLOBAL_OPTIONS = _globals(hidden=True)
 _GLOBAL_WORDS = "Global options, explained by pxctl --help: --socket, --system, --json, --color, -q."
 
 
-class PxCommand(click.Command):
-    """A command with examples."""
-
-    def __init__(self, *args: Any, examples: Sequence[str], **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.params = [*self.params, *_GLOBAL_OPTIONS]
-        self._examples = examples
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, unwrapped so that they can be copied."""
-        examples = "".join(f"  {line}\n" for line in self._examples)
-        formatter.write(f"\n{_GLOBAL_WORDS}\n\nExamples:\n{examples}")
-
-
 _OTHER_WORDS = {
     "ps": "status", "ls": "list", "top": "status --watch", "log": "logs", "kill": "stop", "rm": "remove",
     "help": "--help",
@@ -184,13 +173,6 @@ class PxGroup(click.Group):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, epilog=_GLOBAL_WORDS, **settings)
         self.params = [*self.params, *_GLOBAL_OPTIONS]
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; called with nothing at all, show the help on stderr: nothing was asked for, so it is no result."""
-        if not args and not ctx.resilient_parsing:
-            output.notice(self.get_help(ctx))
-            raise Silent(Exit.USAGE)
-        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -236,14 +218,14 @@ click.version_option(package_name="supervisord-py", message="%(prog)s %(version)
 
 def declare(
     group: click.Group, name: str, action: str | None = None
-) -> Callable[[Callable[..., int | None]], PxCommand]:
+) -> Callable[[Callable[..., int | None]], click.Command]:
     """Declare a command of a group; the function gets the Invocation first and returns the exit code (None is 0).
 
     Its docstring is the help: the text, then examples as `$` lines. `action` is what it does, in the words of
     "pxctl: cannot …", with the command's arguments in braces.
     """
 
-    def wrap(function: Callable[..., int | None]) -> PxCommand:
+    def wrap(function: Callable[..., int | None]) -> click.Command:
         def call(**given: Any) -> int | None:
             context = click.get_current_context()
             invocation: Invocation = context.obj
@@ -257,11 +239,12 @@ def declare(
                     failure.hint = f"{context.command_path} --help"
                 raise
 
-        about, *examples = inspect.cleandoc(function.__doc__ or "").split("\n$ ")
+        about, examples = inspect.cleandoc(function.__doc__ or "").split("\n\n$ ")
         # The list of commands shows the first clause of the first sentence.
         short = re.split(r"[;:(.]", " ".join(about.split("\n\n")[0].split()))[0]
-        call.__dict__.update(function.__dict__)  # click's decorators keep the parameters there
-        made = click.command(name, cls=PxCommand, help=about, short_help=short, examples=examples)(call)
+        epilog = f"{_GLOBAL_WORDS}\n\n\b\nExamples:\n  " + examples.replace("\n$ ", "\n  ")
+        given = [*reversed(getattr(function, "__click_params__", [])), *_GLOBAL_OPTIONS]
+        made = click.Command(name, callback=call, params=given, help=about, short_help=short, epilog=epilog)
         group.add_command(made)
         return made
 

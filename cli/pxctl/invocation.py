@@ -109,12 +109,10 @@ class Invocation:
         widest = max(map(len, known), default=0)
         self.print(*(f"{name:{widest}}  {output.clean(str(text))}" for name, text in known.items()))
 
-    def print_saved(self, path: object, size: int, content_type: str, **facts: object) -> None:
-        if self.json:
-            known = {"path": str(path), "size_bytes": size, "content_type": content_type}
-            self.print_json({"schema": "px.saved/1", **known, **facts})
-        else:
-            self.notice(f"saved {path} ({output.size(size)}, {content_type or 'no type'})")
+    def print_done(self, *lines: str) -> None:
+        """Say that a command did what it does, where nothing but a person reads that."""
+        if not (self.json or self.quiet):
+            self.print(*lines)
 
     def moment(self, text: object) -> str:
         """Return an RFC 3339 time as a person's clock says it on a terminal; elsewhere as it came."""

@@ -138,7 +138,7 @@ def test_every_command_explains_itself_and_has_its_place_in_the_manual(path: Pat
     # Explained once, by `pxctl --help`, and elsewhere only named.
     assert ("Socket of the daemon." in ended.stdout) is (not path)
     if not isinstance(COMMANDS[path], click.Group):
-        examples = ended.stdout.partition("\nExamples:\n")[2].splitlines()
+        examples = ended.stdout.partition("\n  Examples:\n")[2].splitlines()
         assert examples
         assert all(" ".join(["pxctl", *path]) in line for line in examples)
         page = re.sub(r"\\f[BIPR]|\\&", "", PAGE.read_text()).replace("\\-", "-").replace("\\(aq", "'")

@@ -148,7 +148,6 @@ def test_install_and_uninstall_leave_what_they_say(house: House) -> None:
     assert (house.px.folder / UNIT).read_text() == "[Unit]\n"
     done = [words for words in asked.read_text().splitlines() if " show " not in words]
     assert done == ["--user daemon-reload", "--user enable pxd.service", "--user start pxd.service"]
-    assert house(*INSTALL, "--json").json()["written"] is False
     (house.px.folder / UNIT).write_text("[Mine]\n")
     ended = house(*INSTALL)
     assert (ended.code, "--force" in ended.err, (house.px.folder / UNIT).read_text()) == (8, True, "[Mine]\n")
@@ -156,7 +155,7 @@ def test_install_and_uninstall_leave_what_they_say(house: House) -> None:
     assert house(*UNINSTALL).code == 0
     assert not (house.px.folder / UNIT).exists()
     assert "--user disable --now pxd.service" in asked.read_text().splitlines()
-    assert house(*UNINSTALL, "--json").json()["removed"] == []
+    assert "nothing to do" in house(*UNINSTALL).err
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,8 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
     running = _pid(invocation)
     if running is None:
         daemon_process.start_daemon(invocation, timeout)
-    pid, socket = running or _pid(invocation), invocation.socket_path
-    facts = {"started": running is None, "pid": pid, "socket": socket}
-    if not invocation.print_result({"schema": "px.daemon_start/1", **facts}, [pid]):
-        invocation.print(f"pxd {'runs already' if running else 'started'} (pid {pid}), socket {socket}")
+    pid, did = running or _pid(invocation), "runs already" if running else "started"
+    invocation.print_done(f"pxd {did} (pid {pid}), socket {invocation.socket_path}")
 
 
 def _pid(invocation: Invocation) -> int | None:
@@ -71,19 +69,16 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
     $ pxctl daemon stop
     $ pxctl daemon stop --timeout 20
     """
-    was_running, on_demand, waiting = True, service.is_waiting(invocation), 0
+    on_demand, waiting = service.is_waiting(invocation), 0
     try:
         if on_demand:  # to ask would start it
             raise Unreachable(invocation.socket_path, "the service manager holds the socket")
         with invocation.detaching("detached; pxd goes on stopping"), invocation.spinner("pxd", "stopping…"):
             waiting = daemon_process.stop_daemon(invocation.client(), timeout)
         on_demand = os.path.exists(invocation.socket_path)  # its own socket goes with the keeper
+        invocation.print_done("pxd stopped")
     except Unreachable:
         invocation.notice(f"pxd does not run (nobody answers at {invocation.socket_path})")
-        was_running = False
-    facts = {"was_running": was_running, "survivors": [], "on_demand": on_demand, "queued": waiting}
-    if not invocation.print_result({"schema": "px.daemon_stop/1", **facts}, ()) and was_running:
-        invocation.print("pxd stopped")
     if waiting:
         invocation.notice(f"executions of pipes that wait in line: {waiting}; they run once pxd is started again")
     if on_demand:
@@ -201,13 +196,9 @@ def install_service(
     $ pxctl daemon install --on-demand
     """
     texts = service.unit_texts(invocation, platform, on_demand=on_demand)
-    paths_of_units = list(map(str, texts))
     if only_print:
-        files = [{"path": str(path), "text": text} for path, text in texts.items()]
-        facts = {"platform": platform, **files[0], "files": files}
-        if not invocation.print_result({"schema": "px.daemon_unit/1", **facts}, paths_of_units):
-            heads = [f"# {path}\n" if len(texts) > 1 else "" for path in texts]
-            output.write("\n".join(head + text for head, text in zip(heads, texts.values(), strict=True)))
+        heads = [f"# {path}\n" if len(texts) > 1 else "" for path in texts]
+        output.write("\n".join(head + text for head, text in zip(heads, texts.values(), strict=True)))
         return
     service.check_place(invocation, platform, texts, force=force)
     runs_there = service.is_active(invocation, platform, texts)
@@ -219,9 +210,7 @@ def install_service(
         invocation.notice(f"pxd runs already; for the service manager to take over: {take_over}")
     if linger := service.lingers(invocation, platform):
         invocation.notice(f"pxd is stopped when you log out; to let it live on: {linger}")
-    answer = {"platform": platform, "path": paths_of_units[0], "written": written, "on_demand": on_demand}
-    if not invocation.print_result({"schema": "px.daemon_install/1", **answer}, paths_of_units):
-        invocation.print(f"pxd is installed: {', '.join(paths_of_units)}")
+    invocation.print_done(f"pxd is installed: {', '.join(map(str, texts))}")
 
 
 @declare(daemon, "uninstall", "uninstall pxd")
@@ -235,19 +224,16 @@ def uninstall_service(invocation: Invocation, platform: str) -> None:
     $ sudo pxctl daemon uninstall --system
     """
     there = service.own_files(invocation, platform)
-    if there:
-        text = there[0].read_text("utf-8", "surrogateescape")
-        invocation.env = {**invocation.env, **service.read_file(text)[1]}  # whose daemon it is
-        with invocation.spinner("pxd", "stopping…"):
-            service.uninstall(invocation, platform, there)
-    kept = paths.find_data(invocation.env, system=invocation.system)
-    facts = {"platform": platform, "removed": list(map(str, there)), "kept": kept}
-    if invocation.print_result({"schema": "px.daemon_uninstall/1", **facts}, there):
-        return
-    if there:
-        invocation.print(f"pxd is uninstalled: {', '.join(map(str, there))} removed", *(f"kept: {one}" for one in kept))
-    else:
+    if not there:
         invocation.notice("no unit is installed; nothing to do")
+        return
+    text = there[0].read_text("utf-8", "surrogateescape")
+    invocation.env = {**invocation.env, **service.read_file(text)[1]}  # whose daemon it is
+    with invocation.spinner("pxd", "stopping…"):
+        service.uninstall(invocation, platform, there)
+    kept = paths.find_data(invocation.env, system=invocation.system)
+    removed = f"pxd is uninstalled: {', '.join(map(str, there))} removed"
+    invocation.print_done(removed, *(f"kept: {folder}" for folder in kept))
 
 
 # -- what works without a daemon, too ---------------------------------------------------------------------------------

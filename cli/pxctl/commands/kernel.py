@@ -281,9 +281,7 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
         raise Failure(detail, kind="inactive", unit=unit, hint=hint)
     program = find_program("jupyter-console", invocation.env)
     argv = [program, "--existing", file] if program else ["jupyter", "console", "--existing", file]
-    if invocation.json:
-        invocation.print_json({"schema": "px.attach/1", "unit": unit, "connection_file": file, "command": argv})
-    elif program and invocation.in_is_terminal and not only_print:
+    if program and invocation.in_is_terminal and not only_print:
         os.execv(program, argv)  # noqa: S606 - in our place: the terminal is its own
     else:
         invocation.print(shlex.join(argv))
@@ -315,4 +313,4 @@ def export_kernel(invocation: Invocation, name: str, target: str | None, cwd: st
             output.write("\n")
             return
         count = write_whole(Path(target), exchange.chunks())
-    invocation.print_saved(target, count, "application/x-ipynb+json")
+    invocation.notice(f"saved {target} ({size(count)})")

@@ -169,44 +169,30 @@ def _print_items(invocation: Invocation, exchange: Exchange, spinner: output.Spi
 
 # -- saved ------------------------------------------------------------------------------------------------------------
 
-_MAGIC = {
-    "iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "JVBERi0": "application/pdf",
-}  # fmt: skip
-"""How files of a kind begin in base64."""
+_MAGIC = ("iVBORw0KGgo", "/9j/", "R0lGOD", "JVBERi0")
+"""How PNG, JPEG, GIF and PDF begin in base64."""
 
 
 def _save(invocation: Invocation, exchange: Exchange, file: Path, spinner: output.Spinner) -> None:
     """Save an answer: an image inside JSON as the image, anything else as it came."""
-    content_type, pointer = exchange.content_type, None
     chunks: Iterable[bytes] = exchange.chunks()
-    if _is_json(content_type):
+    if _is_json(exchange.content_type):
         chunks = [raw := exchange.read()]
         with contextlib.suppress(ValueError, RecursionError):
-            if found := _embedded(json.loads(raw), ""):
-                pointer, content_type, content = found
-                chunks = [content]
+            if (found := _embedded(json.loads(raw))) is not None:
+                chunks = [found]
     size = write_whole(file, chunks)
     spinner.stop()
-    invocation.print_saved(file, size, content_type, pointer=pointer)
+    invocation.notice(f"saved {file} ({output.size(size)})")
 
 
-def _embedded(value: Any, pointer: str) -> tuple[str, str, bytes] | None:
-    """Return (JSON pointer, media type, bytes) of the first file that JSON holds as base64; None: there is none.
-
-    That is `data:TYPE;base64,…` (RFC 2397), or base64 that begins as a known kind of file does.
-    """
-    pairs: Iterable[tuple[object, Any]] = ()
-    match value:
-        case str():
-            head, comma, rest = value.partition(";base64,")
-            is_url = head.startswith("data:") and bool(comma)
-            kind = next((kind for magic, kind in _MAGIC.items() if value.startswith(magic)), None)
-            kind = (head.removeprefix("data:") or "text/plain") if is_url else kind
+def _embedded(value: Any) -> bytes | None:
+    """Return the first file that JSON holds as base64: `data:TYPE;base64,…` (RFC 2397), or what begins as a picture."""
+    if isinstance(value, str):
+        head, _, rest = value.rpartition(";base64,")
+        if head.startswith("data:") or (not head and value.startswith(_MAGIC)):
             with contextlib.suppress(ValueError):
-                encoded = (rest if is_url else value).encode("ascii")
-                return None if kind is None else (pointer, kind, binascii.a2b_base64(encoded, strict_mode=True))
-        case dict():
-            pairs = ((str(key).replace("~", "~0").replace("/", "~1"), inner) for key, inner in value.items())
-        case list():
-            pairs = enumerate(value)
-    return next((found for key, inner in pairs if (found := _embedded(inner, f"{pointer}/{key}")) is not None), None)
+                return binascii.a2b_base64(rest.encode("ascii"), strict_mode=True)
+        return None
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for one in inner if (found := _embedded(one)) is not None), None)
