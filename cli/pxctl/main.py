@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ from pxctl import output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    gc.set_threshold(100_000)  # most calls are over before there is anything to collect
     try:
         # Most of the start are these imports: Ctrl-C meanwhile shows no traceback of them.
         from pxctl.app import run

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from supervisord_py.config.documents import DocumentError, config_error, convert, read_document
-from supervisord_py.errors import ConflictError, PxError, TimedOutError
+from supervisord_py.errors import ConfigError, ConflictError, PxError, TimedOutError
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed
 from supervisord_py.process.program import Completed
 from supervisord_py.tools.manifest import VENV
@@ -76,7 +76,10 @@ def source_of(spec: ToolSpec) -> str | None:
 
 def needs_sync(spec: ToolSpec) -> bool:
     """Say whether a tool asks for packages and has neither a `.venv` nor an interpreter of its own."""
-    return not spec.python and not os.path.lexists(spec.folder / VENV) and source_of(spec) is not None
+    source = None if spec.python or os.path.lexists(spec.folder / VENV) else source_of(spec)
+    with contextlib.suppress(ConfigError):  # a broken pyproject.toml is for `sync` to refuse
+        return source is not None and (source != PYPROJECT or bool(read_project(spec).dependencies))
+    return True
 
 
 def lacks_bytecode(venv: Path) -> bool:

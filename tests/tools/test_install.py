@@ -68,6 +68,12 @@ def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) 
     assert (needs_sync(added), lacks_bytecode(copy / ".venv")) == (False, True)
 
 
+@pytest.mark.parametrize(("listed", "needed"), [("[]", False), ("['demo']", True), ("5", True)])
+def test_a_project_that_asks_for_nothing_needs_no_environment(tmp_path: Path, listed: str, needed: bool) -> None:
+    source = write_tool(tmp_path / "src", "x", pyproject__toml=f"[project]\ndependencies = {listed}\n")
+    assert needs_sync(add(tmp_path, source)) is needed
+
+
 def test_what_cannot_be_added(tmp_path: Path) -> None:
     good = write_tool(tmp_path / "src", "good")
     write_tool(tmp_path / "tools", "good")

@@ -8,7 +8,6 @@ ours runs it closes the connection, which takes the call out of line.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import threading
@@ -201,12 +200,10 @@ def run_cells(
         raise usage("--output saves an executed notebook, and none is run", hint)
     if is_shell and (asked["interpreter"] or asked["kernelspec"]):
         raise usage("--interpreter and --kernelspec name what runs Python cells, and shell cells run in bash")
-    client, folder = waking_client(invocation, no_autostart), str(Path(cwd or ".").absolute())
-    if not (asked["interpreter"] or asked["kernelspec"] or asked["backend"]):
-        name = _own_session(invocation, client, name, folder, "bash" if is_shell else "python") or name
+    client = waking_client(invocation, no_autostart)
     wanted = {key: value for key, value in asked.items() if value is not None and value is not False}
     wanted |= {"language": "bash"} if is_shell else {}
-    body = {member: text, "cwd": folder, "environ": callers_environment(invocation), **wanted}
+    body = {member: text, "cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation), **wanted}
 
     result: Document = {}
     screen = CellScreen(invocation, f"kernel:{name}")
@@ -237,21 +234,6 @@ def run_cells(
     if screen.has_shown_error and screen.count <= 1 and re.fullmatch(r"The cell failed \(\w+\)\.", failure.detail):
         raise Silent(failure.exit_code)  # the traceback said it
     raise failure
-
-
-def _own_session(invocation: Invocation, client: Client, name: str, cwd: str, language: str) -> str | None:
-    """Return the id of the session in whose cell this call runs, where it is the one that is meant; else None.
-
-    A kernel's environment is not its user's: without this the same name could mean another interpreter inside of it.
-    """
-    kind, _, own = invocation.env.get("PX_UNIT", "").partition(":")
-    if kind != "kernel" or name != own.rpartition("-")[0]:
-        return None
-    try:
-        kernel = client.get(route("kernel", own))
-    except Failure:
-        return None
-    return own if kernel.get("cwd") == os.path.realpath(cwd) and kernel.get("language") == language else None
 
 
 def _save_notebook(invocation: Invocation, result: Document, path: str | None, file: str | None) -> None:
