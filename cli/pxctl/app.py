@@ -168,8 +168,6 @@ _OTHER_WORDS = {
 
 
 class PxGroup(click.Group):
-    """A group of commands, in the order in which they were declared."""
-
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, epilog=_GLOBAL_WORDS, **settings)
         self.params = [*self.params, *_GLOBAL_OPTIONS]
@@ -181,7 +179,6 @@ class PxGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is called; a usage error with the nearest name where there is none."""
         name, known = args[0], self.list_commands(ctx)
         if ctx.resilient_parsing or name.startswith("-") or name in known:
             return super().resolve_command(ctx, args)

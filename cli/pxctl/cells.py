@@ -57,7 +57,6 @@ def words_of(bundle: Mapping[str, Any], *, indent: int | None = None) -> str:
 
 
 def _joined(value: Any) -> str:
-    """Return a value as one text; a bundle may hold it as a list of lines."""
     return "".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -145,7 +144,6 @@ class CellScreen(Screen):
                 self.wait("starting the kernel…")
 
     def conclude(self, result: Document) -> None:
-        """Tell what is to be told of the whole call, whatever came of it."""
         for document in [*(result.get("cells") or []), result]:
             for text in document.get("notices") or []:
                 self.say_once(str(text))
@@ -188,7 +186,6 @@ class CellScreen(Screen):
             output.write(drawn(self.invocation.env, mime, content))
 
     def _show_error(self, lines: list[str]) -> None:
-        """Show a traceback whole, with the colours that the kernel gave it."""
         if lines:
             self.has_shown_error = True
             self.close_lines()

@@ -54,7 +54,6 @@ class Exchange:
 
     @property
     def content_type(self) -> str:
-        """Media type without parameters, lower case; empty when there is none."""
         return self.fields.get("content-type", "").split(";", 1)[0].strip().lower()
 
     def send(
@@ -130,7 +129,6 @@ class Exchange:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Turn what goes wrong with an answer into the failure that says so."""
         try:
             yield
         except ValueError as error:
@@ -304,7 +302,6 @@ def bare_name(kind: str, text: str) -> str:
 
 
 def route(kind: str, text: str, verb: str = "") -> str:
-    """Return the route of a tool, kernel or pipe that is named as users do."""
     return f"/api/{kind}s/{quote(bare_name(kind, text))}" + (f"/{verb}" if verb else "")
 
 

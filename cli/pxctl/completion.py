@@ -59,13 +59,11 @@ example_pipes = _choices("example:daily-digest", "example:disk-digest", "example
 
 
 def execution_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Offer what names an execution: its id, or the pipe whose newest one it is."""
     ids = execution_ids(context, parameter, incomplete) if not incomplete or incomplete[0].isdigit() else []
     return ids + (pipe_names(context, parameter, incomplete) if not incomplete[:1].isdigit() else [])
 
 
 def assignments(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Offer `key=` for the inputs of the tool that was named."""
     if "=" in incomplete:
         return []
     with contextlib.suppress(Failure):

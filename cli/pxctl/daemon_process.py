@@ -60,7 +60,6 @@ def _pxd(invocation: Invocation, *arguments: str) -> tuple[list[str], dict[str, 
 
 
 def answers(client: Client, timeout: float = 1.0) -> bool:
-    """Say whether a daemon answers and serves."""
     try:
         client.get("/api/health", timeout=timeout)
     except Failure:
@@ -169,7 +168,6 @@ def ask_pxd(invocation: Invocation, *flags: str) -> bytes:
 
 
 def run(argv: list[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, without input; a failure to do so is a Failure."""
     settings: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "timeout": 120.0}
     try:
         return subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, **settings)

@@ -46,7 +46,6 @@ def find_execution(client: Client, text: str) -> Document:
 
 
 def newest_of(client: Client, name: str) -> Document | None:
-    """Return the newest execution of a pipe, None where it has none."""
     page = client.get(query(route("pipe", name, "executions"), [("limit", 1)]))
     return next(iter(page.get("executions", [])), None)
 
@@ -73,7 +72,6 @@ def successor_of(client: Client, execution: Document) -> Document | None:
 
 
 def route_of(execution: Document, verb: str) -> str:
-    """Return a route of an execution, under its pipe."""
     return route("pipe", f"pipe:{execution.get('pipe_name')}", f"executions/{execution.get('id')}/{verb}")
 
 
@@ -104,23 +102,10 @@ def money(cost: float | None) -> str:
     return f"${cost:.4f}" if cost else ""
 
 
-def particulars(execution: Document) -> str:
-    """Return duration, tokens and cost in words, those that are known."""
-    tokens = execution.get("tokens")
-    words = (took(execution), f"{tokens:,} tokens" if tokens else "", money(execution.get("cost")))
-    return ", ".join(filter(None, words))
-
-
-def error_word(execution: Document) -> str:
-    """Return the error type, where the status does not say the same already."""
-    status, kind = execution.get("status"), str(execution.get("error_type") or "")
-    return "" if (status, kind) in {("timed_out", "timeout"), ("cancelled", "cancelled")} else kind
-
-
 def sentence(execution: Document) -> str:
-    """Return "execution 12 failed after 3.2s, 1,200 tokens, $0.0123 (crash): what happened"."""
-    status, known, kind = str(execution.get("status")), particulars(execution), error_word(execution)
-    spent = f" {'in' if status == 'completed' else 'after'} {known}" if known else ""
+    """Return "execution 12 failed after 3.2s (crash): what happened"."""
+    status, spent, kind = str(execution.get("status")), took(execution), execution.get("error_type")
+    spent = spent and f" {'in' if status == 'completed' else 'after'} {spent}"
     why = f" ({kind})" if kind else ""
     message = f": {execution['error_message']}" if execution.get("error_message") else ""
     return f"execution {execution.get('id')} {status.replace('_', ' ')}{spent}{why}{message}"
@@ -171,7 +156,6 @@ def execution_events(client: Client, execution: Document) -> Iterator[Document]:
 
 
 def follow_execution(invocation: Invocation, execution: Document) -> Document:
-    """Show an execution's output and where it is until it is over; return the final row."""
     final, has_printed = execution, False
     with Screen(invocation, f"pipe:{execution.get('pipe_name')}") as screen:
         for event in execution_events(invocation.client(), execution):

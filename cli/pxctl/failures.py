@@ -11,8 +11,6 @@ Document = dict[str, Any]
 
 
 class Exit:
-    """Exit codes (CONTRACT §3)."""
-
     OK, FAILED, USAGE, INACTIVE, UNKNOWN_UNIT, UNREACHABLE, PERMISSION, TIMED_OUT, CONFLICT, LIMIT_EXCEEDED = range(10)
 
 
@@ -84,7 +82,6 @@ def usage(detail: str, hint: str | None = None) -> Failure:
 
 
 def problem(status: int, members: Document) -> Failure:
-    """Return the daemon's problem document as a failure."""
     usual = {"kind": "failed", "exit_code": Exit.FAILED, "status": status}
     found: Document = usual | {name: value for name, value in members.items() if value is not None}
     return Failure(str(found.pop("detail", f"the daemon answered {status}")), **found)

@@ -32,7 +32,6 @@ class Patience:
         self._met = met
 
     def met(self) -> None:
-        """Note that the daemon answered."""
         self._met, self._since = True, None
 
     def bear(self, failure: Failure) -> None:
@@ -115,7 +114,6 @@ def ask_until(
 
 
 def bytes_of(event: Document) -> bytes:
-    """Return the bytes of an output event, exactly."""
     if "bytes" in event:
         return bytes(event["bytes"])
     if "base64" in event:

@@ -40,7 +40,6 @@ class Invocation:
 
     @property
     def width(self) -> int | None:
-        """Columns to lay a table out in; None when nobody's terminal limits it."""
         return output.screen(self.env)[0] if self.out_is_terminal else None
 
     @property
@@ -57,7 +56,6 @@ class Invocation:
     # -- stdout
 
     def paint(self, text: str, style: str | None) -> str:
-        """Return `text` in a style, where stdout is painted."""
         return output.paint(text, style, on=self.has_colour)
 
     def print(self, *lines: object) -> None:
@@ -110,7 +108,6 @@ class Invocation:
         self.print(*(f"{name:{widest}}  {output.clean(str(text))}" for name, text in known.items()))
 
     def print_done(self, *lines: str) -> None:
-        """Say that a command did what it does, where nothing but a person reads that."""
         if not (self.json or self.quiet):
             self.print(*lines)
 
@@ -137,7 +134,6 @@ class Invocation:
         self.notice(*(f"warning: {warning}" for warning in document.get("warnings") or []))
 
     def spinner(self, label: str, phase: str | Callable[[], str]) -> output.Spinner:
-        """Return a spinner, which draws where a person sees it and wants it."""
         on = self.err_is_terminal and not self.quiet and self.env.get("TERM") != "dumb"
         return output.Spinner(label, phase if callable(phase) else lambda: phase, on=on)
 

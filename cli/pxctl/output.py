@@ -37,7 +37,6 @@ def screen(env: Mapping[str, str]) -> tuple[int, int]:
 
 
 def write(piece: str | bytes) -> None:
-    """Write to stdout at once; raises ReaderGone when nobody reads it."""
     try:
         _write_all(STDOUT, piece)
     except BrokenPipeError as error:
@@ -149,7 +148,6 @@ def wants_colour(choice: str, env: Mapping[str, str], *, terminal: bool) -> bool
 
 
 def paint(text: str, style: str | None, *, on: bool) -> str:
-    """Return `text` in a style, or as it is."""
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if on and style and text else text
 
 
@@ -245,7 +243,6 @@ class Column(NamedTuple):
 
 
 def with_broken(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows; of those whose files are broken that is the state."""
     return [row | {"state": "broken"} if row.get("config_error") else row for row in rows]
 
 

@@ -47,7 +47,6 @@ def unit_texts(invocation: Invocation, platform: str, *, on_demand: bool) -> Tex
 
 
 def own_files(invocation: Invocation, platform: str) -> list[Path]:
-    """Return the files of the service that an install has written."""
     text = ask_pxd(invocation, "--print-unit", LAUNCHD).decode() if platform == LAUNCHD else ""
     return [path for path in _places(invocation, platform, text) if path.exists()]
 
@@ -192,7 +191,6 @@ def start_unit(invocation: Invocation) -> bool:
 
 
 def is_active(invocation: Invocation, platform: str, texts: Texts) -> bool:
-    """Say whether systemd runs pxd, or listens for it, already."""
     return platform == SYSTEMD and _show(invocation, list(texts)[-1].name, "ActiveState") == "active"
 
 

@@ -107,18 +107,15 @@ class Screen:
         self.invocation.notice(output.paint(words, style, on=self.invocation.err_has_colour))
 
     def say_once(self, text: str) -> None:
-        """Tell a sentence that the daemon may repeat."""
         if text not in self._said:
             self._said.add(text)
             self.say(f"pxctl: {text}")
 
     def wait(self, phase: str) -> None:
-        """Say what is waited for, where it takes a while."""
         self.phase = phase
         self._spinner.start()
 
     def close_lines(self) -> None:
-        """Erase the spinner; end the lines that are begun."""
         self._spinner.stop()
         self.out.close_line()
         self.err.close_line()

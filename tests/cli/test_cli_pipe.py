@@ -61,7 +61,7 @@ def test_runs_filters_and_pages(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/executions", listed(execution(9), failed, cursor=8))
     ended = px("pipe", "runs", "--status", "failed", "--status", "completed", "--since", "2h", "-n", "2")
     assert [line.split()[0] for line in ended.lines] == ["ID", "9", "8"]
-    assert "crash: exit code 3" in ended.text
+    assert "exit code 3" in ended.text
     assert ended.err == "… more: --cursor 8\n"
     assert daemon.seen[0].query == [("status", "failed"), ("status", "completed"), ("since", "2h"), ("limit", "2")]
     assert px("pipe", "runs", "-q").text == "9\n8\n"
@@ -157,13 +157,13 @@ def ran(daemon: FakeDaemon, *events: dict[str, Any]) -> FakeDaemon:
 
 
 def test_run_follows_the_output_and_keeps_the_streams_apart(px: Px, daemon: FakeDaemon) -> None:
-    over = execution(tokens=1234, cost=0.0125)
+    over = execution()
     running = {"event": "status", "execution": RUNNING}
     binary = {"event": "output", "stream": "stdout", "offset": 5, "end": 7, "base64": "//4="}
     ran(daemon, running, output("text\n"), output("warn\n", stream="stderr"), binary, done(over))
     ended = px("pipe", "run", "pipe:digest")
     assert (ended.code, ended.out) == (0, b"text\n\xff\xfe")
-    told = ["waiting in line: position 2", "running", "completed, 3.2s, 1,234 tokens, $0.0125"]
+    told = ["waiting in line: position 2", "running", "completed, 3.2s"]
     assert ended.err == "warn\n".join([f"{NOTICE}{told[0]}\n{NOTICE}{told[1]}\n", f"{NOTICE}{told[2]}\n"])
     daemon.on(ONE, document(over))
     quiet = px("pipe", "run", "digest", "-q")

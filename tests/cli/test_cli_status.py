@@ -173,7 +173,7 @@ def test_a_slow_answer_is_waited_for_with_a_word(px: Px, daemon: FakeDaemon) -> 
 ALLOWED = {
     "json", "json.decoder", "json.encoder", "json.scanner", "_json",  # documents
     "socket", "_socket", "select", "selectors", "array",  # the socket
-    "signal",  # Ctrl-C
+    "gc", "signal",  # Ctrl-C
     "locale", "_locale",  # click's translations, where a language is set
     "difflib", "_heapq", "heapq",  # click, when it meets a short option
     "pxctl", "pxctl.app", "pxctl.client", "pxctl.commands", "pxctl.commands.units", "pxctl.completion",

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -17,6 +17,7 @@ from pxctl.client import Client, query
 from pxctl.failures import Document, Exit, Failure, Interrupted, Unreachable
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, clean
+from pxctl.service import finding
 
 daemon = declare_group("daemon", "Start, stop, restart, reload, install the daemon.")
 config = declare_group("config", "Show and check the settings.")
@@ -116,7 +117,6 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
 
 
 def _await_new(client: Client, before: Document, timeout: float) -> Document:
-    """Return the daemon's document once another control plane than before answers."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         with contextlib.suppress(Failure):
@@ -248,24 +248,20 @@ def check_all(invocation: Invocation) -> int:
     $ pxctl doctor
     """
 
+    looks: dict[str, Callable[[], Iterable[Document]]] = {
+        "pxd": lambda: [finding("pxd", "ok", f"its program is {daemon_process.find_pxd(invocation.env)}")],
+        "service_unit": lambda: service.check(invocation, service.HERE),
+        "daemon": lambda: [
+            finding("daemon", "ok", f"it answers at {invocation.socket_path}"),
+            *invocation.client().get("/api/doctor").get("checks", []),
+        ],
+    }
     checks: list[Document] = []
-
-    def attempt(name: str, look: Callable[[], object]) -> None:
+    for name, look in looks.items():
         try:
-            look()
+            checks += look()
         except (Failure, OSError) as error:
-            checks.append(service.finding(name, "fail", str(error), getattr(error, "hint", None)))
-
-    def find_program() -> None:
-        checks.append(service.finding("pxd", "ok", f"its program is {daemon_process.find_pxd(invocation.env)}"))
-
-    def ask_daemon() -> None:
-        found = invocation.client().get("/api/doctor").get("checks") or []
-        checks.extend([service.finding("daemon", "ok", f"answers at {invocation.socket_path}"), *found])
-
-    attempt("pxd", find_program)
-    attempt("service_unit", lambda: checks.extend(service.check(invocation, service.HERE)))
-    attempt("daemon", ask_daemon)
+            checks.append(finding(name, "fail", str(error), getattr(error, "hint", None)))
     result = {"schema": "px.doctor/1", "checks": checks}
     if not invocation.print_result(result, (one["name"] for one in checks if one["status"] != "ok")):
         for one in checks:

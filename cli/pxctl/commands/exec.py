@@ -113,7 +113,6 @@ class CellCall:
         yield event
 
     def _rest(self, cell_id: str) -> Iterator[Document]:
-        """Yield what comes next in the files of a cell's output, as events."""
         target = route("kernel", self.kernel, f"cells/{cell_id}/output")
         for name in STREAMS:
             for page in pages(self._client, target, name, self._counts[name]):
@@ -237,7 +236,6 @@ def run_cells(
 
 
 def _save_notebook(invocation: Invocation, result: Document, path: str | None, file: str | None) -> None:
-    """Write the executed notebook where that was asked for, also when a cell failed."""
     notebook = result.get("notebook")
     if path is None:
         invocation.notice(f"pxctl: not saved; to keep the outputs: pxctl exec -f {file} -o FILE")

@@ -110,7 +110,6 @@ def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: i
 
 
 def _event_line(invocation: Invocation, event: Document) -> str:
-    """Return one event on one line: time, unit, what, why, then its further facts."""
     known = {"id", "time", "unit", "event", "reason", "instance", "cause", "schema", "digest"}
     facts = [f"{key}={value}" for key, value in event.items() if key not in known and value not in (None, [], {}, "")]
     reason = f"({event['reason']})" if event.get("reason") else None

@@ -31,7 +31,6 @@ _which = click.option("--cwd", metavar="DIR", help="Which of several of that nam
 
 
 def choice_options(function: Any) -> Any:
-    """Add the options that, with its name, say which session is meant, and what runs it."""
     for option in (
         click.option("--backend", type=click.Choice(["direct", "gateway-local", "gateway-external"]), help="As set."),
         click.option("--kernelspec", metavar="NAME", help="An installed kernelspec, for any language."),
@@ -66,7 +65,6 @@ def _id(client: Client, name: str, cwd: str | None) -> str:
 
 
 def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
-    """Return the units that names and globs mean, each once."""
     found: list[str] = []
     for name in names:
         bare = bare_name("kernel", name)

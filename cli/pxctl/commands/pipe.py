@@ -168,7 +168,6 @@ def remove_pipe(invocation: Invocation, name: str, yes: bool) -> None:
 
 
 def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
-    """Enable or disable every pipe that the names mean, print the outcome, return the exit code."""
     client = invocation.client()
 
     def change(unit: str) -> Document:

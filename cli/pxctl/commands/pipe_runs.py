@@ -18,14 +18,10 @@ from pxctl.commands.units import one_by_one, print_outcomes, request
 from pxctl.completion import execution_ids, execution_names, pipe_names
 from pxctl.failures import Document, Exit, Failure, usage
 from pxctl.invocation import Invocation
-from pxctl.output import BY_STATE, Column, ago, state_column
+from pxctl.output import Column, ago, state_column
 from pxctl.shown import STREAMS, Screen, print_pages
 
 _execution = click.argument("execution", metavar="ID|PIPE", shell_complete=execution_names)
-
-
-def _error(execution: Document) -> str:
-    return ": ".join(filter(None, (executions.error_word(execution), str(execution.get("error_message") or ""))))
 
 
 _RUN_COLUMNS = [
@@ -39,7 +35,7 @@ _RUN_COLUMNS = [
     Column("COST", lambda one: executions.money(one.get("cost")), 8, right=True),
     Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
     Column("RETRY OF", lambda one: one.get("retry_of") or "", 10, right=True),
-    Column("ERROR", _error, 3, minimum=14, style=lambda one: BY_STATE.get(str(one.get("status")))),
+    Column("ERROR", lambda one: one.get("error_message") or one.get("error_type"), 3, minimum=14),
 ]
 
 
@@ -70,13 +66,11 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
         words = executions.where_it_is(execution) or execution.get("status")
         invocation.print(f"{executions.title_of(execution)}: {words}")
     elif not no_wait:
-        words = ", ".join(filter(None, ["completed", executions.particulars(execution)]))
-        invocation.notice(f"pxctl: {executions.title_of(execution)}: {words}")
+        invocation.notice(f"pxctl: {executions.title_of(execution)}: completed, {executions.took(execution)}")
     return Exit.OK
 
 
 def _follow(invocation: Invocation, client: Client, execution: Document) -> Document:
-    """Show an execution to its end, or wait for it in silence; return its final row."""
     number, hint = execution.get("id"), output.paint("hint:", "bold", on=invocation.err_has_colour)
     advice = f"{hint} pxctl pipe tail -f {number}; to end it: pxctl pipe cancel {number}"
     with invocation.detaching(f"detached; {executions.title_of(execution)} goes on\n{advice}"):
@@ -174,7 +168,6 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...]) -> int:
 
 
 def _in_queue(document: Document) -> Iterator[Document]:
-    """Yield what runs and what waits of a px.queue/1 document, each with the slots of its group in words."""
     for group in document.get("groups", []):
         running, waiting = group.get("running") or [], group.get("waiting") or []
         for execution in [*running, *waiting]:

@@ -26,8 +26,6 @@ from pxctl.failures import PROBLEM_PREFIX, Failure, raise_problem, usage
 from pxctl.follow import NDJSON
 from pxctl.invocation import Invocation
 
-_HELD_BYTES = 8 * 1024 * 1024
-"""A JSON answer up to this size is printed only once it is complete; a longer one goes out as it comes."""
 _COLD = {"cold", "starting", "failed"}
 _JSON_LINES = {NDJSON, "application/ndjson", "application/jsonl"}
 _OTHER_KINDS = {"pipe": "pxctl pipe run {}", "kernel": "pxctl exec --kernel {}"}
@@ -128,19 +126,12 @@ def _print_answer(invocation: Invocation, exchange: Exchange, spinner: output.Sp
     if invocation.out_is_terminal and not (is_text or _is_json(content_type)):
         what = f"the tool answered with {content_type or 'bytes of no known type'}, which is not for a terminal"
         raise Failure(what, kind="binary_answer", hint="run it again with -o FILE")
-    chunks, held = exchange.chunks(), b""
-    for chunk in chunks if _is_json(content_type) else ():
-        held += chunk
-        if len(held) > _HELD_BYTES:
-            break
-    else:
-        held = _pretty(held) if held and invocation.out_is_terminal else held
-    spinner.stop()
-    output.write(held)
-    for chunk in chunks:
-        output.write(chunk)
-        held = chunk
-    if _is_json(content_type) and held and not held.endswith(b"\n"):
+    is_json, last = _is_json(content_type), b""
+    pieces = [_pretty(exchange.read())] if is_json and invocation.out_is_terminal else exchange.chunks()
+    for last in pieces:
+        spinner.stop()
+        output.write(last)
+    if is_json and last and not last.endswith(b"\n"):
         output.write("\n")
 
 
@@ -174,7 +165,6 @@ _MAGIC = ("iVBORw0KGgo", "/9j/", "R0lGOD", "JVBERi0")
 
 
 def _save(invocation: Invocation, exchange: Exchange, file: Path, spinner: output.Spinner) -> None:
-    """Save an answer: an image inside JSON as the image, anything else as it came."""
     chunks: Iterable[bytes] = exchange.chunks()
     if _is_json(exchange.content_type):
         chunks = [raw := exchange.read()]

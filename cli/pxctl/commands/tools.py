@@ -49,7 +49,6 @@ def list_tools(invocation: Invocation) -> None:
 
 
 def _type_words(schema: Document) -> str:
-    """Return the type of a value in a few words: "number", "integer | null", "a | b | c"."""
     listed = schema.get("enum") or schema.get("type") or [one.get("type") for one in schema.get("anyOf") or []]
     return " | ".join(map(str, listed if isinstance(listed, list) else [listed])) or "any"
 
