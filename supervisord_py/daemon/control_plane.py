@@ -14,6 +14,7 @@ import os
 import time
 from contextlib import AsyncExitStack
 from enum import IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
@@ -21,23 +22,25 @@ import structlog
 
 from supervisord_py import __version__
 from supervisord_py.api.app import serve
-from supervisord_py.api.context import ApiContext, DaemonFacts
-from supervisord_py.daemon import rooms
+from supervisord_py.api.context import ApiConfig, ApiContext, DaemonFacts
 from supervisord_py.daemon.boot import daemon_id
 from supervisord_py.daemon.logging import set_level
 from supervisord_py.daemon.settings import Loaded, changed_keys, keep_valid, restart_needed
 from supervisord_py.daemon.sockets import open_tcp
 from supervisord_py.errors import KeeperLostError, PxError
+from supervisord_py.kernels.config import CellLimits, KernelsConfig
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import instances, retention
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
+from supervisord_py.pipes.models import PipesConfig
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process import clock, program
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import Reason
 from supervisord_py.tools.catalog import Catalog
+from supervisord_py.tools.driver import ToolsConfig
 from supervisord_py.tools.service import Tools
 
 if TYPE_CHECKING:
@@ -49,8 +52,8 @@ if TYPE_CHECKING:
     from supervisord_py.daemon.boot import Flags
     from supervisord_py.daemon.paths import Paths
     from supervisord_py.ledger.instances import InstanceRow
-    from supervisord_py.pipes.models import PipesConfig
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
 LOSS_SECONDS = 2.0  # how long it may take to write down that the keeper is lost; then the clean-up begins anyway
 FIRST_PRUNE_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
@@ -122,21 +125,18 @@ class ControlPlane:
         self._runner: web.AppRunner | None = None
         self._reload_wanted = asyncio.Event()
         self._socket = str(options.listening.getsockname())
-        settings, paths = options.loaded.settings, options.paths
         self.facts = DaemonFacts(
             version=__version__,
-            daemon_id=daemon_id(paths.state_dir),
+            daemon_id=daemon_id(options.paths.state_dir),
             socket=self._socket,
             control_pid=os.getpid(),
             control_started_at=options.started_at,
             system=options.flags.system,
         )
-        tools = rooms.tools_config(settings, paths)
         own = {"PX_SOCKET": self._socket}
-        self.catalog = Catalog(rooms.tool_folders(settings, paths), tools.settings)
-        self.launcher = Tools(placement, ledger, self.catalog, tools, events)
-        kernels = rooms.kernels_config(options.loaded, paths)
-        self.kernels = Kernels(placement, ledger, kernels, events, environ=os.environ, own=own)
+        self.catalog = Catalog(self._tool_folders(), self.loaded.settings.tools)
+        self.launcher = Tools(placement, ledger, self.catalog, self._tools_config(), events)
+        self.kernels = Kernels(placement, ledger, self._kernels_config(), events, environ=os.environ, own=own)
         self.pipes = Pipes(placement, ledger, events, self._pipes_config(), environ=os.environ, own=own)
 
     @classmethod
@@ -236,15 +236,63 @@ class ControlPlane:
             events=self.events,
             placement=self.placement,
             control=self,
-            config=rooms.api_config(settings, paths, access),
+            config=ApiConfig(
+                state_dir=paths.state_dir,
+                run_dir=paths.run_dir,
+                cells_dir=paths.cells_dir,
+                tools_dir=paths.tools_dir,
+                max_body_bytes=settings.tools.max_body_bytes,
+                stream_heartbeat_seconds=settings.api.stream_heartbeat_seconds,
+                drain_seconds=settings.api.drain_seconds,
+                tcp=access,
+            ),
             interrupted=[{"instance": row.key, "unit": row.unit, "pid": row.pid} for row in lost],
         )
         listeners = (self._options.listening, tcp)
         self._runner = await serve(context, *listeners, drain_seconds=settings.api.drain_seconds)
 
-    def _pipes_config(self) -> PipesConfig:
+    # -- what each room is told: its settings, and the places it works in -------------------------------------------
+
+    def _tools_config(self) -> ToolsConfig:
         settings, paths = self.loaded.settings, self._options.paths
-        return rooms.pipes_config(settings, paths, socket=self._socket, listener=self._tcp)
+        return ToolsConfig(paths.state_dir / "artefacts", paths.run_dir, settings.tools, settings.daemon.zygotes)
+
+    def _tool_folders(self) -> tuple[Path, ...]:
+        """Return the folders of tools, the first one first; relative ones are beside the settings file."""
+        paths = self._options.paths
+        more = (paths.config_file.parent / Path(text).expanduser() for text in self.loaded.settings.tools.paths)
+        return tuple(dict.fromkeys((paths.tools_dir, *more)))
+
+    def _kernels_config(self) -> KernelsConfig:
+        kernels, paths = self.loaded.settings.kernels, self._options.paths
+        setting, origin = "kernels.gateway_token", self.loaded.origin("kernels.gateway_token")
+        return KernelsConfig(
+            **msgspec.structs.asdict(kernels),
+            run_dir=paths.run_dir,
+            cells_dir=paths.cells_dir,
+            data_dir=paths.kernels_dir,
+            modules_dir=paths.modules_dir,
+            gateway_dir=paths.state_dir / "gateway",
+            token_setting=setting if kernels.gateway_token is None else f"{setting} ({origin})",
+            zygotes=self.loaded.settings.daemon.zygotes,
+            output=CellLimits(cell_bytes=kernels.output_cell_bytes),
+        )
+
+    def _pipes_config(self) -> PipesConfig:
+        paths = self._options.paths
+        host, port, token_file = self._tcp or ("127.0.0.1", None, None)
+        return PipesConfig(
+            **msgspec.structs.asdict(self.loaded.settings.pipes),
+            pipes_dir=paths.pipes_dir,
+            examples_dir=EXAMPLES / "pipes",
+            presets_file=paths.presets_file,
+            agents_file=paths.agents_file,
+            executions_dir=paths.executions_dir,
+            socket=self._socket,
+            api_host=host,
+            api_port=port,
+            api_token_file=token_file,
+        )
 
     # -- serving ---------------------------------------------------------------------------------------------------
 
@@ -362,14 +410,12 @@ class ControlPlane:
         loaded = await self._read()
         changed = changed_keys(self.loaded.settings, loaded.settings)
         self.loaded = loaded
-        settings, paths = loaded.settings, self._options.paths
-        tools = rooms.tools_config(settings, paths)
-        self.catalog.reconfigure(rooms.tool_folders(settings, paths), tools.settings)
-        self.launcher.reconfigure(tools)
-        self.kernels.reconfigure(rooms.kernels_config(loaded, paths))
+        self.catalog.reconfigure(self._tool_folders(), loaded.settings.tools)
+        self.launcher.reconfigure(self._tools_config())
+        self.kernels.reconfigure(self._kernels_config())
         self.pipes.reconfigure(self._pipes_config())
         await self.launcher.refresh()
-        set_level(settings.daemon.log_level)
+        set_level(loaded.settings.daemon.log_level)
         self.events.publish("reloaded")
         needs = tuple(f"{key} needs `{command}`" for key in changed if (command := restart_needed(key)))
         _log.info("reloaded", changed=changed, needs_restart=needs, warnings=loaded.warnings)
