@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import structlog
+from msgspec import structs
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.instances import ended
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Execution, Status, open_rows
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, OPEN, ErrorType, Execution, Status, open_rows
 from supervisord_py.ledger.pipe_history import usage_since
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes.adapters import CannotRunError, PromptBy
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from supervisord_py.process.model import Child
 
 INTERRUPTED = "interrupted by system restart"
+_AGAIN = {"status": Status.QUEUED, "started_at": None, "queue_wait_ms": None, "instance": None, "progress": None}
 _log = structlog.get_logger(__name__)
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
@@ -155,7 +157,7 @@ class RunDriver:
 
         An agent that the keeper holds goes on, with its timeout from where it was counted; its output is read again
         from byte 0. A row that says `running` and whose process nobody holds was cut off: failed, `interrupted`, its
-        output folder is marked, never deleted. What waited waits on.
+        output folder is marked, never deleted; one that was never spawned waits in line again. What waited waits on.
         """
         room = self._room
         rows = {row.id: row for row in await open_rows(room.ledger)}
@@ -177,6 +179,10 @@ class RunDriver:
                 continue
             if row.status is Status.QUEUED:
                 room.push(self._run_of(row))
+            elif row.pid is None and (row.started_at or 0.0) > room.placement.caps.keeper_started_at:
+                # Of an earlier keeper nobody knows what it had spawned: nothing is run twice.
+                await room.ledger.write(EXECUTIONS.update(row.id, OPEN, **_AGAIN))
+                room.push(self._run_of(structs.replace(row, **_AGAIN)))
             else:
                 await self._interrupted(row)
 

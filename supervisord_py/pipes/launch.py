@@ -170,12 +170,7 @@ async def recall_secrets(shelf: AgentShelf, it: Execution, home: Path) -> tuple[
 
 
 def placeholder_values(
-    spec: AgentSpec,
-    it: Execution,
-    folder: Path,
-    config: PipesConfig,
-    *,
-    has_key: bool = False,
+    spec: AgentSpec, it: Execution, folder: Path, config: PipesConfig, *, has_key: bool = False
 ) -> Values:
     """Return the value of every placeholder, as far as no version is known; None for one that has none. Pure."""
     preset, run_dir = it.preset, config.executions_dir / str(it.id)

@@ -348,14 +348,7 @@ _NO_OTHER_MODEL_HELPS = frozenset((
 
 
 def next_try(
-    outcome: Outcome,
-    plan: Plan,
-    preset: Preset,
-    retry_count: int,
-    *,
-    first: float,
-    rules: RetryRules,
-    chance: float,
+    outcome: Outcome, plan: Plan, preset: Preset, retry_count: int, *, first: float, rules: RetryRules, chance: float
 ) -> tuple[Plan, Preset, float | None] | None:
     """Decide on the retry of an execution: the next preset at once, the same again after some seconds, or nothing.
 

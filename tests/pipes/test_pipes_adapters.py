@@ -113,11 +113,7 @@ def test_what_is_wrong_is_told_and_takes_only_its_own_agent_away(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("[agents.pi\n", "is no TOML"),
-        ("[agent.pi]\n", "'agent' has no place here"),
-        (None, "cannot be read"),
-    ],
+    [("[agents.pi\n", "is no TOML"), ("[agent.pi]\n", "'agent' has no place here"), (None, "cannot be read")],
 )
 def test_a_broken_file_takes_no_adapter_of_ours_away(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "agents.toml"

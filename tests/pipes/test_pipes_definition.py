@@ -11,13 +11,7 @@ from supervisord_py.errors import ConfigError
 from supervisord_py.ledger.pipe_executions import Plan
 from supervisord_py.pipes import models
 from supervisord_py.pipes.definition import name_trouble
-from supervisord_py.pipes.models import (
-    BrokenPipe,
-    BudgetRules,
-    EventPattern,
-    RetryRules,
-    problem_text,
-)
+from supervisord_py.pipes.models import BrokenPipe, BudgetRules, EventPattern, RetryRules, problem_text
 from supervisord_py.pipes.schedule import Calendar, Cron, Manual
 
 

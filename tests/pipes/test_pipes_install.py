@@ -62,10 +62,7 @@ async def test_one_file_is_a_pipe_too(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf---\r\nname: N\r\n---\r\nDo\r\nit.\r\n")
     added = await add(tmp_path / "pipes", str(path))
     written = (added.folder / "pipe.md").read_bytes()
-    assert (added.name, written) == (
-        "around",
-        b"\xef\xbb\xbf---\r\nname: N\r\nenabled: false\r\n---\r\nDo\r\nit.\r\n",
-    )
+    assert (added.name, written) == ("around", b"\xef\xbb\xbf---\r\nname: N\r\nenabled: false\r\n---\r\nDo\r\nit.\r\n")
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,7 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes import preflight
 from supervisord_py.pipes.adapters import CannotRunError, load_adapters
-from supervisord_py.pipes.preflight import (
-    AgentShelf,
-    Completed,
-    check_provider,
-    model_names,
-    same_model,
-)
+from supervisord_py.pipes.preflight import AgentShelf, Completed, check_provider, model_names, same_model
 
 PATIENCE = 60.0
 CLAUDE, PI = load_adapters(None).get("claude"), load_adapters(None).get("pi")

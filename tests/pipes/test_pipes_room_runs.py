@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,15 @@ from pipe_rig import PATIENCE, PipeRig, eventually, pipe_house
 from process.real_keeper import alive
 from requirement_stage import begun, ended
 from supervisord_py.errors import InterruptedRunError
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, ErrorType, Status, Trigger
+from supervisord_py.ledger.pipe_executions import (
+    EXECUTIONS,
+    ErrorType,
+    Execution,
+    Plan,
+    Status,
+    Trigger,
+    mark_running,
+)
 from supervisord_py.ledger.store import LedgerUnavailableError
 from supervisord_py.pipes.models import PublishedEvent
 from supervisord_py.pipes.output import FollowNews
@@ -112,6 +121,30 @@ async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_p
 
 def _exited(rig: PipeRig) -> bool:
     return all(not alive(it.identity.pid) for it in rig.placement.children())
+
+
+async def test_a_row_of_which_nothing_was_spawned_waits_in_line_again(short_tmp: Path) -> None:
+    """The control plane died between the claim and the spawn. Of another keeper's nobody knows: it is not run twice."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("claimed", "echo fine")
+        rig.shell("lost", "echo fine")
+        await rig.room.files.refresh()
+        await rig.room.detach()
+        numbers = []
+        for name, claimed in (("claimed", time.time()), ("lost", 2.0)):
+            plan = Plan("command", ("/bin/echo", "fine"))
+            number = rig.ledger.next_number("pipe_executions")
+            row = Execution(id=number, pipe_name=name, status=Status.QUEUED, plan=plan)
+            await rig.ledger.write(EXECUTIONS.insert(row))
+            await rig.ledger.write(mark_running(number, started_at=claimed, instance="gone.1"))
+            numbers.append(number)
+        await rig.put_down()
+        await rig.open()
+        rows = [await rig.room.wait(number) for number in numbers]
+        assert [(it.status, it.error_type) for it in rows] == [
+            (Status.COMPLETED, None),
+            (Status.FAILED, ErrorType.INTERRUPTED),
+        ]
 
 
 async def test_what_a_run_printed_before_its_keeper_died_is_redacted_by_the_next_start(short_tmp: Path) -> None:
