@@ -26,10 +26,11 @@ from bench_stage import (
     free_port,
     interleaved,
     print_table,
+    request_of,
     timed,
     together,
     write_tool,
-)
+)  # fmt: skip
 
 POLL_SECONDS = 0.1
 TEN = 10
@@ -69,8 +70,7 @@ def made(place: Path) -> dict[str, Path]:
 
 def started(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     """Start a tool the usual way: pick a port, start the program."""
-    port = free_port()
-    usual = [sys.executable, "main.py", "--port", "{port}"]
+    port, usual = free_port(), [sys.executable, "main.py", "--port", "{port}"]
     command = json.loads((folder / "tool.json").read_text()).get("command", usual)
     return subprocess.Popen([part.replace("{port}", str(port)) for part in command], cwd=folder), port
 
@@ -90,7 +90,7 @@ def polled(port: int, body: Any) -> None:
 
 def by_polling(*folders: Path) -> Callable[[], float]:
     """Return what measures the usual way, with all these tools at once."""
-    bodies = [json.loads((folder / "test-request.json").read_text()) for folder in folders]
+    bodies = [request_of(folder) for folder in folders]
 
     def once() -> float:
         begin = time.perf_counter()
@@ -108,17 +108,13 @@ def by_polling(*folders: Path) -> Callable[[], float]:
 
 def through(held: Daemon, method: str, *folders: Path) -> Callable[[], float]:
     """Return what measures the daemon's way: the tools are stopped, then asked; all starts must be by that method."""
-    bodies = {folder.name: json.loads((folder / "test-request.json").read_text()) for folder in folders}
-
-    def ask_for(name: str) -> None:
-        with contextlib.closing(held.connect()) as connection:
-            ask(connection, "POST", f"/api/tools/{name}/run", bodies[name])
+    bodies = {folder.name: request_of(folder) for folder in folders}
 
     def once() -> float:
         while True:  # what a tool imports is known after its first start
             for name in bodies:
                 held.ask("POST", f"/api/tools/{name}/stop")
-            seconds = timed(lambda: together([partial(ask_for, name) for name in bodies]))
+            seconds = timed(lambda: together([partial(held.run_tool, *each) for each in bodies.items()]))
             state = held.ask("GET", "/api/launcher/state")
             if all(state[name]["start_method"] == method for name in bodies):
                 return seconds
@@ -131,8 +127,7 @@ def use(held: Daemon, *folders: Path) -> None:
     """Use tools as they are used, with pauses: what a request imports is learnt by the next connection."""
     for _ in range(2):
         for folder in folders:
-            body = json.loads((folder / "test-request.json").read_text())
-            held.ask("POST", f"/api/tools/{folder.name}/run", body)
+            held.run_tool(folder.name, request_of(folder))
         time.sleep(IDLE_SECONDS)
 
 
@@ -150,10 +145,8 @@ def measure(rounds: int = 15) -> list[Row]:
         folders = made(Path(place))
         tens = [folder for name, folder in folders.items() if name.startswith("ten-")]
         groups = {name: [folder] for name, folder in folders.items() if folder not in tens} | {"ten at once": tens}
-        settings = {"PX_TOOLS__WARM_KEEP_MAX": "20"}
-        every = list(folders.values())
+        settings, every = {"PX_TOOLS__WARM_KEEP_MAX": "20"}, list(folders.values())
         with daemon(every, **settings) as held, daemon(every, **settings, PX_DAEMON__ZYGOTES="0") as plain:
-            both = {"zygote": held, "spawn": plain}
             for name, group in groups.items():
                 acts = {"spawn": through(plain, "spawn", *group), "polling": by_polling(*group)}
                 if name != "text-stats":  # it is no Python
@@ -164,11 +157,11 @@ def measure(rounds: int = 15) -> list[Row]:
                 theirs = found.pop("polling")
                 rows += [compared(f"{name}, {method}", ours, theirs) for method, ours in found.items()]
                 if name != "text-stats":
-                    mine, theirs = (share(each, group) for each in both.values())
-                    figures = f"{mine:.0f} MiB", f"{theirs:.0f} MiB spawned"
-                    rows.append(Row(f"{name}, memory of one (PSS)", *figures, f"{mine / theirs:.2f}x"))
+                    mine, spawned = share(held, group), share(plain, group)
+                    figures = f"{mine:.0f} MiB", f"{spawned:.0f} MiB spawned", f"{mine / spawned:.2f}x"
+                    rows.append(Row(f"{name}, memory of one (PSS)", *figures))
                 for folder in group:
-                    for each in both.values():
+                    for each in (held, plain):
                         each.ask("POST", f"/api/tools/{folder.name}/stop")
     return rows
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import secrets
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,15 @@ from bench_stage import (
     ask,
     compared,
     daemon,
-    free_port,
     interleaved,
     print_table,
     resident_mib,
     until,
-)
+)  # fmt: skip
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
+
+from e2e.kernel_house import gateway
 
 CALLS = 40
 KERNELS = 8
@@ -102,36 +102,14 @@ async def first_cell_of_theirs() -> float:
 
 
 @asynccontextmanager
-async def gateway(folder: Path) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """Run a kernel_gateway and give the websocket of a kernel of it."""
-    port, token = free_port(), secrets.token_hex(8)
-    argv = [
-        sys.executable,
-        "-m",
-        "kernel_gateway",
-        f"--KernelGatewayApp.port={port}",
-        "--KernelGatewayApp.port_retries=0",
-    ]
-    with (folder / "gateway.log").open("wb") as log:
-        process = subprocess.Popen(argv, env=os.environ | {"KG_AUTH_TOKEN": token}, stdout=log, stderr=log)
-    url, headers = f"http://127.0.0.1:{port}", {"Authorization": f"token {token}"}
-    try:
-        async with aiohttp.ClientSession(url, headers=headers) as http:
-            deadline = time.monotonic() + DEADLINE
-            while time.monotonic() < deadline:
-                with contextlib.suppress(aiohttp.ClientError):
-                    async with http.get("/api/kernelspecs") as answer:
-                        if answer.ok:
-                            break
-                await asyncio.sleep(0.1)
-            async with http.post("/api/kernels", json={"name": "python3"}) as answer:
-                kernel = (await answer.json())["id"]
-            async with http.ws_connect(f"/api/kernels/{kernel}/channels", max_msg_size=0) as wire:
-                yield wire
-            await http.delete(f"/api/kernels/{kernel}")
-    finally:
-        process.terminate()
-        process.wait(30)
+async def websocket(url: str, token: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """Give the websocket of a kernel of a gateway."""
+    async with aiohttp.ClientSession(url, headers={"Authorization": f"token {token}"}) as http:
+        async with http.post("/api/kernels", json={"name": "python3"}) as answer:
+            kernel = (await answer.json())["id"]
+        async with http.ws_connect(f"/api/kernels/{kernel}/channels", max_msg_size=0) as wire:
+            yield wire
+        await http.delete(f"/api/kernels/{kernel}")
 
 
 async def through_gateway(wire: aiohttp.ClientWebSocketResponse, calls: int) -> float:
@@ -156,13 +134,15 @@ async def through_gateway(wire: aiohttp.ClientWebSocketResponse, calls: int) -> 
 
 def execute(held: Daemon, code: str, session: str = "bench", **more: Any) -> dict[str, Any]:
     """Run one cell in a session, on a connection of its own."""
-    with contextlib.closing(held.connect()) as connection:
-        answer: dict[str, Any] = ask(
-            connection, "POST", f"/api/kernels/{session}/execute", {"code": code, "cwd": "/tmp"} | more
-        )
+    answer: dict[str, Any] = held.ask("POST", f"/api/kernels/{session}/execute", {"code": code, "cwd": "/tmp"} | more)
     if answer["status"] != "ok":
         raise RuntimeError(json.dumps(answer)[:2000])
     return answer
+
+
+def stop_all(held: Daemon) -> None:
+    for kernel in held.ask("GET", "/api/kernels")["kernels"]:
+        held.ask("POST", f"/api/kernels/{kernel['id']}/stop")
 
 
 def first_cell_of_ours(held: Daemon, *, forked: bool) -> float:
@@ -192,14 +172,14 @@ def round_trip_of_ours(held: Daemon) -> float:
 
 def first_cells(other: Other, rounds: int) -> list[Row]:
     """Compare the first cell of a new session: forked from a zygote, and spawned."""
-    with daemon([]) as held, daemon([], PX_DAEMON__ZYGOTES="0") as plain:
+    with daemon() as held, daemon(PX_DAEMON__ZYGOTES="0") as plain:
         execute(held, "1+1", reset=True)  # what the daemon imports once it has imported
         until(lambda: has_zygote(held), "a zygote")
-        held.ask("POST", f"/api/kernels/{held.ask('GET', '/api/kernels')['kernels'][0]['id']}/stop")
+        stop_all(held)
         first_cell_of_ours(plain, forked=False)
-        acts: dict[str, Callable[[], float]] = {
-            "zygote": lambda: first_cell_of_ours(held, forked=True),
-            "spawn": lambda: first_cell_of_ours(plain, forked=False),
+        acts = {
+            "zygote": partial(first_cell_of_ours, held, forked=True),
+            "spawn": partial(first_cell_of_ours, plain, forked=False),
             "theirs": lambda: float(other.run(first_cell_of_theirs())),
         }
         found = interleaved(acts, rounds)
@@ -219,13 +199,12 @@ def side_by_side(other: Other, rounds: int) -> list[Row]:
         await asyncio.gather(*(ended(*each) for each in made))
         return seconds
 
-    with daemon([], PX_KERNELS__MAX_SESSIONS=str(KERNELS)) as held:
+    with daemon(PX_KERNELS__MAX_SESSIONS=str(KERNELS)) as held:
         execute(held, "1+1")
         until(lambda: has_zygote(held), "a zygote")
 
         def ours() -> float:
-            for kernel in held.ask("GET", "/api/kernels")["kernels"]:
-                held.ask("POST", f"/api/kernels/{kernel['id']}/stop")
+            stop_all(held)
             begin = time.perf_counter()
             with ThreadPoolExecutor(KERNELS) as clients:
                 answers = clients.map(lambda at: execute(held, "1+1", session=f"bench{at}"), range(KERNELS))
@@ -241,7 +220,8 @@ def side_by_side(other: Other, rounds: int) -> list[Row]:
 
 def round_trips(other: Other, rounds: int) -> list[Row]:
     """Compare a round trip of `1+1` with a client of one's own, and with a gateway."""
-    with daemon([]) as held, tempfile.TemporaryDirectory() as folder:
+    token = secrets.token_hex(8)
+    with daemon() as held, tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
         execute(held, "1+1")
         manager, client = other.run(started())
 
@@ -251,7 +231,8 @@ def round_trips(other: Other, rounds: int) -> list[Row]:
                 await finish(client, "1+1")
             return (time.perf_counter() - begin) / CALLS
 
-        stage = gateway(Path(folder))
+        url = servers.enter_context(gateway(Path(folder) / "gateway", token))
+        stage = websocket(url, token)
         wire = other.run(stage.__aenter__())
         acts: dict[str, Callable[[], float]] = {
             "ours": lambda: round_trip_of_ours(held),
@@ -267,7 +248,7 @@ def round_trips(other: Other, rounds: int) -> list[Row]:
 
 def prints(other: Other, rounds: int) -> list[Row]:
     """Compare a print of 50 MB, and show what it does to the memory of the control plane."""
-    with daemon([]) as held:
+    with daemon() as held:
         execute(held, "1+1")
         manager, client = other.run(started())
         before = resident_mib(held.pids()[1])

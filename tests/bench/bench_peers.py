@@ -1,6 +1,8 @@
-"""Other supervisors doing the same: asked how things are, and a program that dies until it answers again.
+"""Other supervisors doing the same: asked how things are, a program that dies, and processes that sleep.
 
-What asking costs is compared as well with the least that a program with click, and an interpreter, can be.
+What asking costs is compared as well with the least that a program with click, and an interpreter, can be. A death is
+timed until the program answers again, and until its event is there: ours on a followed stream, Supervisor's through an
+event listener. Our sleepers are executions, each in the ledger.
 
 Supervisor and Circus are installed into `.bench`, an environment of the benchmarks' own.
 """
@@ -11,30 +13,39 @@ import compileall
 import contextlib
 import http.client
 import os
+import queue
+import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench_cold_start import APP
+from bench_pipes import write
 from bench_stage import (
     BIN,
     ROOT,
     Daemon,
     Row,
+    ask,
     compared,
+    cpu_seconds,
     daemon,
     free_port,
     interleaved,
     print_table,
+    process,
+    resident_mib,
     timed,
     until,
     write_tool,
-)
+)  # fmt: skip
 
 PEERS = ROOT / ".bench"
 SUPERVISORD = """[supervisord]
@@ -55,6 +66,36 @@ pubsub_endpoint=ipc://{place}/pubsub
 [watcher:app]
 cmd={python} {place}/app/main.py {port}
 """
+SLEEPERS = (200, 1000)
+SLEEP = ("sleep", "100000")
+DEATHS = 60
+WATCH_SECONDS = 20.0
+SLEEPING = """[supervisord]
+nodaemon=true
+minfds=10000
+childlogdir={place}
+[program:idle]
+command={command}
+process_name=%(process_num)d
+numprocs={children}
+numprocs_start=20000
+autorestart=false
+[eventlistener:told]
+command={python} {place}/listener.py {place}/told
+events=PROCESS_STATE_EXITED
+"""
+LISTENER = '''"""Tells in a FIFO which process has ended; by Supervisor's event listener protocol."""
+import sys
+with open(sys.argv[1], "w", buffering=1) as told:
+    while True:
+        sys.stdout.write("READY\\n")
+        sys.stdout.flush()
+        header = dict(word.split(":") for word in sys.stdin.readline().split())
+        event = dict(word.split(":") for word in sys.stdin.read(int(header["len"])).split())
+        told.write(event["pid"] + "\\n")
+        sys.stdout.write("RESULT 2\\nOK")
+        sys.stdout.flush()
+'''
 
 
 def install() -> None:
@@ -87,14 +128,9 @@ def peer(place: Path, program: str, config: str) -> Iterator[int]:
     port = free_port()
     (place / f"{program}.conf").write_text(config.format(place=place, python=sys.executable, port=port))
     words = [PEERS / "bin" / program, *(["-c"] if program == "supervisord" else []), place / f"{program}.conf"]
-    with (place / f"{program}.log").open("wb") as log:
-        process = subprocess.Popen(words, cwd=place, stdout=log, stderr=log)
-    try:
+    with (place / f"{program}.log").open("wb") as log, process(*words, cwd=place, stdout=log, stderr=log):
         until(lambda: answers(port), f"the program of {program} answers")
         yield port
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def statuses(held: Daemon, place: Path, rounds: int) -> list[Row]:
@@ -130,7 +166,7 @@ def deaths(held: Daemon, port: int, rounds: int) -> list[Row]:
 
     def ours() -> float:
         while True:
-            pid = int(held.ask("POST", "/api/tools/app/run", {}))
+            pid = int(held.run_tool("app"))
             state = held.ask("GET", "/api/launcher/state")["app"]
             if state["start_method"] == "zygote":
                 break
@@ -146,7 +182,7 @@ def deaths(held: Daemon, port: int, rounds: int) -> list[Row]:
 def is_back(held: Daemon) -> bool:
     """Say whether a run is answered; one that meets the dying process is not."""
     try:
-        held.ask("POST", "/api/tools/app/run", {})
+        held.run_tool("app")
     except RuntimeError:
         return False
     return True
@@ -159,13 +195,107 @@ def measure(rounds: int = 15) -> list[Row]:
         place = Path(folder)
         app = APP.replace("return asked", "return __import__('os').getpid()")
         tool = write_tool(place / "app", app)
-        with (
-            daemon([tool]) as held,
-            peer(place, "supervisord", SUPERVISORD) as port,
-            peer(place, "circusd", CIRCUS),
-        ):
+        others = peer(place, "supervisord", SUPERVISORD), peer(place, "circusd", CIRCUS)
+        with daemon([tool]) as held, others[0] as port, others[1]:
             return [*statuses(held, place, rounds), *deaths(held, port, rounds)]
+
+
+def switches(pid: int) -> int:
+    """Return how often the threads of a process went to sleep."""
+    told = "".join(status.read_text() for status in Path(f"/proc/{pid}/task").glob("*/status"))
+    return sum(map(int, re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", told, re.MULTILINE)))
+
+
+def watch(pid: int) -> str:
+    """Return what the process used while nothing happened."""
+    seconds, wakes = cpu_seconds(pid), switches(pid)
+    time.sleep(WATCH_SECONDS)
+    share, often = 100 * (cpu_seconds(pid) - seconds), switches(pid) - wakes
+    return f"{share / WATCH_SECONDS:.2f} % CPU, {often / WATCH_SECONDS:.1f} wake-ups/s"
+
+
+@contextmanager
+def supervised(place: Path, children: int) -> Iterator[tuple[int, Path]]:
+    """Run Supervisor with so many sleepers; give its pid, and the FIFO of its listener."""
+    install()
+    (place / "listener.py").write_text(LISTENER)
+    os.mkfifo(place / "told")
+    held_open = os.open(place / "told", os.O_RDWR)
+    (place / "supervisord.conf").write_text(
+        SLEEPING.format(children=children, python=sys.executable, command=" ".join(SLEEP), place=place)
+    )
+    words = (PEERS / "bin" / "supervisord", "-c", place / "supervisord.conf")
+    with (place / "supervisord.log").open("wb") as log, process(*words, cwd=place, stdout=log, stderr=log) as running:
+        until(lambda: len(children_of(running.pid)) == children + 1, "Supervisor has started them all")
+        yield running.pid, place / "told"
+    os.close(held_open)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the pids of a process's children."""
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def heard(lines: Iterable[bytes]) -> queue.Queue[tuple[bytes, float]]:
+    """Read lines in a thread; return where they come, each with its moment."""
+    came: queue.Queue[tuple[bytes, float]] = queue.Queue()
+    threading.Thread(target=lambda: [came.put((line, time.perf_counter())) for line in lines], daemon=True).start()
+    return came
+
+
+def until_told(pid: int, word: bytes, came: queue.Queue[tuple[bytes, float]]) -> float:
+    """Kill a process; return the seconds until a line with the word is there."""
+    begin = time.perf_counter()
+    os.kill(pid, signal.SIGKILL)
+    while True:
+        line, moment = came.get(timeout=60)
+        if word in line:
+            return moment - begin
+
+
+def sleepers(count: int) -> list[Row]:
+    """Return the rows of so many processes that do nothing, and of their deaths."""
+    settings = {"PX_PIPES__SLOTS_MANUAL": str(count), "PX_PIPES__RETRIES": "0"}
+    with tempfile.TemporaryDirectory() as folder, daemon(**settings) as held:
+        for number in range(count):
+            write(held, f"sleeper-{number}", *SLEEP)
+        keeper, control = held.pids()
+        empty = resident_mib(keeper, control)
+        with contextlib.closing(held.connect()) as connection:
+            until(lambda: len(ask(connection, "GET", "/api/pipes")["pipes"]) == count, "all pipes are known")
+            for number in range(count):
+                ask(connection, "POST", f"/api/pipes/sleeper-{number}/run")
+        until(lambda: len(children_of(keeper)) == count + 1, "all executions run")
+        events = held.connect()
+        events.request("GET", "/api/events?follow=1", headers={"Accept": "application/x-ndjson"})
+        ours = heard(events.getresponse())
+        with supervised(Path(folder), count) as (supervisor, fifo):
+            theirs = heard(fifo.open("rb"))
+            rows = [Row(f"keeper with {count}", watch(keeper)), Row(f"control plane with {count}", watch(control))]
+            rows.append(Row(f"Supervisor with {count}", watch(supervisor)))
+            mine, other = resident_mib(keeper, control), resident_mib(supervisor)
+            figures = f"{mine:.1f} MiB (empty {empty:.1f})", f"{other:.1f} MiB", f"{mine / other:.2f}x"
+            rows.append(Row(f"resident with {count}", *figures))
+            left = {side: victims(pid) for side, pid in (("ours", keeper), ("theirs", supervisor))}
+
+            def of_ours() -> float:
+                return until_told(left["ours"].pop(), b"execution_failed", ours)
+
+            def of_theirs() -> float:
+                pid = left["theirs"].pop()
+                return until_told(pid, str(pid).encode(), theirs)
+
+            found = interleaved({"ours": of_ours, "theirs": of_theirs}, DEATHS)
+    return [*rows, compared(f"kill -9 to its event with {count}", found["ours"], found["theirs"])]
+
+
+def victims(pid: int) -> list[int]:
+    """Return the children that sleep, in any order."""
+    found = [each for each in children_of(pid) if Path(f"/proc/{each}/comm").read_text().strip() == SLEEP[0]]
+    return random.sample(found, len(found))
 
 
 if __name__ == "__main__":
     print_table("other supervisors: ours, theirs, times as long", measure())
+    rows = [row for count in SLEEPERS for row in sleepers(count)]
+    print_table("processes that sleep: ours, Supervisor's, times as much", rows)

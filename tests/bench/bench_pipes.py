@@ -1,8 +1,7 @@
 """Pipes with commands that do nothing: from the request to the process, and executions a second against task-spooler.
 
 task-spooler (`tsp`) does for a shell what is the least of this: a queue with slots, output in files; it forgets all of
-it when it ends. Ours records each execution in the ledger before and after, with prompt, window and events. What a tick
-of the scheduler costs is in bench_pipe_schedule, what a long history costs in bench_pipe_ledger.
+it when it ends. Ours records each execution in the ledger before and after, with prompt, window and events.
 """
 
 from __future__ import annotations
@@ -14,15 +13,27 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from typing import Any
 
-from bench_stage import Daemon, Row, ask, daemon, interleaved, milliseconds, print_table, ratio, timed
+from bench_stage import (
+    Daemon,
+    Row,
+    ask,
+    compared,
+    cpu_seconds,
+    daemon,
+    interleaved,
+    milliseconds,
+    print_table,
+    ratio,
+    timed,
+    together,
+)  # fmt: skip
 
 RUNS = 80
 SLOTS = 4
@@ -48,27 +59,23 @@ def run(held: Daemon, *names: str, count: int) -> None:
             for _ in range(count - 1):
                 ask(connection, "POST", f"/api/pipes/{name}/run", {"queue": True})
             last = ask(connection, "POST", f"/api/pipes/{name}/run?wait=1", {"queue": True})
-        if last["status"] != "completed":
-            raise RuntimeError(f"{name}: {last}")
+        check([last])
 
-    threads = [threading.Thread(target=one, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together([partial(one, name) for name in names])
 
 
 def run_batch(held: Daemon, *names: str, count: int) -> None:
     """Do the same by one request for each pipe."""
 
     def one(name: str) -> None:
-        with contextlib.closing(held.connect()) as connection:
-            rows = ask(connection, "POST", f"/api/pipes/{name}/run?wait=1", {"context": [{}] * count})["executions"]
-        if {row["status"] for row in rows} != {"completed"}:
-            raise RuntimeError(f"{name}: {rows}")
+        check(held.ask("POST", f"/api/pipes/{name}/run?wait=1", {"context": [{}] * count})["executions"])
 
-    with ThreadPoolExecutor(len(names)) as clients:
-        list(clients.map(one, names))
+    together([partial(one, name) for name in names])
+
+
+def check(rows: list[Any]) -> None:
+    if {row["status"] for row in rows} != {"completed"}:
+        raise RuntimeError(str(rows))
 
 
 # -- task-spooler ------------------------------------------------------------------------------------------------------
@@ -135,15 +142,11 @@ def latency(held: Daemon) -> list[Row]:
     least = [one + other for one, other in zip(it["plain"], it["asked"], strict=True)]
     added = 1000 * (statistics.median(it["ours"]) - statistics.median(least))
     return [
-        Row("POST run until the process is there", milliseconds(it["ours"]), milliseconds(it["plain"]), _x(it, "ours")),
+        compared("POST run until the process is there", it["ours"], it["plain"]),
         Row("against a Popen and a request that asks little", "", milliseconds(least), ratio(it["ours"], least)),
         Row("added by queue, ledger and keeper", f"{added:.1f} ms"),
-        Row("the whole execution", milliseconds(it["whole"]), milliseconds(it["process"]), _x(it, "whole", "process")),
+        compared("the whole execution", it["whole"], it["process"]),
     ]
-
-
-def _x(figures: dict[str, list[float]], ours: str, theirs: str = "plain") -> str:
-    return ratio(figures[ours], figures[theirs])
 
 
 def throughput(held: Daemon, other: Spooler) -> list[Row]:
@@ -179,15 +182,9 @@ def throughput(held: Daemon, other: Spooler) -> list[Row]:
     return rows
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return what a process has used so far (proc_pid_stat(5): utime, stime), in ticks of the system's clock."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def measure() -> tuple[list[Row], list[Row]]:
     """Return the rows of both tables."""
-    with daemon([], PX_PIPES__SLOTS_MANUAL=str(SLOTS)) as held, spooler() as other:
+    with daemon(PX_PIPES__SLOTS_MANUAL=str(SLOTS)) as held, spooler() as other:
         write(held, "clock", *CLOCK)
         for at in range(SLOTS):
             write(held, f"nothing{at}", "true")

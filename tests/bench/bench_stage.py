@@ -11,12 +11,12 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import statistics
+import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,8 +25,9 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests"))  # a benchmark is run by itself
 from e2e.house import BIN, House, UnixConnection, house, until  # noqa: E402
+from ports import free_port  # noqa: E402
 
-__all__ = ["BIN", "UnixConnection", "until"]
+__all__ = ["BIN", "UnixConnection", "free_port", "until"]
 EXAMPLES = ROOT / "supervisord_py" / "examples" / "tools"
 DEADLINE = 120.0
 
@@ -62,6 +63,20 @@ class Daemon(House):
         with contextlib.closing(self.connect()) as connection:
             return ask(connection, method, path, body)
 
+    def run_tool(self, name: str, body: Any = None) -> Any:
+        return self.ask("POST", f"/api/tools/{name}/run", {} if body is None else body)
+
+
+@contextmanager
+def daemon(tools: Sequence[Path] = (), **settings: str) -> Iterator[Daemon]:
+    """Start a daemon that knows copies of `tools`; stop it and remove everything afterwards."""
+    with house(settings, Daemon) as held:
+        for tool in tools:
+            shutil.copytree(tool, held.home / "tools" / tool.name, ignore=shutil.ignore_patterns("__pycache__"))
+        held.start()
+        yield held
+        held.stop()
+
 
 def write_tool(folder: Path, program: str) -> Path:
     """Write a tool that takes and answers anything; return its folder."""
@@ -73,31 +88,27 @@ def write_tool(folder: Path, program: str) -> Path:
     return folder
 
 
+def request_of(folder: Path) -> Any:
+    """Return the request that a tool brings for its test."""
+    return json.loads((folder / "test-request.json").read_text())
+
+
 @contextmanager
-def daemon(tools: Sequence[Path], **settings: str) -> Iterator[Daemon]:
-    """Start a daemon that knows copies of `tools`; stop it and remove everything afterwards."""
-    with house(settings, Daemon) as held:
-        for tool in tools:
-            shutil.copytree(tool, held.home / "tools" / tool.name, ignore=shutil.ignore_patterns("__pycache__"))
-        held.start()
-        yield held
-        held.stop()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def process(*words: object, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run another program, and end it."""
+    running = subprocess.Popen([str(word) for word in words], **settings)
+    try:
+        yield running
+    finally:
+        running.terminate()
+        running.wait(60)
 
 
 def together(acts: Sequence[Callable[[], object]]) -> None:
     """Do all at once, each in a thread."""
-    threads = [threading.Thread(target=act) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(acts)) as threads:
+        for done in [threads.submit(act) for act in acts]:
+            done.result()
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -140,14 +151,19 @@ def resident_mib(*pids: int) -> float:
     return sum(map(int, fields)) / 1024
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return what a process has used so far (proc_pid_stat(5): utime, stime), in ticks of the system's clock."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def print_table(title: str, rows: Sequence[Row]) -> None:
     """Print the rows under a title; where `make bench` collects, write them down for its report as well."""
     print(f"\n{title}", flush=True)
     if collected := os.environ.get("BENCH_ROWS"):
         with Path(collected).open("a") as file:
             file.write(json.dumps({"title": title, "rows": [asdict(row) for row in rows]}) + "\n")
-    widths = [max(len(getattr(row, name)) for row in rows) for name in ("what", "figure", "against")]
+    wide = [max(len(getattr(row, name)) for row in rows) for name in ("what", "figure", "against")]
     for row in rows:
-        print(
-            f"  {row.what:<{widths[0]}}  {row.figure:>{widths[1]}}  {row.against:>{widths[2]}}  {row.ratio:>8}".rstrip()
-        )
+        line = f"  {row.what:<{wide[0]}}  {row.figure:>{wide[1]}}  {row.against:>{wide[2]}}  {row.ratio:>8}"
+        print(line.rstrip())

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from bench_stage import (
@@ -26,18 +24,21 @@ from bench_stage import (
     daemon,
     interleaved,
     print_table,
+    process,
+    request_of,
     together,
     until,
-)
+)  # fmt: skip
 
 NAME = "compound-interest"
-BODY = json.loads((EXAMPLES / NAME / "test-request.json").read_text())
+BODY = request_of(EXAMPLES / NAME)
 CALLS = 100
 CLIENTS = 16
 FEWER = 25
+Connect = Callable[[], http.client.HTTPConnection]
 
 
-def calls(connect: Callable[[], http.client.HTTPConnection], path: str, count: int) -> float:
+def calls(connect: Connect, path: str, count: int) -> float:
     """Return the seconds of one call, the mean over `count` on one connection."""
     with contextlib.closing(connect()) as connection:
         ask(connection, "POST", path, BODY)
@@ -47,49 +48,33 @@ def calls(connect: Callable[[], http.client.HTTPConnection], path: str, count: i
         return (time.perf_counter() - begin) / count
 
 
-def crowd(connect: Callable[[], http.client.HTTPConnection], path: str) -> float:
+def crowd(connect: Connect, path: str) -> float:
     """Return the seconds per call when CLIENTS connections call at the same time."""
     begin = time.perf_counter()
     together([lambda: calls(connect, path, FEWER)] * CLIENTS)
     return (time.perf_counter() - begin) / (CLIENTS * (FEWER + 1))
 
 
-@contextlib.contextmanager
-def relayed(port: int) -> Iterator[Callable[[], http.client.HTTPConnection]]:
-    """Run the bare relay; give what connects to it."""
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "relay"
-        process = subprocess.Popen([sys.executable, Path(__file__).with_name("relay.py"), path, str(port)])
-        try:
-            until(path.exists, "the relay")
-            yield lambda: UnixConnection(str(path))
-        finally:
-            process.kill()
-            process.wait()
-
-
 def measure(rounds: int = 20) -> list[Row]:
     """Return the rows for one client, and for many."""
-    with daemon([EXAMPLES / NAME]) as held:
-        held.ask("POST", f"/api/tools/{NAME}/run", BODY)
+    with daemon([EXAMPLES / NAME]) as held, tempfile.TemporaryDirectory() as place:
+        held.run_tool(NAME, BODY)
         port = int(held.ask("GET", "/api/launcher/state")[NAME]["port"])
+        relay, ours, theirs = Path(place) / "relay", f"/api/tools/{NAME}/run", "/run"
 
         def direct() -> http.client.HTTPConnection:
             return http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
 
-        ours, theirs = f"/api/tools/{NAME}/run", "/run"
-        with relayed(port) as relay:
-            one = interleaved(
-                {
-                    "daemon": lambda: calls(held.connect, ours, CALLS),
-                    "relay": lambda: calls(relay, ours, CALLS),
-                    "direct": lambda: calls(direct, theirs, CALLS),
-                },
-                rounds,
-            )
-        many = interleaved(
-            {"daemon": lambda: crowd(held.connect, ours), "direct": lambda: crowd(direct, theirs)}, rounds // 2
-        )
+        with process(sys.executable, Path(__file__).with_name("relay.py"), relay, port):
+            until(relay.exists, "the relay")
+            acts = {
+                "daemon": lambda: calls(held.connect, ours, CALLS),
+                "relay": lambda: calls(lambda: UnixConnection(str(relay)), ours, CALLS),
+                "direct": lambda: calls(direct, theirs, CALLS),
+            }
+            one = interleaved(acts, rounds)
+        acts = {"daemon": lambda: crowd(held.connect, ours), "direct": lambda: crowd(direct, theirs)}
+        many = interleaved(acts, rounds // 2)
     added = 1000 * (statistics.median(one["daemon"]) - statistics.median(one["direct"]))
     return [
         compared("one client", one["daemon"], one["direct"]),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,8 +12,7 @@ from typing import Any
 import pytest
 
 from e2e.house import BIN, House, house, until
-from e2e.kernel_house import Calls, kernels_house
-from ports import free_port
+from e2e.kernel_house import Calls, gateway, kernels_house
 from rounds import mostly_deep
 
 SECRETS = dict.fromkeys(
@@ -171,37 +167,6 @@ def test_the_names_of_the_original_are_accepted() -> None:
         assert "token-of-ours-3" not in log.read_text(errors="replace")
 
 
-@contextlib.contextmanager
-def gateway(folder: Path) -> Iterator[str]:
-    """Run a real kernel_gateway with a token on loopback; yields its address."""
-    port = free_port()
-    folder.mkdir()
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PX_", "PI_", "JUPYTER", "PYTEST"))}
-    places = {"JUPYTER_RUNTIME_DIR": str(folder / "run"), "JUPYTER_CONFIG_DIR": str(folder / "etc")}
-    words = [f"--KernelGatewayApp.port={port}", "--KernelGatewayApp.port_retries=0"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kernel_gateway", *words, "--JupyterWebsocketPersonality.list_kernels=True"],
-            env={**kept, **places, "KG_AUTH_TOKEN": TOKEN, "PYTHONWARNINGS": "ignore"},
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
-
-    def listens() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        until(listens, f"the gateway listens: {(folder / 'log').read_text()}")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 @pytest.mark.deep
 def test_what_is_wrong_with_an_external_gateway_is_said_and_a_reload_repairs_it(home: House, tmp_path: Path) -> None:
     """A wrong token names its setting, an address where nobody listens is named, the right settings work."""
@@ -215,7 +180,7 @@ def test_what_is_wrong_with_an_external_gateway_is_said_and_a_reload_repairs_it(
         home.post("/api/daemon/reload")
         return calls.ask("x", "1 + 1", backend="gateway-external")
 
-    with gateway(tmp_path / "gateway") as url:
+    with gateway(tmp_path / "gateway", TOKEN) as url:
         refused = configured(url, "not-the-token").body
         assert (b"gateway_token" in refused, b"not-the-token" in refused) == (True, False), refused
         refused = configured("http://127.0.0.1:9", TOKEN)
