@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ SESSION_MARK = "TEST_SESSION_OF_PX"
 ELSEWHERE = ("only on macOS", "measured", "not shown here")
 """Beginnings of reasons for which a skip is right even in CI: the test is about another system, coverage would falsify
 what it measures (the Makefile's target `unmeasured` runs those), or .ci/run could not install what it needs."""
+IN_CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
 LINGER_SECONDS = 60.0
 # No test is timed: how long an example takes, or hypothesis to make one, tells of the machine only.
 settings.register_profile(
@@ -44,15 +44,8 @@ settings.register_profile(
 )
 settings.load_profile("ours")
 STATE_DEPTH = 4
-LONG = (
-    "tests/e2e/",
-    "tests/kernels/",
-    "tests/jupyter/",
-    "tests/daemon/test_daemon_life.py",
-    "tests/tools/test_sync.py",
-    "tests/repo/",
-)
-"""Beginnings of the ids of files that take long."""
+ROOMS_THAT_TAKE_LONG = ("tests/e2e/", "tests/kernels/", "tests/jupyter/", "tests/repo/")
+FILES_THAT_TAKE_LONG = ("tests/daemon/test_daemon_life.py", "tests/tools/test_sync.py")
 # Assertions are rewritten once, not in every process of every run: a sixth of the time of `make test`.
 sys.dont_write_bytecode = False
 # structlog and jsonschema load these wherever they are installed: 1.2 s in every process, for what no test looks at.
@@ -64,39 +57,65 @@ for _number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 
-def _in_ci() -> bool:
-    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
-
-
-@dataclass(slots=True)
 class Session:
     """One pytest run: its token, its directory, and the daemons that lived in it."""
 
-    token: str
-    root: Path
-    mounts: frozenset[str]
-    daemons: set[str] = field(default_factory=set)
-    left_elsewhere: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        # Short, because a socket's path may have 104 bytes.
+        self.root = Path(tempfile.mkdtemp(prefix="px", dir="/tmp"))
+        self.mounts = _mounts()
+        self.daemons: set[str] = set()
+        self.left_elsewhere: list[str] = []
 
     def note_daemons(self, folder: Path) -> None:
-        """Remember the id of each daemon whose state directory lies in `folder`, before that is removed."""
+        """Remember the id of each daemon whose state directory lies in `folder`, before that is removed.
+
+        What daemons that a test killed have left of theirs in the cgroup file system is removed.
+        """
         for path, names, files in os.walk(folder):
             if len(Path(path).relative_to(folder).parts) >= STATE_DEPTH:
                 names.clear()
             if Path(path).name == "state" or "pxd.db" in files:
                 self.daemons.add(hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:8])
-
-    def remove_groups(self) -> None:
-        """Remove what daemons that a test killed have left of theirs."""
         for daemon in self.daemons:
             remove_group(daemon)
 
-    def owns(self, environ: bytes) -> bool:
-        """Say whether a process with this environment block was started by a test of this session."""
-        marks = [f"{SESSION_MARK}={self.token}".encode(), os.fsencode(self.root)]
+    def left_processes(self) -> dict[int, str]:
+        """Return pid and command line of each live process of the session, but for ourselves and who runs us."""
+        marks = [f"{SESSION_MARK}={self.root.name}".encode(), os.fsencode(self.root)]
         for daemon in self.daemons:
             marks += [f"PX_INSTANCE={daemon}.".encode(), f"PX_CONTROL={daemon}".encode()]
-        return any(mark in environ for mark in marks)
+        left, ours = dict[int, str](), _ancestors()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # gone, a zombie, or not ours to read
+                environ = (entry / "environ").read_bytes()
+                if int(entry.name) not in ours and any(mark in environ for mark in marks):
+                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                    left[int(entry.name)] = words.decode(errors="replace")
+        return left
+
+    def end_what_is_left(self) -> list[str]:
+        """Return a line for each process and each mount that stayed; the processes are killed."""
+        self.note_daemons(self.root)
+        deadline = time.monotonic() + LINGER_SECONDS
+        while (left := self.left_processes()) and time.monotonic() < deadline:
+            time.sleep(0.05)  # not a wait for a test: the last children of the last test may be on their way out
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # Elsewhere a mount may be another run's; in CI there is no other.
+        alone = IN_CI and "PYTEST_XDIST_WORKER" not in os.environ
+        places = (str(self.root), "/tmp/px") if alone else (str(self.root),)
+        mounts = sorted(path for path in _mounts() - self.mounts if path.startswith(places))
+        shutil.rmtree(self.root, ignore_errors=True)
+        return [f"process {pid}: {command}" for pid, command in left.items()] + [f"mount {path}" for path in mounts]
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[Path]:
+        folder = Path(tempfile.mkdtemp(prefix="t", dir=self.root))
+        yield folder
+        self.note_daemons(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _mounts() -> frozenset[str]:
@@ -109,29 +128,12 @@ def _mounts() -> frozenset[str]:
 
 def _ancestors() -> set[int]:
     """Return this process and its ancestors: whoever runs us may bear our own marks."""
-    found, pid = set(), os.getpid()
-    while pid > 0 and pid not in found:
-        found.add(pid)
-        try:
+    found, pid = set[int](), os.getpid()
+    with contextlib.suppress(OSError, ValueError):
+        while pid > 0 and pid not in found:
+            found.add(pid)
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError):
-            break
     return found
-
-
-def _left_processes(session: Session) -> dict[int, str]:
-    """Return pid and command line of each live process of the session, but for ourselves."""
-    left: dict[int, str] = {}
-    ours = _ancestors()
-    for entry in Path("/proc").glob("[0-9]*"):
-        if int(entry.name) in ours:
-            continue
-        try:
-            if session.owns((entry / "environ").read_bytes()):
-                left[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue  # gone, a zombie, or not ours to read
-    return left
 
 
 _SESSION = pytest.StashKey[Session]()
@@ -139,20 +141,17 @@ _LEFT = "left_behind"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Open the session's directory: short, because a socket's path may have 104 bytes."""
-    root = Path(tempfile.mkdtemp(prefix="px", dir="/tmp"))
-    session = Session(token=root.name, root=root, mounts=_mounts())
-    os.environ[SESSION_MARK] = session.token
-    config.stash[_SESSION] = session
+    """Open the session."""
+    config.stash[_SESSION] = Session()
+    os.environ[SESSION_MARK] = config.stash[_SESSION].root.name
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fail the run when a process or a mount is left; end what is left by its id."""
+    """Fail the run when a process or a mount is left."""
     ours = session.config.stash[_SESSION]
     warm_client.close()
-    left = [*ours.left_elsewhere, *_end_what_is_left(ours)]
-    shutil.rmtree(ours.root, ignore_errors=True)
+    left = [*ours.left_elsewhere, *ours.end_what_is_left()]
     if hasattr(session.config, "workeroutput"):  # one of several processes of pytest-xdist: the first one tells
         session.config.workeroutput[_LEFT] = left
         return
@@ -169,30 +168,6 @@ def pytest_testnodedown(node: Any) -> None:
     node.config.stash[_SESSION].left_elsewhere.extend(found)
 
 
-def _end_what_is_left(ours: Session) -> list[str]:
-    """Return a line for each process and each mount that stayed; the processes are killed."""
-    ours.note_daemons(ours.root)
-    ours.remove_groups()
-    deadline = time.monotonic() + LINGER_SECONDS
-    while (left := _left_processes(ours)) and time.monotonic() < deadline:
-        time.sleep(0.05)  # not a wait for a test: the last children of the last test may be on their way out
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    # Elsewhere a mount may be another run's; in CI there is no other.
-    places = (str(ours.root), "/tmp/px") if _in_ci() and "PYTEST_XDIST_WORKER" not in os.environ else (str(ours.root),)
-    mounts = sorted(path for path in _mounts() - ours.mounts if path.startswith(places))
-    return [f"process {pid}: {command}" for pid, command in left.items()] + [f"mount {path}" for path in mounts]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Where CI is set every test must run: say which did not."""
-    if skipped := _wrong_skips(terminalreporter):
-        terminalreporter.write_line(f"CI is set, and {len(skipped)} tests were skipped:", red=True)
-        for line in skipped:
-            terminalreporter.write_line(f"  {line}", red=True)
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Take the mark back."""
@@ -200,14 +175,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _wrong_skips(reporter: pytest.TerminalReporter | None) -> list[str]:
-    if reporter is None or not _in_ci():
-        return []
     found = []
-    for report in reporter.stats.get("skipped", []):
+    for report in reporter.stats.get("skipped", []) if reporter is not None and IN_CI else ():
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if not reason.removeprefix("Skipped: ").startswith(ELSEWHERE):
             found.append(f"{report.nodeid}: {reason}")
     return found
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Where CI is set every test must run: say which did not."""
+    for line in _wrong_skips(terminalreporter):
+        terminalreporter.write_line(f"CI is set, and this was skipped: {line}", red=True)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -221,7 +200,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put long files first, so that at the end nobody plays a minute's file alone; random order stays within that."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    items.sort(key=lambda item: not item.nodeid.startswith(ROOMS_THAT_TAKE_LONG + FILES_THAT_TAKE_LONG))
 
 
 @pytest.fixture(scope="session")
@@ -229,11 +208,8 @@ def require() -> Callable[[object, str], None]:
     """Return `require(condition, why)`: without the condition a test is skipped, and in CI it fails."""
 
     def check(condition: object, why: str) -> None:
-        if condition:
-            return
-        if _in_ci() and not why.startswith(ELSEWHERE):
-            pytest.fail(f"needed in CI: {why}")
-        pytest.skip(why)
+        if not condition:
+            (pytest.fail if IN_CI and not why.startswith(ELSEWHERE) else pytest.skip)(why)
 
     return check
 
@@ -248,21 +224,12 @@ def _nothing_beside() -> Iterator[None]:
 @pytest.fixture
 def short_tmp(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Return an empty private directory with a short path under /tmp; it is removed afterwards."""
-    with _short_folder(request.config.stash[_SESSION]) as folder:
+    with request.config.stash[_SESSION].folder() as folder:
         yield folder
 
 
 @pytest.fixture(scope="module")
 def short_tmp_of_module(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Return such a directory for all tests of a file."""
-    with _short_folder(request.config.stash[_SESSION]) as folder:
+    with request.config.stash[_SESSION].folder() as folder:
         yield folder
-
-
-@contextlib.contextmanager
-def _short_folder(session: Session) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="t", dir=session.root))
-    yield folder
-    session.note_daemons(folder)
-    session.remove_groups()
-    shutil.rmtree(folder, ignore_errors=True)

@@ -6,6 +6,7 @@ those that the system hands out by itself to everybody who connects or binds por
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 from pathlib import Path
@@ -17,23 +18,15 @@ _given: set[int] = set()
 
 def free_port() -> int:
     """Return a TCP port of loopback at which nobody listens; each is given once."""
-    try:
+    last = FIRST_EPHEMERAL
+    with contextlib.suppress(OSError):
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except OSError:
-        first = FIRST_EPHEMERAL
-    last = first if first > SPAN + 1024 else FIRST_EPHEMERAL
+        last = first if first > SPAN + 1024 else FIRST_EPHEMERAL
     while True:
         # Not `random`: it is seeded alike in all processes of pytest-xdist.
         port = last - 1 - secrets.randbelow(SPAN)
-        if port not in _given and _is_free(port):
-            _given.add(port)
-            return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
+        with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+            if port not in _given:
+                _given.add(port)
+                return port

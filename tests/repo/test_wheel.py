@@ -68,8 +68,8 @@ def test_it_has_every_module_and_example_and_no_test(wheel: zipfile.ZipFile) -> 
     for path in (ROOT / "supervisord_py" / "examples").rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             assert str(path.relative_to(ROOT)) in names
-    roots = {name.split("/")[0] for name in names}
-    assert {root for root in roots if not root.startswith("supervisord_py-")} == {"supervisord_py", "pxctl"}
+    roots = {name.split("/")[0] for name in names if not name.startswith("supervisord_py-")}
+    assert roots == {"supervisord_py", "pxctl"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".lock"))]
 
 
@@ -87,10 +87,8 @@ def test_its_metadata_is_that_of_the_project(wheel: zipfile.ZipFile) -> None:
 @pytest.mark.deep
 def test_the_commands_run_from_it_and_not_from_the_checkout(installed: Path, tmp_path: Path) -> None:
     python = installed / "bin" / "python"
-    where = run(
-        python, "-c", "import supervisord_py, pxctl; print(supervisord_py.__file__, pxctl.__file__)", cwd=tmp_path
-    )
-    assert where.count(str(installed)) == 2
+    places = "import supervisord_py, pxctl; print(supervisord_py.__file__, pxctl.__file__)"
+    assert run(python, "-c", places, cwd=tmp_path).count(str(installed)) == 2
     version = run(python, "-c", "import supervisord_py; print(supervisord_py.__version__)", cwd=tmp_path).strip()
     assert run(installed / "bin" / "pxd", "--version", cwd=tmp_path) == f"pxd {version}\n"
     assert run(python, "-m", "supervisord_py", "--version", cwd=tmp_path).endswith(f" {version}\n")

@@ -1,0 +1,176 @@
+"""The repository: its scripts and targets, lock files, the workflow that others run, the demo, the release notes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from supervisord_py import __version__
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = [path for path in sorted((ROOT / ".ci").rglob("*")) if path.is_file() and path.name != "control"]
+TARGETS = (
+    "demo", "test", "deep", "lint", "types", "bench", "lock", "clean", "coverage", "dist", "peers", "weight", "deb",
+    "brew", "notes",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_is_executable_strict_and_parses(script: Path) -> None:
+    assert os.access(script, os.X_OK)
+    strict, shell = ("set -e\n", "sh") if script.parent.name == "debian" else ("set -euo pipefail", "bash")
+    assert strict in script.read_text()
+    subprocess.run([shell, "-n", script], check=True)
+
+
+def test_the_makefile_has_the_promised_targets() -> None:
+    text = (ROOT / "Makefile").read_text()
+    for target in TARGETS:
+        assert re.search(rf"^{target}:.*## \S", text, re.MULTILINE), f"{target} says what it is for"
+    # What a surrounding make left in the environment would reach the one we start.
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    subprocess.run(["make", "-n", *TARGETS], cwd=ROOT, check=True, capture_output=True, env=outside)
+
+
+def test_links_in_the_readme_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text()):
+        assert "://" in target or (ROOT / target).exists(), target
+
+
+@pytest.mark.deep
+def test_the_demo_shows_what_it_promises_and_leaves_nothing(require: Callable[[object, str], None]) -> None:
+    """It is run as it is, but for the environment, which is the tests' own."""
+    require((Path(sys.prefix) / "bin" / "pxctl").exists(), "needs the installed commands")
+    require(shutil.which("node"), "needs node")
+    before = set(Path("/tmp").glob("pxdemo.*"))
+    env, out, both = os.environ | {"VENV": sys.prefix}, subprocess.PIPE, subprocess.STDOUT
+    demo = subprocess.run(
+        [ROOT / ".ci" / "demo"], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=both, timeout=110, check=False
+    )
+    said = demo.stdout.decode()
+    assert demo.returncode == 0, said
+    for promised in ('"final_balance": 1647.01', "both are below 1e-6: agreed", "pxd stopped"):
+        assert promised in said
+    assert (ROOT / ".demo" / "lorenz.png").read_bytes().startswith(b"\x89PNG")
+    assert set(Path("/tmp").glob("pxdemo.*")) == before
+
+
+def test_the_release_notes_are_the_newest_part_of_the_changelog() -> None:
+    notes = subprocess.run(["make", "-s", "notes"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert notes.startswith(f"## [{__version__.partition('.dev')[0]}]")
+    assert (notes.count("\n## "), "### " in notes) == (0, True)
+
+
+# -- locks ------------------------------------------------------------------------------------------------------------
+
+LOCKS = ("requirements.lock", "requirements-demo.lock", "requirements-dev.lock")
+PEERS = tuple(str(each.relative_to(ROOT)) for each in sorted((ROOT / "tests" / "peers").glob("*.lock")))
+
+
+def locked(name: str) -> dict[str, list[Requirement]]:
+    """Return the pinned requirements of a lock by canonical name; several where markers tell them apart."""
+    found: dict[str, list[Requirement]] = {}
+    for line in (ROOT / name).read_text().replace("\\\n", " ").splitlines():
+        if line and not line.startswith("#"):
+            pin = Requirement(line.split("--hash")[0])
+            found.setdefault(canonicalize_name(pin.name), []).append(pin)
+    return found
+
+
+def declared(name: str) -> list[Requirement]:
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    texts, groups = list(project["project"]["dependencies"]), project["dependency-groups"]
+    for group in {LOCKS[1]: ["demo"], LOCKS[2]: ["demo", "dev"]}.get(name, []):
+        texts += [each for each in groups[group] if isinstance(each, str)]
+    return [Requirement(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_declared_dependency_is_locked_within_its_bounds(name: str) -> None:
+    pins = locked(name)
+    for wanted in declared(name):
+        assert canonicalize_name(wanted.name) in pins, f"{wanted.name} is not in {name}: run make lock"
+        for pin in pins[canonicalize_name(wanted.name)]:
+            (exact,) = pin.specifier
+            assert wanted.specifier.contains(Version(exact.version), prereleases=True), f"{pin} against {wanted}"
+
+
+@pytest.mark.parametrize("name", LOCKS + PEERS)
+def test_every_pin_is_exact_and_hashed_and_no_address_is_named(name: str) -> None:
+    for pins in locked(name).values():
+        assert all([each.operator for each in pin.specifier] == ["=="] for pin in pins)
+    text = (ROOT / name).read_text()
+    assert all("--hash=sha256:" in block for block in re.split(r"\n(?=[a-z0-9])", text)[1:])
+    assert not re.search(r"://|^\s*(-i|-f|--(extra-)?index|--find-links|--trusted-host)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("smaller", "larger"), [LOCKS[:2], LOCKS[1:]])
+def test_what_is_in_both_locks_is_the_same(smaller: str, larger: str) -> None:
+    small, large = locked(smaller), locked(larger)
+    for name, pins in small.items():
+        assert {str(pin.specifier) for pin in pins} == {str(pin.specifier) for pin in large[name]}, name
+
+
+def test_no_file_of_the_project_names_a_package_index() -> None:
+    asked = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True)
+    flags = rb"(--(extra-)?index-url|--find-links|--trusted-host|PIP_INDEX_URL|UV_INDEX)"
+    option = re.compile(flags + rb"[= ]\S*(https?://(?!127\.)[\w-]+\.|file:///)|pypi\." + rb"org/simple")
+    for path in map(Path, listed.stdout.decode().split("\0")[:-1]):
+        assert not (ROOT / path).is_file() or not option.search((ROOT / path).read_bytes()), path
+
+
+# -- the workflow -----------------------------------------------------------------------------------------------------
+
+
+def _object(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
+
+
+TEXT, TEXTS = {"type": "string", "minLength": 1}, {"type": "object", "additionalProperties": {"type": "string"}}
+STEPS = {
+    "oneOf": [
+        _object("uses", name=TEXT, uses={"pattern": r"^[\w-]+/[\w-]+@v\d+$"}, **{"with": TEXTS}),
+        _object("run", name=TEXT, run=TEXT, env=TEXTS),
+    ]
+}
+MATRIX = {"type": "object", "additionalProperties": {"type": "array", "items": TEXT, "minItems": 1}}
+JOB = _object(
+    *("runs-on", "timeout-minutes", "steps"),
+    **{"runs-on": {"pattern": r"^(ubuntu|macos)-\d+(\.\d+)?$"}, "timeout-minutes": {"pattern": r"^\d+$"}},
+    env=TEXTS,
+    strategy=_object("matrix", matrix=MATRIX, **{"fail-fast": {"enum": ["true", "false"]}}),
+    steps={"type": "array", "items": STEPS, "minItems": 1},
+)
+SCHEMA = _object(
+    *("name", "on", "permissions", "jobs"),
+    name=TEXT,
+    on=_object(push=_object(branches={"type": "array", "items": TEXT}), pull_request={"const": ""}),
+    permissions={"const": {"contents": "read"}},
+    jobs={"type": "object", "additionalProperties": JOB, "minProperties": 1},
+)
+"""Of GitHub's workflow syntax what we use, every scalar as text (YAML 1.1 takes the key `on` for true)."""
+
+
+def test_the_workflow_is_valid_and_runs_make_test_on_linux_and_on_macos() -> None:
+    text = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    workflow = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes nothing but texts
+    jsonschema_rs.validator_for(SCHEMA).validate(workflow)
+    jobs = [
+        job for job in workflow["jobs"].values() if any("make test" in step.get("run", "") for step in job["steps"])
+    ]
+    assert {job["runs-on"].partition("-")[0] for job in jobs} == {"ubuntu", "macos"}
