@@ -318,7 +318,7 @@ async def until_ready(supervisor: Supervisor, instance: ToolInstance, notify: No
     if not done:
         instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT
         listening, tail = await asyncio.to_thread(listening_of, instance.pid or 0), await supervisor.tail(instance)
-        raise failures.not_ready(spec, port, listening, answers[-1] if answers else None, notify.status, tail)
+        raise failures.not_ready(spec, port, listening, answers[-1] if answers else None, tail)
     if healthy in done:
         healthy.result()
 

@@ -127,11 +127,11 @@ def _last_line(stderr_tail: str) -> str:
 
 
 def not_ready(
-    spec: ToolSpec, port: int, listening: Sequence[Listening], answer: int | None, status: str, stderr_tail: str
+    spec: ToolSpec, port: int, listening: Sequence[Listening], answer: int | None, stderr_tail: str
 ) -> PxError:
     """Describe a start that lives but was not ready in time.
 
-    `listening`: where its tree listens; `answer`: the last one to `/healthz`; `status`: the last STATUS of sd_notify.
+    `listening`: where its tree listens; `answer`: the last one to `/healthz`.
     """
     elsewhere = [str(one) for one in listening if one.port != port]
     why, hint = "it listens on no port", _look(spec)
@@ -143,9 +143,8 @@ def not_ready(
         hint = "Answer 200 on GET /healthz once the tool can work."
     elif any(one.port == port for one in listening):
         why = f"it holds port {port} but nobody answers there"
-    said = f" Its last STATUS was: {status}" if status else ""
     return ReadinessTimeoutError(
-        f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: {why}.{said}",
+        f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: {why}.",
         hint=hint_for(spec, stderr_tail) or hint,
         unit=spec.unit,
         reason=Reason.READINESS_TIMEOUT.value,

@@ -30,7 +30,6 @@ class NotifySocket:
     def __init__(self, run_dir: Path, key: str) -> None:
         """Bind it; raises OSError where the path cannot be bound."""
         self.path = notify_path(run_dir, key)
-        self.status = ""
         self.is_ready = asyncio.Event()
         self.on_modules: Callable[[list[str]], None] = lambda _names: None  # told what the tool has imported
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,8 +54,6 @@ class NotifySocket:
                 name, _, value = line.partition("=")
                 if name == "READY" and value == "1":
                     self.is_ready.set()
-                elif name == "STATUS":
-                    self.status = value
                 elif name == "X_PX_MODULES":
                     self.on_modules([each for each in value.split(",") if _MODULE.fullmatch(each)])
 

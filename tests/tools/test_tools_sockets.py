@@ -13,7 +13,7 @@ import pytest
 
 from supervisord_py.tools import readiness as ports
 from supervisord_py.tools.readiness import NotifySocket
-from tools.tool_house import ToolHouse, eventually
+from tools.tool_house import ToolHouse
 
 
 async def test_those_who_wait_are_refused_and_the_port_stays(house: ToolHouse) -> None:
@@ -62,14 +62,15 @@ def say(path: Path, message: bytes) -> None:
         channel.sendto(message, str(path))
 
 
-async def test_ready_and_status_are_understood(short_tmp: Path) -> None:
+async def test_ready_and_imports_are_understood(short_tmp: Path) -> None:
     notify = NotifySocket(short_tmp, "12345678.abc")
     assert notify.path.stat().st_mode & 0o777 == 0o600
     assert notify.path.parent.stat().st_mode & 0o777 == 0o700
-    say(notify.path, b"STATUS=half way\nWATCHDOG=1")
-    await eventually(lambda: notify.status)
-    assert (notify.status, notify.is_ready.is_set()) == ("half way", False)
-    say(notify.path, b"READY=1")
+    say(notify.path, b"STATUS=half way\nREADY=0")
+    say(notify.path, b"X_PX_MODULES=a,b c\nREADY=1")
+    told: list[str] = []
+    notify.on_modules = told.extend
     await notify.is_ready.wait()
+    assert told == ["a"]
     notify.close()
     notify.close()
