@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keeper.keeper_rig import PATIENCE, PYTHON, Link, Rig, alive, one_rung, probe, until
+from keeper.keeper_rig import PATIENCE, Link, Rig, alive, one_rung, probe, until
 from supervisord_py.keeper.control import pause_after
 
 HANG = 0.5
@@ -45,29 +45,6 @@ def test_an_exit_that_happened_meanwhile_is_told_until_released(rung: Rig) -> No
     assert link.hello["children"] == []
     link.call("list", prefix="")
     assert not any(event["event"] == "exit" for event in link.events)
-
-
-def test_listener_and_lock_are_lent(rigs: Callable[..., Rig]) -> None:
-    code = (
-        "import os, socket, sys; s = socket.socket(fileno=4); c, _ = s.accept(); "
-        "c.sendall(os.readlink('/proc/self/fd/5').encode()); c.close(); sys.stdin.read(); "
-        "import signal; signal.pause()"
-    )
-    with socket.socket(socket.AF_UNIX) as listener:
-        rig = rigs(control_argv=[*PYTHON, "-c", code])
-        path, lock = str(rig.dir / "sock"), os.open(rig.dir / "lock", os.O_CREAT | os.O_RDWR)
-        listener.bind(path)
-        listener.listen()
-        rig.boot |= {"listen_fd": listener.fileno(), "lock_fd": lock, "socket_path": path, "socket_owned": True}
-        rig.start(fds=(listener.fileno(), lock))
-        os.close(lock)
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(PATIENCE)
-        client.connect(path)
-        assert client.recv(100).decode() == str(rig.dir / "lock")
-    os.kill(rig.pid, signal.SIGTERM)
-    assert rig.wait() == 0
-    assert not Path(path).exists()
 
 
 @one_rung

@@ -65,17 +65,6 @@ def test_a_dead_control_plane_does_not_keep_the_end_back(rigs: Callable[..., Rig
     assert not marked(rig.daemon_id)
 
 
-def test_a_second_signal_kills_at_once(rigs: Callable[..., Rig]) -> None:
-    rig = rigs(stop_seconds=10_000)
-    link = rig.up()
-    pids = deaf_family(rig)
-    os.kill(rig.pid, signal.SIGTERM)
-    link.event("stop")
-    os.kill(rig.pid, signal.SIGTERM)
-    assert rig.wait() == 0
-    assert not any(alive(pid) for pid in [*pids, link.pid])
-
-
 @pytest.mark.parametrize("by", ["a sweep", "the next keeper"])
 def test_after_a_kill_9_of_the_keeper_nothing_is_left_and_what_was_interrupted_is_told(
     rigs: Callable[..., Rig], by: str

@@ -56,10 +56,6 @@ def test_a_child_has_what_was_asked_for_it_and_nothing_else(rung: Rig) -> None:
     assert felt(rung, rlimits=[["nofile", 64, 128]], unit="tool:few")["limits"]["nofile"] == [64, 128]
 
 
-def test_a_child_dies_with_the_keeper_where_the_kernel_can_do_that(linux_rung: Rig) -> None:
-    assert felt(linux_rung)["pdeathsig"] == signal.SIGKILL
-
-
 BORN_ELSEWHERE = """
 import os, select, sys
 from supervisord_py.keeper import spawn
@@ -177,19 +173,3 @@ def test_cpu_seconds_over_the_limit_are_a_verdict(linux_rung: Rig) -> None:
     record = link.exit(spec["key"])
     assert record["signal"] == signal.SIGXCPU
     assert (record["verdict"]["reason"], record["verdict"]["by"]) == ("cpu_limit", "rlimit")
-
-
-def test_standard_input_is_a_file_whole_and_then_closed(rig: Rig, tmp_path: Path) -> None:
-    link = rig.up()
-    text = os.urandom(3 << 16)
-    (tmp_path / "prompt").write_bytes(text)
-    fd = os.open(tmp_path / "prompt", os.O_RDONLY)
-    spec = rig.spec(["/bin/cat"], stdio_fds=["stdin"])
-    link.call("spawn", (fd,), **spec)
-    os.close(fd)
-    record = link.exit(spec["key"])
-    assert (record["code"], record["log_end"]) == (0, len(text))
-    assert rig.output("tool:probe") == text
-    empty = rig.spec(["/bin/cat"])
-    link.call("spawn", **empty)
-    assert link.exit(empty["key"])["log_end"] == len(text), "nothing to read is the end of the file, not a wait"

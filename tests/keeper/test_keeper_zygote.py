@@ -140,25 +140,6 @@ def test_what_waits_for_an_order_waits_in_a_group_that_goes_with_the_zygote(linu
     until(lambda: not [each for each in ours.iterdir() if each.is_dir()], "no group is left")
 
 
-@one_linux_rung
-def test_it_outlives_its_zygote_and_not_the_keeper(linux_rung: Rig) -> None:
-    rig, link = linux_rung, linux_rung.links[0]
-    zygote = begun(rig)
-    sleeper = rig.spec(script(rig, SLEEP), zygote=zygote["key"])
-    child = link.call("spawn", **sleeper)["child"]
-    os.kill(zygote["pid"], signal.SIGKILL)
-    link.event("gone", key=zygote["key"])
-    assert alive(child["pid"])
-    assert child["pid"] in marked(rig.daemon_id)
-    order = rig.spec(script(rig, "pass"), zygote=zygote["key"])
-    error = link.refused("spawn", **order)
-    assert (error["kind"], error["stage"]) == ("spawn_failed", "zygote")
-    assert link.call("spawn", **{**order, "zygote": None})["child"]["key"] == order["key"], "nothing is left of the try"
-    os.kill(rig.pid, signal.SIGKILL)
-    rig.wait()
-    until(lambda: not alive(child["pid"]), "the end of what it held")
-
-
 @pytest.mark.parametrize(
     ("members", "stage", "number"),
     [
