@@ -209,7 +209,8 @@ def _composed(log: CellLog, parts: list[_Part], limits: CellLimits) -> tuple[str
 
 def as_on_a_terminal(text: str) -> str:
     """Return the text with what stands behind the last carriage return of each line: progress as it was last."""
-    return re.sub(r"[^\n]*\r(?=[^\r\n])", "", text.replace("\r\n", "\n")).replace("\r", "")
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
 
 
 def text_of(data: Mapping[str, Any]) -> str:
