@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from e2e.house import SSE, Answer, House, Later, UnixConnection, house, server, until
+from e2e.house import SSE, Answer, House, house, server, until
 from e2e.pipe_house import PipeHouse
 from ports import free_port
 
@@ -42,8 +42,7 @@ COUNTING = server("""
 def home() -> Iterator[PipeHouse]:
     """One daemon for the whole module; every test has its own tool where state matters."""
     listen = {"PX_API__LISTEN": f"127.0.0.1:{free_port()}"}
-    settings = {"PX_TOOLS__WARM_KEEP_MAX": "50", "PX_API__STREAM_HEARTBEAT_SECONDS": "50", **listen}
-    with house(settings, PipeHouse, start=True, measured=True) as made:
+    with house({"PX_TOOLS__WARM_KEEP_MAX": "50", **listen}, PipeHouse, start=True, measured=True) as made:
         made.tool("echo", COUNTING)
         yield made
 
@@ -142,17 +141,6 @@ def test_logs_by_accept_and_resumed_by_position(home: House) -> None:
     assert all(RFC3339.fullmatch(p["time"]) and p.keys() >= {"text", "position", "instance"} for p in pieces)
     whole = ids(home.request("GET", path, headers={"Accept": SSE}))
     assert ids(home.request("GET", path, headers={"Accept": SSE, "Last-Event-ID": whole[0]})) == whole[1:]
-
-
-def test_a_wait_ends_with_what_it_waits_for_not_with_the_next_heartbeat(home: House) -> None:
-    home.tool("held", COUNTING)
-    home.run("held")
-    connection = UnixConnection(home.socket)
-    connection.request("GET", "/api/units/held/wait?for=stopped&timeout=20")
-    stopping = Later(lambda: home.request("POST", "/api/tools/held/stop"))
-    answer = connection.getresponse()
-    assert (answer.status, json.loads(answer.read())["ok"], stopping.result().status) == (200, True, 200)
-    connection.close()
 
 
 def test_a_lease_holds_the_instance_for_as_long_as_the_connection(home: House) -> None:

@@ -336,3 +336,4 @@ def test_settings_come_from_files_environment_and_conf_d(home: House) -> None:
         setting = settings[f"tools.{key}"]
         assert (setting["value"], origin in setting["origin"]) == (value, True)
     assert home.pxctl("run", "away").returncode == 0
+    assert home.pxctl("--socket", home.socket, "status", env={"PX_SOCKET": "/nowhere"}).returncode == 0

@@ -15,7 +15,6 @@ import pytest
 
 from e2e.house import until
 from e2e.systemd import INSIDE, REPOSITORY, Machine, booted
-from e2e.test_e2e_systemd import leftovers
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
 
@@ -88,7 +87,7 @@ def test_the_package_lives(machine: Machine) -> None:
 
     machine.do("dpkg", "-r", "pxd")
     assert machine.show("ActiveState") == "inactive"
-    assert leftovers(machine) == ""
+    assert machine.leftovers() == ""
     assert "compound-interest" in machine.do("ls", "/var/lib/pxd/tools")
     assert machine.do("sh", "-c", "ls -d /usr/lib/pxd /usr/bin/px* /etc/pxd 2>/dev/null || true") == ""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.house import alive, gone, until
+from e2e.house import gone, until
 from e2e.kernel_house import PATIENT, Calls, environment, kernels_house, waits_for
 from rounds import mostly_deep
 
@@ -158,15 +158,6 @@ def test_reset_replaces_the_kernel_once_before_the_first_cell(calls: Calls) -> N
     assert call["instance"] != before["instance"]
     assert calls.value("reset", "other") == "2"
     assert [event["reason"] for event in calls.events("reset", "stopped")] == ["replaced"]
-
-
-def test_stop_returns_when_nothing_is_left_and_the_next_call_starts_afresh(calls: Calls) -> None:
-    code = "import os, subprocess; child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
-    call = calls.run("stop", f"{code}print(os.getpid(), child.pid)")
-    calls.end("stop")
-    assert not any(alive(int(pid)) for pid in call.text.split())
-    assert (calls.state("stop"), calls.known()["stop"]["reason"]) == ("stopped", "stopped")
-    assert calls.value("stop", "'child' in globals()") == "False"
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------

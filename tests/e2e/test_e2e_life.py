@@ -99,6 +99,22 @@ def test_a_broken_ledger_is_moved_aside_and_said(home: House, how: str) -> None:
     assert [event["moved_to"] for event in told if event["event"] == "ledger_rebuilt"] == [str(moved)]
 
 
+def test_what_it_cannot_start_with_is_told_with_its_place_and_the_nearest_match(home: House) -> None:
+    def refused(*argv: str, code: int) -> str:
+        done = subprocess.run([BIN / argv[0], *argv[1:]], env=home.environ, capture_output=True, text=True, check=False)
+        assert (done.returncode, "hint: " in done.stderr) == (code, True), done
+        return done.stderr
+
+    home.settings = {"PX_SOCKET": f"/tmp/{'x' * 120}"}
+    assert "has 125 bytes" in refused("pxd", code=78)
+    home.settings = {}
+    (home.home / "pxd.toml").write_text("[tools]\nwarm_keep_mx = 3\n")
+    for words, code in ((["pxd"], 78), (["pxctl", "config", "check"], 1)):
+        told = refused(*words, code=code)
+        assert f"{home.home / 'pxd.toml'}:2: unknown setting tools.warm_keep_mx" in told
+        assert "did you mean tools.warm_keep_max?" in told
+
+
 @pytest.mark.deep
 def test_settings_that_are_no_proper_file_are_refused_and_block_nothing(running: House) -> None:
     file = running.home / "pxd.toml"

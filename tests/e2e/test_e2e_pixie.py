@@ -11,29 +11,17 @@ from typing import Any
 
 import pytest
 
-from e2e.house import SSE, House, Later, house, until
+from e2e.house import SERVER, SSE, House, Later, house, until
 
-SOURCE = """
-import argparse, json, os, signal, threading, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+SOURCE = f"""{SERVER}
+import signal
 from urllib.parse import parse_qs, urlsplit
-SEEN, CANCELLED = {}, threading.Event()
+SEEN, CANCELLED = {{}}, threading.Event()
 
-class Tool(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def log_message(self, *args): pass
-    def answer(self, value, status=200):
-        body = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+class Tool(Tool):
     def do_GET(self):
         url = urlsplit(self.path)
-        if url.path == "/healthz": return self.answer({"ok": True})
-        if url.path == "/schema": return self.answer(json.load(open("tool.json")))
-        if url.path != "/stream": return self.answer({"detail": "no"}, 404)
+        if url.path != "/stream": return super().do_GET()
         seen = SEEN[parse_qs(url.query)["run_id"][0]]
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -41,7 +29,7 @@ class Tool(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         for n in range(3):
-            item = {"output_key": "log", "value": f"{seen['inputs']['word']} {n}", "done": n == 2}
+            item = {{"output_key": "log", "value": f"{{seen['inputs']['word']}} {{n}}", "done": n == 2}}
             self.wfile.write(b"data: " + json.dumps(item).encode() + b"\\n\\n")
             self.wfile.flush()
     def do_POST(self):
@@ -50,25 +38,24 @@ class Tool(BaseHTTPRequestHandler):
         if url.path == "/cancel":
             open("cancelled", "w").write(parse_qs(url.query)["run_id"][0])
             CANCELLED.set()
-            return self.answer({"ok": True})
+            return self.answer({{"ok": True}})
         if self.headers["Content-Type"].startswith("multipart/"):
-            return self.answer({"log": {"value": raw.decode("latin-1")}})
+            return self.answer({{"log": {{"value": raw.decode("latin-1")}}}})
         body = json.loads(raw)
         SEEN[body["run_id"]] = body
         there = self.headers["X-Pixie-Artefacts-Dir"]
         if os.path.isdir(there): open(os.path.join(there, "made.txt"), "w").write("x")
         CANCELLED.wait(body["inputs"].get("seconds") or 0)
         while body["inputs"]["word"] == "wait for go" and not os.path.exists("go"): time.sleep(0.01)
-        env = {k: v for k, v in os.environ.items() if k.startswith(("PIXIE_", "API_", "PYTHONUNBUFFERED"))}
-        self.answer({"log": {"body": body, "headers": dict(self.headers), "env": env, "there": os.path.isdir(there)}})
+        env = {{k: v for k, v in os.environ.items() if k.startswith(("PIXIE_", "API_", "PYTHONUNBUFFERED"))}}
+        told = {{"body": body, "headers": dict(self.headers), "env": env, "there": os.path.isdir(there)}}
+        self.answer({{"log": told}})
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
     if os.environ["PIXIE_TOOL_ID"] == "soft":  # it is not torn out of the answer to a cancel that has been sent
         end = lambda: CANCELLED.wait() and os._exit(0)
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end).start())
-    ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), Tool).serve_forever()
+    serve()
 """
 MODES = [{"value": "a", "label": "A"}, {"value": "b", "label": "B"}]
 INPUTS = [
@@ -195,6 +182,13 @@ def test_a_file_is_given_to_an_input_of_type_file(home: House, transport: str) -
         assert 'name="word"\r\n\r\nspoken' in log["value"]
     missing = home.pxctl("run", name, f"paper=@{data}.gone")
     assert (missing.returncode, "d.csv.gone" in missing.stderr) == (2, True)
+
+
+def test_a_run_over_its_time_is_asked_to_cancel_before_its_tool_is_stopped(home: House) -> None:
+    folder = pixie(home, "soft", max_runtime_seconds=1)
+    late = home.run("soft", {"seconds": 300})
+    assert b"ResourceLimitExceeded: runtime" in late.body, late
+    assert re.fullmatch("[0-9a-f-]{36}", (folder / "cancelled").read_text())
 
 
 def test_only_the_last_runs_keep_their_artefacts(home: House) -> None:

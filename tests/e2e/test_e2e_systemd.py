@@ -1,17 +1,22 @@
-"""A real systemd keeps the daemon: READY, watchdog, restart after a kill, nothing left after a stop."""
+"""A real systemd keeps the daemon, and `pxctl daemon install` is right at once there, or nothing is left of it."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from e2e.house import server, until
 from e2e.systemd import INSIDE, REPOSITORY, Machine
 
-pytestmark = pytest.mark.deep
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -31,12 +36,6 @@ def served(machine: Machine) -> Iterator[Machine]:
     machine.recipe("exec", "systemctl", "reset-failed", "pxd.service")
 
 
-def leftovers(machine: Machine) -> str:
-    return machine.recipe(
-        "exec", "sh", "-c", "grep -lsE 'PX_INSTANCE=|PX_CONTROL=' /proc/[0-9]*/environ || true"
-    ).stdout.strip()
-
-
 def test_systemd_starts_it_runs_a_tool_and_stops_it_clean(served: Machine) -> None:
     assert served.show("Type") == "notify"
     main = int(served.show("MainPID"))
@@ -47,7 +46,7 @@ def test_systemd_starts_it_runs_a_tool_and_stops_it_clean(served: Machine) -> No
     assert "serving" in served.show("StatusText").lower() or served.show("StatusText")
     served.do("systemctl", "stop", "pxd.service")
     assert served.show("Result") == "success"
-    assert leftovers(served) == ""
+    assert served.leftovers() == ""
 
 
 def test_systemd_restarts_a_killed_keeper_and_nothing_leaks(served: Machine) -> None:
@@ -61,7 +60,7 @@ def test_systemd_restarts_a_killed_keeper_and_nothing_leaks(served: Machine) -> 
     second = json.loads(served.pxctl("run", "echo").stdout)
     assert second["pid"] != first["pid"]
     served.do("systemctl", "stop", "pxd.service")
-    assert leftovers(served) == ""
+    assert served.leftovers() == ""
 
 
 def test_systemd_reload_and_watchdog_are_in_force(served: Machine) -> None:
@@ -123,3 +122,232 @@ def test_tools_cells_and_pipes_survive_the_hardening_drop_in(served: Machine) ->
     finally:
         served.do("rm", "-r", folder, "/etc/pxd/pxd.toml")
         served.do("systemctl", "daemon-reload")
+
+
+# -- installing -------------------------------------------------------------------------------------------------------
+
+USER, UID, HOME = "px", 4242, "/home/px"
+PLACES = {  # of the system, of the user
+    "units": ("/etc/systemd/system", f"{HOME}/.config/systemd/user"),
+    "run_dir": ("/run/pxd", f"/run/user/{UID}/pxd"),
+    "data": ("/var/lib/pxd", f"{HOME}/.local/share/pxd"),
+    "config": ("/etc/pxd", f"{HOME}/.config/pxd"),
+}
+
+
+@dataclass
+class Manager:
+    """A service manager of the machine: the system's, or the user's."""
+
+    machine: Machine
+    system: bool
+
+    def __getattr__(self, name: str) -> str:
+        """Return a place: units, config, data, run_dir."""
+        return PLACES[name][not self.system]
+
+    def run(self, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+        words = [f"{name}={value}" for name, value in env.items()]
+        if self.system:
+            return self.machine.recipe("exec", "env", "-C", "/", *words, *argv)
+        ours = [f"HOME={HOME}", f"USER={USER}", f"XDG_RUNTIME_DIR=/run/user/{UID}", *words]
+        return self.machine.recipe("exec", "runuser", "-u", USER, "--", "env", "-C", HOME, *ours, *argv)
+
+    def pxctl(self, *argv: str, bin: str = f"{INSIDE}/bin", **env: str) -> subprocess.CompletedProcess[str]:
+        return self.run(f"{bin}/pxctl", *(["--system"] if self.system else []), *argv, **env)
+
+    def systemctl(self, *argv: str) -> str:
+        done = self.run("systemctl", *([] if self.system else ["--user"]), *argv)
+        return done.stdout.strip()
+
+    def is_active(self, unit: str) -> bool:
+        return self.systemctl("is-active", unit) == "active"
+
+    def traces(self) -> list[str]:
+        """Return all that an install may leave, but for the user's data."""
+        where = f"find {self.units} -name '*pxd*'; ls -d {self.run_dir} {self.run_dir}/*"
+        if not self.system:
+            where += f"; find {HOME}/.config -not -path '*/pxd*'"
+        manager = "systemctl" if self.system else "systemctl --user"
+        for verb in ("list-units --all --plain", "list-unit-files"):
+            where += f"; {manager} {verb} --no-legend 'pxd*'"
+        return sorted(self.run("sh", "-c", f"({where}) 2>/dev/null").stdout.splitlines())
+
+    def keeper(self, **env: str) -> int:
+        done = self.pxctl("status", "--json", **env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        pid: int = json.loads(done.stdout)["daemon"]["keeper"]["pid"]
+        return pid
+
+
+@pytest.fixture(scope="module")
+def inhabited(machine: Machine) -> Machine:
+    """A user with a manager, who does not linger."""
+    machine.do("useradd", "-m", "-u", str(UID), USER)
+    machine.do("chmod", "a+x", *(str(above) for above in Path(sys.executable).resolve().parents))  # of the copy inside
+    machine.do("systemctl", "start", f"user@{UID}.service")
+    return machine
+
+
+@pytest.fixture(params=["system", "user"])
+def manager(request: pytest.FixtureRequest, inhabited: Machine) -> Iterator[Manager]:
+    made = Manager(inhabited, request.param == "system")
+    yield made
+    made.pxctl("daemon", "uninstall")
+    inhabited.do("sh", "-c", f"rm -rf /etc/pxd /var/lib/pxd /run/pxd {HOME}/.local {HOME}/.config {HOME}/a*")
+
+
+def test_on_demand_the_first_status_starts_it_and_the_socket_outlives_it(manager: Manager) -> None:
+    before = manager.traces()
+    done = manager.pxctl("daemon", "install", "--on-demand")
+    assert done.returncode == 0, done.stderr
+    assert (manager.is_active("pxd.socket"), manager.is_active("pxd.service")) == (True, False)
+    socket = f"{manager.run_dir}/pxd.sock"
+    told = manager.run("stat", "-c", "%a %U", socket, manager.run_dir).stdout.split("\n")
+    owner = "root" if manager.system else USER
+    assert told[:2] == [f"600 {owner}", f"700 {owner}"]
+    inode = manager.run("stat", "-c", "%i", socket).stdout
+    first = manager.keeper()
+    assert manager.systemctl("show", "-P", "MainPID", "pxd.service") == str(first)
+    manager.systemctl("restart", "pxd.service")
+    assert manager.keeper() not in {first, 0}
+    stopped = manager.pxctl("daemon", "stop")
+    assert stopped.returncode == 0
+    assert "starts again when somebody connects, unless: pxctl daemon uninstall" in stopped.stderr
+    again = manager.pxctl("daemon", "stop")
+    assert "pxd does not run" in again.stderr
+    assert "starts again" in again.stderr
+    assert not manager.is_active("pxd.service")
+    assert manager.pxctl("daemon", "start").returncode == 0
+    assert manager.is_active("pxd.service"), "its unit was started, and no daemon beside it"
+    assert manager.keeper() != first
+    assert manager.pxctl("daemon", "restart", "--all").returncode == 0
+    assert manager.is_active("pxd.service"), "and not deactivating, to be killed in the end"
+    assert manager.run("stat", "-c", "%i", socket).stdout == inode
+    gone = manager.pxctl("daemon", "uninstall")
+    assert gone.returncode == 0, gone.stderr
+    assert manager.traces() == before
+    assert f"kept: {manager.data}" in gone.stdout
+
+
+def test_what_is_told_by_the_environment_goes_into_the_unit(manager: Manager) -> None:
+    """With a program and a home whose paths want quoting."""
+    place = f"{INSIDE}/{manager.system} ü b"
+    manager.machine.do("mkdir", place)
+    manager.machine.do("ln", "-st", place, f"{INSIDE}/bin/pxd", f"{INSIDE}/bin/pxctl")
+    env = {"PX_TOOLS__WARM_KEEP_MAX": "7"}
+    if not manager.system:
+        env["PX_HOME"] = f"{HOME}/a 100% $HOME \"ü\\n'"
+    for words in ((), ("--on-demand",)):
+        done = manager.pxctl("daemon", "install", "--no-start", *words, bin=place, **env)
+        assert done.returncode == 0, done.stderr
+        unit = "pxd.socket" if words else "pxd.service"
+        assert not manager.is_active(unit)
+        assert manager.systemctl("is-enabled", unit) == "enabled"
+        again = manager.pxctl("daemon", "install", *words, bin=place, **env)
+        assert again.returncode == 0, again.stderr
+        assert ("loginctl enable-linger px" in again.stderr) is not manager.system
+        assert manager.is_active(unit)
+        pid = manager.keeper(**env)
+        environ = manager.machine.do("cat", f"/proc/{pid}/environ").split("\0")
+        assert [f"{name}={value}" for name, value in env.items() if f"{name}={value}" not in environ] == []
+        assert manager.systemctl("show", "-P", "MainPID", "pxd.service") == str(pid)
+        if not words:
+            other = manager.pxctl("daemon", "install", "--on-demand", bin=place, **env)
+            assert (other.returncode, "at boot or login" in other.stderr) == (8, True)
+        gone = manager.pxctl("daemon", "uninstall")
+        assert gone.returncode == 0, gone.stderr
+        if not manager.system:
+            assert f"kept: {env['PX_HOME']}\n" in gone.stdout
+
+
+SETTINGS = "mkdir -p {config}; echo 'nonsense = 1' > {config}/pxd.toml"
+FOREIGN = "chown 99:99 {data}/kernels"
+FULL = """
+used=$(df -k --output=used {run} | tail -n 1)  # a size of 0 would be no limit
+mount -o remount,size=$((used + 16))k {run} && head -c 1M /dev/zero > {run}/fill
+"""
+READ_ONLY = "mkdir -p {top}; mount --bind {top} {top}; mount -o remount,bind,ro {top}"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "mend", "words"),
+    [
+        (SETTINGS, "rm -r {config}", r"pxd\.toml:1: unknown"),
+        (FOREIGN, "rm -r {data}/kernels", "belongs to uid 99, not to uid"),
+        (FULL, "rm {run}/fill; mount -o remount,size=100M {run}", "o space left|not enough space"),
+        (READ_ONLY, "umount {top}", "Read-only file system"),
+    ],
+    ids=["settings", "foreign", "full", "read-only"],
+)
+def test_an_install_that_fails_says_why_and_leaves_nothing(manager: Manager, spoil: str, mend: str, words: str) -> None:
+    top, run = ("/etc/systemd/system", "/run") if manager.system else (f"{HOME}/.config", f"/run/user/{UID}")
+    places = {"config": manager.config, "data": manager.data, "run": run, "top": top}
+    manager.run("mkdir", "-p", manager.config, f"{manager.data}/kernels")
+    before = manager.traces()
+    manager.machine.recipe("exec", "sh", "-c", spoil.format(**places))
+    try:
+        done = manager.pxctl("daemon", "install")
+    finally:
+        manager.machine.do("sh", "-c", mend.format(**places))
+    assert done.returncode in {1, 6}
+    assert re.search(words, done.stderr), done.stderr
+    assert manager.traces() == before
+
+
+def test_a_user_without_a_manager_or_with_somebodys_socket_is_told(inhabited: Machine) -> None:
+    user = Manager(inhabited, False)
+    before = user.traces()
+    done = user.pxctl("daemon", "install", XDG_RUNTIME_DIR="/nowhere")
+    assert done.returncode == 1
+    assert "no manager for this user" in done.stderr
+    listen = "import socket; s = socket.socket(socket.AF_UNIX); s.bind('/run/sock'); s.listen()"
+    inhabited.do("python3", "-c", listen)
+    inhabited.do("chmod", "600", "/run/sock")
+    done = user.pxctl("daemon", "install", "--on-demand", PX_SOCKET="/run/sock")
+    assert (done.returncode, "ermission denied" in done.stderr) == (6, True)
+    assert user.traces() == before
+
+
+def test_doctor_tells_the_unit_as_it_is_and_its_repair_repairs(manager: Manager) -> None:
+    other = f"{INSIDE}/other-{manager.system}"
+    manager.machine.do("mkdir", other)
+    manager.machine.do("sh", "-c", f"echo '#!/bin/sh\necho pxd 0.0.1' > {other}/pxd; chmod 755 {other}/pxd")
+
+    def found() -> tuple[str, str, str]:
+        told = json.loads(manager.pxctl("doctor", "--json").stdout)["checks"]
+        return next((one["status"], one["detail"], one["repair"]) for one in told if one["name"] == "service_unit")
+
+    def mended(status: str, words: str) -> None:
+        before, detail, repair = found()
+        assert (before, words in detail) == (status, True), detail
+        done = manager.run("sh", "-c", f"PATH={INSIDE}/bin:$PATH; {repair}")
+        assert done.returncode == 0, done.stderr
+        assert found()[0] == "ok"
+
+    mended("warn", "no systemd or launchd unit is installed")
+    manager.systemctl("disable", "pxd.service")
+    mended("warn", "disabled")
+    unit = f"{manager.units}/pxd.service"
+    manager.run("sed", "-i", f"s,^ExecStart=[^ ]*,ExecStart={other}/pxd,", unit)
+    clash = manager.pxctl("daemon", "install")
+    assert clash.returncode == 8
+    assert f"it runs {other}/pxd (0.0.1), this is {INSIDE}/bin/pxd (" in clash.stderr
+    mended("warn", f"runs pxd 0.0.1 ({other}/pxd); this is ")
+    manager.run("sed", "-i", f"s,^ExecStart=[^ ]*,ExecStart={other}/gone,", unit)
+    mended("fail", f"runs {other}/gone, which is not there")
+
+
+def test_a_socket_whose_daemon_cannot_start_is_told_and_repaired(manager: Manager) -> None:
+    assert manager.pxctl("daemon", "install", "--on-demand").returncode == 0
+    places = {"config": manager.config}
+    manager.run("sh", "-c", SETTINGS.format(**places))
+    failed = manager.pxctl("status")
+    assert failed.returncode in {1, 5}
+    assert "hint: " in failed.stderr
+    told = json.loads(manager.pxctl("doctor", "--json").stdout)["checks"]
+    (status, repair) = next((one["status"], one["repair"]) for one in told if one["name"] == "service_unit")
+    assert status == "fail"
+    manager.run("rm", "-r", manager.config)
+    assert manager.run("sh", "-c", f"PATH={INSIDE}/bin:$PATH; {repair}").returncode == 0
+    assert manager.keeper() > 0
