@@ -21,7 +21,6 @@ from supervisord_py.api.context import ApiCall, ApiContext
 from supervisord_py.api.streams import pick, rfc3339, uptime_seconds
 from supervisord_py.errors import (
     AmbiguousNameError,
-    BadRequestError,
     PxError,
     SurvivorsError,
     TimedOutError,
@@ -38,7 +37,6 @@ T = TypeVar("T")
 U = TypeVar("U", bound="UnitView")
 
 _GLOB_SIGNS = frozenset("*?[")
-_CANDIDATES_SHOWN = 20
 
 
 class UnitView(msgspec.Struct, kw_only=True):
@@ -165,16 +163,9 @@ def is_glob(pattern: str) -> bool:
     return not _GLOB_SIGNS.isdisjoint(pattern)
 
 
-def nearest_hint(wanted: str, known: Iterable[str]) -> str:
-    """Suggest the known name that looks most like `wanted`, or where to find the known ones.
-
-    Kinds do not count as likeness, or `tool:` alone would make any two tools look alike; among equals the kind decides.
-    """
-    kind, colon, rest = wanted.partition(":")
-    ordered = sorted(known, key=lambda each: bool(colon) and each.startswith(f"{kind}:"))
-    bare = {each.rpartition(":")[2]: each for each in ordered}
-    close = get_close_matches(rest if colon else wanted, list(bare), n=1, cutoff=0.5)
-    return f"did you mean {bare[close[0]]!r}?" if close else "see: pxctl status"
+def _names(unit: str, second: str | None) -> set[str]:
+    kind, _, name = unit.partition(":")
+    return {unit, name} if second is None else {unit, name, second, f"{kind}:{second}"}
 
 
 def resolve(
@@ -183,31 +174,27 @@ def resolve(
     """Return the units that the patterns mean, each once, in the order asked for; a glob's are sorted.
 
     `second_names`: by unit, where it has one; without a kind. Raises UnknownUnitError: a pattern fits nothing, the hint
-    names the nearest; AmbiguousNameError: a name fits several units, `candidates` lists them; BadRequestError: it is
-    empty.
+    names the nearest; AmbiguousNameError: a name fits several units, `candidates` lists them.
     """
     found: dict[str, None] = {}
+    ordered = sorted(units)
     for pattern in patterns:
-        if not pattern:
-            raise BadRequestError("A unit's name is empty.", hint="name a unit, for example tool:x; see: pxctl status")
-        if pattern in units:
-            found[pattern] = None
-            continue
-        named = []
-        for unit in sorted(units):
-            kind, _, name = unit.partition(":")
-            second = second_names.get(unit)
-            if pattern == name or (second is not None and pattern in {second, f"{kind}:{second}"}):
-                named.append(unit)
+        kind, colon, rest = pattern.rpartition(":")
+        named = [pattern]
+        if pattern not in units:
+            named = [unit for unit in ordered if pattern in _names(unit, second_names.get(unit))]
         if len(named) > 1:
             raise _ambiguous(pattern, named)
         if not named and is_glob(pattern):
-            seen = {unit: unit if ":" in pattern else unit.partition(":")[2] for unit in sorted(units)}
-            named = [unit for unit, shown in seen.items() if fnmatchcase(shown, pattern)]
+            named = [unit for unit in ordered if fnmatchcase(unit if colon else unit.partition(":")[2], pattern)]
         if not named:
             what = "No unit matches" if is_glob(pattern) else "There is no unit"
-            choices = units if ":" in pattern else {unit.partition(":")[2] for unit in units}
-            raise UnknownUnitError(f"{what} {pattern!r}.", hint=nearest_hint(pattern, sorted(choices)))
+            # Kinds do not count as likeness, or `tool:` alone would make any two tools look alike.
+            ordered.sort(key=lambda unit: unit.startswith(kind + colon))
+            bare = {unit.partition(":")[2]: unit for unit in ordered}
+            close = get_close_matches(rest, bare, n=1, cutoff=0.5)
+            hint = f"did you mean {bare[close[0]]!r}?" if close else "see: pxctl status"
+            raise UnknownUnitError(f"{what} {pattern!r}.", hint=hint)
         found.update(dict.fromkeys(named))
     return tuple(found)
 
@@ -221,12 +208,8 @@ def resolve_one(pattern: str, units: Collection[str], second_names: Mapping[str,
 
 
 def _ambiguous(pattern: str, candidates: Sequence[str]) -> AmbiguousNameError:
-    shown = list(candidates[:_CANDIDATES_SHOWN])
-    return AmbiguousNameError(
-        f"{pattern!r} fits {len(candidates)} units: {', '.join(shown)}.",
-        hint=f"say which, for example {shown[0]}",
-        candidates=shown,
-    )
+    detail = f"{pattern!r} fits {len(candidates)} units: {', '.join(candidates)}."
+    return AmbiguousNameError(detail, hint=f"say which, for example {candidates[0]}", candidates=list(candidates))
 
 
 async def measured(call: ApiCall, views: Sequence[UnitView]) -> Sequence[UnitView]:

@@ -195,7 +195,7 @@ def test_an_ambiguous_name_lists_the_candidates(typed: str, candidates: list[str
 @pytest.mark.parametrize(
     ("wanted", "hint"),
     [
-        ("lorens", "did you mean 'lorenz'?"),
+        ("text-stat", "did you mean 'tool:text-stats'?"),
         ("tool:lorens", "did you mean 'tool:lorenz'?"),
         ("tool:nope", "see: pxctl status"),
         ("tol:lorenz", "did you mean 'tool:lorenz'?"),
