@@ -11,7 +11,7 @@ import sqlite3
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from supervisord_py.ledger.migrations import check_version, migrate
+from supervisord_py.ledger.migrations import migrate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 SIDE_FILES = ("-wal", "-shm")
 _PRIVATE = 0o600
 _BUSY_MILLISECONDS = 5000
-_PASSING = frozenset(
-    getattr(sqlite3, f"SQLITE_{name}")
-    for name in "FULL IOERR BUSY LOCKED READONLY CANTOPEN NOMEM PERM AUTH PROTOCOL".split()  # noqa: SIM905
-)
+_PASSING = frozenset({
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_PROTOCOL,
+})  # fmt: skip
 """What passes, or is put right, without another file."""
 
 
@@ -73,11 +73,7 @@ def open_for_writing(path: Path, now: float) -> tuple[sqlite3.Connection, Recove
         if of_the_disk(error, or_damage=False):
             raise
         damage = str(error)
-    name = f"{path.name}.corrupt-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%SZ}"
-    target, number = path.with_name(name), 1
-    while target.exists():
-        number += 1
-        target = path.with_name(f"{name}-{number}")
+    target = path.with_name(f"{path.name}.corrupt-{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S.%fZ}")
     for suffix in ("", *SIDE_FILES):
         part = path.with_name(path.name + suffix)
         if part.exists():
@@ -90,17 +86,12 @@ def _open_checked(path: Path) -> sqlite3.Connection:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
     os.fchmod(fd, _PRIVATE)  # an older or copied file, or a umask that took even our own bits
     os.close(fd)
-    for suffix in SIDE_FILES:
-        side = path.with_name(path.name + suffix)
-        if side.exists():
-            side.chmod(_PRIVATE)
     connection = connect(path)
     try:
-        check_version(connection, str(path))
         found = connection.execute("PRAGMA quick_check(1)").fetchone()
         if found is not None and found[0] != "ok":
             raise sqlite3.DatabaseError(str(found[0]))
-        migrate(connection)
+        migrate(connection, str(path))
     except BaseException:
         connection.close()
         raise

@@ -105,32 +105,21 @@ NUMBERED = ("pipe_executions",)
 """Tables whose ids are given out by the open ledger, so that nobody waits for a commit to learn one."""
 
 
-def version_of(connection: sqlite3.Connection) -> int:
-    """Return the schema version of a file; 0 for an empty one."""
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+def migrate(connection: sqlite3.Connection, path: str = "", upto: int = VERSION) -> int:
+    """Bring a file to the present version; the connection is in autocommit mode. Returns how many steps were taken.
 
-
-def check_version(connection: sqlite3.Connection, path: str) -> None:
-    """Refuse a file that a newer program wrote. Raises ConfigError: it has a version that is not known here."""
-    found = version_of(connection)
-    if found > VERSION:
+    Raises ConfigError: a newer program wrote it.
+    """
+    first = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if first > VERSION:
         raise ConfigError(
-            f"the ledger {path} has schema version {found}; this pxd knows versions up to {VERSION}",
+            f"the ledger {path} has schema version {first}; this pxd knows versions up to {VERSION}",
             hint="install the newer supervisord-py again, or move the file away to begin an empty ledger",
             file=path,
             line=None,
             pointer=None,
         )
-
-
-def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> int:
-    """Bring a file to the present version; the connection is in autocommit mode.
-
-    Returns:
-        How many steps were taken.
-    """
-    first = version_of(connection)
-    for number, statements in enumerate(migrations[first:], first + 1):
+    for number, statements in enumerate(MIGRATIONS[first:upto], first + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:
             for statement in statements:
@@ -141,4 +130,4 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], .
             if connection.in_transaction:  # some errors roll back by themselves
                 connection.execute("ROLLBACK")
             raise
-    return max(0, len(migrations) - first)
+    return max(0, upto - first)

@@ -85,7 +85,7 @@ def test_the_first_steps_were_never_edited(tmp_path: Path) -> None:
         load(tmp_path / f"{number}", frozen.read_text(encoding="utf-8"))
         old = sqlite3.connect(tmp_path / f"{number}")
         new = sqlite3.connect(":memory:", isolation_level=None)
-        assert migrations.migrate(new, migrations.MIGRATIONS[:number]) == number
+        assert migrations.migrate(new, upto=number) == number
         assert schema(old) == schema(new)
         old.close()
         new.close()
