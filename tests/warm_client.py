@@ -23,6 +23,8 @@ from typing import Any
 
 CLI = Path(__file__).parents[1] / "cli"
 IN_EARNEST = os.environ.get("PX_TEST_DEEP") == "1"
+_lock = threading.Lock()
+_server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
 
 
 class Warm(subprocess.Popen[Any]):
@@ -40,7 +42,7 @@ class Warm(subprocess.Popen[Any]):
         streams = [own if own != -1 else number for number, own in enumerate((p2cread, c2pwrite, errwrite))]
         self._told, ours = socket.socketpair(type=socket.SOCK_SEQPACKET)  # each number is a message of its own
         try:
-            _Server.get().send(json.dumps(request).encode(), [ours.fileno(), *streams])
+            _ask(json.dumps(request).encode(), [ours.fileno(), *streams])
         finally:
             ours.close()
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
@@ -92,51 +94,34 @@ def run(
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
-def close() -> None:
-    """End the server of this process."""
-    _Server.close()
-
-
 def _readable(end: socket.socket, seconds: float | None) -> bool:
     with selectors.DefaultSelector() as selector:
         selector.register(end, selectors.EVENT_READ)
         return bool(selector.select(seconds))
 
 
-class _Server:
-    """The process that forks, as its client sees it."""
+def _ask(payload: bytes, fds: list[int]) -> None:
+    """Have the server fork a process, which is started first where there is none."""
+    global _server  # noqa: PLW0603 - one for all threads of this process
+    with _lock:
+        if _server is None:
+            control, theirs = socket.socketpair()
+            environ = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
+            argv, env = [sys.executable, __file__, str(theirs.fileno())], {**environ, "PYTHONPATH": str(CLI)}
+            with theirs:
+                _server = control, subprocess.Popen(argv, pass_fds=[theirs.fileno()], env=env)
+        socket.send_fds(_server[0], [len(payload).to_bytes(4, "big")], fds)
+        _server[0].sendall(payload)
 
-    _one: _Server | None = None
-    _lock = threading.Lock()
 
-    def __init__(self) -> None:
-        self._control, theirs = socket.socketpair()
-        environ = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
-            env={**environ, "PYTHONPATH": str(CLI)},
-        )  # fmt: skip
-        theirs.close()
-
-    @classmethod
-    def get(cls) -> _Server:
-        with cls._lock:
-            if cls._one is None:
-                cls._one = cls()
-            return cls._one
-
-    @classmethod
-    def close(cls) -> None:
-        with cls._lock:
-            if cls._one is not None:
-                cls._one._control.close()
-                cls._one._process.wait(60)
-                cls._one = None
-
-    def send(self, payload: bytes, fds: list[int]) -> None:
-        with self._lock:
-            socket.send_fds(self._control, [len(payload).to_bytes(4, "big")], fds)
-            self._control.sendall(payload)
+def close() -> None:
+    """End the server of this process."""
+    global _server  # noqa: PLW0603 - same
+    with _lock:
+        if _server is not None:
+            _server[0].close()
+            _server[1].wait(60)
+            _server = None
 
 
 # -- the server itself ------------------------------------------------------------------------------------------------
@@ -151,7 +136,7 @@ def _serve(control: socket.socket) -> None:
     for module in pkgutil.walk_packages(pxctl.__path__, "pxctl."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    for name in (
+    for name in [
         "click.shell_completion",
         "fnmatch",
         "html.parser",
@@ -160,7 +145,7 @@ def _serve(control: socket.socket) -> None:
         "shutil",
         "tempfile",
         "uuid",
-    ):
+    ]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

@@ -136,7 +136,6 @@ def output(rounds: int = 5) -> list[Row]:
         tool = write_tool(Path(folder) / "writer", WRITER)
         words = (sys.executable, tool / "main.py", "--port", port)
         with daemon([tool]) as held, process(*words, stdout=subprocess.PIPE) as plain:
-            assert plain.stdout is not None
             threading.Thread(target=copy, args=(plain.stdout.fileno(), out.fileno())).start()
 
             def direct() -> float:

@@ -169,7 +169,6 @@ class House:
         if "keeper" not in order:
             until(self.answers, "the next brain answers")
             return
-        assert self.process is not None
         self.process.wait(DEADLINE)
         if "brain" not in order:
             self.wait_gone()  # the brain is the keeper's guard; where both are gone the next start is
@@ -178,7 +177,6 @@ class House:
         until(lambda: not marked(self.daemon_id), f"nothing is left of {self.home}: {marked(self.daemon_id)}")
 
     def stop(self) -> int:
-        assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(DEADLINE)

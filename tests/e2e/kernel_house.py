@@ -35,8 +35,7 @@ class Call(Answer):
 
     @property
     def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.json()
-        return found
+        return self.json()
 
     def __getitem__(self, name: str) -> Any:
         return self.document[name]
@@ -149,8 +148,7 @@ class Calls:
             yield Stream(response)
 
     def interrupt(self, kernel: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.house.post(f"/api/kernels/{kernel}/interrupt")
-        return found
+        return self.house.post(f"/api/kernels/{kernel}/interrupt")
 
     def end(self, kernel: str) -> None:
         """Stop a session: nothing of it is left."""
@@ -161,24 +159,20 @@ class Calls:
         return {item["name"]: item for item in self.house.get("/api/kernels")["kernels"]}
 
     def show(self, kernel: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.house.get(f"/api/kernels/{kernel}")
-        return found
+        return self.house.get(f"/api/kernels/{kernel}")
 
     def state(self, kernel: str) -> str | None:
-        found: str | None = self.known().get(kernel, {}).get("state")
-        return found
+        return self.known().get(kernel, {}).get("state")
 
     def wait_state(self, kernel: str, *states: str) -> None:
         until(lambda: self.state(kernel) in states, f"{kernel} is {' or '.join(states)}")
 
     def wait_running(self, kernel: str) -> str:
         """Return the id of the cell that runs, once one was sent; its code may not have begun."""
-        cell: str = until(lambda: self.known().get(kernel, {}).get("running"), f"a cell of {kernel} runs")
-        return cell
+        return until(lambda: self.known().get(kernel, {}).get("running"), f"a cell of {kernel} runs")
 
     def history(self, kernel: str) -> list[dict[str, Any]]:
-        cells: list[dict[str, Any]] = self.house.get(f"/api/kernels/{self.show(kernel)['id']}/cells")["cells"]
-        return cells
+        return self.house.get(f"/api/kernels/{self.show(kernel)['id']}/cells")["cells"]
 
     def last(self, kernel: str) -> dict[str, Any]:
         """Return the newest cell of a session once it has ended."""

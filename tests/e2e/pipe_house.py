@@ -86,8 +86,7 @@ class PipeHouse(House):
 
     def pipe(self, name: str) -> dict[str, Any]:
         """Return a pipe as the API tells it."""
-        found: dict[str, Any] = self.get(f"/api/pipes/{name}")
-        return found
+        return self.get(f"/api/pipes/{name}")
 
     def names(self) -> set[str]:
         return {each["name"] for each in self.get("/api/pipes")["pipes"]}
@@ -128,8 +127,7 @@ class PipeHouse(House):
 
     def started(self, number: int) -> Row:
         """Wait until an execution has a process, which may not have come to any line of its program yet."""
-        found: Row = until(lambda: (it := self.row(number)).pid and it, f"execution {number} runs")
-        return found
+        return until(lambda: (it := self.row(number)).pid and it, f"execution {number} runs")
 
     def rows(self, query: str = "") -> list[Row]:
         """Return the executions that a query names, all pages of them, oldest first."""

@@ -62,8 +62,7 @@ def bounded(forked: int) -> bool:
 @pytest.fixture
 def unit(seen: dict[str, Any]) -> dict[str, Any]:
     """Of the machine's unit."""
-    found: dict[str, Any] = seen["machines_unit"]
-    return found
+    return seen["machines_unit"]
 
 
 def test_units_have_every_controller_and_who_is_not_alone_none(seen: dict[str, Any], unit: dict[str, Any]) -> None:

@@ -280,7 +280,6 @@ def test_logs_since_lines_streams_and_timestamps(shared: House) -> None:
     pieces = [json.loads(line) for line in logs("--json").splitlines()]
     assert "".join(p["text"] for p in pieces if p["stream"] == "stdout") == "one\ntwo\nthree\n"
     following = shared.pxctl_later("logs", "-f", "talks", "--stdout")
-    assert following.stdout is not None
     assert [following.stdout.readline() for _ in range(3)] == ["one\n", "two\n", "three\n"]
     assert shared.pxctl("restart", "talks").returncode == 0
     shared.run("talks", {"w": "four"})
@@ -291,7 +290,6 @@ def test_logs_since_lines_streams_and_timestamps(shared: House) -> None:
 def test_events_follow_and_wait_end_when_it_happens(shared: House) -> None:
     shared.run("echo")
     following = shared.pxctl_later("events", "-f", "--json", "--unit", "echo", "-n", "1")
-    assert following.stdout is not None
     first = json.loads(following.stdout.readline())
     waiting = shared.pxctl_later("wait", "echo", "--for", "stopped")
     until(lambda: connected(waiting.pid), "it waits")

@@ -135,12 +135,10 @@ def test_pxctl_exec_sees_its_cell_through_the_death_of_the_brain(besieged: Calls
     calls, home = besieged, besieged.house
     options = ("--kernel", "client", "--timeout", "110")
     client = home.pxctl_later("exec", *options, code_of(home, "prints"))
-    assert client.stdout is not None
     first = client.stdout.readline()  # it knows its cell now: before that there would be nothing to go on with
     until(lambda: calls.history("client"), "the cell has its row")
     home.kill_brain()
     (home.home / "go").touch()
-    assert client.stderr is not None
     out, said = client.stdout.read(), client.stderr.read()
     assert client.wait(DEADLINE) == 0, said
     whole(first + out)

@@ -319,7 +319,6 @@ while True:
     except KeyboardInterrupt: word = 'no'
 """
     process = patient.house.pxctl_later("exec", "--kernel", "harder", stubborn, start_new_session=True)
-    assert process.stdout is not None
     for word in ("begun", "no", "no"):
         assert process.stdout.readline() == f"{word}\n"
         process.send_signal(signal.SIGINT)

@@ -83,8 +83,6 @@ def test_what_is_kept_is_what_was_written(calls: Calls, row: str) -> None:
 def test_a_pipe_that_is_closed_early_ends_the_client_and_leaves_the_session_usable(calls: Calls) -> None:
     """As with `pxctl exec … | head -1`."""
     process = calls.house.pxctl_later("exec", "--kernel", "head", cell_of("lines", PRINT))
-    assert process.stdout is not None
-    assert process.stderr is not None
     assert process.stdout.readline().startswith("000000 ")
     process.stdout.close()
     assert "Traceback" not in process.stderr.read()

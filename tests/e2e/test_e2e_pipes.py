@@ -280,8 +280,6 @@ def test_an_array_of_contexts_is_an_execution_for_each(home: PipeHouse) -> None:
 def test_following_outlives_the_control_plane_and_gives_each_byte_once(home: PipeHouse) -> None:
     folder = home.shell("outlives", f"echo e1 >&2; echo begun; {GATE}; echo over; echo e2 >&2")
     process = home.pxctl_later("pipe", "run", "outlives")
-    assert process.stdout is not None
-    assert process.stderr is not None
     assert process.stdout.readline() == "begun\n"
     home.kill_brain()
     (folder / "go").touch()
@@ -292,7 +290,6 @@ def test_following_outlives_the_control_plane_and_gives_each_byte_once(home: Pip
 def test_ctrl_c_leaves_the_execution_which_cancel_ends(home: PipeHouse) -> None:
     home.shell("left", f"echo begun; {GATE}")
     process = home.pxctl_later("pipe", "run", "left")
-    assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE)
@@ -300,7 +297,6 @@ def test_ctrl_c_leaves_the_execution_which_cancel_ends(home: PipeHouse) -> None:
     assert (process.returncode, f"detached; pipe:left execution {number} goes on\n" in err) == (1, True)
     assert home.pxctl("pipe", "tail", "left").stdout == "begun\n"
     follower = home.pxctl_later("pipe", "tail", "-f", number)
-    assert follower.stdout is not None
     assert follower.stdout.readline() == "begun\n"
     assert home.pxctl("pipe", "cancel", number).stdout == f"pipe:left execution {number} cancelled\n"
     assert follower.wait(DEADLINE) == 0
@@ -325,7 +321,6 @@ def test_general_commands_know_pipes(home: PipeHouse) -> None:
     assert px("logs", "pipe:general", "-n", "1", "--stdout").stdout == f"run {first}\n"
     assert px("logs", "pipe:general", "--stderr").stdout == "odd\n"
     following = home.pxctl_later("logs", "-f", "pipe:general", "--stdout")
-    assert following.stdout is not None
     assert following.stdout.readline() == f"run {first}\n"
     second = px("pipe", "run", "general", "--no-wait", "-q").stdout.strip()
     assert following.stdout.readline() == f"run {second}\n", "from one execution to the next"

@@ -32,8 +32,7 @@ def waits_for(home: PipeHouse, name: str, *patterns: str, script: str = "echo he
 
 
 def tell(home: PipeHouse, name: str, **members: Any) -> dict[str, Any]:
-    found: dict[str, Any] = home.post(f"/api/events/{name}", members, 202)
-    return found
+    return home.post(f"/api/events/{name}", members, 202)
 
 
 def test_an_event_with_a_key_starts_each_pipe_once_however_often_it_is_told(home: PipeHouse) -> None:

@@ -26,8 +26,7 @@ MARK = "--- done ---"
 
 
 def blocks(kind: str) -> list[str]:
-    found: list[str] = re.findall(rf"^```{kind}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    return found
+    return re.findall(rf"^```{kind}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 def steps() -> list[tuple[str, str]]:

@@ -176,8 +176,7 @@ class Manager:
     def keeper(self, **env: str) -> int:
         done = self.pxctl("status", "--json", **env)
         assert done.returncode == 0, done.stdout + done.stderr
-        pid: int = json.loads(done.stdout)["daemon"]["keeper"]["pid"]
-        return pid
+        return json.loads(done.stdout)["daemon"]["keeper"]["pid"]
 
 
 @pytest.fixture(scope="module")
