@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from e2e.house import Answer, alive, house, marked, until, written_pid
+from e2e.house import Answer, alive, house, marked, until
 from e2e.kernel_house import GATEWAY, Call, Calls, environment, kernels_house, waits_for
 
 EMPTY_NOTEBOOK = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
@@ -263,27 +263,6 @@ def test_d3_two_projects_behind_one_gateway_get_their_own_interpreters(calls: Ca
         assert calls.house.request("DELETE", f"/api/kernels/{call['kernel']}").status == 200
 
 
-@pytest.mark.deep
-def test_d7_kernels_of_a_crashed_daemon_do_not_live_on() -> None:
-    """Keeper and brain killed at once; the kernel holds the GIL, its child sits in a session of its own."""
-    with kernels_house() as calls:
-        home, child = calls.house, calls.house.home / "child"
-        code = f"""import subprocess
-open({str(child)!r}, "w").write(str(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid))
-sum(range(10 ** 10))"""
-        later = calls.begun("d7", code, backend=GATEWAY)
-        left = [written_pid(child)]
-        for pid in home.pids():
-            os.kill(pid, signal.SIGKILL)
-        later.cut_off()
-        home.process.wait(30)
-        left += marked(home.daemon_id)
-        home.start()
-        assert not [pid for pid in left if alive(pid)]
-        assert calls.show("d7")["pid"] is None
-        assert calls.run("d7", "1", backend=GATEWAY).ok
-
-
 STRANGER = """import os, socket, sys
 connection, cells, pxd = sys.argv[1:]
 for path in (connection, cells):
@@ -374,14 +353,6 @@ def owner(pid: str) -> int:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return -1
-
-
-@pytest.mark.deep
-def test_input_is_answered_with_a_clear_failure_also_in_a_child_and_a_shell(calls: Calls) -> None:
-    call = calls.run("asks", "import getpass; getpass.getpass()")
-    assert (call.ended, "input" in call["message"]) == (("error", "kept"), True), call.document
-    child = "import subprocess; subprocess.run('read line; echo got:$line', shell=True); None"
-    assert calls.value("asks", child) == calls.value("asks", 'read line; echo "got:$line"', language="bash") == "got:"
 
 
 @pytest.mark.deep
