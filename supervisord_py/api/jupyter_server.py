@@ -18,7 +18,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,18 +190,17 @@ class _Bridge:
     async def run(self) -> None:
         """Carry messages both ways until the client goes, the session ends, or the daemon closes."""
         live = self._call.live
-        with closing(self._call.context.events.subscribe(unit=f"kernel:{self._session_id}")) as news:
-            self._news = until_closing(aiter(news), live.closing)
-            works = (self._upwards(), self._lives(), self._stay_used(), live.closing.wait())
-            tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
-            try:
-                ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in ended:
-                    task.result()
-            finally:
-                for task in tasks:
-                    await cancel_and_wait(task)
-                await self._news.aclose()
+        self._news = until_closing(self._call.context.events.subscribe(unit=f"kernel:{self._session_id}"), live.closing)
+        works = (self._upwards(), self._lives(), self._stay_used(), live.closing.wait())
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
+        finally:
+            for task in tasks:
+                await cancel_and_wait(task)
+            await self._news.aclose()
         with suppress(ConnectionError):
             await self._socket.close(code=WSCloseCode.GOING_AWAY if live.closing.is_set() else WSCloseCode.OK)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, closing, suppress
+from contextlib import aclosing, suppress
 from typing import Annotated, Any
 
 from aiohttp import web
@@ -24,7 +24,7 @@ from supervisord_py.ledger.events import Event
 from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.pipes.output import FollowOutput, OutputStream
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.process.events import EventGap, Subscription
+from supervisord_py.process.events import EventGap
 from supervisord_py.process.logs import Chunk, Cursor, Gap, LogReader, Output, Stream
 
 _STREAMS = {"stdout": Stream.STDOUT, "stderr": Stream.STDERR}
@@ -193,10 +193,12 @@ async def events(
     if after is None and limit:
         after = past[-1].id if past else known
 
-    async def told(subscription: Subscription) -> AsyncGenerator[bytes, None]:
+    news = stream.subscribe(after, unit=unit)  # before the head goes out: no hole in between
+
+    async def told() -> AsyncGenerator[bytes, None]:
         yield b"".join(map(framed, past))
-        async for item in subscription:
+        async for item in news:
             yield framed(item)
 
-    with closing(stream.subscribe(after, unit=unit)) as subscription:  # before the head goes out: no hole in between
-        return await feed(call, media, told(subscription))
+    async with aclosing(news):
+        return await feed(call, media, told())

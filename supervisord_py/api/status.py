@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from typing import Any, Literal
 
 from supervisord_py.api import kernels, pipes
@@ -111,17 +111,16 @@ async def wait(
 async def _until(call: ApiCall, unit: str, goal: str) -> tuple[UnitView, bool]:
     """Subscribe first, then read the state, then wait: nothing can happen unseen in between."""
     beat_seconds = call.context.config.stream_heartbeat_seconds
-    with closing(call.context.events.subscribe(unit=unit)) as subscription:
-        began = False
-        async with aclosing(until_closing(aiter(subscription), call.live.closing, beat_seconds)) as news:
-            while True:
-                view = all_units(call.context).get(unit) or cold(unit)
-                verdict = reached(goal, view, began=began)
-                if verdict is not None:
-                    return view, verdict
-                began = began or view.state in _UNDER_WAY
-                if await anext(news, False) is False:
-                    raise ShuttingDownError("The daemon is stopping; the wait ends.", unit=unit)
+    began, events = False, call.context.events.subscribe(unit=unit)
+    async with aclosing(until_closing(events, call.live.closing, beat_seconds)) as news:
+        while True:
+            view = all_units(call.context).get(unit) or cold(unit)
+            verdict = reached(goal, view, began=began)
+            if verdict is not None:
+                return view, verdict
+            began = began or view.state in _UNDER_WAY
+            if await anext(news, False) is False:
+                raise ShuttingDownError("The daemon is stopping; the wait ends.", unit=unit)
 
 
 def reached(goal: str, view: UnitView, *, began: bool) -> bool | None:

@@ -12,14 +12,14 @@ import asyncio
 import time
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from supervisord_py.ledger.events import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from supervisord_py.ledger.events import EventJournal
     from supervisord_py.process.model import Reason
@@ -43,44 +43,6 @@ class EventGap(msgspec.Struct, frozen=True):
 Item = Event | EventGap
 
 
-class Subscription:
-    """One reader: an async iterator of what follows an id. Close it, or use it as a context."""
-
-    def __init__(self, stream: EventStream, after_id: int, unit: str | None) -> None:
-        self.wake = asyncio.Event()
-        self._stream = stream
-        self._unit = unit
-        self._at = after_id  # up to here everything is in `_items`, or was given
-        self._items: deque[Item] = deque()
-        self._ends_at: int | None = None
-
-    def close(self) -> None:
-        """End it: the reader gets what there is, then the end."""
-        self._ends_at = self._stream.last_id
-        self._stream.leave(self)
-        self.wake.set()
-
-    def __aiter__(self) -> Subscription:
-        return self
-
-    async def __anext__(self) -> Item:
-        while not self._items:
-            if self._at < (self._stream.last_id if self._ends_at is None else self._ends_at):
-                self._at = await self._stream.read_on(self._at, self._unit, self._items)
-            elif self._ends_at is not None:
-                raise StopAsyncIteration
-            else:
-                self.wake.clear()
-                await self.wake.wait()
-        return self._items.popleft()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-
 class EventStream:
     """The one stream of events. Use on the loop's thread only; make it with `open`.
 
@@ -99,7 +61,8 @@ class EventStream:
         self._clock = clock
         self._first_id = last_id + 1
         self._recent: deque[Event] = deque(maxlen=RECENT_MAX)
-        self._subscriptions: set[Subscription] = set()
+        self._wakes: set[asyncio.Event] = set()  # one a subscriber
+        self._is_closed = False
 
     @classmethod
     async def open(cls, journal: EventJournal, *, clock: Callable[[], float] = time.time) -> EventStream:
@@ -137,35 +100,47 @@ class EventStream:
         self._journal.append(published)
         for listener in self.listeners:
             listener(published)
-        for subscription in self._subscriptions:
-            subscription.wake.set()
+        for wake in self._wakes:
+            wake.set()
         return published.id
 
-    def subscribe(self, after_id: int | None = None, *, unit: str | None = None) -> Subscription:
-        """Return a reader of everything after an id: None for only what comes, 0 for everything that is kept."""
-        after_id = self.last_id if after_id is None else min(after_id, self.last_id)
-        subscription = Subscription(self, after_id, unit)
-        self._subscriptions.add(subscription)
-        return subscription
+    def subscribe(self, after_id: int | None = None, *, unit: str | None = None) -> AsyncGenerator[Item, None]:
+        """Return a reader of what follows an id, from this call on: None for only what comes, 0 for all that is kept.
 
-    def leave(self, subscription: Subscription) -> None:
-        self._subscriptions.discard(subscription)
+        It ends when it is closed, or with the stream, after what there is.
+        """
+        return self._follow(self.last_id if after_id is None else min(after_id, self.last_id), unit)
 
-    async def read_on(self, after_id: int, unit: str | None, items: deque[Item]) -> int:
-        """Append the next events after an id, a batch of them; return up to which id that was."""
+    async def _follow(self, at: int, unit: str | None) -> AsyncGenerator[Item, None]:
+        wake = asyncio.Event()
+        self._wakes.add(wake)
+        try:
+            while True:
+                if at < self.last_id:
+                    items, at = await self._read_on(at, unit)
+                    for item in items:
+                        yield item
+                elif self._is_closed:
+                    return
+                else:
+                    wake.clear()
+                    await wake.wait()
+        finally:
+            self._wakes.discard(wake)
+
+    async def _read_on(self, after_id: int, unit: str | None) -> tuple[list[Item], int]:
+        """Return the next events after an id, a batch of them, and up to which id that was."""
         first = self._recent[0].id if self._recent else self.last_id + 1
         if after_id + 1 >= first:
             newer = islice(self._recent, after_id + 1 - first, None)  # ids in memory have no holes
-            items.extend(it for it in newer if unit in (None, it.unit))
-            return self.last_id
+            return [it for it in newer if unit in (None, it.unit)], self.last_id
         rows = [row for row in await self._journal.after(after_id, unit, REPLAY_BATCH) if row.id < first]
-        items.extend(rows)
         if len(rows) == REPLAY_BATCH:
-            return rows[-1].id
+            return [*rows], rows[-1].id
         # The rest is in memory, unless a full disk keeps the journal behind what memory has given up since.
         if first > self._first_id and (written := max(after_id, await self._journal.last_id())) < first - 1:
-            items.append(EventGap(first - 1 - max(written, self._first_id - 1)))
-        return first - 1
+            return [*rows, EventGap(first - 1 - max(written, self._first_id - 1))], first - 1
+        return [*rows], first - 1
 
     async def history(self, after_id: int = 0, *, unit: str | None = None, limit: int = 1000) -> list[Event]:
         """Return the oldest events after an id, ascending, those included that are not written yet."""
@@ -182,5 +157,6 @@ class EventStream:
 
     def close(self) -> None:
         """End all subscriptions: their readers get what there is, then the end."""
-        for subscription in tuple(self._subscriptions):
-            subscription.close()
+        self._is_closed = True
+        for wake in self._wakes:
+            wake.set()

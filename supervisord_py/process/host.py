@@ -59,21 +59,6 @@ def new_key(daemon: str) -> str:
     return f"{daemon}.{''.join(digits)}"
 
 
-def descriptors_left() -> int | None:
-    """Return how many descriptors this process may still open; None where that cannot be counted."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return None
-    for folder in ("/proc/self/fd", "/dev/fd"):
-        try:
-            opened = os.stat(folder).st_size if folder.startswith("/proc") else 0  # their number, since Linux 6.2
-            return max(0, limit - (opened or len(os.listdir(folder))))
-        except OSError as error:
-            if error.errno in SHORT:
-                return 0
-    return None
-
-
 def shortage(unit: str, left: int | None = None) -> StartFailedError:
     """Return the error of a start for which there are too few descriptors."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -93,6 +78,17 @@ def check_room(unit: str) -> None:
 
     Raises StartFailedError: reason spawn_failed, stage fds, errno EMFILE.
     """
-    left = descriptors_left()
-    if left is not None and left < RESERVE:
-        raise shortage(unit, left)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        try:
+            opened = os.stat(folder).st_size if folder.startswith("/proc") else 0  # their number, since Linux 6.2
+            left = limit - (opened or len(os.listdir(folder)))
+        except OSError as error:
+            if error.errno not in SHORT:
+                continue
+            left = 0
+        if left < RESERVE:
+            raise shortage(unit, left)
+        return

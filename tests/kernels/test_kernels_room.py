@@ -173,7 +173,7 @@ async def test_want_of_descriptors_costs_one_idle_session_for_the_next_start(
     call = await running(house, backend, session="busy")
     with monkeypatch.context() as scarce:
         if seen == "before":
-            scarce.setattr("supervisord_py.process.host.descriptors_left", lambda: 3)
+            scarce.setattr("supervisord_py.process.host.RESERVE", 1 << 30)
         else:
             backend.fail_next.append(no_descriptors())
         with pytest.raises(StartFailedError, match="descriptors"):

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import time
-from contextlib import closing
+from contextlib import aclosing
 
 import pytest
 
@@ -38,7 +38,7 @@ async def test_an_impatient_request_leaves_the_start_going(house: ToolHouse) -> 
 
 async def test_who_is_told_that_a_tool_is_ready_finds_it_ready(house: ToolHouse) -> None:
     house.add("shapes")
-    with closing(house.events.subscribe(unit="tool:shapes")) as told:
+    async with aclosing(house.events.subscribe(unit="tool:shapes")) as told:
         start = asyncio.create_task(house.launcher.warm("shapes"))
         async for event in told:
             if getattr(event, "event", None) == "ready":
