@@ -338,7 +338,7 @@ def test_a_pipe_from_its_beginning_to_its_end(home: PipeHouse) -> None:
     until(lambda: "*/5 3 1 1 *" in px("pipe", "list").stdout, "the change is seen")
     assert "next run in " in px("pipe", "enable", "mine").stdout
     assert len(px("pipe", "next", "mine", "-q").stdout.split()) == 5
-    assert px("pipe", "disable", "m*").stdout == "pipe:mine disabled\n"
+    assert px("pipe", "disable", "min*").stdout == "pipe:mine disabled\n"
     assert px("pipe", "show", "mine", "--rendered").stdout.startswith("Time range: ")
     assert px("pipe", "remove", "mine").returncode == 2
     assert px("pipe", "remove", "mine", "--yes").stdout == "pipe:mine removed\n"
