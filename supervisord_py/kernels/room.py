@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -45,14 +45,6 @@ STEP_SECONDS = 5.0  # how long an interrupt waits for the step that it asked for
 LAST_ANSWERS_SECONDS = 10.0  # how long the end of the room waits for calls to say what became of them
 
 
-class RecentCall(NamedTuple):
-    """Where a call went, and by what that was decided."""
-
-    session: LiveSession
-    environ: Mapping[str, str]
-    seen: tuple[int, ...]  # when the folders were changed in which environments are looked for
-
-
 class Kernels:
     """Sessions, their kernels, and calls. `open` it where the loop runs; end it with `close` or `detach`.
 
@@ -79,7 +71,7 @@ class Kernels:
         self.register, self.cell_store = self.pool.register, self.pool.cell_store
         self._calls: dict[asyncio.Task[CallResult], KernelCall] = {}  # those that run
         self._replaced: asyncio.Future[None]  # done once another control plane is to go on with the calls
-        self._recent: dict[tuple[object, ...], RecentCall] = {}
+        self._recent: dict[tuple[object, ...], tuple[LiveSession, object]] = {}  # where calls went, and what decided it
         self._ending: PxError | None = None
         self._is_over = False
 
@@ -328,16 +320,16 @@ class Kernels:
         places += [f"{request.environ.get(name, '')}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
         # Looked at here: the way to a thread and back would take longer.
         seen = tuple(os.stat(it).st_mtime_ns if is_usual and os.path.exists(it) else 0 for it in places)  # noqa: ASYNC240
-        last = self._recent.get(place) if is_usual else None
-        if last is not None and (last.environ, last.seen) == (request.environ, seen) and last.session.kernel:
-            return last.session
+        last, decided_by = self._recent.get(place, (None, None))
+        if is_usual and last is not None and decided_by == (request.environ, seen) and last.kernel:
+            return last
         owner = Owner.PER_CALL if request.per_call else Owner.SESSION
         session = await self._session_of(request.session, request, owner, deadline, tell)
         if request.reset:
             await asyncio.to_thread(session.check_folder)
         if is_usual:
-            self._recent = {key: it for key, it in self._recent.items() if it.session.kernel}
-            self._recent[place] = RecentCall(session, request.environ, seen)
+            self._recent = {key: it for key, it in self._recent.items() if it[0].kernel}
+            self._recent[place] = session, (request.environ, seen)
         return session
 
     async def _session_of(

@@ -60,7 +60,9 @@ def test_no_id_leads_out_of_the_folder_or_to_the_records(tmp_path: Path, artifac
         ("10%\r20%\r100%\ndone", "100%\ndone"),
         ("dos\r\nlines\r\n", "dos\nlines\n"),
         ("a\r", "a"),
+        ("x" * 10**6, "x" * 10**6),
     ],
+    ids=["plain", "progress", "dos", "at the end", "long, and at once"],
 )
 def test_carriage_returns_show_what_was_written_last(text: str, seen: str) -> None:
     assert as_on_a_terminal(text) == seen
