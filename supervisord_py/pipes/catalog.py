@@ -64,8 +64,7 @@ def write_pipe(file: Path, text: str) -> None:
         with os.fdopen(descriptor, "wb") as opened:
             with contextlib.suppress(FileNotFoundError):
                 before = target.stat()
-                # The owner first: a change of owner takes set-user bits away, and root alone may give files away.
-                with contextlib.suppress(PermissionError):
+                with contextlib.suppress(PermissionError):  # root alone may give files away
                     os.fchown(descriptor, before.st_uid, before.st_gid)
                 os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
             opened.write(text.encode())

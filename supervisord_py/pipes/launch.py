@@ -27,6 +27,7 @@ from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fil
 from supervisord_py.pipes.models import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.output import make_folder, remove_raw
+from supervisord_py.pipes.presets import CUSTOM
 from supervisord_py.pipes.secrets import resolve_key
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.models import PipesConfig
     from supervisord_py.pipes.preflight import AgentShelf
 
-CUSTOM = "custom"  # provider of a preset that names only a url
 HAS_KEY = "[hidden]"  # stands for the key, so that conditions can ask whether there is one
 DOTENV = ".env"
 AGENT_DIR = "agent"
@@ -148,9 +148,8 @@ def provider_doubt(spec: AgentSpec, provider: str | None) -> str | None:
     known = {CUSTOM, *spec.provider_keys, *spec.provider_urls}
     if provider is None or provider in known or len(known) == 1:
         return None
-    near = did_you_mean(provider, known).removeprefix("; ")
-    also = f" ({near})" if near else ""
-    return f"the provider {provider!r} is not known to be one of {spec.name}'s{also}; it is passed on as it stands"
+    near = did_you_mean(provider, known)
+    return f"the provider {provider!r} is not known to be one of {spec.name}'s; it is passed on as it stands{near}"
 
 
 async def recall_secrets(shelf: AgentShelf, it: Execution, home: Path) -> tuple[str, ...]:
