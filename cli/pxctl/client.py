@@ -312,9 +312,5 @@ def expand(client: Client, names: Sequence[str]) -> list[str]:
 
 
 def units_of(client: Client, kind: str, texts: Iterable[str]) -> list[str]:
-    """Return the full names of a kind's units that names and globs mean, each once; only globs are asked of it."""
-    found: list[str] = []
-    for text in texts:
-        unit = f"{kind}:{bare_name(kind, text)}"
-        found += expand(client, [unit]) if is_glob(unit) else [unit]
-    return list(dict.fromkeys(found))
+    """Return the full names of a kind's units that names and globs mean, each once."""
+    return expand(client, [f"{kind}:{bare_name(kind, text)}" for text in texts])

@@ -56,13 +56,7 @@ def notice(text: str) -> None:
 def _write_all(fd: int, piece: str | bytes) -> None:
     view = memoryview(piece.encode("utf-8", "surrogateescape") if isinstance(piece, str) else piece)
     while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:
-            # Whoever shares this terminal or pipe may have made it non-blocking (node does).
-            import select
-
-            select.select([], [fd], [])
+        view = view[os.write(fd, view) :]
 
 
 def read_input() -> bytes:

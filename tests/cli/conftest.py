@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.bin_house import House
 from cli.fake_daemon import FakeDaemon, socket_in
-from cli.px import Px
+from cli.px import House, Px
 
 
 @pytest.fixture

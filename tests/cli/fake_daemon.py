@@ -6,14 +6,12 @@ import contextlib
 import json
 import os
 import socket
+import socketserver
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
-
-Answer = "bytes | Callable[[Request, socket.socket], None]"
 
 DEADLINE = 60.0
 
@@ -47,18 +45,15 @@ def document(value: Any, **settings: Any) -> bytes:
     return reply(json.dumps(value).encode(), **settings)
 
 
-def problem(status: int, kind: str, exit_code: int | None = None, **members: Any) -> bytes:
+def problem_of(status: int, kind: str, exit_code: int = 1, **members: Any) -> dict[str, Any]:
     """Return a problem document."""
-    value = problem_of(status, kind, exit_code, **members)
-    return document(value, status=f"{status} Whatever", content_type="application/problem+json")
+    value = {"type": f"urn:px:problem:{kind}", "title": kind, "status": status, "kind": kind, "exit_code": exit_code}
+    return value | {"detail": f"it is {kind}"} | members
 
 
-def problem_of(status: int, kind: str, exit_code: int | None = None, **members: Any) -> dict[str, Any]:
-    """Return the members of a problem document."""
-    value = {"type": f"urn:px:problem:{kind}", "title": kind, "status": status, "kind": kind, "detail": f"it is {kind}"}
-    if exit_code is not None:
-        value["exit_code"] = exit_code
-    return value | members
+def problem(status: int, kind: str, exit_code: int = 1, **members: Any) -> bytes:
+    content_type = "application/problem+json"
+    return document(problem_of(status, kind, exit_code, **members), status=f"{status} X", content_type=content_type)
 
 
 def results(**answers: Any) -> bytes:
@@ -105,35 +100,40 @@ class FakeDaemon:
     path: str
     routes: dict[str, list[Any]] = field(default_factory=dict)
     seen: list[Request] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._listener: socket.socket | None = None
-        self._threads: list[threading.Thread] = []
-        self._connections: list[socket.socket] = []
-        self.changed = threading.Condition()
+    connections: list[socket.socket] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    _server: socketserver.ThreadingUnixStreamServer | None = None
 
     def on(self, route: str, *answers: Any) -> FakeDaemon:
         self.routes[route] = list(answers)
         return self
 
     def start(self) -> FakeDaemon:
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.path)
-        self._listener.listen(50)
-        self._run(self._accept, self._listener)
+        fake = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                fake.connections.append(self.request)
+                with contextlib.suppress(OSError):
+                    while fake.answer(self.request):
+                        pass
+
+        class Server(socketserver.ThreadingUnixStreamServer):
+            request_queue_size = 50
+
+        self._server = Server(self.path, Handler)
+        threading.Thread(target=self._server.serve_forever, args=[0.02], daemon=True).start()
         return self
 
     def stop(self) -> None:
-        if self._listener is None:
+        if self._server is None:
             return
-        listener, self._listener = self._listener, None
-        listener.shutdown(socket.SHUT_RDWR)
-        for connection in self._connections:
+        self._server.shutdown()
+        for connection in self.connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(DEADLINE)
-        listener.close()
+        self._server.server_close()
+        self._server = None
         os.unlink(self.path)
 
     def asked(self, route: str) -> list[Request]:
@@ -142,49 +142,27 @@ class FakeDaemon:
 
     def await_request(self, route: str, count: int = 1) -> None:
         with self.changed:
-            assert self.changed.wait_for(
-                lambda: sum(f"{one.method} {one.path}" == route for one in self.seen) >= count, DEADLINE
-            ), f"{route} was not asked for {count} times"
+            assert self.changed.wait_for(lambda: len(self.asked(route)) >= count, DEADLINE), (
+                f"{route} was not asked for"
+            )
 
-    def _run(self, target: Callable[..., None], *arguments: Any) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            self._connections.append(connection)
-            self._run(self._serve, connection)
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            while self._answer(connection):
-                pass
-
-    def _answer(self, connection: socket.socket) -> bool:
+    def answer(self, connection: socket.socket) -> bool:
         """Answer one request; say whether the connection stays open for another."""
-        try:
-            request = read_request(connection)
-            if request is None:
-                return False
-            with self.changed:
-                self.seen.append(request)
-                answers = self.routes.get(f"{request.method} {request.path}")
-                answer = None if not answers else answers.pop(0) if len(answers) > 1 else answers[0]
-                self.changed.notify_all()
-            if answer is None:
-                answer = problem(404, "unknown_route", 1, detail=f"no {request.method} {request.path} here")
-            if callable(answer):
-                answer(request, connection)
-                return False
-            connection.sendall(answer)
-            return request.headers.get("connection") == "keep-alive" and b"Content-Length" in answer
-        except OSError:
+        request = read_request(connection)
+        if request is None:
             return False
+        with self.changed:
+            self.seen.append(request)
+            answers = self.routes.get(f"{request.method} {request.path}")
+            answer = None if not answers else answers.pop(0) if len(answers) > 1 else answers[0]
+            self.changed.notify_all()
+        if answer is None:
+            answer = problem(404, "unknown_route", 1, detail=f"no {request.method} {request.path} here")
+        if callable(answer):
+            answer(request, connection)
+            return False
+        connection.sendall(answer)
+        return request.headers.get("connection") == "keep-alive" and b"Content-Length" in answer
 
 
 def read_request(connection: socket.socket) -> Request | None:

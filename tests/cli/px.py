@@ -21,7 +21,8 @@ import warm_client
 from beside import beside
 from waiting import PATIENCE, until
 
-REPOSITORY = Path(__file__).parents[2]
+TESTS = Path(__file__).parent
+REPOSITORY = TESTS.parents[1]
 __all__ = ["until"]
 DEADLINE = PATIENCE
 ARGV = [sys.executable, "-m", "pxctl"]
@@ -97,6 +98,41 @@ class Px:
 
     def terminal(self, *arguments: str, columns: int = 80, **env: str) -> Terminal:
         return Terminal(self, arguments, columns, env)
+
+
+class House:
+    """A `bin` folder with `pxctl` and, beside it, a program in the place of `pxd`."""
+
+    def __init__(self, px: Px) -> None:
+        self.px = px
+        self.bin = px.folder / "bin"
+        self.bin.mkdir()
+        paths = f"{TESTS.parent}:{REPOSITORY / 'cli'}"
+        self._script("pxctl", f"#!{sys.executable}\nimport sys\nfrom pxctl.main import main\nsys.exit(main())\n")
+        self._script("pxd", f'#!/bin/sh\nPYTHONPATH={paths} exec {sys.executable} {TESTS / "pretend_pxd.py"} "$@"\n')
+
+    def _script(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def fake(self, name: str, text: str) -> None:
+        self._script(name, f"#!/bin/sh\n{text}\n")
+
+    @property
+    def argv(self) -> list[str]:
+        return [sys.executable, str(self.bin / "pxctl")]
+
+    def __call__(self, *arguments: str, **env: str) -> Ended:
+        return self.px(*arguments, argv=self.argv, **{"PATH": f"{self.bin}:/usr/bin:/bin", **env})
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        path = self.px.folder / "calls"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def log(self) -> Path:
+        return self.px.folder / "px" / "state" / "logs" / "pxd.log"
 
 
 class Terminal:

@@ -12,9 +12,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cli.bin_house import House
 from cli.fake_daemon import FakeDaemon, document
-from cli.px import DEADLINE, REPOSITORY, Px, until
+from cli.px import DEADLINE, REPOSITORY, House, Px, until
 from pxctl.app import root
 
 NAMES = ("alpha", "alto", "beta")

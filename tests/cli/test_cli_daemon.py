@@ -10,9 +10,8 @@ import sys
 import psutil
 import pytest
 
-from cli.bin_house import House
 from cli.fake_daemon import FakeDaemon, document
-from cli.px import Px
+from cli.px import House, Px
 
 UNIT = ".config/systemd/user/pxd.service"
 INSTALL, UNINSTALL = (("daemon", verb, "--platform", "systemd") for verb in ("install", "uninstall"))

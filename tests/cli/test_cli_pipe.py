@@ -43,7 +43,9 @@ def test_validate_names_line_and_cure_and_exits_1(px: Px, daemon: FakeDaemon) ->
     bad = {"pipe": "digest", "ok": False, "checks": [broken]}
     good = {"pipe": "good", "ok": True, "checks": [{"verdict": "warn", "name": "keys", "detail": "odd"}]}
     daemon.on("POST /api/pipes/digest/validate", document(bad)).on("POST /api/pipes/good/validate", document(good))
-    daemon.on("GET /api/units", document({"units": [{"unit": "pipe:good"}, {"unit": "pipe:digest"}]}))
+    one, other = {"unit": "pipe:digest"}, {"unit": "pipe:good"}
+    units = ([one], [other], [other, one], [other, one])
+    daemon.on("GET /api/units", *(document({"units": each}) for each in units))
     ended = px("pipe", "validate", "digest")
     assert ended.code == 1
     assert ended.lines == [
@@ -108,7 +110,7 @@ def test_add_sends_paths_in_full_and_other_sources_as_they_are(px: Px, daemon: F
 
 def test_remove_asks_on_a_terminal_and_nowhere_else(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("DELETE /api/pipes/digest", document({"schema": "px.removed/1", "unit": "pipe:digest", "removed": True}))
-    daemon.on("GET /api/pipes/dig*", document(pipe()))
+    daemon.on("GET /api/pipes/dig*", document(pipe())).on("GET /api/pipes/digest", document(pipe()))
     ended = px("pipe", "remove", "pipe:dig*")
     assert (ended.code, "hint: pxctl pipe remove digest --yes" in ended.err) == (2, True)
     assert px("pipe", "remove", "digest", "--yes").text == "pipe:digest removed\n"
@@ -122,13 +124,14 @@ def test_remove_asks_on_a_terminal_and_nowhere_else(px: Px, daemon: FakeDaemon) 
 
 @pytest.mark.parametrize(("verb", "words"), [("enable", "enabled; next run "), ("disable", "disabled")])
 def test_pipes_are_switched_by_name_and_by_glob(px: Px, daemon: FakeDaemon, verb: str, words: str) -> None:
-    daemon.on("GET /api/units", document({"units": [{"unit": "pipe:daily-a"}, {"unit": "pipe:digest"}]}))
+    one, other = {"unit": "pipe:digest"}, {"unit": "pipe:daily-a"}
+    daemon.on("GET /api/units", document({"units": [one, other]}), document({"units": [one]}))
     for name in ("digest", "daily-a"):
         daemon.on(f"POST /api/pipes/{name}/{verb}", document(pipe(name, next_run="2030-01-01T00:00:00Z")))
     first, second = px("pipe", verb, "digest", "d*").lines
     assert first.startswith(f"pipe:digest {words}")
     assert second.startswith(f"pipe:daily-a {words}")
-    assert daemon.asked("GET /api/units")[0].query == [("name", "pipe:d*")]
+    assert daemon.asked("GET /api/units")[0].query == [("name", "pipe:digest"), ("name", "pipe:d*")]
     assert px("pipe", verb, "digest", "-q").text == "digest\n"
     assert px("pipe", verb, "digest", "--json").json()["name"] == "digest"
 

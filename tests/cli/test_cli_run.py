@@ -116,4 +116,4 @@ def test_the_tool_is_asked_for_and_run_on_one_connection(px: Px, daemon: FakeDae
     asked = [(one.method, one.headers["connection"]) for one in daemon.seen]
     assert asked == [("GET", "keep-alive"), ("POST", "close")]
     assert (daemon.seen[1].json(), daemon.seen[1].arguments) == ({"n": 5}, {"timeout": "30", "keep_alive": "-1"})
-    assert len(daemon._connections) == 1
+    assert len(daemon.connections) == 1

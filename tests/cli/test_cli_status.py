@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from beside import beside
 from cli.fake_daemon import FakeDaemon, document, problem
 from cli.px import DEADLINE, Px
 
@@ -104,17 +103,6 @@ def test_a_reader_that_goes_away_ends_it_without_a_word_and_a_full_disk_is_an_er
     with open("/dev/full", "wb") as full:
         code, err = status_into(full, px)
     assert (code, b"No space left" in err) == (1, True)
-
-
-def test_a_pipe_that_somebody_made_non_blocking_gets_everything(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(ROUTE, document(STATUS | {"units": [UNIT | {"unit": f"tool:{'x' * 100}{at}"} for at in range(3000)]}))
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    process = beside(ARGV, stdout=writing, env=px.environment())
-    os.close(writing)
-    with open(reading, "rb") as source:
-        assert len(source.read().splitlines()) == 3001
-    assert process.wait(60) == 0
 
 
 def test_watching_survives_a_daemon_that_is_away(px: Px, daemon: FakeDaemon) -> None:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pxctl import output
-from pxctl.app import declare, declare_group, no_autostart_option, no_wait_option, timeout_option, waking_client
+from pxctl.app import declare, declare_group, no_autostart_option, timeout_option, waking_client
 from pxctl.client import Client, bare_name, expand, is_glob, query, route
-from pxctl.commands.units import bare_id, one_by_one, print_outcomes, steer
+from pxctl.commands.units import bare_id, declare_steering, one_by_one, print_outcomes
 from pxctl.completion import kernel_names
 from pxctl.failures import Document, Failure, usage
 from pxctl.invocation import Invocation
@@ -26,7 +26,7 @@ kernel = declare_group("kernel", "Sessions and their kernels: list, start, attac
 
 _EXPORT_SECONDS = 300.0
 _name = click.argument("name", metavar="NAME", shell_complete=kernel_names)
-_names = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
+_names = click.argument("units", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
 _which = click.option("--cwd", metavar="DIR", help="Which of several of that name; else the one of this folder.")
 
 
@@ -64,9 +64,9 @@ def _id(client: Client, name: str, cwd: str | None) -> str:
     return str(_find(client, name, cwd).get("id"))
 
 
-def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
+def _units(client: Client, units: Sequence[str], cwd: str | None) -> list[str]:
     found: list[str] = []
-    for name in names:
+    for name in units:
         bare = bare_name("kernel", name)
         if is_glob(bare) and cwd is not None:
             raise usage(f"{name!r} means sessions of every folder, and --cwd one", "name the session")
@@ -184,20 +184,8 @@ def _explain(invocation: Invocation, document: Document) -> None:
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------
 
 
-def _declare_steering(verb: str, words: str, *more: Callable[[Any], Any]) -> None:
-    def steer_kernels(
-        invocation: Invocation, names: tuple[str, ...], cwd: str | None, timeout: float | None, no_wait: bool = False
-    ) -> int:
-        client = invocation.client()
-        return steer(invocation, client, verb, _units(client, names, cwd), timeout, no_wait, bare_id)
-
-    steer_kernels.__doc__, function = words, steer_kernels
-    for option in (*more, timeout_option(), _which, _names):
-        function = option(function)
-    declare(kernel, verb, f"{verb} {{names}}")(function)
-
-
-_declare_steering(
+declare_steering(
+    kernel,
     "stop",
     """Stop the kernels of sessions; returns when nothing of them is left. Their variables are lost.
 
@@ -206,24 +194,31 @@ _declare_steering(
     $ pxctl kernel stop default
     $ pxctl kernel stop 'work*'
     """,
-    no_wait_option,
+    _names,
+    _which,
+    find=_units,
+    ids=bare_id,
 )
-_declare_steering(
+declare_steering(
+    kernel,
     "restart",
     """Replace the kernels of sessions; returns when the new ones are ready. Forgets a hard failure.
 
     A running cell is cut off and variables are lost; calls that wait in line are run by the new kernel.
 
     $ pxctl kernel restart default
-    $ pxctl kernel restart 'work*'
     """,
+    _names,
+    _which,
+    find=_units,
+    ids=bare_id,
 )
 
 
-@declare(kernel, "interrupt", "interrupt {names}")
+@declare(kernel, "interrupt", "interrupt {units}")
 @_names
 @_which
-def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str | None) -> int:
+def interrupt_kernels(invocation: Invocation, units: tuple[str, ...], cwd: str | None) -> int:
     """Interrupt the running cells of sessions, as Ctrl-C does. Exits 3 where there is no process to interrupt.
 
     Where it does not yield, the next steps follow by themselves, or at once when asked again: a second interrupt,
@@ -250,7 +245,7 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
         what = f"cell {running}: {steps or 'asked to end'}" if running else f"no cell is running{details}"
         return f"{unit} {what}"
 
-    outcomes = one_by_one(invocation, "interrupt", _units(client, names, cwd), interrupt)
+    outcomes = one_by_one(invocation, "interrupt", _units(client, units, cwd), interrupt)
     return print_outcomes(invocation, outcomes, words, bare_id)
 
 

@@ -6,7 +6,7 @@ import click
 
 from pxctl import executions, output
 from pxctl.app import declare, declare_group, source_of
-from pxctl.client import Client, bare_name, is_glob, query, route, units_of
+from pxctl.client import bare_name, query, route, units_of
 from pxctl.commands.units import bare_id, one_by_one, print_outcomes
 from pxctl.completion import example_pipes, execution_names, pipe_names
 from pxctl.failures import Document, Exit, Failure
@@ -147,12 +147,6 @@ def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
         )
 
 
-def _exact_name(client: Client, text: str) -> str:
-    """Return the bare name of the one pipe that a name or a glob means, for those who say it before they act on it."""
-    name = bare_name("pipe", text)
-    return str(client.get(route("pipe", name)).get("name")) if is_glob(name) else name
-
-
 @declare(pipe, "remove", "remove {name}")
 @_pipe
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -163,7 +157,7 @@ def remove_pipe(invocation: Invocation, name: str, yes: bool) -> None:
 
     $ pxctl pipe remove my-pipe
     """
-    name = _exact_name(invocation.client(), name)
+    name = str(invocation.client().get(route("pipe", name)).get("name"))  # of a glob, too: it is said before it is done
     invocation.remove(f"pipe:{name}", f"pxctl pipe remove {name} --yes", route("pipe", name), yes)
 
 

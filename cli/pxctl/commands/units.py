@@ -222,15 +222,28 @@ def _outcome(verb: str, result: Document, timeout: float | None) -> UnitOutcome:
     return unit, failure
 
 
-def _declare_steering(verb: str, about: str, timeout_words: str = "Give up waiting after S seconds (exit 7).") -> None:
-    def steer_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
-        return steer(invocation, invocation.client(), verb, units, timeout, no_wait)
+def declare_steering(
+    group: click.Group,
+    verb: str,
+    about: str,
+    *named: Callable[[Any], Any],
+    find: Callable[..., Sequence[str]] = lambda _, units: units,
+    ids: Callable[[str, Document], list[object]] = full_id,
+) -> None:
+    """Declare a command that steers units; `find` gets the client and the arguments that `named` declares."""
 
-    steer_units.__doc__ = about
-    declare(root, verb, f"{verb} {{units}}")(_units(timeout_option(timeout_words)(no_wait_option(steer_units))))
+    def steer_units(invocation: Invocation, timeout: float | None, no_wait: bool, **given: Any) -> int:
+        client = invocation.client()
+        return steer(invocation, client, verb, find(client, **given), timeout, no_wait, ids)
+
+    steer_units.__doc__, function = about, steer_units
+    for option in (no_wait_option, timeout_option(), *reversed(named)):
+        function = option(function)
+    declare(group, verb, f"{verb} {{units}}")(function)
 
 
-_declare_steering(
+declare_steering(
+    root,
     "start",
     """Warm up units; returns when they are ready.
 
@@ -239,8 +252,10 @@ _declare_steering(
     $ pxctl start lorenz-ode-solver
     $ pxctl start 'tool:*' --timeout 60
     """,
+    _units,
 )
-_declare_steering(
+declare_steering(
+    root,
     "stop",
     """Stop units, and name what survived; returns when nothing of them is left.
 
@@ -251,14 +266,16 @@ _declare_steering(
     $ pxctl stop lorenz-ode-solver
     $ pxctl stop 'tool:*'
     """,
+    _units,
 )
-_declare_steering(
+declare_steering(
+    root,
     "restart",
     """Stop units and start them anew; returns when they are ready.
 
     $ pxctl restart lorenz-ode-solver
     """,
-    "Limit of the stop, and of the start (exit 7).",
+    _units,
 )
 
 
