@@ -18,7 +18,7 @@ import click
 
 from pxctl import output
 from pxctl.client import Client
-from pxctl.failures import Document, Exit, Failure, Silent, usage
+from pxctl.failures import Document, Exit, Failure, usage
 from pxctl.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ def run(arguments: list[str]) -> int:
     invocation = Invocation(os.environ)
     try:
         code: Any = root.main(args=list(arguments), prog_name="pxctl", standalone_mode=False, obj=invocation)
-    except Silent as end:
-        return end.exit_code
     except click.exceptions.NoArgsIsHelpError as error:  # nothing was asked for, so it is no result
         output.notice(error.format_message())
         return Exit.USAGE

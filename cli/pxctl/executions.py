@@ -140,16 +140,13 @@ def failure_of(execution: Document, successor: Document | None = None) -> Failur
 
 
 def execution_events(client: Client, execution: Document) -> Iterator[Document]:
-    """Yield `start`, then `output` and `status` as they come, and `done` with the final row.
+    """Yield `start` at each connection, `output` and `status` as they come, and `done` with the final row.
 
     Raises Failure: there is no such execution any more, or the daemon is away for too long.
     """
-    target, place, began = route_of(execution, "tail"), {"seen": None}, False
+    target, place = route_of(execution, "tail"), {"seen": None}
     for _, event in events_of(client, lambda: target, follow=True, seen=lambda: place["seen"]):
         place["seen"] = event.get("seen", place["seen"])
-        if event.get("event") == "start" and began:
-            event["event"] = "status"
-        began = True
         yield event
         if event.get("event") == "done":
             return

@@ -68,14 +68,6 @@ class Interrupted(Failure):
         super().__init__(detail, kind="interrupted", hint=hint, retryable=True)
 
 
-class Silent(Exception):
-    """End with this exit code; everything was said already."""
-
-    def __init__(self, exit_code: int) -> None:
-        super().__init__(exit_code)
-        self.exit_code = exit_code
-
-
 def usage(detail: str, hint: str | None = None) -> Failure:
     """Return the failure of a call that cannot be meant so; without a hint it is the help of the command."""
     return Failure(detail, kind="usage", hint=hint)

@@ -15,7 +15,7 @@ import click
 
 from pxctl import output, paths
 from pxctl.client import Client
-from pxctl.failures import Document, Exit, Failure, Silent
+from pxctl.failures import Document, Exit, Failure
 
 _MOMENTS = {"next_run", "last_run", "last_used", "last_success", "not_before", "context_start", "context_end"}
 
@@ -144,7 +144,7 @@ class Invocation:
             yield
         except KeyboardInterrupt:
             self.warn(f"\npxctl: {words}")
-            raise Silent(Exit.FAILED) from None
+            raise click.exceptions.Exit(Exit.FAILED) from None
 
     # -- what is done alike to tools and pipes
 
@@ -163,7 +163,7 @@ class Invocation:
         if not yes and not (self.in_is_terminal and self.err_is_terminal):
             raise Failure("nobody is there to be asked", kind="unconfirmed", hint=command, unit=unit)
         if not yes and not click.confirm(f"Remove {unit} and its folder?", err=True):
-            raise Silent(Exit.FAILED)
+            raise click.exceptions.Exit(Exit.FAILED)
         answer = self.client().ask("DELETE", target, timeout=None)
         if not self.print_result(answer, [unit.partition(":")[2]]):
             self.print(f"{unit} removed")

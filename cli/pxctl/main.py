@@ -16,9 +16,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from pxctl.app import run
 
         return run(sys.argv[1:] if arguments is None else list(arguments))
-    except output.ReaderGone:
-        output.forget_stdout()
-        return 0
     except KeyboardInterrupt:
         output.notice("pxctl: interrupted from the keyboard")
         return 1

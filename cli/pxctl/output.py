@@ -1,7 +1,6 @@
 """What people and programs see: the streams, the spinner, numbers and times in words, colour, tables.
 
-stdout carries the result and nothing else; everything else goes to stderr. When the reader of stdout goes away the
-command ends without a word.
+stdout carries the result and nothing else; everything else goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,10 +23,6 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
-class ReaderGone(Exception):
-    """Nobody reads stdout any more."""
-
-
 def screen(env: Mapping[str, str]) -> tuple[int, int]:
     """Return columns and lines of stdout's terminal; COLUMNS comes first, then what the terminal says, then 80 x 24."""
     wanted, (columns, lines) = env.get("COLUMNS", ""), (0, 0)
@@ -37,10 +32,7 @@ def screen(env: Mapping[str, str]) -> tuple[int, int]:
 
 
 def write(piece: str | bytes) -> None:
-    try:
-        _write_all(STDOUT, piece)
-    except BrokenPipeError as error:
-        raise ReaderGone from error
+    _write_all(STDOUT, piece)
 
 
 def write_error(piece: str | bytes) -> None:
@@ -62,13 +54,6 @@ def _write_all(fd: int, piece: str | bytes) -> None:
 def read_input() -> bytes:
     with open(STDIN, "rb", closefd=False) as file:
         return file.read()
-
-
-def forget_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush cannot complain."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, STDOUT)
-    os.close(nothing)
 
 
 class Spinner:

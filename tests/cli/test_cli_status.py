@@ -98,7 +98,7 @@ def test_a_reader_that_goes_away_ends_it_without_a_word_and_a_full_disk_is_an_er
     reading, writing = socket.socketpair()
     reading.close()
     with writing:
-        assert status_into(writing, px) == (0, b"")
+        assert status_into(writing, px) == (1, b"")
     require(Path("/dev/full").exists(), "only on macOS is there no /dev/full")
     with open("/dev/full", "wb") as full:
         code, err = status_into(full, px)

@@ -24,7 +24,7 @@ from pxctl.cells import CellScreen, write_whole
 from pxctl.client import Client, bare_name, query, route
 from pxctl.commands.kernel import callers_environment, choice_options
 from pxctl.completion import kernel_names
-from pxctl.failures import Document, Exit, Failure, Silent, usage
+from pxctl.failures import Document, Exit, Failure, usage
 from pxctl.follow import Patience, bytes_of, pages, stream
 from pxctl.invocation import Invocation
 from pxctl.shown import STREAMS
@@ -231,7 +231,7 @@ def run_cells(
     if invocation.json:
         return failure.exit_code
     if screen.has_shown_error and screen.count <= 1 and re.fullmatch(r"The cell failed \(\w+\)\.", failure.detail):
-        raise Silent(failure.exit_code)  # the traceback said it
+        raise click.exceptions.Exit(failure.exit_code)  # the traceback said it
     raise failure
 
 
