@@ -22,7 +22,7 @@ from rounds import mostly_deep
 SHIM = Path(__file__).parents[2] / "supervisord_py" / "tools" / "shim.py"
 CHILDREN = Path(__file__).parent / "children"
 PATIENCE = 60.0
-SERVERS = ("http-server", "uvicorn-asyncio", "uvicorn-uvloop", "aiohttp-server")
+SERVERS = ("http.server", "asyncio", "uvloop", "hypercorn", "aiohttp", "flask")  # the second and third of uvicorn
 
 
 @pytest.fixture
@@ -83,14 +83,16 @@ def ask_into(answers: list[Any], port: int, value: Any) -> None:
     answers.append(ask(port, value))
 
 
-@pytest.mark.parametrize("server", mostly_deep(SERVERS, "http-server", "uvicorn-asyncio", "aiohttp-server"))
+@pytest.mark.parametrize("server", mostly_deep(SERVERS, "http.server", "asyncio", "hypercorn", "flask"))
 def test_a_request_sent_before_the_child_exists_is_answered(listening: socket.socket, server: str) -> None:
+    folder = CHILDREN / ("http-server" if server == "http.server" else "servers")
+    options: dict[str, Any] = {"cwd": folder, "env": {"SERVER": server}}
     pids = set()
     for cycle in range(2):
         answers: list[Any] = []
         early = threading.Thread(target=ask_into, args=(answers, port_of(listening), {"n": cycle}))
         early.start()
-        with child(listening, "main.py", "--port", str(port_of(listening)), cwd=CHILDREN / server) as process:
+        with child(listening, "main.py", "--port", str(port_of(listening)), **options) as process:
             early.join(PATIENCE)
             assert answers[0]["echo"] == {"n": cycle}
             assert ask(port_of(listening), {"n": "again"})["echo"] == {"n": "again"}

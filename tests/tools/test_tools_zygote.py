@@ -106,10 +106,10 @@ async def test_preload_false_is_never_forked_and_preload_names_what_is_imported(
 
 
 async def test_what_requests_import_is_learnt_of_a_server_that_accepts_by_itself(house: ToolHouse) -> None:
-    house.add("uvicorn-uvloop")
-    await house.ask("uvicorn-uvloop")
+    house.add("servers", env={"SERVER": "uvloop"})
+    await house.ask("servers")
     await forks(house, "starlette", "plistlib")
-    await again(house, "uvicorn-uvloop", method="zygote")
+    await again(house, "servers", method="zygote")
 
 
 async def test_a_zygote_that_is_gone_costs_nothing_but_time(house: ToolHouse) -> None:
