@@ -40,7 +40,7 @@ _known: set[str] = set()  # names of modules that were told, or come from a zygo
 
 def _substitute(fd: int, port: int) -> None:
     """Patch `socket.socket`. Every pure-Python server goes through it; natively binding ones see EADDRINUSE."""
-    real_bind, real_listen = socket.socket.bind, socket.socket.listen
+    real_bind, real_listen, real_accept = socket.socket.bind, socket.socket.listen, socket.socket.accept
     with socket.socket(fileno=os.dup(fd)) as listening:
         ours = listening.getsockname()
 
@@ -67,12 +67,21 @@ def _substitute(fd: int, port: int) -> None:
         if not handed_over:
             real_listen(self, *backlog)
 
-    for name, patched in (("bind", bind), ("listen", listen)):
+    told = 0
+
+    def accept(self: socket.socket) -> Any:
+        nonlocal told
+        if len(sys.modules) != told:  # also what a handler has imported, by the next connection
+            told = len(sys.modules)
+            _tell_modules()
+        return real_accept(self)
+
+    for name, patched in (("bind", bind), ("listen", listen), ("accept", accept)):
         setattr(socket.socket, name, patched)
 
 
 def _tell_later() -> None:
-    """Tell what the first requests import, until no more comes."""
+    """Tell what the first requests import, until no more comes: what is not written in Python accepts by itself."""
     told = 0
     while len(sys.modules) != told:
         told = len(sys.modules)

@@ -27,7 +27,11 @@ async def again(house: ToolHouse, name: str, value: Any = None, *, method: str) 
 
 
 async def forks(house: ToolHouse, *modules: str) -> Any:
-    """Wait for a zygote that has learnt those modules; return it."""
+    """Wait for a zygote that has learnt those modules; return it. What a run imports is told by the next connection."""
+    for tool in house.launcher.snapshot():
+        if tool.state in {"ready", "busy"}:
+            _, writer = await asyncio.open_connection("127.0.0.1", tool.port)
+            writer.close()
 
     def found() -> list[Any]:
         held = house.launcher.zygotes._zygotes.values()
