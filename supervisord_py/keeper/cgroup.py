@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 
 from supervisord_py.keeper.procfs import slurp
 
@@ -71,9 +72,7 @@ def locate(mountinfo: str, membership: str) -> tuple[str, str] | None:
 
 
 def _unescape(path: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        path = path.replace(code, character)
-    return path
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
 
 
 def walk(path: str, depth: int = _DEEPEST) -> Iterator[str]:

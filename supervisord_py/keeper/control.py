@@ -94,7 +94,7 @@ class ControlProcess:
             self._launch(theirs)
         except SpawnError as error:
             ours.close()
-            self._not_started(error)
+            self._journal.error("control_not_started", **error.document)
             self._start_again(0.0)
             return
         finally:
@@ -120,9 +120,6 @@ class ControlProcess:
         finally:
             os.close(null)
         self._strangers.add(self.pid)
-
-    def _not_started(self, error: SpawnError) -> None:
-        self._journal.error("control_not_started", **error.document)
 
     def reply(self, pid: int, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Answer the control plane of that pid; what another one asked is nobody's business any more."""
@@ -211,7 +208,7 @@ class ControlProcess:
         code = os.waitstatus_to_exitcode(status)
         lived = self._loop.now() - self._began
         if (failure := spawn.read_report(self._report)) is not None:
-            self._not_started(failure)
+            self._journal.error("control_not_started", **failure.document)
         os.close(self._report)
         self._strangers.discard(pid)
         self.pid = 0

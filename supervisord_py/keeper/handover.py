@@ -144,17 +144,12 @@ def _check(keeper: Keeper, fd: int) -> str:
     """Have a process of the installed version read the document; return what it objects to."""
     import subprocess  # only here: the keeper is small
 
-    settings: dict[str, Any] = {"env": keeper.birth.environ, "stdin": subprocess.DEVNULL, "pass_fds": [fd]}
+    argv, null, environ = _argv(fd, "--check"), subprocess.DEVNULL, keeper.birth.environ
     try:
         ended = subprocess.run(
-            _argv(fd, "--check"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=CHECK_SECONDS,
-            check=False,
-            **settings,
+            argv, stdin=null, capture_output=True, check=False, env=environ, pass_fds=[fd], timeout=CHECK_SECONDS
         )
     except subprocess.TimeoutExpired:
         return f"it does not answer within {CHECK_SECONDS:g} s"
-    lines = ended.stdout.decode("utf-8", "replace").split("\n")
+    lines = (ended.stderr + ended.stdout).decode("utf-8", "replace").split("\n")
     return "" if ended.returncode == 0 else next(filter(None, reversed(lines)), f"it ended with {ended.returncode}")

@@ -141,17 +141,6 @@ class FrameError(Exception):
     """What came is no frame of the protocol, or what is to be sent is too large for one."""
 
 
-def encode(message: dict[str, Any], fds: Sequence[int] = ()) -> bytes:
-    """Return the bytes of one frame. Escaped to ASCII, so that surrogates (undecodable file names) pass too.
-
-    Raises FrameError: it is larger than a frame may be.
-    """
-    body = json.dumps({**message, "fds": len(fds)} if fds else message, separators=(",", ":")).encode("ascii")
-    if len(body) > MAX_FRAME:
-        raise FrameError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME}")
-    return len(body).to_bytes(LENGTH_BYTES, "big") + body
-
-
 def close_fds(fds: Iterable[int]) -> None:
     """Close descriptors that nobody wants."""
     for fd in fds:
@@ -184,7 +173,11 @@ class FrameSocket:
 
         Raises FrameError: the frame is too large.
         """
-        data = encode(message, fds)
+        # Escaped to ASCII, so that surrogates (undecodable file names) pass too.
+        body = json.dumps({**message, "fds": len(fds)} if fds else message, separators=(",", ":")).encode("ascii")
+        if len(body) > MAX_FRAME:
+            raise FrameError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME}")
+        data = len(body).to_bytes(LENGTH_BYTES, "big") + body
         self._output.append((memoryview(data), [os.dup(fd) for fd in fds]))
         self.queued += len(data)
 

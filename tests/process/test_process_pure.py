@@ -1,0 +1,184 @@
+"""What needs no keeper: reasons of an end, identities, backoff, clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from supervisord_py.process import clock, host
+from supervisord_py.process.backoff import Backoff, BackoffPolicy
+from supervisord_py.process.instance import describe, outcome
+from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
+from waiting import PATIENCE
+
+RECORD = ExitRecord("k", "tool:x", Identity(1, 2, "b"), 10.0, 12.5, 0, None, 0.5, 0.25, 100, 0, 0)
+KILLED = replace(RECORD, code=None, signal=9)
+VERDICT = Verdict(Reason.MEMORY_LIMIT, "watchdog", 12.0, 9, 600 << 20, 512 << 20)
+OVER = replace(RECORD, code=None, signal=signal.SIGXCPU, user_seconds=1.5, system_seconds=0.5)
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted", "ready", "limit", "reason"),
+    [
+        (replace(KILLED, verdict=VERDICT), Reason.STOPPED, True, None, Reason.MEMORY_LIMIT),
+        (replace(KILLED, verdict=VERDICT), None, False, None, Reason.MEMORY_LIMIT),
+        (KILLED, Reason.EVICTED_TTL, False, None, Reason.EVICTED_TTL),
+        (KILLED, None, False, None, Reason.EARLY_EXIT),
+        (RECORD, None, False, None, Reason.EARLY_EXIT),
+        (KILLED, None, True, None, Reason.SIGNAL),
+        (replace(RECORD, code=137), None, True, None, Reason.EXIT),
+        # A CPU limit needs the measured seconds as evidence.
+        (OVER, None, True, 2.0, Reason.CPU_LIMIT),
+        (replace(OVER, signal=9), None, True, 2.0, Reason.CPU_LIMIT),
+        (OVER, None, True, None, Reason.SIGNAL),
+        (OVER, None, True, 60.0, Reason.SIGNAL),
+        (replace(OVER, signal=15), None, True, 2.0, Reason.SIGNAL),
+    ],
+)
+def test_the_verdict_comes_first_then_the_wish_then_readiness_then_how_it_ended(
+    record: ExitRecord, wanted: Reason | None, ready: bool, limit: float | None, reason: Reason
+) -> None:
+    assert outcome(record, wanted, ready, limit) is reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "words"),
+    [
+        ({"verdict": VERDICT}, Reason.MEMORY_LIMIT,
+         "killed by SIGKILL by pxd's memory watchdog (over its memory limit: 600 MiB resident, limit 512 MiB)"),
+        ({"verdict": Verdict(Reason.OOM_KILL, "cgroup", 1.0, limit_bytes=512 << 20)}, Reason.OOM_KILL,
+         "killed by SIGKILL by the kernel (out of memory: limit 512 MiB)"),
+        ({"signal": 200, "verdict": Verdict(Reason.CPU_LIMIT, "rlimit", 1.0)}, Reason.CPU_LIMIT,
+         "killed by signal 200 by rlimit (CPU limit reached)"),
+        ({"signal": 24}, Reason.CPU_LIMIT, "killed by SIGXCPU by the kernel (CPU limit reached, 0.8 s used)"),
+        ({"signal": None, "code": 0}, Reason.STOPPED, "exited with code 0 (stopped)"),
+    ],
+)  # fmt: skip
+def test_describe_says_how_by_whom_and_why(changes: dict[str, Any], reason: Reason, words: str) -> None:
+    assert describe(replace(KILLED, **changes), reason) == f"{words}, after 2.5 s"
+
+
+# -- who a process is --------------------------------------------------------------------------------------------------
+
+
+def identity_of(pid: int) -> Identity:
+    return Identity(pid, host.start_time(pid) or 0, host.boot_id())
+
+
+def test_this_process_lives_and_neither_its_pid_s_next_owner_nor_an_earlier_boot_does() -> None:
+    found = identity_of(os.getpid())
+    assert (found.pid, found.start_time) == (os.getpid(), host.start_time(os.getpid()))
+    assert not host.is_dead(found)
+    assert not host.is_dead(replace(found, boot_id=""))  # recorded where boots have no names
+    assert host.is_dead(replace(found, start_time=found.start_time + 1))
+    assert host.is_dead(replace(found, boot_id="an earlier one"))
+    assert host.is_dead(Identity(-1, 5, ""))
+    assert host.start_time(0) is None
+
+
+def test_a_zombie_is_dead_and_so_is_what_was_reaped() -> None:
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert child.stdin is not None
+    found = identity_of(child.pid)
+    assert not host.is_dead(found)
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, not reaped
+    assert host.is_dead(found)
+    child.wait()
+    assert host.is_dead(found)
+
+
+def test_keys_are_fresh_name_their_daemon_and_sort_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {host.new_key("0badc0de") for _ in range(30)}  # of a thousand two are alike in one run of two thousand
+    assert len(keys) == 30
+    assert all(len(key) == 21 and key.startswith("0badc0de.") for key in keys)
+    made = []
+    for seconds in (1_700_000_000, 1_700_000_001, 1_700_010_000):
+        monkeypatch.setattr("time.time", lambda seconds=seconds: seconds)
+        made.append(host.new_key("0badc0de"))
+    assert made == sorted(made)
+
+
+# -- backoff -----------------------------------------------------------------------------------------------------------
+
+
+POLICY = BackoffPolicy(initial_seconds=1.0, max_seconds=10.0, reset_seconds=60.0)
+
+
+def test_waits_double_up_to_the_cap() -> None:
+    backoff, waits = Backoff(POLICY), []
+    for _ in range(100):
+        backoff = backoff.failed(0.0)
+        waits.append(backoff.wait_seconds(0.0))
+    assert waits == [1, 2, 4, 8, *([10] * 96)]
+
+
+def test_nothing_is_blocked_before_a_failure_or_after_the_wait() -> None:
+    assert Backoff(POLICY).wait_seconds(5.0) == 0.0
+    assert Backoff(POLICY).came_up(5.0) == Backoff(POLICY)
+    failed = Backoff(POLICY).failed(5.0)
+    assert failed.wait_seconds(5.25) == 0.75
+    assert failed.settled(5.5) == failed
+    assert failed.wait_seconds(6.0) == 0.0
+    tried = failed.settled(6.0)
+    assert (tried.blocked_until, tried.failures) == (None, 1)
+
+
+def test_a_calm_period_makes_the_next_failure_the_first() -> None:
+    three = Backoff(POLICY).failed(0.0).failed(0.0).failed(0.0)
+    up = three.came_up(10.0)
+    assert up.wait_seconds(10.0) == 0.0
+    assert up.failed(69.0).failures == 4
+    assert up.failed(70.0).failures == 1
+    assert up.settled(70.0) == Backoff(POLICY)
+    assert three.failed(64.0).failures == 1  # quiet for the whole period, though it never came up
+
+
+# -- clocks that are read together -------------------------------------------------------------------------------------
+
+
+class Stalled:
+    """Two clocks that go alike, one `apart` ahead; after each reading whoever reads is stopped for a while."""
+
+    def __init__(self, apart: float, stalls: list[float]) -> None:
+        self.time = 1000.0
+        self.apart = apart
+        self.stalls = stalls
+
+    def behind(self) -> float:
+        found = self.time
+        self.time += self.stalls.pop(0) if self.stalls else 0.0
+        return found
+
+    def ahead(self) -> float:
+        return self.behind() + self.apart
+
+
+@given(st.floats(-1e6, 1e6), st.lists(st.floats(0.0, 100.0), max_size=3 * (clock.TRIES - 1)))
+def test_a_pause_between_two_readings_does_not_part_the_clocks(apart: float, stalls: list[float]) -> None:
+    two = Stalled(apart, stalls)
+    assert abs(clock.ahead(two.ahead, of=two.behind) - apart) < clock.NEAR_SECONDS + 1e-6
+
+
+async def test_who_watches_is_called_when_the_timer_says_so(require: Callable[[object, str], None]) -> None:
+    """Only a virtual machine's clock may be set (tests/e2e/sleeper.py): here the timer is made to run out instead."""
+    require(sys.platform == "linux", "needs Linux")
+    called = asyncio.Event()
+    os.close(free := os.dup(0))  # the number that the next descriptor gets
+    with clock.watched(called.set):
+        at_once = (ctypes.c_long * 4)(0, 0, 0, 1)  # struct itimerspec
+        assert ctypes.CDLL(None).timerfd_settime(free, 0, at_once, None) == 0
+        await asyncio.wait_for(called.wait(), PATIENCE)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(free)
