@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 STAGES = ("fork", "setsid", "cgroup", "fds", "pdeathsig", "chdir", "rlimit", "exec", "zygote")
 RLIMITS = {
-    "nofile": resource.RLIMIT_NOFILE,
-    "nproc": resource.RLIMIT_NPROC,
-    "as": resource.RLIMIT_AS,
-    "cpu": resource.RLIMIT_CPU,
-    "core": resource.RLIMIT_CORE,
-    "fsize": resource.RLIMIT_FSIZE,
+    name: getattr(resource, f"RLIMIT_{name.upper()}") for name in ("nofile", "nproc", "as", "cpu", "core", "fsize")
 }
 ZYGOTE_SECONDS = 3.0  # in which what waits for an order takes it, some milliseconds: the keeper waits for it
 CAUGHT = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)

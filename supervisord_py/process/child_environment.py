@@ -25,21 +25,11 @@ MARKS = frozenset({"PX_INSTANCE", "PX_UNIT"})
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DENIED_PREFIX = "PX_"
 DENIED = frozenset(
-    {
-        "NOTIFY_SOCKET",
-        "WATCHDOG_USEC",
-        "WATCHDOG_PID",
-        "LISTEN_FDS",
-        "LISTEN_PID",
-        "LISTEN_FDNAMES",
-        "INVOCATION_ID",
-        "JOURNAL_STREAM",
-        "CREDENTIALS_DIRECTORY",
-        "RUNTIME_DIRECTORY",
-        "STATE_DIRECTORY",
-        "LOGS_DIRECTORY",
-        "CONFIGURATION_DIRECTORY",
-    }
+    (
+        *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"),
+        *("INVOCATION_ID", "JOURNAL_STREAM", "CREDENTIALS_DIRECTORY", "RUNTIME_DIRECTORY", "STATE_DIRECTORY"),
+        *("LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY"),
+    )
 )
 """What a service manager tells the daemon, and the daemon alone."""
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
