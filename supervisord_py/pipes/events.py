@@ -198,7 +198,7 @@ class Triggers:
     async def announce(self, run: Run) -> None:
         """Tell other pipes of an end that nothing follows."""
         it = run.execution
-        if not self.listening or run.goes_on or it.status is Status.CANCELLED or it.error_type is ErrorType.SHUTDOWN:
+        if run.goes_on or it.status is Status.CANCELLED or it.error_type is ErrorType.SHUTDOWN:
             return
         name = "pipe_completed" if it.status is Status.COMPLETED else "pipe_failed"
         facts = {

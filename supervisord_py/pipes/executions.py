@@ -294,7 +294,8 @@ class Executions:
             if run.following is not None and run.definition is not None:
                 follower = self.take_in(run.definition, run.following, run.event)
                 self.supervisor.say("execution_retried", follower, retry_of=run.id)
-            await self.triggers.announce(run)
+            if self.triggers.listening:
+                await self.triggers.announce(run)
             if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:
                 # Else it would read as if what was decided (its first run, say) had come to pass.
                 words = f"execution {run.id} did not run: {it.error_message or 'cancelled'}"
@@ -384,7 +385,8 @@ class Executions:
         try:
             if run is not None:
                 run.followers += 1
-                run.stir()
+                if run.terms.copied:
+                    run.stir()
             while True:
                 is_over = run is None or run.done.is_set()  # before the files are read: they are whole then
                 news = None if run is None else run.news

@@ -48,7 +48,7 @@ async def choose(
     adapters, presets = await room.shelf.look()
     found, failure = ResolvedPreset(Preset(id=next(iter(definition.presets), None))), {}
     try:
-        adapters.get(definition.agent)
+        adapters.get(definition.plan.agent)
         found = resolve(definition, presets)
     except ConfigError as error:
         failure = {"error_type": ErrorType.CONFIG_ERROR, "error_message": f"{error.detail}; {error.hint}"}

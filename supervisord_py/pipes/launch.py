@@ -113,7 +113,7 @@ async def check(shelf: AgentShelf, it: Execution, folder: Path, redact: Sequence
     # A program finds its own runtime: `#!/usr/bin/env node` beside it, or in a usual place.
     places = (*path.split(os.pathsep), os.path.dirname(program), *_search_path("", home))
     env = Environment({**plain, "PATH": os.pathsep.join(dict.fromkeys(places))})
-    version, warnings = await shelf.version(spec, program, folder, env)
+    version, warnings = await shelf.version(spec, program, folder, env) if spec.version.argv else (None, ())
     keeps_session = plan.history and bool(spec.session_argv)
     if plan.history and not keeps_session:
         doubts += (f"the agent {spec.name!r} keeps no sessions here; history is left out",)

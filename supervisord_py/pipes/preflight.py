@@ -106,7 +106,7 @@ class AgentShelf:
         It is asked once for each file of the program. Raises CannotRunError: `agent_incompatible`.
         """
         rule, stamp = spec.version, (0, 0)
-        if not rule.argv or not spec.argv or rule.argv[0] != spec.argv[0]:
+        if not spec.argv or rule.argv[0] != spec.argv[0]:
             return None, ()
         with suppress(OSError):  # it went meanwhile: the spawn will say so
             stamp = (os.stat(executable).st_mtime_ns, os.stat(executable).st_ino)

@@ -122,7 +122,7 @@ def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:
 
     Raises CannotRunError: none of them can be had, which fails the execution.
     """
-    asks_model, whole = definition.agent != COMMAND, presets.file_problem
+    asks_model, whole = definition.plan.agent != COMMAND, presets.file_problem
     words = definition.presets if asks_model or not AUTO.issuperset(definition.presets) else ()
     provider, model = definition.provider, definition.model
     has_default = presets.default_id is not None or whole is not None
