@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from e2e.house import House, house
-from e2e.systemd import Machine, booted
 
 
 @pytest.fixture
@@ -25,13 +24,6 @@ def running(home: House) -> House:
     """A house whose daemon serves."""
     home.start()
     return home
-
-
-@pytest.fixture(scope="module")
-def machine(require: Callable[[object, str], None]) -> Iterator[Machine]:
-    """A machine of systemd, for all tests of a file."""
-    with booted(require) as made:
-        yield made
 
 
 @pytest.fixture

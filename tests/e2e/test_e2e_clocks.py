@@ -42,7 +42,7 @@ def test_no_deadline_mixes_the_clock_that_counts_suspend_with_the_one_that_does_
         late = home.execute("endless")
         assert (late.status, late.duration_ms >= 1000) == ("timed_out", True)
         cell = home.pxctl("exec", "--bash", "--timeout", "1", "sleep 1000")
-        assert "1 s" in cell.stderr, cell
+        assert cell.returncode == 7, cell
         pid = home.status("kept")["pid"]
         home.kill_brain()
         assert home.status("kept")["pid"] == pid

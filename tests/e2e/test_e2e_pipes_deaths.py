@@ -6,16 +6,22 @@ death takes everything along; the next start says what was cut off. Fifty seeds,
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import random
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from e2e.house import Later, a_moment, small_disk, until
-from e2e.pipe_house import DONE, PipeHouse, Row, in_time, pipes_house, whole
-from e2e.pipe_siege import KINDS, Siege
+from e2e.house import BROKEN_OFF, Later, a_moment, small_disk, until
+from e2e.pipe_house import DONE, FINAL, PipeHouse, Row, in_time, pipes_house, whole
 from rounds import rounds
 
 pytestmark = pytest.mark.timeout(600)  # daemon after daemon: minutes, where others want the processors, too
@@ -29,6 +35,200 @@ OF_KEEPERS = (
     ("keeper", "agent", "brain"),
 )
 COUNTS = "n=0; while [ ! -e go ]; do echo line $n; n=$((n+1)); sleep 0.005; done; echo END $n"
+AGENT = """
+import fcntl, os, subprocess, sys, time
+sys.stdin.read()
+me, kind, journal = os.environ["PX_EXECUTION_ID"], sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND)
+def note(word):
+    os.write(journal, f"{word} {os.environ['PX_PIPE']} {me} {time.clock_gettime_ns(time.CLOCK_BOOTTIME)}\\n".encode())
+lock = os.open("lock", os.O_RDWR | os.O_CREAT)
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    note("OVERLAP")
+note("begin")
+if kind == "forks":
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    os.system("(setsid sleep 1000 &) >/dev/null 2>&1")
+for n in range(int(sys.argv[3])):
+    print("line", n, flush=True)
+    time.sleep(0.003)
+print("END", flush=True)
+note("end")
+"""
+LINES = {"prints": 60, "forks": 20, "short": 1, "chained": 1, "hooked": 60}
+KINDS = ("prints", "forks", "short", "speaks", "stays")
+EVENTS = {"hooked": "knock", "chained": "pipe_completed:short"}
+SPOKEN = [f"word{n}" for n in range(12)]
+WHOLE = {
+    **{kind: "".join(f"line {n}\n" for n in range(count)) + "END\n" for kind, count in LINES.items()},
+    "speaks": " ".join(SPOKEN) + " \n",
+    "stays": " ".join(SPOKEN[:4]) + " \n",
+}
+
+
+class Siege:
+    """A house whose brain and keeper die, and everything that it has promised.
+
+    The journal is the agents' own word: who began and ended when, and whether another execution of its pipe was there.
+    """
+
+    def __init__(self, home: PipeHouse) -> None:
+        """Write the pipes."""
+        self.home = home
+        self.accepted: dict[int, str] = {}  # executions that a client has an answer for, and their pipes
+        self.keys: set[str] = set()  # events that a client has an answer for
+        self.seen: dict[int, int] = {}  # bytes of stdout that a client could read before a death
+        self.killed: set[int] = set()  # agents that were killed
+        self.journal, program = home.home / "journal", home.home / "agent.py"
+        self.journal.touch()
+        program.write_text(AGENT)
+        for kind, count in LINES.items():
+            words = [sys.executable, "-I", "-S", str(program), kind, str(self.journal), str(count)]
+            hook = f"trigger: {{events: ['{EVENTS[kind]}']}}" if kind in EVENTS else ""
+            home.write(kind, f"schedule: manual\nagent: command\ncommand: {json.dumps(' '.join(words))}\n{hook}")
+        speech = [step for word in SPOKEN for step in (f"say:{word} ", "sleep:0.015")]
+        home.fake("speaks", *speech, "answer:END")
+        home.fake("stays", *speech[:8], "answer:END", "stay")
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def _post(self, path: str, body: Any) -> Any:
+        """Return what was accepted; None where the brain is gone."""
+        with contextlib.suppress(*BROKEN_OFF):
+            answer = self.home.request("POST", path, body, seconds=30)
+            assert answer.status in {202, 503, 504}, answer.body
+            return answer.json() if answer.status == 202 else None
+        return None
+
+    def ask(self, kind: str) -> None:
+        """Queue a run."""
+        if (told := self._post(f"/api/pipes/{kind}/run", {"queue": True})) is not None:
+            self.accepted[told["id"]] = kind
+
+    def knock_until_heard(self, key: str) -> threading.Thread:
+        """Tell an event beside the test until somebody has heard, and then once more, as webhooks do."""
+
+        def knock() -> bool:
+            return self._post("/api/events/knock", {"key": key}) is not None
+
+        def go_on() -> None:
+            until(knock, f"event {key} is heard")
+            self.keys.add(key)
+            knock()
+
+        thread = threading.Thread(target=go_on, daemon=True)
+        thread.start()
+        return thread
+
+    def strike(self, dice: random.Random, order: Sequence[str]) -> None:
+        """Kill in that order after a look at each running execution's output, and wait for the next brain."""
+        for each in self.home.rows("status=running"):
+            self.seen[each.id] = len(self.home.output(each.id))
+        agents = self._agents() if "agent" in order else {}
+        if agents:
+            self.killed.add(agents[min(agents)])
+        victims = [each for each in order if agents or each != "agent"]
+        self.home.strike(victims, dice, agent=min(agents, default=0))
+        if "keeper" in order:
+            self.home.start()
+
+    def _agents(self) -> dict[int, int]:
+        """Return the pids of agents that the journal says are at work, and their executions."""
+        at_work: dict[int, int] = {}
+        for word, _, number, _ in self.lines():
+            at_work[number] = at_work.get(number, 0) + (1 if word == "begin" else -1)
+        mark = {f"PX_EXECUTION_ID={number}".encode(): number for number, count in at_work.items() if count == 1}
+        found = {}
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+                if f"PX_SOCKET={self.home.socket}".encode() in words:
+                    found.update({int(entry): mark[word] for word in words if word in mark})
+        return found
+
+    # -- the reckoning -------------------------------------------------------------------------------------------------
+
+    def lines(self) -> list[tuple[str, str, int, int]]:
+        told = [line.split() for line in self.journal.read_text().splitlines()]
+        return [(word, name, int(number), int(at)) for word, name, number, at in told]
+
+    def reckon(self, *, may_be_cut_off: bool) -> list[Row]:
+        """Wait until all is over, and assert what must be true whatever died."""
+        # What a brain recorded, and was killed before it told anybody of it, the next one tells beside its other work.
+        told = self._each_end_is_told if not may_be_cut_off else lambda: True
+        until(lambda: self._is_over() and told() and self._is_over(), f"all is over, and told: {self._open()}")
+        self.home.nothing_left()
+        found = self.home.rows()
+        assert [each.id for each in found] == sorted({each.id for each in found})
+        by = {each.id: each for each in found}
+        assert {number: by[number].pipe_name for number in self.accepted} == self.accepted, "no row is lost"
+        self._check_journal(by)
+        self._check_events(found)
+        assert len(found) == len(self.home.rows()), "nothing begins any more"
+        for each in found:
+            self._check_row(each, may_be_cut_off=may_be_cut_off)
+        print(f"{len(found)} rows, {len(self.killed)} agents killed, {sum(map(bool, self.seen.values()))} seen at work")
+        groups = self.home.get("/api/pipes/queue")["groups"]
+        assert not [each for group in groups for each in (*group["running"], *group["waiting"])]
+        return found
+
+    def _is_over(self) -> bool:
+        """Say whether all is final, and what follows from it as well: a slot is given back after that."""
+        told = self.home.get("/api/health")["pipes"]
+        return not (told["queued"] or told["running"] or self._open())
+
+    def _each_end_is_told(self) -> bool:
+        """Say whether each end of the one pipe was told to the other that waits for it, and nothing else was."""
+        short = {str(each.id) for each in self.home.rows("pipe=short") if each.status == "completed"}
+        return {each.trigger_key for each in self.home.rows("pipe=chained")} == short
+
+    def _open(self) -> list[Row]:
+        return self.home.rows("status=queued&status=running")
+
+    def _check_journal(self, by: dict[int, Row]) -> None:
+        """Assert that nothing ran twice, and nothing beside another execution of its pipe."""
+        told = self.lines()
+        assert not [line for line in told if line[0] == "OVERLAP"]
+        begun = [line[2] for line in told if line[0] == "begin"]
+        assert len(begun) == len(set(begun)), "an execution ran twice"
+        for name in {line[1] for line in told}:
+            times = [line for line in told if line[1] == name]
+            spans = [(line[3], line[2]) for line in times if line[0] == "begin"]
+            ends = {line[2]: line[3] for line in times if line[0] == "end"}
+            assert all(ends.get(number, 0) < after for (_, number), (after, _) in pairwise(spans))
+        for word, name, number, _ in told:
+            row = by[number]
+            assert (row.pipe_name, row.started_at is not None) == (name, True)
+            if word == "end" and number not in self.killed:
+                assert row.status == "completed" or row.error_type == "interrupted", row
+
+    def _check_events(self, found: list[Row]) -> None:
+        """Assert that each event that was heard started its pipe once, and none more than that."""
+        took: dict[tuple[str, str], list[Row]] = {}
+        for each in found:
+            if each.pipe_name in EVENTS:
+                took.setdefault((each.pipe_name, each.trigger_key), []).append(each)
+        for again in took.values():
+            assert not [each for each in again[:-1] if each.status == "completed"], "an event counts once"
+        assert {("hooked", key) for key in self.keys} <= set(took)
+
+    def _check_row(self, each: Row, *, may_be_cut_off: bool) -> None:
+        failures = {"interrupted", "crash"} if each.id in self.killed else {"interrupted"}
+        assert each.status in FINAL
+        assert each.error_type in {"completed": {None}, "failed": failures}.get(each.status, set()), each
+        began = any(line[2] == each.id for line in self.lines() if line[0] == "begin")
+        if not may_be_cut_off and began and each.id not in self.killed:
+            assert each.status == "completed", f"the keeper held it all the time: {each!r}"
+        assert each.incomplete == (each.status == "failed" and each.started_at is not None)
+        assert Path(each.output_dir, "INCOMPLETE").exists() == each.incomplete, each
+        whole, kept = WHOLE[each.pipe_name], self.home.output(each.id).decode()
+        if each.status == "completed":
+            assert kept == self.home.row(each.id).stdout == whole, (each, kept[:200], kept[-200:])
+        else:
+            assert whole.startswith(kept.rstrip("\n")), (each, kept)
+            assert len(kept) >= self.seen.get(each.id, 0), f"kept up to the kill: {each!r}"
+        assert each.stdout_bytes == len(kept)
 
 
 def besieged(siege: Siege, seeds: range, orders: tuple[tuple[str, ...], ...]) -> None:

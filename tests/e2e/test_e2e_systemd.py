@@ -7,16 +7,23 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from e2e.house import server, until
-from e2e.systemd import INSIDE, REPOSITORY, Machine
+from e2e.systemd import INSIDE, REPOSITORY, Machine, booted
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def machine(require: Callable[[object, str], None]) -> Iterator[Machine]:
+    """A machine of systemd, for all tests of a file."""
+    with booted(require) as made:
+        yield made
 
 
 @pytest.fixture
@@ -32,8 +39,9 @@ def served(machine: Machine) -> Iterator[Machine]:
     machine.do("cp", "-r", f"{INSIDE}/echo", "/var/lib/pxd/tools/")
     until(lambda: machine.show("ActiveState") == "active", "systemd says active (READY=1 arrived)")
     yield machine
-    machine.recipe("exec", "systemctl", "stop", "pxd.service")
     machine.recipe("exec", "systemctl", "reset-failed", "pxd.service")
+    assert machine.pxctl("daemon", "uninstall").returncode == 0
+    machine.do("rm", "-rf", "/var/lib/pxd", "/run/pxd")
 
 
 def test_systemd_starts_it_runs_a_tool_and_stops_it_clean(served: Machine) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -19,9 +18,8 @@ from hypothesis import strategies as st
 
 from supervisord_py.jupyter import control_socket
 from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError
-from supervisord_py.jupyter.provisioner import order_of, session_name
+from supervisord_py.jupyter.provisioner import order_of
 from supervisord_py.kernels.kernelspecs import Kernelspec
-from supervisord_py.kernels.session import session_name as checked_by_the_daemon
 
 LAUNCHED = ("-m", "ipykernel_launcher", "-f", "{connection_file}")
 VARIABLES = st.dictionaries(*[st.text(st.characters(exclude_categories=[]), max_size=30)] * 2, max_size=5)
@@ -32,13 +30,6 @@ def ordered(*argv: str, spec: str = "pxd", language: str = "python", **wishes: A
     return order_of(
         "5b0a5f1e-0000-4000-8000-000000000000", kernelspec, **{"cwd": "/w", "env": {}, "environ": {}, **wishes}
     )
-
-
-@given(st.uuids().map(str) | st.text(max_size=30))
-def test_the_name_of_a_session_is_one_that_the_daemon_takes_and_is_always_the_same(kernel_id: str) -> None:
-    name = session_name(kernel_id)
-    assert checked_by_the_daemon(name) == session_name(kernel_id) == name
-    assert re.fullmatch(r"jupyter-[0-9a-f]{8}", name)
 
 
 @given(VARIABLES, VARIABLES)
