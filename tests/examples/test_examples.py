@@ -85,11 +85,8 @@ def test_each_is_complete_answers_and_ends_when_it_is_asked_to(home: House, name
     assert home.pxctl("logs", name, "--stderr").stdout == ""
 
 
-@pytest.mark.parametrize("name", ["compound-interest", "mine"])
-def test_who_hangs_up_amid_a_stream_leaves_no_traceback(home: House, name: str) -> None:
-    body = {"principal": 1, "annual_rate": 0.1, "years": 100} if name != "mine" else {"text": "hi" * 250, "times": 100}
-    if name == "mine":
-        assert home.pxctl("tools", "new", "mine").returncode == 0
+def test_who_hangs_up_amid_a_stream_leaves_no_traceback(home: House) -> None:
+    name, body = "compound-interest", {"principal": 1, "annual_rate": 0.1, "years": 100}
     for _ in range(10):
         connection = UnixConnection(home.socket)
         connection.request("POST", f"/api/tools/{name}/stream", json.dumps(body))

@@ -105,8 +105,6 @@ class Requests(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     """A thread for each connection."""
 
-    daemon_threads = True
-
     def handle_error(self, request, client_address):
         """Print a traceback, but not for clients that hang up before they have read everything."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
