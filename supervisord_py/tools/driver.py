@@ -35,7 +35,7 @@ from supervisord_py.process.instance import End, Instance, outcome
 from supervisord_py.process.model import ChildSpec, GrantedFd, Reason, ResourceLimit
 from supervisord_py.process.zygote_pool import Recipe
 from supervisord_py.tools import failures
-from supervisord_py.tools.environment import build_environment, find_interpreter, start_failed
+from supervisord_py.tools.environment import build_environment, find_interpreter
 from supervisord_py.tools.listeners import Listeners, free_port, no_socket
 from supervisord_py.tools.manifest import ToolSpec
 from supervisord_py.tools.readiness import NotifySocket, is_listener_of, listening_of, notify_path
@@ -167,7 +167,7 @@ class ToolDriver:
     async def prepare(self, instance: ToolInstance) -> ChildSpec:
         """Return what is to be spawned; opens the listening and the notification socket.
 
-        Raises StartFailedError: A socket, the interpreter, the entrypoint or a required secret is missing.
+        Raises StartFailedError: A socket, the interpreter or a required secret is missing.
         """
         spec, is_port = instance.spec, instance.spec.listen == "port"
         instance.port = free_port(spec.unit) if is_port else await self.listeners.get(spec.name)
@@ -204,12 +204,9 @@ class ToolDriver:
         if spec.command:
             argv = tuple(each.replace("{port}", port) for each in spec.command)
         else:
-            python, entrypoint = find_interpreter(spec, settings.python), spec.folder / spec.entrypoint
-            if not entrypoint.is_file():
-                said = f"the entrypoint {entrypoint} of {spec.unit} is not there"
-                raise start_failed(spec, said, f"pxctl tools validate {spec.name}")
             shim = (str(SHIM), "--px-fd", str(HANDED_FD), "--px-port", port, "--")
-            argv = (str(python), *(shim if spec.listen == "handover" else ()), spec.entrypoint, "--port", port)
+            python = str(find_interpreter(spec, settings.python))
+            argv = (python, *(shim if spec.listen == "handover" else ()), spec.entrypoint, "--port", port)
         extra = {**instance.extra_env, **({"NOTIFY_SOCKET": str(instance.notify.path)} if instance.notify else {})}
         grants: tuple[GrantedFd, ...] = ()
         if spec.listen != "port":

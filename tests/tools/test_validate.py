@@ -92,11 +92,9 @@ async def test_each_check_of_a_running_tool(
 async def test_a_pixie_tool_is_asked_in_its_own_dialect(house: ToolHouse) -> None:
     streamed = {"key": "log", "type": "log", "label": "L", "streaming": True}
     house.add("pixie-echo", outputs=[{"key": "there", "type": "boolean", "label": "T"}, streamed])
-    report = await validated(house, "pixie-echo")
-    checks = by_name(report)
-    assert checks["folder_structure"]["status"] == "warn"
+    checks = by_name(await validated(house, "pixie-echo"))
+    assert (checks["folder_structure"]["status"], checks["streaming_check"]["status"]) == ("warn", "pass"), checks
     assert "headers" in checks["output_conforms"]["message"], "outputs that are not declared"
-    assert checks["streaming_check"]["status"] == "pass", report["checks"]
 
 
 async def test_a_broken_file_is_not_started(house: ToolHouse) -> None:
@@ -160,12 +158,8 @@ def test_dependencies_of_a_pixie_tool(tmp_path: Path, content: str, status: str,
     [
         ({"const": 7, "default": 1}, 7),
         ({"default": "d", "enum": ["e", "d"]}, "d"),
-        ({"examples": ["x"], "type": "string"}, "x"),
-        ({"enum": [3, 4]}, 3),
         ({"type": "integer", "minimum": 5, "maximum": 9}, 5),
-        ({"type": "integer", "maximum": -2}, -2),
         ({"type": ["null", "boolean"]}, False),
-        ({"type": "null"}, None),
         ({"type": "array", "minItems": 2, "items": {"type": "integer"}}, [0, 0]),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 0),
         ({"$ref": "#/$defs/a"}, "there"),
