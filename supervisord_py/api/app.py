@@ -8,9 +8,11 @@ answer began breaks the connection off, so that a truncated answer can never loo
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 import secrets
+import select
 import socket
 from collections.abc import AsyncIterator, Coroutine
 from functools import partial
@@ -42,6 +44,8 @@ from supervisord_py.errors import (
 
 _log = structlog.get_logger(__name__)
 
+TCP_CONNECTIONS = 128
+FIRST_REQUEST_SECONDS = 10.0
 BACKLOG = 1024  # while the control plane restarts, clients wait here; the kernel caps it at net.core.somaxconn
 JUPYTER = "/jupyter"
 MAX_BODY = "tools.max_body_bytes"
@@ -84,25 +88,61 @@ async def serve(context: ApiContext, *listeners: socket.socket | None, drain_sec
     app.on_response_prepare.append(_stamp)
     app.cleanup_ctx.append(counting)
     app.on_shutdown.append(end_streams)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=drain_seconds, access_log=None)
+    runner = _Runner(app, shutdown_timeout=drain_seconds)
     await runner.setup()
-    server: Any = runner.server
-    make_request = server.request_factory
-
-    def routed(message: RawRequestMessage, payload: Any, protocol: RequestHandler, *rest: Any) -> web.BaseRequest:
-        connection = None if protocol.transport is None else protocol.transport.get_extra_info("socket")
-        is_tcp = connection is not None and connection.family != socket.AF_UNIX
-        if is_tcp or message.path.startswith("/px/"):
-            path = routed_path(message.path, is_tcp=is_tcp)
-            message = message._replace(path=path, url=URL(path, encoded=True))
-        made: web.BaseRequest = make_request(message, payload, protocol, *rest)
-        return made
-
-    server.request_factory = routed
     for listener in listeners:
         if listener is not None:  # serving calls listen(2) again, which sets the backlog anew
             await web.SockSite(runner, listener, backlog=BACKLOG).start()
     return runner
+
+
+class _Runner(web.AppRunner):
+    """An AppRunner whose connections are ours."""
+
+    async def _make_server(self) -> web.Server:
+        made = await super()._make_server()
+
+        def routed(message: RawRequestMessage, payload: Any, protocol: _Connection, *rest: Any) -> web.BaseRequest:
+            protocol.has_asked = True
+            if protocol.is_tcp or message.path.startswith("/px/"):
+                path = routed_path(message.path, is_tcp=protocol.is_tcp)
+                message = message._replace(path=path, url=URL(path, encoded=True))
+            return made.request_factory(message, payload, protocol, *rest)
+
+        return _Server(made.request_handler, request_factory=routed, handler_cancellation=True)  # type: ignore[arg-type] # its protocol
+
+
+class _Server(web.Server):
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type] # None: none
+
+
+class _Connection(RequestHandler):
+    """One connection. Of the loopback listener there are so many, and none that asks nothing for long."""
+
+    is_tcp = has_asked = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.is_tcp = transport.get_extra_info("socket").family != socket.AF_UNIX
+        server: Any = self._manager
+        if self.is_tcp and sum(each.is_tcp for each in server.connections) > TCP_CONNECTIONS:
+            self.force_close()
+        elif self.is_tcp:
+            self._loop.call_later(FIRST_REQUEST_SECONDS, self._end_unless_asked)
+
+    def _end_unless_asked(self) -> None:
+        if not self.has_asked:
+            self.force_close()
+
+    def eof_received(self) -> bool:  # type: ignore[override] # True: go on writing
+        """Answer a client that has said all and still reads (`nc -N`): on one that is gone, poll(2) sees a hang-up."""
+        if self.is_tcp or self.transport is None:
+            return False
+        looking = select.poll()
+        looking.register(self.transport.get_extra_info("socket").fileno(), 0)
+        self.close()  # after the answer
+        return not looking.poll(0)
 
 
 def routed_path(path: str, *, is_tcp: bool) -> str:

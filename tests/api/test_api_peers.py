@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
-from api.api_rig import api_rig
+from api.api_rig import DEADLINE, api_rig
+from supervisord_py.api import app
 from supervisord_py.api.app import routed_path
 from supervisord_py.api.auth import admit_bearer
 from supervisord_py.api.context import TcpAccess
@@ -96,3 +99,39 @@ def test_another_user_gets_a_403_problem_even_for_unknown_routes(
     assert answer.startswith(b"HTTP/1.1 403")
     assert b'"kind":"forbidden"' in answer
     assert b"uid 65534" in answer
+
+
+async def test_a_client_that_has_said_all_and_reads_on_is_answered(short_tmp: Path) -> None:
+    """As `nc -N` does; also where the answer takes a while. One that is gone is not waited for."""
+    async with api_rig(short_tmp) as rig, asyncio.timeout(DEADLINE):
+        for request in (b"GET /api/doctor", b"GET /api/events?follow=true"):
+            reader, writer = await rig.connect()
+            writer.write(request + b" HTTP/1.1\r\nHost: px\r\n\r\n")
+            writer.write_eof()
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+            if b"doctor" in request:
+                assert (await reader.read()).endswith(b"}")
+            writer.close()
+
+
+async def test_the_loopback_listener_keeps_so_many_connections_and_none_that_asks_nothing(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "TCP_CONNECTIONS", 2)
+    monkeypatch.setattr(app, "FIRST_REQUEST_SECONDS", 0.5)
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    health = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t0ken\r\n\r\n"
+    async with api_rig(short_tmp, tcp=TcpAccess("t0ken", port)) as rig, asyncio.timeout(DEADLINE):
+        await web.SockSite(rig.runner, listener).start()
+        asked, asks = await asyncio.open_connection("127.0.0.1", port)
+        asks.write(health)
+        await asked.readuntil(b"}")
+        silent, says = await asyncio.open_connection("127.0.0.1", port)
+        third, _ = await asyncio.open_connection("127.0.0.1", port)
+        assert await third.read() == b"", "over the limit"
+        assert await silent.read() == b"", "it asked nothing"
+        asks.write(health)
+        assert (await asked.readuntil(b"200")).endswith(b"HTTP/1.1 200")
+        for each in (asks, says, _):
+            each.close()
