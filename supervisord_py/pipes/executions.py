@@ -136,6 +136,12 @@ class Executions:
         except (ZoneInfoNotFoundError, ValueError, OSError):
             return UTC
 
+    def look_again(self) -> None:
+        """Have everything that depends on files and wishes look at them again."""
+        self.programs.clear()
+        self.triggers.look()
+        self.timetable.wake()
+
     # -- who is there ------------------------------------------------------------------------------------------------
 
     def add(self, run: Run) -> None:

@@ -30,7 +30,7 @@ from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, error_of, pr
 from supervisord_py.pipes.schedule import At, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from supervisord_py.ledger.pipe_state import PipeStateRow
     from supervisord_py.pipes.catalog import Change
@@ -51,9 +51,8 @@ _log = structlog.get_logger(__name__)
 class PipeFiles:
     """Keeps what is remembered of pipes, and what waits of them, in step with their files; and works on those."""
 
-    def __init__(self, room: PipeViews, look_again: Callable[[], None]) -> None:
+    def __init__(self, room: PipeViews) -> None:
         self._room = room
-        self._look_again = look_again
         self._was_enabled: dict[str, bool] = {}
         self._looking = asyncio.Lock()
         self._editing = asyncio.Lock()  # two edits of one file at a time would lose one of them
@@ -90,7 +89,7 @@ class PipeFiles:
             for change in changes:
                 await self._take(change)
             if changes:
-                self._look_again()
+                self._room.look_again()
 
     async def _take(self, change: Change) -> None:
         declared = self._room.catalog.pipes.get(change.name)

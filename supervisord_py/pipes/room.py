@@ -47,7 +47,7 @@ class Pipes(PipeViews):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.files = PipeFiles(self, self.look_again)
+        self.files = PipeFiles(self)
         self._is_over = False
 
     # -- beginning and end -------------------------------------------------------------------------------------------
@@ -104,12 +104,6 @@ class Pipes(PipeViews):
     def clocks_jumped(self) -> None:
         """Ask anew who is due: the wall clock was set, or the machine has woken up."""
         self.admit()
-        self.timetable.wake()
-
-    def look_again(self) -> None:
-        """Have everything that depends on files and wishes look at them again."""
-        self.programs.clear()
-        self.triggers.look()
         self.timetable.wake()
 
     # -- how long executions are remembered --------------------------------------------------------------------------

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,47 +50,6 @@ async def look(url: str, provider: str = "custom", model: str | None = "ok", sec
     await check_provider(values, seconds=seconds)
 
 
-@contextlib.asynccontextmanager
-async def server(behave: Callable[[asyncio.StreamWriter], None], port: int = 0) -> AsyncIterator[str]:
-    """Serve connections that are treated as `behave` does; they are cut at the end."""
-    writers: list[asyncio.StreamWriter] = []
-
-    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        behave(writer)
-
-    listening = await asyncio.start_server(connected, "127.0.0.1", port)
-    try:
-        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
-    finally:
-        listening.close()
-        await listening.wait_closed()
-        for writer in writers:
-            writer.transport.abort()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-
-
-STRANGE: list[Callable[[Any], None]] = [
-    lambda writer: writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"),
-    lambda writer: writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"),
-    lambda writer: writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"),
-    lambda writer: writer.write(b"nonsense\r\n\r\n"),
-    lambda _: None,
-    lambda writer: writer.transport.abort(),
-]
-
-
-@pytest.mark.parametrize("behave", STRANGE)
-async def test_a_server_that_says_something_strange_or_nothing_is_the_agents_to_judge(
-    behave: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preflight, "READ_SECONDS", 0.1)
-    async with server(behave) as url:
-        await look(url, "ollama", "ok")
-        await look(url)
-
-
 async def test_nothing_answers_at_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"http://127.0.0.1:{free_port()}/v1"
     for each in (url, "http://[bad"):
@@ -108,6 +65,16 @@ async def test_nothing_answers_at_a_url(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("aiohttp.TCPConnector.connect", never)
     with pytest.raises(CannotRunError, match=r"no connection within 0\.05 s$"):
         await look(url, seconds=0.05)
+
+
+@pytest.mark.parametrize("said", [b"nonsense\r\n\r\n", b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n", b""])
+async def test_a_server_that_says_something_strange_or_nothing_is_the_agents_to_judge(said: bytes) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        await look(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", "ollama")
 
 
 @given(st.binary())
