@@ -386,7 +386,7 @@ class ControlPlane:
 
     def settings(self) -> Sequence[dict[str, Any]]:
         """Return every effective setting with its origin."""
-        return [{"key": key, "value": value, "origin": origin} for key, value, origin in self.loaded.rows()]
+        return self.loaded.rows()
 
     def degradations(self) -> Sequence[dict[str, str]]:
         """Say what works only in part."""

@@ -84,13 +84,11 @@ def main(
         elif act == "check":
             _check(flags, as_json=as_json)
         elif act == "show":
-            rows = list(_validate(flags).rows())
+            rows = _validate(flags).rows()
             if as_json:
-                _print_json(
-                    "config", settings=[dict(zip(("key", "value", "origin"), row, strict=True)) for row in rows]
-                )
-            for key, value, origin in () if as_json else rows:
-                click.echo(f"{key} = {json.dumps(value)}  # {origin}")
+                _print_json("config", settings=rows)
+            for row in () if as_json else rows:
+                click.echo(f"{row['key']} = {json.dumps(row['value'])}  # {row['origin']}")
         else:
             _start(flags)
     except (PxError, OSError) as error:

@@ -21,7 +21,7 @@ from supervisord_py.errors import EXIT_BAD_SETTINGS, ConfigError
 from supervisord_py.kernels.exposure import LEGACY_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 PREFIX = "PX_"
 NOT_SETTINGS = frozenset({"PX_HOME", "PX_SOCKET", "PX_AUTOSTART", "PX_INSTANCE", "PX_UNIT", "PX_CONTROL"})
@@ -97,11 +97,16 @@ class Loaded(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     stamp: str = ""
 
-    def rows(self) -> Iterator[tuple[str, Any, str]]:
-        """Yield (dotted key, value as it may be shown, origin) of every setting."""
-        for section, name in KEYS:
-            value = shown_value(section, name, value_of(self.settings, section, name))
-            yield f"{section}.{name}", value, self.origin(f"{section}.{name}")
+    def rows(self) -> list[dict[str, Any]]:
+        """Return `{key, value, origin}` of every setting: the key dotted, the value as it may be shown."""
+        return [
+            {
+                "key": (key := f"{section}.{name}"),
+                "value": shown_value(section, name, value_of(self.settings, section, name)),
+                "origin": self.origin(key),
+            }
+            for section, name in KEYS
+        ]
 
     def origin(self, key: str) -> str:
         """Say where a key was set."""

@@ -144,7 +144,7 @@ def test_any_text_is_a_value_or_a_problem(key: tuple[str, str], text: str) -> No
     except SettingsError as error:
         assert ".".join(key) in str(error)
     else:
-        assert {origin for _, _, origin in loaded.rows()} == {"default", f"env {variable}"}
+        assert {row["origin"] for row in loaded.rows()} == {"default", f"env {variable}"}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_texts_become_lists_switches_and_nothing(
 def test_a_secret_is_shown_nowhere_and_stands_in_no_command_line(load: Callable[..., Loaded]) -> None:
     loaded = load('[kernels]\ngateway_token = "s3cr3t"\n')
     assert "s3cr3t" not in repr(loaded)
-    assert ("kernels.gateway_token", HIDDEN) in [row[:2] for row in loaded.rows()]
+    assert ("kernels.gateway_token", HIDDEN) in [(row["key"], row["value"]) for row in loaded.rows()]
     assert "s3cr3t" not in str(mistakes(load, '[kernels]\ngateway_token = ["s3cr3t"]\n'))
     (told,) = mistakes(load, "", flags=("kernels.gateway_token=s3cr3t",))
     assert told.endswith(
