@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cli.fake_daemon import FakeDaemon, Request, document, reply
+from cli.fake_daemon import Request, document, reply
 
 LONG_AGO = "2026-01-01T00:00:00.000Z"
 
@@ -13,8 +13,7 @@ def pipe(name: str = "digest", **members: Any) -> dict[str, Any]:
     known = {
         "schema": "px.pipe/1", "name": name, "state": "idle", "enabled": True, "schedule": "every 2h", "next_run": None,
         "last_run": None, "last_status": None, "running": None, "queued": 0, "consecutive_failures": 0,
-        "config_error": None, "unit": f"pipe:{name}", "warnings": [], "agent": "command", "presets": [], "muted": False,
-        "folder": f"/p/{name}", "file": f"/p/{name}/pipe.md",
+        "config_error": None, "unit": f"pipe:{name}", "warnings": [], "folder": f"/p/{name}",
     }  # fmt: skip
     return known | members
 
@@ -33,11 +32,6 @@ def execution(number: int = 12, status: str = "completed", **members: Any) -> di
 
 def listed(*executions: dict[str, Any], cursor: int | None = None) -> bytes:
     return document({"schema": "px.executions/1", "executions": list(executions), "next_cursor": cursor})
-
-
-def on_execution(daemon: FakeDaemon, it: dict[str, Any] | None = None) -> FakeDaemon:
-    it = execution() if it is None else it
-    return daemon.on(f"GET /api/executions/{it['id']}", document(it))
 
 
 def paged(streams: dict[str, bytes], *, complete: bool = True, lost: int = 0) -> Any:

@@ -20,11 +20,8 @@ def main() -> int:
         umask = os.umask(0o077)
         calls.write(json.dumps({"argv": sys.argv[1:], "umask": umask, "sid": os.getsid(0) == os.getpid()}) + "\n")
     if how.startswith("exit"):
-        words = os.environ.get("FAKE_WORDS", "").replace("PX_HOME", HOME)
-        print("setting pxd.toml:3: [tols] is not known" + words, file=sys.stderr)
+        print("setting pxd.toml:3: [tols] is not known", file=sys.stderr)
         return int(how.removeprefix("exit"))
-    if how == "signal":
-        os.kill(os.getpid(), 9)
     if how == "silent":
         threading.Event().wait(60)
         return 0
@@ -84,8 +81,7 @@ def serve(how: str) -> None:
 
     def stop(_: object, connection: object) -> None:
         connection.sendall(document({"wish": "stop"}, status="202 Accepted"))  # type: ignore[attr-defined]
-        if how != "stubborn":
-            ended.set()
+        ended.set()
 
     def restart(request: object, connection: object) -> None:
         if how != "no restart":
@@ -100,7 +96,6 @@ def serve(how: str) -> None:
     daemon.on("GET /api/health", document({"ok": True})).on("GET /api/daemon", tell)
     daemon.on("GET /api/status", lambda _, c: c.sendall(document({"daemon": facts(), "units": units})))
     daemon.on("POST /api/daemon/stop", stop).on("POST /api/daemon/restart", restart)
-    daemon.on("POST /api/tools/a/run", document({"ran": True}))
     daemon.start()
     ended.wait(120)
     daemon.stop()
