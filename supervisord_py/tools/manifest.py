@@ -168,7 +168,7 @@ def check_input(spec: ToolSpec, value: Any) -> None:
     Raises InvalidInputError: with `errors=[{pointer, message}]`, one for each place that does not fit.
     """
     if spec.pixie is not None:
-        value = fill_defaults(spec.pixie, value)
+        value = without_nulls(fill_defaults(spec.pixie, value))  # null stands for absent
     elif spec.validator.is_valid(value):
         return
     if found := violations(spec.validator, value):

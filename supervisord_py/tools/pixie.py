@@ -242,16 +242,10 @@ def input_schema(traits: PixieManifest) -> dict[str, Any]:
 def _member(declared: PixieInput) -> dict[str, Any]:
     notes = _bounded({"title": declared.label or declared.key}, description=declared.description or None)
     schema = value_schema(declared)
-    if declared.default is not None:
-        notes["default"] = declared.default
-        return notes | (schema if default_fits(declared) else {"anyOf": [schema, {"const": declared.default}]})
-    if declared.required and declared.type not in FILE_TYPES:
+    if declared.default is None:
         return notes | schema
-    if "type" not in schema:
-        return notes | {"anyOf": [schema, {"type": "null"}]}
-    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    enum = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
-    return notes | schema | {"type": [*kinds, "null"]} | enum
+    notes["default"] = declared.default
+    return notes | (schema if default_fits(declared) else {"anyOf": [schema, {"const": declared.default}]})
 
 
 def value_schema(declared: PixieInput) -> dict[str, Any]:
