@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 PERIOD_SECONDS = 5.0
 QUEUE_SECONDS = 60.0  # bound of a place in line, where the request has none
+END_SECONDS = 1.0
 LONGEST_TIMER_SECONDS = 60.0
 """The loop's clock stands still during suspend, the pool's does not: where nobody tells, look again after that."""
 _log = structlog.get_logger(__name__)
@@ -327,6 +328,10 @@ class Tools:
             return
         instance.is_asked = True
         found = await schema_drift(instance.upstream, dict(instance.spec.manifest))
+        if found:  # it may have broken off because the tool ended, of which the keeper tells a moment later
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await instance.over.wait()
         if instance.wanted is not None or instance.over.is_set():
             return  # it was going away while it was asked
         instance.is_asked = False

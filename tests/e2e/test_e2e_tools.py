@@ -179,6 +179,14 @@ def test_schema_drift_is_a_warning_never_fatal(shared: House) -> None:
     assert shared.run("drifts").status == 200
 
 
+def test_a_tool_that_dies_while_its_schema_is_asked_for_differs_in_nothing(shared: House) -> None:
+    eats = server("return len(bytearray(b'x' * (300 << 20)))")
+    shared.tool("dies", eats.replace('json.load(open("tool.json"))', "time.sleep(60)"), max_memory_mb=80)
+    assert shared.run("dies").status >= 500
+    assert shared.run("dies").status >= 500, "another life"
+    assert shared.get("/api/tools/dies")["warnings"] == []
+
+
 def test_a_changed_tool_is_replaced(shared: House) -> None:
     for version in (1, 22):
         shared.tool("edited", server(f"return {{'v': {version}}}"))
