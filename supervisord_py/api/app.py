@@ -72,7 +72,7 @@ async def serve(context: ApiContext, *listeners: socket.socket | None, drain_sec
     """
     live = Live()
     most = context.config.max_body_bytes
-    app = web.Application(middlewares=[_answer_every_failure(context, live)], client_max_size=most)
+    app = web.Application(middlewares=[_answer_every_failure(context.config, live)], client_max_size=most)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _endpoint(route, context, live))
 
@@ -160,7 +160,9 @@ def routed_path(path: str, *, is_tcp: bool) -> str:
     return bare + question + query
 
 
-def _answer_every_failure(context: ApiContext, live: Live) -> Any:
+def _answer_every_failure(config: ApiConfig, live: Live) -> Any:
+    """Let requests in, and answer whatever goes wrong with one."""
+
     @web.middleware
     async def answer(request: web.Request, handler: Any) -> web.StreamResponse:
         given = request.headers.get("X-Request-Id")
@@ -168,10 +170,19 @@ def _answer_every_failure(context: ApiContext, live: Live) -> Any:
         status = _CLIENT_GONE
         try:
             try:
-                _admit(request, context.config)
+                connection = request.get_extra_info("socket")
+                if connection is None:
+                    raise ForbiddenError("The peer is gone.")
+                if connection.family == socket.AF_UNIX:
+                    admit_peer(connection)
+                else:
+                    token = request.query.get("token") if request.path.startswith(f"{JUPYTER}/") else None
+                    admit_bearer(request.headers, config.tcp, token)
+                if (request.content_length or 0) > config.max_body_bytes:
+                    raise _too_large(config)
                 response: web.StreamResponse = await handler(request)
             except Exception as error:
-                response = await _fail(request, error, context.config)
+                response = await _fail(request, error, config)
             status = response.status
             return response
         finally:
@@ -182,24 +193,10 @@ def _answer_every_failure(context: ApiContext, live: Live) -> Any:
     return answer
 
 
-def _admit(request: web.Request, config: ApiConfig) -> None:
-    """Let the request in. Raises ForbiddenError: who asks may not; TooLargeError: its body is over the limit."""
-    connection = request.get_extra_info("socket")
-    if connection is None:
-        raise ForbiddenError("The peer is gone.")
-    if connection.family == socket.AF_UNIX:
-        admit_peer(connection)
-    else:
-        token = request.query.get("token") if request.path.startswith(f"{JUPYTER}/") else None
-        admit_bearer(request.headers, config.tcp, token)
-    if (request.content_length or 0) > config.max_body_bytes:
-        raise _too_large(config)
-
-
 def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
     usual, schema = route.answers()[0]
-    rules = set(route.rules.split())
-    begins = "begins" in rules or (route.method != "GET" and "always" not in rules)
+    rules, method = set(route.rules.split()), route.method
+    begins = "begins" in rules or (method != "GET" and "always" not in rules)
 
     def respond(found: Answer) -> web.StreamResponse:
         """Make a response of the document that a handler returns, with another status if that is not the usual one."""
@@ -217,7 +214,7 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Any:
         given = {} if "lenient" in rules or not request.query_string else read_query(handler.query, request.query)
         if handler.body is not None:
             given["body"] = read_body(handler.body, await request.read())
-        key = headers.get("Idempotency-Key") if route.method == "POST" else None
+        key = headers.get("Idempotency-Key") if method == "POST" else None
         begin = partial(handler.answer, call, **given)
         work: Coroutine[Any, Any, Answer]
         if key is None or ("resumes" in rules and headers.get("Last-Event-ID")):
