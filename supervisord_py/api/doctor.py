@@ -23,7 +23,7 @@ from supervisord_py.kernels.room import Kernels
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.model import Caps
-from supervisord_py.tools.manifest import VENV
+from supervisord_py.tools.manifest import DOTENV, VENV
 from supervisord_py.tools.sync import lacks_bytecode
 
 MEBIBYTE = 1024 * 1024
@@ -131,7 +131,11 @@ def check_disk(state_dir: Path) -> Finding:
 
 
 def check_folder(tool: str, folder: Path) -> Iterator[Finding]:
-    """Is a tool's own environment compiled?"""
+    """Is a tool's own environment compiled, and can others read its secrets?"""
+    path = folder / DOTENV
+    if path.is_file() and (mode := path.stat().st_mode & 0o777) & 0o077:
+        detail = f"the {DOTENV} of {tool} has mode {mode:o}: others may read or change its secrets"
+        yield Finding(f"dotenv:{tool}", WARN, detail, f"chmod 600 {path}")
     if (folder / VENV).is_dir() and lacks_bytecode(folder / VENV):
         detail = f"the {VENV} of {tool} has no compiled bytecode: every start costs about 3 times as much"
         yield Finding(f"bytecode:{tool}", WARN, detail, f"pxctl tools sync {tool}")

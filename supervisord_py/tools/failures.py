@@ -72,12 +72,22 @@ _HINTS = (
 """What stderr says, and the next step; {1} is the pattern's first group."""
 
 
+_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
+
+
 def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
     """Return the next step that stderr suggests, or None."""
     for pattern, step in _HINTS:
         if match := pattern.search(stderr_tail):
             or_listen = ', or set "listen": "port"' if spec.listen == "handover" else ""
             return step.format(match[0], *match.groups(), spec=spec, or_listen=or_listen)
+    # Else, when the last words are a traceback, its innermost line that is the tool's own.
+    _, begin, trace = stderr_tail.rpartition("Traceback (most recent call last):\n")
+    files = [found for found in _FRAME.findall(trace) if "/.venv/" not in found[0]]
+    own = [found for found in files if found[0].startswith(f"{spec.folder}/") or found[0][0] not in "/<"]
+    error = trace.rstrip().rpartition("\n")[2].partition(":")[0]
+    if begin and own and error.replace(".", "").isidentifier():
+        return f"Mend {own[-1][0]}:{own[-1][1]}, which raised {error}."
     return None
 
 

@@ -57,6 +57,9 @@ def test_an_environment_without_bytecode_is_told(tmp_path: Path) -> None:
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "__init__.cpython-311.pyc").touch()
     assert list(checks.check_folder("x", tmp_path)) == []
+    (tmp_path / ".env").touch(mode=0o644)
+    (found,) = checks.check_folder("x", tmp_path)
+    assert (found.name, found.status, found.repair) == ("dotenv:x", WARN, f"chmod 600 {tmp_path}/.env")
 
 
 def test_every_reason_of_the_closed_list_has_a_meaning_and_a_next_step() -> None:

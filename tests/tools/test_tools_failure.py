@@ -35,6 +35,14 @@ def test_stderr_suggests_the_next_step(spec: ToolSpec, stderr: str, words: str) 
     assert words in str(failures.hint_for(spec, stderr))
 
 
+def test_a_traceback_names_the_line_of_the_tool_that_is_to_be_mended(spec: ToolSpec) -> None:
+    frames = f'  File "{spec.folder}/main.py", line 7, in f\n    import json\n  File "/usr/lib/x.py", line 3\n'
+    raised = f"started\nTraceback (most recent call last):\n{frames}json.Odd: boom\n"
+    assert failures.hint_for(spec, raised) == f"Mend {spec.folder}/main.py:7, which raised json.Odd."
+    assert failures.hint_for(spec, f"{raised}it went on: \n all the same\n") is None
+    assert failures.hint_for(spec, raised.replace(str(spec.folder), "/elsewhere")) is None
+
+
 @pytest.mark.parametrize("refusal", list(Refusal))
 @pytest.mark.parametrize("last", [None, {"detail": "it broke", "hint": "mend it", "stderr_tail": "t", "exit_code": 1}])
 def test_every_refusal_has_words_a_next_step_and_a_problem_document(refusal: Refusal, last: Any) -> None:
