@@ -11,7 +11,9 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -91,9 +93,9 @@ def test_the_pipe_is_one_that_runs() -> None:
 
 
 @pytest.fixture
-def front() -> Front:
+def front() -> Iterator[Front]:
     with front_end() as made:
-        yield made  # type: ignore[misc]
+        yield made
 
 
 @pytest.mark.deep
@@ -109,8 +111,9 @@ def test_programs_of_jupyter_take_our_kernelspec_and_any_that_four_lines_make_ou
     env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "TERM": "dumb"}
 
     def shown(command: str) -> str:
-        typed, words = "import os\nprint('in', os.environ['PX_UNIT'])\nquit()\n", ["bash", "-c", command]
-        return subprocess.run(words, cwd=front.folder, env=env, input=typed, stdout=-1, stderr=-2, text=True).stdout  # noqa: PLW1510
+        typed = "import os\nprint('in', os.environ['PX_UNIT'])\nquit()\n"
+        how: dict[str, Any] = {"input": typed, "stdout": -1, "stderr": -2, "text": True}
+        return str(subprocess.run(["bash", "-c", command], cwd=front.folder, env=env, check=False, **how).stdout)
 
     for kernel in ("pxd", "python3"):
         # Without a heartbeat for a second a console waits for nothing, and leaves at the end of its input.
