@@ -207,11 +207,3 @@ def test_an_unknown_name_comes_with_the_nearest_and_a_shared_kind_is_no_likeness
     with pytest.raises(UnknownUnitError) as caught:
         resolve([wanted], [*UNITS, "tool:ed"])
     assert (caught.value.hint, wanted in caught.value.detail) == (hint, True)
-
-
-@given(st.lists(st.text(max_size=12), max_size=4))
-def test_whatever_is_typed_gives_known_units_or_an_error_of_ours(typed: list[str]) -> None:
-    with contextlib.suppress(UnknownUnitError, AmbiguousNameError, BadRequestError):
-        found = resolve(typed, UNITS)
-        assert set(found) <= set(UNITS)
-        assert len(set(found)) == len(found)
