@@ -216,7 +216,8 @@ def as_on_a_terminal(text: str) -> str:
 def text_of(data: Mapping[str, Any]) -> str:
     """Return the words that stand for a bundle, ending with a line end: markdown, else plain text, else HTML; or ""."""
     mime = next((each for each in (MARKDOWN, PLAIN, HTML) if each in data), None)
-    text = "" if mime is None else joined(data[mime])
+    value = "" if mime is None else data[mime]
+    text = value if isinstance(value, str) else joined(value)
     if mime == HTML:  # the first time imports the library, a tenth of a second
         text = importlib.import_module("markdownify").markdownify(text, heading_style="ATX").strip("\n")
     return text if not text or text.endswith("\n") else f"{text}\n"
