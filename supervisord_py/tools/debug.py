@@ -79,7 +79,7 @@ def in_records(
     if drift:
         step = f"Serve tool.json as it is on GET /schema, or correct {spec.manifest_path}."
         found["schema_drift"] = ("; ".join(drift[:5]), step)
-    if refused := [run.facts for run in runs if run.facts["status"] == 422]:
+    if refused := [run.facts for run in runs if run.facts.get("status") == 422]:
         who = "the schema" if refused[0]["error_kind"] == "invalid_input" else "the tool"
         said = f"{len(refused)} of the last {len(runs)} runs were refused by {who} with 422 (run {refused[0]['run']})"
         found["invalid_input"] = (said, f"Compare the input with `pxctl tools show {spec.name}`.")
@@ -120,7 +120,7 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     spec = tools.catalog.get(name)
     is_cold = tools.instance_of(name) is None
     latest = await tools.events.latest(unit=spec.unit, limit=EVENTS)
-    past = [each for each in reversed(latest) if each.event == "run"]
+    past = [each for each in reversed(latest) if each.event == "run"]  # of version 0.1 they had no status
     error = await _try_it(tools, spec) if is_cold else None
     state, instance = tools.states.of(name), tools.instance_of(name)
     drift: Sequence[str] = state.drift if state.drift_digest == spec.digest else ()
@@ -133,7 +133,7 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
     ended = [row for row in lives if row.spec_digest == spec.digest]
     stderr = "\n".join([tail, *(str(each.get("stderr_tail", "")) for each in problems)])
-    failed = (run for run in past if run.facts["error_kind"] == "tool_failed" and run.facts["status"] >= 500)
+    failed = (run for run in past if run.facts["error_kind"] == "tool_failed" and run.facts.get("status", 0) >= 500)
     if (mute := next(failed, None)) is not None:
         began_at = mute.time - mute.facts["duration_seconds"]
         mute = None if (await tools.supervisor.tail_since(spec.unit, began_at)).strip() else mute

@@ -223,9 +223,7 @@ def load_tool(folder: Path, settings: ToolsSettings | None = None) -> ToolSpec:
 
 
 def _broken(problems: list[Problem], name: str) -> Exception:
-    found = {(each.file, each.pointer): each for each in reversed(problems)}  # one for each key: the first
-    in_order = sorted(found.values(), key=lambda each: (each.file.endswith(SIDECAR), each.line or 0, each.column or 0))
-    return config_error(in_order, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}")
+    return config_error(problems, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}")
 
 
 def _read(path: Path) -> tuple[bytes, Document]:
