@@ -110,7 +110,8 @@ async def test_a_process_substitution_may_finish_what_it_writes(shell: Shell, mo
 
 
 async def test_a_cell_that_ignores_sigint_and_sigterm_is_ended_by_the_last_rung(shell: Shell) -> None:
-    _, running = await shell.begin("trap '' INT TERM; echo up; while :; do sleep 0.1; done")
+    request, running = await shell.begin("trap '' INT TERM; echo deaf; while :; do sleep 0.1; done")
+    await eventually(lambda: shell.rig.out(request) == b"up\ndeaf\n", "the trap is set")
     assert await shell.handle.interrupt() == "sigint"
     assert await shell.handle.terminate() == "sigterm"
     assert await shell.handle.kill() == "sigkill"
