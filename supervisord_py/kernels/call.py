@@ -123,7 +123,7 @@ class KernelCall:
                 session.lost = None
             over_memory = await self._run_cells(kernel)
             over_memory = over_memory and self._variables is Variables.KEPT and kernel.wanted is None
-            if over_memory:
+            if over_memory := over_memory and not session.foreign_busy:
                 pool.supervisor.say("recycled", kernel, rss_bytes=kernel.rss_bytes)
                 self._notices.append(messages.RECYCLED)
                 self._variables = Variables.LOST

@@ -91,7 +91,6 @@ class KernelSlot:
         self.used_at = 0.0  # the last use, as `now`; its owner may put it forward
         self.foreign_busy = False  # a Jupyter client has work on the kernel; set by its owner
         self.is_fresh = False  # nothing has run on the present kernel; its owner clears it when a Jupyter client did
-        self.over_memory = False  # the kernel is to be replaced once nothing runs on it
         self.comes_back: StartCause | None = None  # why it is started once it is gone, although maybe nobody waits
         self.deaths = 0  # crashes since the last cell that succeeded
         self.restarts = 0
@@ -157,7 +156,7 @@ class SessionSet:
             return [_refuse(waiter, WhyRefused.HARD_FAILURE)]
         if waiter.want is Want.CALL:
             is_free = slot.phase is Phase.READY and slot.running is None and not slot.line
-            if is_free and (slot.is_fresh or not waiter.reset) and not slot.over_memory:
+            if is_free and (slot.is_fresh or not waiter.reset):
                 slot.running, slot.is_fresh, waiter.is_served = waiter, False, True
                 return [waiter]  # warm: nobody else is concerned
             is_next_on_a_kernel = slot.running is None
@@ -176,14 +175,17 @@ class SessionSet:
     def end(self, waiter: Waiter, now: float, *, over_memory: bool = False) -> list[Action]:
         """Note that a call is over, or that whoever asked does not wait any more.
 
-        `over_memory`: the kernel is over its soft limit, and is replaced.
+        `over_memory`: the kernel is over its soft limit, and is replaced, unless somebody else has work on it.
         """
         slot = waiter.session
         if waiter in slot.line:
             slot.line.remove(waiter)
         elif slot.running is waiter:
-            slot.running, slot.used_at, slot.over_memory = None, now, over_memory
-            if not (slot.line or over_memory or slot.per_call or self._is_crowded):
+            slot.running, slot.used_at = None, now
+            if over_memory and not slot.foreign_busy:
+                slot.comes_back = StartCause.RECYCLED
+                self._stop(slot, Reason.MEMORY_LIMIT)
+            elif not (slot.line or slot.per_call or self._is_crowded):
                 return []  # it stays warm, and nobody wants its place
         return self.settle(now)
 
@@ -289,10 +291,7 @@ class SessionSet:
             self._serve(waiter)
         if slot.running is not None:
             return
-        if slot.over_memory and not slot.foreign_busy:
-            slot.comes_back = StartCause.RECYCLED
-            self._stop(slot, Reason.MEMORY_LIMIT)
-        elif slot.line and slot.line[0].reset and not slot.is_fresh:
+        if slot.line and slot.line[0].reset and not slot.is_fresh:
             slot.comes_back = StartCause.REPLACED
             self._stop(slot, Reason.REPLACED)
         elif slot.line:
@@ -330,7 +329,7 @@ class SessionSet:
     def _stop(self, slot: KernelSlot, reason: Reason | None) -> None:
         """Let go of a kernel. The call on it is lost with it; who waits in line waits on."""
         slot.phase, slot.running = Phase.STOPPING, None
-        slot.foreign_busy = slot.over_memory = False
+        slot.foreign_busy = False
         self._out.append(KernelStop(slot, reason))
 
     def _refuse_all(self, slot: KernelSlot, why: WhyRefused) -> None:

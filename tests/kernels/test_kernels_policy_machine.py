@@ -263,7 +263,7 @@ class SessionSetMachine(RuleBasedStateMachine):
         has_room = missing <= len(self.set.victims()) and self.set.count(Phase.STOPPING) + missing <= self.cap
         assert not has_room or not [it for it in self.waiting if it.session not in self.world], "a free place"
         for slot in self.set.active:
-            assert slot.running or slot.phase is not Phase.READY or not slot.line or slot.over_memory
+            assert slot.running or slot.phase is not Phase.READY or not slot.line
             assert len([it for it in slot.line if it.want is Want.CALL]) <= QUEUE_MAX + 1
 
     @invariant()
