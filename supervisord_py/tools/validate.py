@@ -108,9 +108,13 @@ def check_files(folder: Path, settings: ToolsSettings) -> tuple[ToolSpec | None,
     except ConfigError as error:
         lines = [f"{Problem(**each).where()}: {each['message']}" for each in error.extra["errors"]]
         broken = ToolCheck(FAIL, lines[0], "\n".join(lines))
-        if not (folder / MANIFEST).is_file() or any(each["pointer"] == "/entrypoint" for each in error.extra["errors"]):
+        members = {each["pointer"].split("/")[1] if each["pointer"] else "" for each in error.extra["errors"]}
+        if not (folder / MANIFEST).is_file() or "entrypoint" in members:
             return None, {"folder_structure": broken}
-        return None, {"folder_structure": ToolCheck(PASS, f"{MANIFEST} is there"), "tool_json_parses": broken}
+        checks = {"folder_structure": ToolCheck(PASS, f"{MANIFEST} is there"), "tool_json_parses": broken}
+        if members <= {"input", "inputs", "output", "outputs", "secrets"}:
+            checks |= {"tool_json_parses": ToolCheck(PASS, f"{MANIFEST} is JSON"), "schemas_coherent": broken}
+        return None, checks
     started = " ".join(spec.command) if spec.command else spec.entrypoint
     checks = {
         "folder_structure": ToolCheck(PASS, f"{MANIFEST} and what it starts ({started}) are there"),

@@ -103,8 +103,9 @@ async def test_a_broken_file_is_not_started(house: ToolHouse) -> None:
         (None, "folder_structure"),
         ({"name": "tool", "entrypoint": "nope.py"}, "folder_structure"),
         ("{", "tool_json_parses"),
+        ({"name": "tool", "input": {"type": "nonsense"}}, "schemas_coherent"),
         (pixie_manifest(inputs=hidden), "schemas_coherent"),
-        (pixie_manifest(inputs=[{"key": "a", "type": "x"}, {"key": "b", "type": "y"}]), "tool_json_parses"),
+        (pixie_manifest(inputs=[{"key": "a", "type": "x"}, {"key": "b", "type": "y"}]), "schemas_coherent"),
     ]
     for manifest, failing in cases:
         folder = write_tool(house.tools, "tool", manifest)
@@ -114,7 +115,7 @@ async def test_a_broken_file_is_not_started(house: ToolHouse) -> None:
         assert [each["name"] for each in report["checks"] if each["status"] == "fail"] == [failing], manifest
         assert report["overall"] == "fail"
         assert report["spawn_log"] is report["sample_inputs"] is None
-    assert len(by_name(report)["tool_json_parses"]["details"].splitlines()) == 2
+    assert len(by_name(report)["schemas_coherent"]["details"].splitlines()) == 2
 
 
 def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
