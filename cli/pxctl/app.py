@@ -184,6 +184,7 @@ class PxGroup(click.Group):
 
         word = _OTHER_WORDS.get(name) or next(iter(get_close_matches(name, known, 1)), "--help")
         word = "status" if word == "list" and "list" not in known else word
+        word = "--help" if word == "remove" and "remove" not in known else word
         raise usage(f"there is no command {name!r}", f"{ctx.command_path} {word}")
 
 

@@ -67,7 +67,8 @@ def timeout_of(asked: float | None, config: KernelsConfig) -> Timeout:
     seconds = config.timeout_seconds if asked is None else min(max(asked, low), high)
     if asked is None or seconds == asked:
         return Timeout(seconds)
-    return Timeout(seconds, f"timeout {asked:g} s was {'raised' if asked < low else 'cut'} to {seconds:g} s.")
+    how, end = ("raised", "min") if asked < low else ("cut", "max")
+    return Timeout(seconds, f"timeout {asked:g} s was {how} to {seconds:g} s (kernels.timeout_{end}_seconds).")
 
 
 class KernelCall:

@@ -187,7 +187,7 @@ def _read(text: str) -> Any:
         pointer = "".join(f"/{part}" for part in getattr(error, "absolute_path", ()))
         why = str(getattr(error, "message", None) or error)[:300]
         raise InvalidInputError(
-            f"the notebook is not valid: {pointer} {why}",
+            f"the notebook is not valid: {pointer}{': ' if pointer else ''}{why}",
             hint="open it in Jupyter and save it again, or give `pxctl exec -f` a script",
             errors=[{"pointer": pointer, "message": why}],
         ) from error

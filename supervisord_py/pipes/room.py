@@ -202,7 +202,8 @@ class Pipes(PipeViews):
             most = f"{self.config.timeout_max_seconds:g} s (pipes.timeout_max_seconds)"
             message = f"a timeout is more than 0 and at most {most}, not {seconds:g} s"
             errors = [{"pointer": "/timeout", "message": message}]
-            raise InvalidInputError(message, unit=unit, errors=errors)
+            hint = "leave the timeout out: the pipe has one of its own"
+            raise InvalidInputError(message, hint=hint, unit=unit, errors=errors)
         for run in () if queue else others.values():
             waits = self.line.position(run.id) is not None
             if not waits or run.execution.trigger is Trigger.MANUAL:

@@ -139,8 +139,9 @@ def reload_daemon(invocation: Invocation) -> None:
     invocation.print_warnings(answer)
     if invocation.print_result(answer, ()):
         return
-    for words, name in (("changed", "changed"), ("needs `pxctl daemon restart`", "needs_restart")):
-        invocation.print(*(f"{words}: {line}" for line in answer.get(name) or []))
+    told = (("changed", "changed"), ("needs `pxctl daemon restart`", "needs_restart"))
+    lines = [f"{words}: {line}" for words, name in told for line in answer.get(name) or []]
+    invocation.print(*(lines or ["reloaded; nothing changed"]))
 
 
 @declare(daemon, "status", "read the daemon's state")

@@ -47,7 +47,8 @@ def _read_source(invocation: Invocation, code: str | None, file: str | None, bas
     try:
         text = (output.read_input() if is_stdin else Path(where).read_bytes()).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"cannot read {where}: {error}", _EXAMPLE) from error
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise usage(f"cannot read {where}: {why}", f"ls -l {where}") from error
     if is_stdin and not text.strip():
         raise usage("there is nothing to run: stdin is empty", _EXAMPLE)
     ending = "" if is_stdin else Path(where).suffix.lower()

@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING
 
 import zmq
 from ipykernel import ipkernel, kernelapp, zmqshell
+from IPython.core.error import StdinNotImplementedError
 from IPython.core.events import EventManager
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client import session as jupyter_session
 from traitlets import default
+from traitlets.config import Config
 
 from .prelude import offered, run_to_end  # noqa: TID252
 from .streams import CELLS, CURRENT, attribute_threads  # noqa: TID252
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from .streams import OwnCell  # noqa: TID252
 
+NO_INPUT = "nobody can answer input() here: put the value into the code, or read it from a file or os.environ"
 _FOLDER = os.path.dirname(__file__)
 _DISPLAYS = ("display_data", "update_display_data", "clear_output")
 _RECORDED = (*_DISPLAYS, "execute_result", "error", "execute_reply")
@@ -88,7 +91,7 @@ class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Show what was raised; an interrupt without our frames, whose sources say nothing to users."""
         kind, _, trace = sys.exc_info()
-        if kind is KeyboardInterrupt and trace is not None:
+        if kind in (KeyboardInterrupt, StdinNotImplementedError) and trace is not None:
             while trace.tb_next is not None and not trace.tb_next.tb_frame.f_code.co_filename.startswith(_FOLDER):
                 trace = trace.tb_next
             trace.tb_next = None
@@ -246,6 +249,18 @@ class IPythonKernel(ipkernel.IPythonKernel):
         if parent["content"].get("stop_on_error", True):
             self._abort_queues()
 
+    def raw_input(self, *args: Any, **kwargs: Any) -> Any:
+        self._need_somebody()
+        return super().raw_input(*args, **kwargs)
+
+    def getpass(self, *args: Any, **kwargs: Any) -> Any:
+        self._need_somebody()
+        return super().getpass(*args, **kwargs)
+
+    def _need_somebody(self) -> None:
+        if not self._allow_stdin and CURRENT.get() is not None:
+            raise StdinNotImplementedError(NO_INPUT)
+
     def _cancel_on_sigint(self, future: Any) -> Any:
         """Cancel an `await` on SIGINT; entered while it runs."""
         return INTERRUPTS.awaiting(future)
@@ -259,7 +274,8 @@ class IPKernelApp(kernelapp.IPKernelApp):
     def parse_command_line(self, argv: Any = None) -> None:
         """Take the one argument that we give; a parser of all that ipykernel knows takes a fifth of a start to make."""
         if argv is not None and len(argv) == 2 and argv[0] == "-f":
-            self.connection_file = argv[1]
+            self.cli_config = Config({"IPKernelApp": {"connection_file": argv[1]}})
+            self.update_config(self.cli_config)
         else:
             super().parse_command_line(argv)
 
