@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import web
 from msgspec.structs import asdict
@@ -63,24 +63,22 @@ async def resume(call: ApiCall, seen: str) -> web.StreamResponse:
     return await tell(call, SSE, held, StreamPlace(*map(int, found.groups()[1:])))
 
 
-async def tell(
-    call: ApiCall,
-    media: str,
-    held: HeldCall,
-    place: StreamPlace = StreamPlace(),  # noqa: B008
-) -> web.StreamResponse:
+_BEGINNING = StreamPlace()
+
+
+async def tell(call: ApiCall, media: str, held: HeldCall, place: StreamPlace = _BEGINNING) -> web.StreamResponse:
     """Answer with what came of work, or with a stream of what happens, from a place on. Raises PxError: it failed."""
     async with held.followed(RESUME_SECONDS if media == SSE else 0.0):
         if media == JSON:
-            while not held.work.done() and not call.live.given_up.done():
-                await held.until_more(len(held.events))
+            ends: set[asyncio.Future[Any]] = {held.work, call.live.given_up}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             answer = json_answer(document := held.result())
             held.is_told = True
             if (cold := document.get("cold_start_ms")) is not None:
                 answer.headers["X-Px-Cold-Start"] = str(cold)
             return answer
         await held.until_more(0)
-        if place == StreamPlace() and held.work.done():
+        if place == _BEGINNING and held.work.done():
             held.work.result()  # where it failed, its problem is the answer
         response = await feed(call, media, _frames(call, media, held, place), closing=asyncio.Event())
         held.is_told = True
