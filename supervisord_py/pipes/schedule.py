@@ -170,6 +170,8 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
         case At():
             after = "" if "-" in schedule.reading else " on the day after it was enabled or written"
             words = f"once, at {schedule.reading}{after}"
+            if re.search(r"[+-][0-9]{2}:[0-9]{2}$", schedule.reading):
+                return words
         case Calendar():
             told = {name: getattr(schedule, name) for name in schedule.__struct_fields__[2:] if name != "timezone"}
             rest = [f"{name} {value}" for name, value in told.items() if value not in (None, ())]

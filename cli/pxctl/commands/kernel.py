@@ -177,8 +177,11 @@ def _explain(invocation: Invocation, document: Document) -> None:
         if one.get("remedy"):
             invocation.print(clean(f"      remedy: {one['remedy']}"))
     environment = document.get("environment") or {}
-    dropped = [f"{one.get('name')} ({one.get('why')})" for one in environment.get("dropped") or []]
-    invocation.print_members(document, passed=environment.get("passed"), dropped=dropped)
+    invocation.print_members(document, passed=environment.get("passed"))
+    dropped: dict[str, list[str]] = {}
+    for one in environment.get("dropped") or []:
+        dropped.setdefault(str(one.get("why")), []).append(str(one.get("name")))
+    invocation.print(*(f"dropped, {why}: {', '.join(names)}" for why, names in dropped.items()))
 
 
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------

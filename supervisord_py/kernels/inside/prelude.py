@@ -99,6 +99,9 @@ class Match(NamedTuple):
     line: int
     text: str
 
+    def __repr__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
 
 def find(pattern: str = "*", path: str | Path = ".", *, limit: int = 1000) -> list[str]:
     """Return the files below a folder that match a pattern, sorted.
