@@ -387,7 +387,7 @@ def test_a_full_disk_crashes_nothing_and_what_it_cost_is_said(require_root: None
         until(lambda: "of pipe:flood" in str(home.get("/api/health")["degraded"]), "the full disk is said")
         small = home.begin("small").id
         # Its row waits for the disk, as the flood's does: that it was refused is counted, and told afterwards.
-        until(lambda: b'error_type="disk_full"' in home.request("GET", "/api/metrics").body, "it is refused")
+        until(lambda: b'reason="disk_full"' in home.request("GET", "/api/metrics").body, "it is refused")
         resize("300m")
         (folder / "go").touch()
         done, refused = home.ended(number), home.ended(small)
