@@ -15,8 +15,8 @@ from pxctl.client import Client, bare_name, query, route
 from pxctl.coerce import read_argument, read_json
 from pxctl.commands.pipe import pipe
 from pxctl.commands.units import one_by_one, print_outcomes, request
-from pxctl.completion import execution_ids, execution_names, pipe_names
-from pxctl.failures import Document, Exit, Failure, usage
+from pxctl.completion import execution_names, pipe_names
+from pxctl.failures import Document, Exit, Failure
 from pxctl.invocation import Invocation
 from pxctl.output import Column, ago, state_column
 from pxctl.shown import STREAMS, Screen, print_pages
@@ -109,7 +109,6 @@ def run_pipe(
     client = waking_client(invocation, no_autostart)
     with invocation.detaching(f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"):
         execution = client.ask("POST", route("pipe", name, "run"), content=content, timeout=None)
-    invocation.print_warnings(execution)
     if "executions" in execution:
         invocation.print_rows(execution, execution["executions"], "id", _RUN_COLUMNS, "nothing was queued")
         return max(map(executions.exit_code_of, filter(executions.is_final, execution["executions"])), default=Exit.OK)
@@ -117,15 +116,13 @@ def run_pipe(
 
 
 @declare(pipe, "retry", "retry execution {execution}")
-@click.argument("execution", metavar="ID", shell_complete=execution_ids)
+@_execution
 @no_wait_option
 def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> int:
     """Queue an execution again, as a new one with what its pipe says now, and follow it; exits as `pipe run` does.
 
     $ pxctl pipe retry 12
     """
-    if not execution.isdecimal():
-        raise usage(f"{execution!r} is no id of an execution", "pxctl pipe runs shows the ids")
     client = invocation.client()
     target = executions.route_of(executions.find_execution(client, execution), "retry")
     again = client.ask("POST", target, content={}, timeout=None)
