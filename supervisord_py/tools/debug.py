@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ TABLE = (
     "never_ready", "schema_drift", "invalid_input", "bad_answer", "exits_zero", "evicted_during_run", "memory_limit",
     "missing_interpreter_or_module",
 )  # fmt: skip
+FURTHER = ("runtime_limit", "ignores_sigterm")  # these are in the answer only where they are found
 _ON_PURPOSE = frozenset({"evicted_lru", "evicted_ttl", "replaced", "stopped"})
 _MODULE = re.compile(r"(?:ModuleNotFoundError|ImportError)[^\n]*|Cannot find module '[^']+'")
 
@@ -56,8 +58,8 @@ def in_problems(spec: ToolSpec, problems: Sequence[Mapping[str, Any]]) -> Found:
             found.setdefault("invalid_input", (f"The sample input was refused: {detail}", step))
         if kind == "tool_failed" and problem["status"] >= 500 and not tail and "signal" not in problem:
             found.setdefault("bad_answer", (f"{detail} Its stderr is empty.", _return_an_object(spec)))
-        if problem.get("limit") == "memory":
-            found.setdefault("memory_limit", (detail, hint))
+        if problem.get("limit") in {"memory", "runtime"}:
+            found.setdefault(f"{problem['limit']}_limit", (detail, hint))
         if problem.get("stage") in {"interpreter", "exec"}:
             found.setdefault("missing_interpreter_or_module", (detail, hint or f"pxctl tools sync {spec.name}"))
     return found
@@ -104,6 +106,12 @@ def in_records(
     if sign := _MODULE.search(stderr):
         step = hint_for(spec, sign[0]) or f"pxctl tools sync {spec.name}"
         found["missing_interpreter_or_module"] = (sign[0], step)
+    if last is not None and last.reason == "runtime_limit":
+        said = f"{last.key} was stopped: a run took longer than {spec.max_runtime_seconds:g} s"
+        found["runtime_limit"] = (said, "Raise max_runtime_seconds in tool.json, or ask for less at a time.")
+    if last is not None and last.signal == signal.SIGKILL and last.reason in {*_ON_PURPOSE, "runtime_limit"}:
+        said = f"{last.key} ({last.reason}) was killed {spec.stop_timeout_seconds:g} s after SIGTERM"
+        found["ignores_sigterm"] = (said, f"End on SIGTERM in {spec.entrypoint}, or raise stop_timeout_seconds.")
     return found
 
 
@@ -139,7 +147,7 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
         mute = None if (await tools.supervisor.tail_since(spec.unit, began_at)).strip() else mute
     found = {**in_records(spec, drift, ended, past, stderr, mute), **in_problems(spec, problems)}
     cases: list[dict[str, Any]] = []
-    for case in TABLE:
+    for case in (*TABLE, *(each for each in FURTHER if each in found)):
         evidence, step = found.get(case, (None, None))
         if evidence is not None and (not step or "tools debug" in step):  # who asks debug is not sent to debug
             step = f"See `pxctl logs {spec.unit}`."

@@ -93,6 +93,14 @@ def test_input_that_does_not_fit(home: House) -> None:
     assert (list(found), "422" in found["invalid_input"]) == (["invalid_input"], True)
 
 
+def test_a_run_that_took_too_long_and_a_tool_that_ignores_sigterm(home: House) -> None:
+    code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLOW
+    home.tool("slow", code, max_runtime_seconds=0.5, stop_timeout_seconds=0.3)
+    assert home.pxctl("run", "slow", "seconds=60").returncode == 9
+    until(lambda: home.status("slow")["pid"] is None, "it is gone")
+    assert diagnosed(home, "slow").keys() >= {"runtime_limit", "ignores_sigterm"}
+
+
 def test_stopped_under_a_long_run(home: House) -> None:
     home.tool("long", SLOW, max_runtime_seconds=600)
     running = Later(lambda: home.run("long", {"seconds": 300}))
