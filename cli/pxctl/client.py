@@ -214,7 +214,11 @@ class Client:
         """
         head = {"Accept": "application/json", **(fields or {}), "Connection": "keep-alive" if keep else "close"}
         if content is not None:
-            body = json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
+            try:
+                text = json.dumps(content, ensure_ascii=False, allow_nan=False)
+            except ValueError as error:
+                raise usage("`nan` and `inf` are no numbers of JSON", "give a finite one") from error
+            body = text.encode("utf-8", "surrogateescape")
             head["Content-Type"] = "application/json"
         exchange, self._kept = self._kept or self._connect(), None
         try:

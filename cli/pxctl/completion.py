@@ -55,6 +55,10 @@ pipe_names = _listing("/api/pipes", "pipes", "pipe", "name")
 unit_names = _listing(query("/api/units", [("name", "*")]), "units", "", "name")
 execution_ids = _listing("/api/executions", "executions", "", "id")
 example_tools = _choices("example:compound-interest", "example:lorenz-ode-solver", "example:text-stats")
+pipe_keys = _choices(
+    "agent=", "allow_empty=", "command=", "description=", "effort=", "enabled=", "history=", "limits=", "preset=",
+    "retries=", "run_on_enable=", "schedule=", "schedule_config=", "timeout=", "timezone=", "title=", "trigger=",
+)  # fmt: skip
 example_pipes = _choices("example:daily-digest", "example:disk-digest", "example:tell-failure")
 
 

@@ -333,8 +333,10 @@ def test_a_pipe_from_its_beginning_to_its_end(home: PipeHouse) -> None:
     assert px("pipe", "add", "example:disk-digest", "--name", "mine").returncode == 0
     assert "disabled" in px("pipe", "list").stdout
     assert px("pipe", "validate", "mine").returncode == 0
-    path = home.folder("mine") / "pipe.md"
-    path.write_text(path.read_text().replace("monday at 8am", "'*/5 3 1 1 *'"))  # so that it is never due meanwhile
+    changed = px("pipe", "config", "mine", "schedule=*/5 3 1 1 *", "timeout=60", "title=")  # never due meanwhile
+    assert (changed.returncode, "title removed" in changed.stdout) == (0, True), changed
+    misspelt = px("pipe", "config", "mine", "schedul=daily")
+    assert (misspelt.returncode, "schedule" in misspelt.stderr) == (2, True), misspelt
     until(lambda: "*/5 3 1 1 *" in px("pipe", "list").stdout, "the change is seen")
     assert "next run in " in px("pipe", "enable", "mine").stdout
     assert len(px("pipe", "next", "mine", "-q").stdout.split()) == 5

@@ -7,9 +7,10 @@ import click
 from pxctl import executions, output
 from pxctl.app import declare, declare_group, source_of
 from pxctl.client import bare_name, query, route, units_of
+from pxctl.coerce import CannotRead, read_json
 from pxctl.commands.units import bare_id, one_by_one, print_outcomes
-from pxctl.completion import example_pipes, execution_names, pipe_names
-from pxctl.failures import Document, Exit, Failure
+from pxctl.completion import example_pipes, execution_names, pipe_keys, pipe_names
+from pxctl.failures import Document, Exit, Failure, usage
 from pxctl.invocation import Invocation
 from pxctl.output import BY_STATE, Column, ago, clean, state_column, with_broken
 from pxctl.shown import harmless
@@ -159,6 +160,33 @@ def remove_pipe(invocation: Invocation, name: str, yes: bool) -> None:
     """
     name = str(invocation.client().get(route("pipe", name)).get("name"))  # of a glob, too: it is said before it is done
     invocation.remove(f"pipe:{name}", f"pxctl pipe remove {name} --yes", route("pipe", name), yes)
+
+
+@declare(pipe, "config", "change pipe:{name}")
+@_pipe
+@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...", shell_complete=pipe_keys)
+def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> None:
+    """Change keys of a pipe's front matter. VALUE is JSON where it reads as such, else text; empty removes the key.
+
+    A change that would break the pipe is refused; the prompt and all other keys stay as they are.
+
+    $ pxctl pipe config disk-digest schedule='every 2h'
+    $ pxctl pipe config triage preset='["fast", "*"]' timezone=     # an empty value removes the key
+    """
+    changes: dict[str, object] = {}
+    for text in values:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise usage(f"{text!r} is not KEY=VALUE", f"pxctl pipe config {name} timeout=600")
+        try:
+            changes[key] = read_json(value, key) if value else None
+        except CannotRead:
+            changes[key] = value
+    answer = invocation.client().ask("POST", route("pipe", name, "config"), content={"config": changes}, timeout=60.0)
+    if not invocation.print_result(answer, [str(answer.get("name"))]):
+        words = (f"{key} {'removed' if value is None else 'set'}" for key, value in changes.items())
+        invocation.print(f"pipe:{answer.get('name')}: {', '.join(words)}")
+        invocation.print_warnings(answer)
 
 
 def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
