@@ -129,7 +129,7 @@ def copy(source: int, target: int) -> None:
         os.write(target, piece)
 
 
-def output(rounds: int = 5) -> list[Row]:
+def output(rounds: int = 25) -> list[Row]:
     """Return the speeds of both, and what the keeper's memory became."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "out").open("wb") as out:
