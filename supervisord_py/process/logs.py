@@ -91,7 +91,7 @@ class Cursor(Struct, frozen=True):
     record: int = -1
 
 
-class Record(NamedTuple):
+class IndexEntry(NamedTuple):
     """An entry of an index. `length` counts lost bytes where `stream` is GAP."""
 
     number: int
@@ -112,7 +112,7 @@ class Segment:
         # A record is written before its bytes: all bytes up to the end seen above have theirs among those counted now.
         self.count = 0 if idx is None else os.fstat(idx).st_size // INDEX_RECORD_SIZE
 
-    def records(self, first: int, most: int) -> list[Record]:
+    def records(self, first: int, most: int) -> list[IndexEntry]:
         """Return those from one on, the ones of no such format left out."""
         most = min(most, self.count - first)
         text = (
@@ -121,11 +121,11 @@ class Segment:
             else os.pread(self._idx, most * INDEX_RECORD_SIZE, first * INDEX_RECORD_SIZE)
         )
         entries = _RECORD.iter_unpack(text[: len(text) - len(text) % INDEX_RECORD_SIZE])
-        found = (Record(number, *fields[:5]) for number, fields in enumerate(entries, start=first))
+        found = (IndexEntry(number, *fields[:5]) for number, fields in enumerate(entries, start=first))
         return [one for one in found if one.stream in (STDOUT, STDERR, GAP) and self.start <= one.position <= self.end]
 
-    def record(self, number: int) -> Record:
-        return next(iter(self.records(number, 1)), Record(number, self.start, self.written, 0, 0, STDOUT))
+    def record(self, number: int) -> IndexEntry:
+        return next(iter(self.records(number, 1)), IndexEntry(number, self.start, self.written, 0, 0, STDOUT))
 
     def find(self, field: str, value: float) -> int:
         """Return the number of the first record whose `position` or `time` is not below a value."""
@@ -137,10 +137,10 @@ class Segment:
         here = cursor.position
         met = self.find("position", here) if cursor.record < 0 else min(self.count, cursor.record)
         first = max(0, met - 1)
-        held = Record(first - 1, self.start, self.written, 0, 0, STDOUT)
+        held = IndexEntry(first - 1, self.start, self.written, 0, 0, STDOUT)
         records = self.records(first, _READ_RECORDS)
         if not records or first + _READ_RECORDS >= self.count:
-            records.append(Record(self.count, self.end, 0.0, 0, 0, STDOUT))
+            records.append(IndexEntry(self.count, self.end, 0.0, 0, 0, STDOUT))
         for after in records:
             if after.position < held.position:
                 continue
