@@ -139,10 +139,10 @@ def test_a_page_of_a_cell_that_runs_says_that_there_may_be_more(calls: Calls, tm
 def test_what_a_thread_or_a_child_prints_after_the_end_is_kept_with_its_cell(calls: Calls, tmp_path: Path) -> None:
     go = tmp_path / "go"
     code = (
-        "import os, subprocess, threading, time\n"
+        "import os, subprocess, sys, threading, time\n"
         "def late():\n"
         f"    while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
-        "    print('late')\n"
+        "    sys.stdout.write('late\\n')\n"  # at one stroke: print would write the end of the line by itself
         "threading.Thread(target=late).start()\n"
         f"subprocess.Popen('while [ ! -e {go} ]; do sleep 0.01; done; echo LATE', shell=True)\nprint('early')"
     )

@@ -68,8 +68,8 @@ def no_database(_: bytes) -> bytes:
 
 def no_utf8_in_the_schema(content: bytes) -> bytes:
     """What sqlite then says of the file is no text either."""
-    assert content.count(b"CREATE TABLE runs") == 1
-    return content.replace(b"CREATE TABLE runs", b"CREATE \xff\xfe\xff\xfe\xff runs")
+    assert content.count(b"CREATE TABLE events") == 1
+    return content.replace(b"CREATE TABLE events", b"CREATE \xff\xfe\xff\xfe\xff events")
 
 
 def another_schema(_: bytes) -> bytes:
