@@ -37,6 +37,13 @@ BUILD_SECONDS = 1800.0  # bound of one build
 _INSTALLER_SETTINGS = ("UV_*", "PIP_*", "NETRC")
 """A person's own settings of the installers (indexes, caches, certificates) pass to the build, not to the tool."""
 _NEEDS_FILE = ".px-requirements.txt"
+_CHECK_PYTHON = """import platform, sys
+from pip._vendor.packaging.specifiers import SpecifierSet
+found, wanted = platform.python_version(), sys.argv[1]
+if found not in SpecifierSet(wanted):
+    sys.exit(f"this is Python {found}, the tool requires {wanted}: install uv, which finds one, or set tools.python")
+"""
+"""Told by the pip that a new environment has; uv finds an interpreter that fits by itself."""
 _under_way: set[Path] = set()
 
 
@@ -183,7 +190,9 @@ class Builder:
                 return [*steps, (uv, "sync", *frozen)]
             install: tuple[str, ...] = (uv, "pip", "install", "--compile-bytecode", "--python", python, "-r")
         else:
-            steps = [(base, "-m", "venv", str(venv))]
+            wanted = project.requires_python
+            check = [(python, "-c", _CHECK_PYTHON, wanted)] if wanted else []
+            steps = [(base, "-m", "venv", str(venv)), *check]
             install = (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "-r")
         if source == REQUIREMENTS:
             steps.append((*install, REQUIREMENTS))

@@ -347,13 +347,13 @@ class _Trial:
 def compare(fixture: Mapping[str, Any], answer: Any) -> list[str]:
     """Return how an answer differs from the `expected_outputs` of a fixture; empty when it does not.
 
-    The fixture's `tolerance` may give for each output `atol` (`abs`), `rtol` (`rel`) and `allow_extra`.
+    `atol` (`abs`), `rtol` (`rel`) and `allow_extra` stand in its `tolerance` for an output, or at the top for all.
     """
     if not isinstance(answer, dict):
         return ["the answer is no object"]
     found: list[str] = []
     for key, value in fixture["expected_outputs"].items():
-        given = fixture.get("tolerance", {}).get(key, {})
+        given = (fixture.get("tolerance") or {}).get(key) or fixture
         absolute, relative = given.get("atol", given.get("abs")), given.get("rtol", given.get("rel"))
         bounds = (1e-6, 1e-3) if absolute is relative is None else (absolute or 0.0, relative or 0.0)
         if key in answer:
@@ -365,5 +365,9 @@ def compare(fixture: Mapping[str, Any], answer: Any) -> list[str]:
 
 
 def _bare(value: Any) -> Any:
-    """Unwrap the `{"value": …}` that scalars may have."""
-    return value["value"] if isinstance(value, dict) and value.keys() == {"value"} else value
+    """Unwrap the `{"value": …}` that scalars may have, and the `{"pairs": …}` of a kv."""
+    for member in ("value", "pairs"):
+        value = value[member] if isinstance(value, dict) and value.keys() == {member} else value
+    if isinstance(value, list) and value and all(isinstance(each, dict) and "key" in each for each in value):
+        return {str(each["key"]): each.get("value") for each in value}
+    return value

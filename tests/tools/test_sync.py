@@ -150,8 +150,11 @@ async def test_a_build_that_fails_or_is_cancelled_leaves_the_old(
     assert shape(folder) == {".venv/bin"}
 
 
-async def test_requires_python_is_for_uv_to_honour(tmp_path: Path) -> None:
+@pytest.mark.deep
+async def test_requires_python_is_for_uv_to_honour_and_else_checked(tmp_path: Path, house: ToolHouse) -> None:
     folder = tool(tmp_path, pyproject__toml='[project]\nrequires-python = ">=4"\n')
     run = Scripted()
     await synced(folder, run, python="/py")
     assert run.steps == [("/uv", "venv", "--allow-existing", "--python", ">=4", f"{folder}/.venv.new")]
+    with pytest.raises(SyncFailedError, match=r"this is Python 3[.\d]+, the tool requires >=4: install uv"):
+        await synced(folder, partial(program.run, house.placement), None)

@@ -119,7 +119,8 @@ async def test_a_broken_file_is_not_started(house: ToolHouse) -> None:
 
 
 def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
-    answer = {"n": {"value": 1.00001}, "c": {"x": [1.0005], "series": []}, "t": "x"}
+    pairs = {"pairs": {"a": 1, "b": 2}}
+    answer = {"n": {"value": 1.00001}, "c": {"x": [1.0005], "series": []}, "t": "x", "k": pairs}
 
     def trouble(expected: Any, **tolerance: Any) -> list[str]:
         return compare({"expected_outputs": expected, "tolerance": tolerance}, answer)
@@ -127,6 +128,10 @@ def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
     assert trouble({"n": 1, "c": {"x": [1.0], "series": []}, "t": "x"}) == []
     assert trouble({"n": 1.1}, n={"abs": 0.2}) == trouble({"n": 1.1}, n={"rtol": 0.1}) == []
     assert trouble({"c": {"x": [1.0]}}, c={"rel": 0.1, "allow_extra": True}) == []
+    assert trouble({"k": {"a": 1, "b": 2}}) == []
+    assert trouble({"k": {"pairs": [{"key": "a", "value": 1}]}}, k={"allow_extra": True}) == []
+    everywhere = {"expected_outputs": {"n": 1.1, "k": {"a": 1}}, "atol": 0.2, "allow_extra": True}
+    assert compare(everywhere, answer) == []
     assert trouble({"n": 1.1, "t": "y", "zz": 1}) == [
         "n/: expected 1.1, got 1.00001",
         "t/: expected 'y', got 'x'",
