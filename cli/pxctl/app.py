@@ -182,7 +182,8 @@ class PxGroup(click.Group):
             return super().resolve_command(ctx, args)
         from difflib import get_close_matches
 
-        word = _OTHER_WORDS.get(name) or next(iter(get_close_matches(name, known, 1)), "--help")
+        near = [*(each for each in known if each.startswith(name)), *get_close_matches(name, known, 1), "--help"]
+        word = _OTHER_WORDS.get(name, near[0])
         word = "status" if word == "list" and "list" not in known else word
         word = "--help" if word == "remove" and "remove" not in known else word
         raise usage(f"there is no command {name!r}", f"{ctx.command_path} {word}")

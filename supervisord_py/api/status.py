@@ -22,7 +22,7 @@ from supervisord_py.api.units import (
     units_named,
     within,
 )
-from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError
+from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError, UnknownUnitError
 
 _DEFAULT_WAIT_SECONDS = 60.0
 _READY = frozenset({"ready", "idle", "busy"})
@@ -38,7 +38,12 @@ async def status(call: ApiCall, *, unit: tuple[str, ...] = ()) -> dict[str, Any]
 
 async def list_units(call: ApiCall, *, name: tuple[str, ...] = ()) -> dict[str, Any]:
     """Answer with the units that names and globs mean."""
-    return {"units": [pick(view, "unit", "kind", "name", "state") for view in units_named(call, name)]}
+    try:
+        views = units_named(call, name)
+    except UnknownUnitError:
+        await call.context.pipes.files.refresh()  # it may be a pipe that was written a moment ago
+        views = units_named(call, name)
+    return {"units": [pick(view, "unit", "kind", "name", "state") for view in views]}
 
 
 async def change(

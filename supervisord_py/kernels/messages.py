@@ -249,8 +249,8 @@ def _cut_error(end: CellOutcome) -> CellError:
 
 _NO_INPUT = "StdinNotImplementedError"
 _INPUT = (
-    " The cell asked for input, and nobody is there to type it. Put the value into the code, or read it from a file or "
-    "an environment variable."
+    " The cell asked for input, which cells cannot get here. Put the value into the code, or read it from a file or an "
+    "environment variable."
 )
 _OWN = " The session was this call's own: its variables are gone with it."
 

@@ -141,8 +141,11 @@ async def diagnose(tools: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
     ended = [row for row in lives if row.spec_digest == spec.digest]
     stderr = "\n".join([tail, *(str(each.get("stderr_tail", "")) for each in problems)])
+    died = {row.key for row in lives if row.reason in {"signal", "exit"}}  # what its end says is no bad answer
     failed = (run for run in past if run.facts["error_kind"] == "tool_failed" and run.facts.get("status", 0) >= 500)
-    if (mute := next(failed, None)) is not None:
+    if (mute := next(failed, None)) is not None and mute.instance in died:
+        mute = None
+    if mute is not None:
         began_at = mute.time - mute.facts["duration_seconds"]
         mute = None if (await tools.supervisor.tail_since(spec.unit, began_at)).strip() else mute
     found = {**in_records(spec, drift, ended, past, stderr, mute), **in_problems(spec, problems)}

@@ -52,7 +52,8 @@ MEMORY_SIGNS = re.compile(
 _HINTS = (
     (
         re.compile(r"(?:(?:ModuleNotFound|Import)Error: No module named|Cannot find module) '?([\w./@-]+)"),
-        "Module {1} is missing from the tool's interpreter: run `pxctl tools sync {spec.name}`.",
+        "Module {1} is missing from the tool's interpreter: name it in requirements.txt, and run `pxctl tools sync "
+        "{spec.name}`.",
     ),
     (
         re.compile(r"(?i)address already in use|EADDRINUSE"),

@@ -39,6 +39,9 @@ class FakePipes:
         self.views[name] = view
         return view
 
+    async def refresh(self) -> None:
+        """All that was written is known."""
+
     async def file_problems(self) -> dict[str, tuple[()]]:
         return {}
 

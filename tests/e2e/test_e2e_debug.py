@@ -101,6 +101,13 @@ def test_a_run_that_took_too_long_and_a_tool_that_ignores_sigterm(home: House) -
     assert diagnosed(home, "slow").keys() >= {"runtime_limit", "ignores_sigterm"}
 
 
+def test_a_tool_that_is_killed_in_a_run_has_given_no_bad_answer(home: House) -> None:
+    home.tool("killed", server("os.kill(os.getpid(), 9)"))
+    assert home.run("killed").status >= 500
+    until(lambda: home.status("killed")["pid"] is None, "it is gone")
+    assert "bad_answer" not in diagnosed(home, "killed")
+
+
 def test_stopped_under_a_long_run(home: House) -> None:
     home.tool("long", SLOW, max_runtime_seconds=600)
     running = Later(lambda: home.run("long", {"seconds": 300}))

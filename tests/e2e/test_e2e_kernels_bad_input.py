@@ -130,7 +130,7 @@ def test_pages_out_of_bounds(calls: Calls) -> None:
         (("kernel", "show", "nosuch"), 4, "nosuch"),
         (("kernel", "stop", "nosuch"), 4, "nosuch"),
         (("exec", "1/0"), 1, "ZeroDivisionError"),
-        (("exec", "input('name?')"), 1, "nobody is there to type it"),
+        (("exec", "input('name?')"), 1, "which cells cannot get here"),
     ],
     ids=lambda told: repr(told)[:40],
 )

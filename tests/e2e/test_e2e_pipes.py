@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -335,6 +336,9 @@ def test_a_pipe_from_its_beginning_to_its_end(home: PipeHouse) -> None:
     assert px("pipe", "validate", "mine").returncode == 0
     changed = px("pipe", "config", "mine", "schedule=*/5 3 1 1 *", "timeout=60", "title=")  # never due meanwhile
     assert (changed.returncode, "title removed" in changed.stdout) == (0, True), changed
+    shutil.copytree(home.folder("mine"), home.folder("young"))
+    assert px("pipe", "validate", "young").returncode == 0, "one that was written a moment ago"
+    shutil.rmtree(home.folder("young"))
     misspelt = px("pipe", "config", "mine", "schedul=daily")
     assert (misspelt.returncode, "schedule" in misspelt.stderr) == (2, True), misspelt
     until(lambda: "*/5 3 1 1 *" in px("pipe", "list").stdout, "the change is seen")
