@@ -132,7 +132,7 @@ def install(invocation: Invocation, platform: str, texts: Texts, *, start: bool)
     Returns False where all was there as it is. A failure, also of the start, leaves everything as it was before.
     """
     before = {path: path.read_text("utf-8", "surrogateescape") if path.exists() else None for path in texts}
-    main, began = list(texts)[-1], int(time.time())
+    main, began = list(texts)[-1], time.time()
     try:
         for path, text in texts.items():
             if before[path] != text:
@@ -148,8 +148,10 @@ def install(invocation: Invocation, platform: str, texts: Texts, *, start: bool)
         if isinstance(error, Failure) and platform == SYSTEMD:
             error.hint = f"pxctl daemon install{_flag(invocation)}, once that is mended; all is as it was before"
             scope = [] if invocation.system else ["--user"]
-            words = ["journalctl", *scope, "-q", "-ocat", "-n9", f"-S@{began}", f"-u{_SERVICE}", f"-u{_SOCKET}"]
-            error.extra["stderr_tail"] = run(words).stdout if shutil.which(words[0]) else ""
+            words = ["journalctl", *scope, "-q", "-ocat", "-n9", f"-S@{began:.3f}", f"-u{_SERVICE}", f"-u{_SOCKET}"]
+            if shutil.which(words[0]):
+                run([words[0], "--sync"])  # its last words may still be under way; who may not ask for that reads on
+                error.extra["stderr_tail"] = run(words).stdout
         with contextlib.suppress(Failure, OSError):
             if not any(before.values()):
                 _turn_off(invocation, platform, list(before))
