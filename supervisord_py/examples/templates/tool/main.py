@@ -43,9 +43,12 @@ class Tool(BaseHTTPRequestHandler):
     def answer(self, status, values, kind="application/json"):
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.end_headers()
-        for value in values:
-            self.wfile.write(json.dumps(value).encode() + b"\n")
+        try:
+            self.end_headers()
+            for value in values:
+                self.wfile.write(json.dumps(value).encode() + b"\n")
+        except ConnectionError:
+            self.close_connection = True  # who asked has gone
 
     def log_request(self, code="-", size="-"):
         """Say nothing of requests that went well: the daemon asks often."""
