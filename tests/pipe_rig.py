@@ -20,9 +20,9 @@ from supervisord_py.ledger.pipe_executions import Execution
 from supervisord_py.ledger.pipe_history import ExecutionFilter
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes import output
+from supervisord_py.pipes.context import Clocks
 from supervisord_py.pipes.models import PipesConfig
 from supervisord_py.pipes.room import Pipes
-from supervisord_py.pipes.scheduler import Clocks
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
 from waiting import PATIENCE, eventually

@@ -115,21 +115,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Triggers:
-    """Starts pipes for events, and hears of those that happen here.
-
-    Attributes:
-        listening: The pipes that wait for events, as of the last look at files and wishes.
-    """
+    """Starts pipes for events, and hears of those that happen here."""
 
     def __init__(self, room: Executions) -> None:
         self._room = room
-        self._wake = asyncio.Event()
-        self.listening: tuple[PipeDefinition, ...] = ()
-
-    def look(self) -> None:
-        """Look now which events pipes wait for."""
-        self.listening = tuple(each for each in self._room.usable() if each.events)
-        self._wake.set()
 
     async def publish(
         self, published: PublishedEvent, cause: int | None = None, source: Execution | None = None
@@ -143,7 +132,7 @@ class Triggers:
         chain = (*before, source.pipe_name) if source is not None else ()
         event = published._replace(key=published.key or uuid.uuid4().hex, chain=chain)
         found: dict[str, list[dict[str, Any]]] = {"claimed": [], "suppressed": []}
-        for definition in self.listening:
+        for definition in tuple(self._room.usable()):
             if not any(matches(each, event, str(definition.folder)) for each in definition.events):
                 continue
             run, why = None, self._refusal(definition, event, cause)
@@ -228,7 +217,7 @@ class Triggers:
         tasks: list[asyncio.Task[None]] = []
         try:
             while True:
-                self._wake.clear()
+                self._room.listener_bell.clear()
                 wanted = self._roots()
                 present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it.path)}, wanted)
                 if present != watched or any(task.done() for task in tasks):
@@ -237,7 +226,7 @@ class Triggers:
                     tasks = [asyncio.ensure_future(self._watch(present, deep=deep)) for deep in (False, True)]
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS if wanted else None):
-                        await self._wake.wait()
+                        await self._room.listener_bell.wait()
         finally:
             await _cancelled(tasks)
 
@@ -269,7 +258,7 @@ class Triggers:
     def _roots(self) -> set[Root]:
         return {
             watch_root(pattern, str(definition.folder))
-            for definition in self.listening
+            for definition in self._room.usable()
             for pattern in definition.events
             if pattern.event == FILE_CHANGED and self._room.states.is_enabled(definition)
         }

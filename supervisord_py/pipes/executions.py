@@ -7,51 +7,37 @@ whoever promises it to somebody flushes the ledger first. Every end frees its sl
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import suppress
-from datetime import UTC, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import structlog
 from msgspec import structs
 
 from supervisord_py.errors import InterruptedRunError, ShuttingDownError, UnknownUnitError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.ledger.pipe_executions import EXECUTIONS, Group, Outcome, Status, Trigger
+from supervisord_py.ledger.pipe_executions import EXECUTIONS, Outcome, Status, Trigger
 from supervisord_py.ledger.pipe_state import PIPE_STATES, claimed
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
-from supervisord_py.pipes.catalog import PipeCatalog
-from supervisord_py.pipes.events import Triggers
-from supervisord_py.pipes.intake import build, choose
-from supervisord_py.pipes.models import PipeDefinition
+from supervisord_py.pipes.context import PipesContext
+from supervisord_py.pipes.intake import build
 from supervisord_py.pipes.outcome import REASONS, Cause
 from supervisord_py.pipes.output import BOTH, FollowNews, FollowOutput, OutputPage, OutputStream
-from supervisord_py.pipes.preflight import AgentShelf
 from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import Run
-from supervisord_py.pipes.schedule import At, Manual
-from supervisord_py.pipes.scheduler import Clocks, ClockWatch, Timetable
-from supervisord_py.pipes.states import PipeStates
-from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.pipes.schedule import Manual
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from supervisord_py.config.documents import Problem
     from supervisord_py.ledger.pipe_executions import Execution
     from supervisord_py.ledger.pipe_history import ExecutionFilter, ExecutionPage
     from supervisord_py.ledger.pipe_state import Claim
-    from supervisord_py.ledger.store import Ledger
-    from supervisord_py.pipes.due import Due
-    from supervisord_py.pipes.models import PipesConfig
+    from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.output import FollowItem
-    from supervisord_py.process.events import EventStream
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.supervisor import Driver
 
 LOOK_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 30.0
@@ -59,88 +45,41 @@ LOOK_AGAIN_SECONDS = 30.0
 _log = structlog.get_logger(__name__)
 
 
-class Executions:
+class Executions(PipesContext):
     """All executions: those at work or in line in memory, which is ahead of the ledger, and the others in the ledger.
 
-    Args:
-        environ: The daemon's environment, to pick from.
-        own: Harmless variables of ours that every agent gets.
-        clocks: Tests turn them.
-
     Attributes:
-        driver: What the supervisor needs to run executions; the room sets it.
+        announce: Tells other pipes of an end; the room sets it.
         is_ending, is_gate_open: Nothing new is taken in; who waits may be started.
-        task: Does something in the background until the room ends; what it raises is logged.
-        definition: Returns what a pipe's file says; UnknownUnitError where there is none of that name.
         runs, of_pipes: Every execution that is not final, and those of which an end has still to be told; by pipe.
         programs: Whether a pipe's program is there, by pipe: of which definition, until when that counts (boottime).
+        due_bell: Rung when who is due may be another: a pipe or the clock changed, a run of a pipe with times ended.
+        listener_bell: Rung when who waits for which events may be another.
     """
 
-    driver: Driver[Any]
+    announce: Callable[[Run], Awaitable[None]]
 
-    def __init__(
-        self,
-        placement: KeeperClient,
-        ledger: Ledger,
-        events: EventStream,
-        config: PipesConfig,
-        *,
-        environ: Mapping[str, str] = os.environ,
-        own: Mapping[str, str] | None = None,
-        clocks: Clocks | None = None,
-    ) -> None:
-        self.placement, self.ledger, self.events, self.config = placement, ledger, events, config
-        self.own, self.clocks = own or {}, clocks or Clocks()
-        self.machine_zone = "UTC"  # once it is open: its own
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.is_ending = self.is_gate_open = False
-        self.supervisor = Supervisor(placement, ledger, events)
-        self.states = PipeStates(ledger, self.clocks)
-        self.catalog = PipeCatalog(config.pipes_dir, default_agent=config.default_agent)
-        self.shelf = AgentShelf(config, placement, environ)
-        self.watch = ClockWatch(self.clocks, self._zone)
-        self.now, self.task, self.definition = self.watch.now, self.supervisor.task, self.catalog.declared
         self.programs: dict[str, tuple[PipeDefinition, float, Problem | None]] = {}
         self.runs: dict[int, Run] = {}
         self.of_pipes: dict[str, dict[int, Run]] = {}
-        self.line = Queue(config)
-        self.timetable = Timetable(self)
-        self.triggers = Triggers(self)
+        self.line = Queue(self.config)
+        self.due_bell, self.listener_bell = asyncio.Event(), asyncio.Event()
         self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self.admit)
         """When to look at the line again."""
-
-    def folder(self, execution: int) -> Path:
-        return self.config.executions_dir / str(execution)
-
-    def definition_of(self, pipe: str) -> PipeDefinition | None:
-        found = self.catalog.pipes.get(pipe)
-        return found if isinstance(found, PipeDefinition) else None
-
-    def usable(self) -> Iterator[PipeDefinition]:
-        return (each for each in self.catalog.pipes.values() if isinstance(each, PipeDefinition))
-
-    def say_of_pipe(self, event: str, pipe: str, *, cause: int | None = None, **facts: Any) -> None:
-        self.events.publish(event, f"pipe:{pipe}", cause=cause, **facts)
 
     def refuse_at_the_end(self) -> None:
         """Raise ShuttingDownError once nothing new is taken in."""
         if self.is_ending:
             raise ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
 
-    def zone_name(self, definition: PipeDefinition | None = None) -> str:
-        """Return the time zone of a pipe, else the one of those that name none."""
-        return (definition and definition.timezone) or self.config.timezone or self.machine_zone
-
-    def _zone(self) -> tzinfo:
-        try:
-            return ZoneInfo(self.zone_name())
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            return UTC
-
     def look_again(self) -> None:
         """Have everything that depends on files and wishes look at them again."""
         self.programs.clear()
-        self.triggers.look()
-        self.timetable.wake()
+        self.listener_bell.set()
+        self.due_bell.set()
 
     # -- who is there ------------------------------------------------------------------------------------------------
 
@@ -225,28 +164,6 @@ class Executions:
             self.task(run.finish())
         return run
 
-    async def start_due(self, pipe: str, due: Due) -> str | None:
-        """Queue a pipe that is due; return why it is skipped, None when it is not.
-
-        One due time starts it once, whatever crashes in between: the watermark is of the row's transaction.
-        """
-        definition, trigger = self.definition_of(pipe), {"trigger": Trigger.SCHEDULED, "group": Group.SCHEDULED}
-        if definition is None or self.is_ending:
-            return "it is not there any more" if definition is None else "the daemon is stopping"
-        chosen, warnings = await choose(self, definition)
-        at_work = self.of_pipe(pipe)
-        if any(run.is_leaving_line for run in at_work):  # whoever ends it says whether its time counts as served
-            return "the execution that waited is just being cancelled"
-        if at_work:
-            self.states.change(pipe, last_due=due.at)
-            word = "running" if at_work[0].execution.status is Status.RUNNING else "waiting"
-            return f"still {word}: execution {at_work[0].id}; skipped"
-        change: dict[str, Any] = {"last_due": due.at, "occurrences": self.states.get(pipe).occurrences + 1}
-        if isinstance(definition.schedule, At):
-            change |= {"enabled": False, "enabled_file": definition.enabled}
-        await self.enqueue(definition, chosen, [trigger], warnings=warnings, **change)
-        return None
-
     # -- who runs ----------------------------------------------------------------------------------------------------
 
     def push(self, run: Run) -> None:
@@ -300,8 +217,7 @@ class Executions:
             if run.following is not None and run.definition is not None:
                 follower = self.take_in(run.definition, run.following, run.event)
                 self.supervisor.say("execution_retried", follower, retry_of=run.id)
-            if self.triggers.listening:
-                await self.triggers.announce(run)
+            await self.announce(run)
             if it.trigger is Trigger.SCHEDULED and it.status is Status.CANCELLED and it.started_at is None:
                 # Else it would read as if what was decided (its first run, say) had come to pass.
                 words = f"execution {run.id} did not run: {it.error_message or 'cancelled'}"
@@ -316,7 +232,7 @@ class Executions:
             run.tell()
             self.admit()
             if run.definition is None or not isinstance(run.definition.schedule, Manual):
-                self.timetable.wake()  # a pipe that has times is free
+                self.due_bell.set()  # a pipe that has times is free
 
     def close_gate(self) -> None:
         """Start nobody any more, and take nothing in."""
@@ -328,7 +244,7 @@ class Executions:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if self.watch.look():
-                self.timetable.reconfigure()
+                self.due_bell.set()
             at_work = [run for run in self.runs.values() if run.is_at_work]
             if at_work:
                 stamps = await asyncio.to_thread(lambda: [run.measured() for run in at_work])  # noqa: B023  awaited here

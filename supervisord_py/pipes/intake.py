@@ -21,16 +21,15 @@ from supervisord_py.ledger.table import to_text
 from supervisord_py.pipes import due
 from supervisord_py.pipes import outcome as outcomes
 from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.context import whole_ms
 from supervisord_py.pipes.presets import ResolvedPreset, resolve
-from supervisord_py.pipes.scheduler import whole_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.ledger.pipe_executions import Outcome
-    from supervisord_py.pipes.executions import Executions
+    from supervisord_py.pipes.context import PipesContext
     from supervisord_py.pipes.models import PipeDefinition
-    from supervisord_py.pipes.run import Run
 
 TIMEOUT_SECONDS = 300.0  # of a pipe that names none
 MAX_TURNS = 200
@@ -39,7 +38,7 @@ WINDOW_DEFAULT_SECONDS = 3600.0  # of a pipe that never succeeded and has no int
 
 
 async def choose(
-    room: Executions, definition: PipeDefinition, seconds: float | None = None
+    room: PipesContext, definition: PipeDefinition, seconds: float | None = None
 ) -> tuple[Execution, tuple[str, ...]]:
     """Return an execution with all that it would be run with, as the files stand now, and warnings about presets.
 
@@ -83,7 +82,7 @@ def _chosen(pipe: str, plan: Plan, preset: Preset, **facts: Any) -> Execution:
 
 
 def build(
-    room: Executions,
+    room: PipesContext,
     definition: PipeDefinition,
     chosen: Execution,
     number: int,
@@ -151,9 +150,8 @@ def render_prompt(it: Execution, body: str, *, zone: str, api: str) -> str:
     return "\n\n".join(["\n".join(lines), *([words] if words.strip() else []), body])
 
 
-def next_try(run: Run, definition: PipeDefinition, outcome: Outcome) -> Execution | None:
+def next_try(room: PipesContext, it: Execution, definition: PipeDefinition, outcome: Outcome) -> Execution | None:
     """Return the execution that follows a failed one, or None: another preset at once, or the same again later."""
-    it, room = run.execution, run.room
     chance = random.random()  # noqa: S311 - spreads tries, hides nothing
     first, rules = room.config.retry_initial_seconds, definition.retries
     found = outcomes.next_try(outcome, it.plan, it.preset, it.retry_count, first=first, rules=rules, chance=chance)

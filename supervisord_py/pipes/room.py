@@ -16,13 +16,13 @@ import structlog
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, PxError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.pipe_executions import Trigger
+from supervisord_py.pipes.context import machine_zone
 from supervisord_py.pipes.driver import RunDriver
-from supervisord_py.pipes.events import check_published
+from supervisord_py.pipes.events import Triggers, check_published
 from supervisord_py.pipes.files import PipeFiles
 from supervisord_py.pipes.intake import again, build, choose
 from supervisord_py.pipes.models import usable
 from supervisord_py.pipes.outcome import Cause
-from supervisord_py.pipes.scheduler import machine_zone
 from supervisord_py.pipes.status import PipeViews
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Pipes(PipeViews):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.files = PipeFiles(self)
+        self.triggers = Triggers(self)
+        self.announce = self.triggers.announce
         self._is_over = False
 
     # -- beginning and end -------------------------------------------------------------------------------------------
@@ -57,7 +59,6 @@ class Pipes(PipeViews):
         self.machine_zone = await asyncio.to_thread(machine_zone, self.shelf.environ)
         await self.states.open()
         changed = await self.files.begin()
-        self.look_again()  # who waits for events hears, too, of what ended while nobody was here
         self.driver = driver = RunDriver(self)
         await driver.adopt_all()
         await self.files.settle_all(changed)
@@ -99,12 +100,12 @@ class Pipes(PipeViews):
         self.catalog.reconfigure(config.default_agent)
         self.line.resize(config)
         self.admit()
-        self.timetable.reconfigure()
+        self.due_bell.set()
 
     def clocks_jumped(self) -> None:
         """Ask anew who is due: the wall clock was set, or the machine has woken up."""
         self.admit()
-        self.timetable.wake()
+        self.due_bell.set()
 
     # -- how long executions are remembered --------------------------------------------------------------------------
 

@@ -38,11 +38,11 @@ from supervisord_py.ledger.pipe_state import PIPE_STATES, release_claim
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.context import whole_ms
 from supervisord_py.pipes.intake import next_try
 from supervisord_py.pipes.launch import RunTerms, cleanup, recall_secrets, remove_private
 from supervisord_py.pipes.outcome import REASONS, Cause, ExitInfo, SuccessRule, ceiling_exceeded, judge
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, POLL_SECONDS, Copier
-from supervisord_py.pipes.scheduler import whole_ms
 from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.instance import Instance, describe
 from supervisord_py.process.model import Reason
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.ledger.table import Operation
-    from supervisord_py.pipes.executions import Executions
+    from supervisord_py.pipes.context import PipesContext
     from supervisord_py.pipes.launch import LaunchSpec
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.process.keeper_client import KeeperClient
@@ -98,7 +98,7 @@ class Run(Instance):
     died = False  # whether its end is an accident: the outcome says so, not the exit
 
     def __init__(
-        self, room: Executions, execution: Execution, definition: PipeDefinition | None, key: str | None = None
+        self, room: PipesContext, execution: Execution, definition: PipeDefinition | None, key: str | None = None
     ) -> None:
         super().__init__(key or room.placement.new_key(), f"pipe:{execution.pipe_name}")
         self.room = room
@@ -370,7 +370,7 @@ class Run(Instance):
         outcome, facts = await asyncio.to_thread(self._close, copier, began=began)
         self.outcome = outcome
         if outcome.status in {Status.FAILED, Status.TIMED_OUT} and self.definition is not None:
-            self.following = next_try(self, self.definition, outcome)
+            self.following = next_try(self.room, it, self.definition, outcome)
         self.goes_on = self.following is not None
         change = states.change_by(it, outcome, facts["finished_at"], goes_on=self.goes_on)
         if began and self.child is None:

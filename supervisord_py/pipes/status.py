@@ -32,6 +32,7 @@ from supervisord_py.pipes.models import (
 )
 from supervisord_py.pipes.presets import EVERY, resolve
 from supervisord_py.pipes.schedule import At, Calendar, describe, time_text, zone_of
+from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ PROGRAM_SECONDS = 1.0  # so long it is believed that a program is there, or is n
 
 class PipeViews(Executions):
     """Answers questions about pipes; UnknownUnitError where there is none of a name."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.timetable = Timetable(self)
 
     def health(self) -> PipesHealth:
         scheduler, declared = self.timetable, self.catalog.pipes.values()

@@ -16,6 +16,7 @@ from pipe_texts import pipes_config
 from supervisord_py.errors import StartFailedError
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Plan, Preset
 from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, PromptBy, load_adapters
+from supervisord_py.pipes.context import Clocks
 from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.launch import (
     ARGUMENT_BYTES,
@@ -29,7 +30,6 @@ from supervisord_py.pipes.launch import (
     recall_secrets,
 )
 from supervisord_py.pipes.preflight import AgentShelf, Completed
-from supervisord_py.pipes.scheduler import Clocks
 
 BUILTIN = load_adapters(None)
 NO_PRESET = Preset()

@@ -176,7 +176,7 @@ async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(s
         await rig.room.files.refresh()
         assert (rig.room.get("once").warnings, rig.room.get("once").next_run is None) == ((), False)
         rig.time.pass_by(3601)
-        rig.room.timetable.wake()
+        rig.room.due_bell.set()
         await eventually(lambda: rig.room.get("once").last_success, "its run")
         await eventually(lambda: not rig.room.of_pipe("once"), "its end")
         view = await rig.room.enable("once")

@@ -44,7 +44,7 @@ async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_
         rig.shell("once", "echo x", at)
         await rig.room.files.refresh()
         rig.time.pass_by(601)
-        rig.room.timetable.wake()
+        rig.room.due_bell.set()
         await eventually(lambda: rig.room.get("once").queued, "it waits")
         assert not rig.room.get("once").enabled
         rig.shell("once", "echo x", f"{at}\ntitle: Changed")

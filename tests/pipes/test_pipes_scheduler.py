@@ -11,9 +11,9 @@ import pytest
 from pipe_rig import TurnedClocks, eventually, pipe_house
 from requirement_stage import ended
 from supervisord_py.pipes import scheduler
+from supervisord_py.pipes.context import ClockWatch
 from supervisord_py.pipes.due import Due
-from supervisord_py.pipes.room import Pipes
-from supervisord_py.pipes.scheduler import ClockWatch
+from supervisord_py.pipes.scheduler import Timetable
 
 
 def test_the_clocks_tell_a_step_and_a_sleep_from_a_slew() -> None:
@@ -39,9 +39,9 @@ async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again(
 ) -> None:
     """Law 5: a failure is never sticky; and what nobody takes in is not asked about in a hot loop."""
     monkeypatch.setattr(scheduler, "RETRY_SECONDS", 0.02)
-    start, asked, is_full = Pipes.start_due, [], True
+    start, asked, is_full = Timetable.start, [], True
 
-    async def refused(self: Pipes, pipe: str, due: Due) -> str | None:
+    async def refused(self: Timetable, pipe: str, due: Due) -> str | None:
         asked.append(pipe)
         if pipe == "gone":
             return "it is not there any more"
@@ -49,7 +49,7 @@ async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again(
             raise OSError("disk full")
         return await start(self, pipe, due)
 
-    monkeypatch.setattr(Pipes, "start_due", refused)
+    monkeypatch.setattr(Timetable, "start", refused)
     async with pipe_house(short_tmp, slots_scheduled=3) as rig:
         for name in ("a", "b", "gone"):
             rig.shell(name, "echo", "schedule: every 1h")

@@ -253,7 +253,7 @@ async def test_b4_a_clock_that_jumps_starts_nothing(short_tmp: Path) -> None:
         await _decided_anew(house)
         assert len(await house.rows("b4")) == 1
         house.time.pass_by(10 * 1800)
-        house.room.timetable.wake()
+        house.room.due_bell.set()
         await ended(house, "b4", 2)
         await _decided_anew(house)
         assert len(await house.rows("b4")) == 2
@@ -262,7 +262,7 @@ async def test_b4_a_clock_that_jumps_starts_nothing(short_tmp: Path) -> None:
 
 async def _decided_anew(house: PipeRig) -> None:
     """Wait until the scheduler has looked at the clocks as they stand now: b4 is due in half an hour."""
-    house.room.timetable.wake()
+    house.room.due_bell.set()
     left = lambda: (house.room.get("b4").next_run or 0.0) - house.time.clocks.wall()  # noqa: E731
     await eventually(lambda: abs(left() - 1800) < 60, "the next look")
 
