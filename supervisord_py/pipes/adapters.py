@@ -8,32 +8,23 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 import re
 from enum import StrEnum
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
-from supervisord_py.config.documents import (
-    Document,
-    DocumentError,
-    Problem,
-    convert,
-    decode,
-    did_you_mean,
-    parse_toml,
-    read_bounded,
-)
+from supervisord_py.config.documents import Document, DocumentError, Problem, convert, did_you_mean, read_document
 from supervisord_py.errors import ConfigError, PxError
 from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.process.child_environment import ENV_NAME, MARKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from supervisord_py.config.documents import Pointer
 
@@ -103,16 +94,9 @@ def fill_json(value: Any, values: Values) -> Any:
     return int(whole[3]) if found is None and (whole[3] or "").isdigit() else whole[3] if found is None else found
 
 
-def placeholders_of(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield from (found[1] for found in _PLACEHOLDER.finditer(value))
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            yield from placeholders_of(name)
-            yield from placeholders_of(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from placeholders_of(each)
+def placeholders_of(value: Any) -> list[str]:
+    """Return the names of all placeholders in a JSON value."""
+    return [found[1] for found in _PLACEHOLDER.finditer(json.dumps(value, default=str))]
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------
@@ -133,12 +117,12 @@ def parse_version(text: str) -> Version | None:
 
 def in_range(version: Version, bounds: str) -> bool:
     """Say whether a version satisfies all bounds of `>=0.74,<2`; what is not said counts as 0."""
-    for sign, bound in _BOUND.findall(bounds):
-        pairs = zip_longest(version, map(int, bound.split(".")), fillvalue=0)
-        difference = next((mine - its for mine, its in pairs if mine != its), 0)
-        if not _OPERATORS[sign](difference, 0):
-            return False
-    return True
+
+    def filled(numbers: Iterable[int]) -> Version:
+        return (*numbers, 0, 0, 0, 0)[:4]
+
+    said = ((_OPERATORS[sign], map(int, bound.split("."))) for sign, bound in _BOUND.findall(bounds))
+    return all(holds(filled(version), filled(bound)) for holds, bound in said)
 
 
 # -- what an adapter is ------------------------------------------------------------------------------------------------
@@ -222,6 +206,11 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop: StopRule = StopRule()
     auth_check: Any = None  # of earlier versions, without effect
 
+    def variables(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Return name, value and conditions of every environment variable."""
+        found = {name: Variable(it) if isinstance(it, str) else it for name, it in self.env.items()}
+        return [(name, it.value, it.when) for name, it in found.items()]
+
     def keys_of(self, provider: str | None) -> tuple[str, ...]:
         """Return the variables that hold a provider's keys; of every provider where the agent chooses by itself."""
         rows = self.provider_keys.values() if provider is None else [self.provider_keys.get(provider, ())]
@@ -273,8 +262,7 @@ def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
     # Where which placeholders stand, and which one may stand there beside those that may anywhere: no key in an argv.
     texts: list[tuple[Pointer, Any, str]] = [(("prompt_argv",), spec.prompt_argv, "prompt")]
     texts += [((key,), getattr(spec, key), "") for key in ("argv", "fresh_argv", "session_argv", "extra_argv")]
-    for name, variable in spec.env.items():
-        value, when = (variable, ()) if isinstance(variable, str) else (variable.value, variable.when)
+    for name, value, when in spec.variables():
         texts.append((("env", name), [value, *map("{{{}}}".format, when)], "key"))
         if not ENV_NAME.fullmatch(name) or name in MARKS:
             yield ("env", name), f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
@@ -326,12 +314,10 @@ class Adapters(UserTables, frozen=True):
 
 def load_adapters(user_file: Path | None) -> Adapters:
     """Read all adapters; a user's file that is not there is no problem. Never raises for what users wrote. Blocking."""
-    tables, document, file_problem = read_tables(BUILTIN, "agents")
-    agents = {name: _read_spec(name, tables[name], document)[0] for name in tables}
+    tables, document, _none = read_tables(BUILTIN, "agents")
+    agents = {name: _read_spec(name, table, document)[0] for name, table in tables.items()}
     broken: dict[str, list[Problem]] = {}
-    own: dict[str, Any] = {}
-    if user_file is not None:
-        own, document, file_problem = read_tables(user_file, "agents")
+    own, document, file_problem = read_tables(user_file, "agents") if user_file else ({}, document, None)
     for name, table in own.items():
         merged = _merged(tables.get(name, {}), table) if isinstance(table, dict) else table
         agents[name], problems = _read_spec(name, merged, document)
@@ -346,7 +332,7 @@ def _read_spec(name: str, table: Any, document: Document) -> tuple[AgentSpec, li
     spec, problems = convert(document, AgentSpec, at, value=table)
     if isinstance(table, dict) and "name" in table:
         problems.append(document.problem((*at, "name"), "unknown key 'name'", key=True))
-    spec = AgentSpec(name=name) if spec is None else msgspec.structs.replace(spec, name=name)
+    spec = structs.replace(spec or AgentSpec(), name=name)
     if not problems:
         problems = [document.problem((*at, *path), message, hint=hint) for path, message, hint in _faults(spec)]
     return spec, problems
@@ -363,21 +349,16 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 def read_tables(file: Path, top: str) -> tuple[dict[str, Any], Document, Problem | None]:
     """Read the tables `[TOP.NAME]` of a TOML file: none where it is not there. Blocking.
 
-    Returns:
-        The tables, the document for their positions, and why the file as a whole cannot be used.
+    Returns the tables, the document for their positions, and why the file as a whole cannot be used.
     """
     document = Document({}, "", str(file), "toml")
     try:
-        document = parse_toml(decode(read_bounded(file), str(file)), str(file))
-    except FileNotFoundError:
-        return {}, document, None
-    except OSError as error:
-        return {}, document, Problem(message=f"cannot be read: {error.strerror or error}", file=str(file))
+        document = read_document(file)
     except DocumentError as error:
         wrong = error.problem
-        at = f" (line {wrong.line}, column {wrong.column})" if wrong.line else ""
-        hint = "mend the syntax; what stands in the file is away until then"
-        return {}, document, Problem(message=f"is no TOML: {wrong.message}{at}", file=str(file), hint=hint)
+        what = "cannot be read" if wrong.line is None else "is no TOML"
+        why = structs.replace(wrong, message=f"{what}: {wrong.message}") if os.path.lexists(file) else None
+        return {}, document, why
     for key, value in document.value.items():
         if key != top or not isinstance(value, dict):
             wrong = document.problem((key,), f"{key!r} has no place here", key=True, hint=f"write [{top}.NAME]")

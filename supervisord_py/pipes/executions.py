@@ -22,7 +22,7 @@ from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.context import PipesContext
 from supervisord_py.pipes.intake import build
-from supervisord_py.pipes.outcome import REASONS, Cause
+from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import BOTH, FollowNews, FollowOutput, OutputPage, OutputStream
 from supervisord_py.pipes.queue import Queue
 from supervisord_py.pipes.run import Run
@@ -206,7 +206,7 @@ class Executions(PipesContext):
         self.supervisor.say(
             f"execution_{it.status.value}",
             run,
-            None if run.cause is Cause.NOBODY else REASONS[run.cause],
+            run.cause.reason,
             error_type=None if it.error_type is None else it.error_type.value,
             error_message=it.error_message,
             exit_code=it.exit_code,

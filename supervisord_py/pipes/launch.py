@@ -232,8 +232,7 @@ def build_environment(
     secrets = {value for name, value in handed.items() if _KEY_LIKE.search(name)} | set(own.values())
     env = {"PATH": DEFAULT_PATH} | passed(daemon, allow) | handed
     known = {**values, "key": key or None}
-    for name, variable in spec.env.items():
-        text, when = (variable, ()) if isinstance(variable, str) else (variable.value, variable.when)
+    for name, text, when in spec.variables():
         value = fill(text, known)
         if value is not None and all(known.get(each) is not None for each in when):
             env[name] = value

@@ -7,11 +7,10 @@ process had to be stopped; only then does the exit code speak.
 
 from __future__ import annotations
 
-import json
 import re
 import signal as signals
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import structs
@@ -20,7 +19,7 @@ from supervisord_py.ledger.pipe_executions import ErrorType, Outcome, Preset, St
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from supervisord_py.ledger.pipe_executions import Plan, Usage
     from supervisord_py.pipes.models import RetryRules
@@ -64,17 +63,22 @@ class Cause(StrEnum):
     BUDGET = "budget"
     OUTPUT = "output"
 
+    @property
+    def reason(self) -> Reason | None:
+        """The word of CONTRACT §7 for the end of the process; None where we did not end it."""
+        if self in _ENDED_BY_US:
+            return _ENDED_BY_US[self][0]
+        return Reason.EXIT if self is Cause.SETTLED else None
 
-REASONS = {
-    Cause.NOBODY: Reason.EXIT,
-    Cause.SETTLED: Reason.EXIT,
-    Cause.TIMEOUT: Reason.TIMEOUT,
-    Cause.SILENT: Reason.TIMEOUT,
-    Cause.CANCELLED: Reason.CANCELLED,
-    Cause.SHUTDOWN: Reason.SHUTDOWN,
-    Cause.INTERRUPTED: Reason.INTERRUPTED,
-    Cause.BUDGET: Reason.RUNTIME_LIMIT,
-    Cause.OUTPUT: Reason.RUNTIME_LIMIT,
+
+_ENDED_BY_US: dict[Cause, tuple[Reason, Status, ErrorType, str]] = {
+    Cause.CANCELLED: (Reason.CANCELLED, Status.CANCELLED, ErrorType.CANCELLED, "cancelled"),
+    Cause.TIMEOUT: (Reason.TIMEOUT, Status.TIMED_OUT, ErrorType.TIMEOUT, "did not end within its timeout"),
+    Cause.SILENT: (Reason.TIMEOUT, Status.TIMED_OUT, ErrorType.TIMEOUT, "said nothing after the machine woke up"),
+    Cause.SHUTDOWN: (Reason.SHUTDOWN, Status.FAILED, ErrorType.SHUTDOWN, "ended by the stop of the daemon"),
+    Cause.INTERRUPTED: (Reason.INTERRUPTED, Status.FAILED, ErrorType.INTERRUPTED, "interrupted by system restart"),
+    Cause.BUDGET: (Reason.RUNTIME_LIMIT, Status.FAILED, ErrorType.BUDGET_EXCEEDED, "used more than it may"),
+    Cause.OUTPUT: (Reason.RUNTIME_LIMIT, Status.FAILED, ErrorType.RESOURCE_LIMIT, "wrote more than it may"),
 }
 
 
@@ -155,80 +159,49 @@ TABLE: dict[ErrorType, tuple[str, ...]] = {
     ErrorType.DISK_FULL: (r"ENOSPC|no space left on device|disk quota exceeded",),
 }
 _COMPILED = tuple((kind, re.compile("|".join(patterns), _FLAGS)) for kind, patterns in TABLE.items())
-_MEMBERS = ("code", "type", "status", "message", "error", "errorMessage", "reason", "detail")
-_JSON_START = re.compile(r"[{\[]")
-_MOST_OBJECTS = 64
-_MOST_DEPTH = 6
+_MEMBER = re.compile(
+    r'"(code|type|status|message|error|errorMessage|reason|detail)"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\d+))'
+)
 _SCAN_CHARS = 256 * 1024
 
 
 def classify(text: str, patterns: Sequence[ErrorPattern] = ()) -> ErrorType | None:
     """Return what a failure's words mean, None where no row fits. Only failed executions: an answer may quote "429".
 
-    The adapter's own `patterns` are asked first, then the JSON error objects in the text, then the text itself (its
-    last 256 KiB).
+    The adapter's own `patterns` are asked first, then what JSON objects in the text say of errors, then the text itself
+    (its last 256 KiB).
     """
     text = text[-_SCAN_CHARS:]
     for each in patterns:
         if re.search(each.pattern, text, _FLAGS):
             return each.type
-    for words in (*_json_errors(text), text):
+    # JSON inside of a JSON text has its quotes behind backslashes, more of them at each level.
+    plain = re.sub(r"\\+[nrt]", " ", re.sub(r'\\+"', '"', text))
+    told = "\n".join(f"{name}: {said or number}" for name, said, number in _MEMBER.findall(plain))
+    for words in (told, text):
         for kind, pattern in _COMPILED:
             if pattern.search(words):
                 return kind
     return None
 
 
-def _json_errors(text: str) -> Iterator[str]:
-    """Yield the words of each JSON object in the text: members that tell of errors, one a line."""
-    decoder, place = json.JSONDecoder(), 0
-    for _ in range(_MOST_OBJECTS):
-        if (match := _JSON_START.search(text, place)) is None:
-            return
-        try:
-            found, place = decoder.raw_decode(text, match.start())
-        except (ValueError, RecursionError):
-            place = match.start() + 1
-        else:
-            yield "\n".join(_error_words(found, 0))
-
-
-def _error_words(found: Any, depth: int) -> Iterator[str]:
-    if depth > _MOST_DEPTH:
-        return
-    if isinstance(found, list):
-        for each in found:
-            yield from _error_words(each, depth + 1)
-    for name in _MEMBERS if isinstance(found, dict) else ():
-        value = found.get(name)
-        if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
-            yield f"{name}: {value}"
-        else:
-            yield from _error_words(value, depth + 1)
-
-
-_HINTS = (
-    (re.compile(r"retry[_ -]?after[_ -]?ms[\"'\s:=]{1,4}(\d+(?:\.\d+)?)", re.IGNORECASE), 0.001),
-    (re.compile(r"(?:retry[_ -]?after(?:[_ -]?seconds?)?|reset_in)[\"'\s:=]{1,4}(\d+(?:\.\d+)?)", re.IGNORECASE), 1.0),
-)
+_AFTER = re.compile(r"(?:retry[_ -]?after(?:[_ -]?(ms)|[_ -]?seconds?)?|reset_in)[\"'\s:=]{1,4}(\d+(?:\.\d+)?)", _FLAGS)
 _SPOKEN = re.compile(
     r"(?:(?:try|retry|retrying|wait|again|reset)\w*)(?:\s+(?:again|after|for|in|at least))*\s+"
     r"(?:(\d+)\s*h(?:ours?|rs?)?\s*)?(?:(\d+)\s*m(?:in(?:ute)?s?)?(?![a-z])\s*)?"
-    r"(?:(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s(?:ec(?:ond)?s?)?)(?![a-z]))?",
-    re.IGNORECASE,
+    r"(?:(\d+(?:\.\d+)?)\s*(?:(m)(?:s|illiseconds?)|s(?:ec(?:ond)?s?)?)(?![a-z]))?",
+    _FLAGS,
 )
 
 
 def hint_seconds(text: str) -> float | None:
     """Return how long a provider asks to wait, None where it does not say."""
-    for pattern, unit in _HINTS:
-        if found := pattern.search(text):
-            return float(found[1]) * unit
+    if found := _AFTER.search(text):
+        return float(found[2]) * (0.001 if found[1] else 1.0)
     for spoken in _SPOKEN.finditer(text):
-        hours, minutes, amount, unit_name = spoken.groups()
+        hours, minutes, amount, milli = spoken.groups()
         if hours or minutes or amount:
-            seconds = float(amount or 0) * (0.001 if (unit_name or "").lower().startswith("m") else 1.0)
-            return int(hours or 0) * 3600.0 + int(minutes or 0) * 60.0 + seconds
+            return int(hours or 0) * 3600.0 + int(minutes or 0) * 60.0 + float(amount or 0) * (0.001 if milli else 1.0)
     return None
 
 
@@ -239,15 +212,6 @@ _REFUSED = frozenset(("refusal", "content_filter", "safety"))
 _CUT_OFF = "the answer was cut off at the token limit"
 _IN_A_TOOL = "the run ended in the middle of a tool call"
 _UNFINISHED = {"length": _CUT_OFF, "max_tokens": _CUT_OFF, "toolUse": _IN_A_TOOL, "tool_use": _IN_A_TOOL}
-_ENDED_BY_US: dict[Cause, tuple[Status, ErrorType, str]] = {
-    Cause.CANCELLED: (Status.CANCELLED, ErrorType.CANCELLED, "cancelled"),
-    Cause.TIMEOUT: (Status.TIMED_OUT, ErrorType.TIMEOUT, "did not end within its timeout"),
-    Cause.SILENT: (Status.TIMED_OUT, ErrorType.TIMEOUT, "said nothing after the machine woke up"),
-    Cause.SHUTDOWN: (Status.FAILED, ErrorType.SHUTDOWN, "ended by the stop of the daemon"),
-    Cause.INTERRUPTED: (Status.FAILED, ErrorType.INTERRUPTED, "interrupted by system restart"),
-    Cause.BUDGET: (Status.FAILED, ErrorType.BUDGET_EXCEEDED, "used more than it may"),
-    Cause.OUTPUT: (Status.FAILED, ErrorType.RESOURCE_LIMIT, "wrote more than it may"),
-}
 
 
 def judge(
@@ -255,7 +219,7 @@ def judge(
 ) -> Outcome:
     """Decide how an execution ended, by the rule and the error patterns of its adapter."""
     if ended.cause in _ENDED_BY_US:
-        status, error_type, words = _ENDED_BY_US[ended.cause]
+        _, status, error_type, words = _ENDED_BY_US[ended.cause]
         return Outcome(status, error_type, ended.detail or words)
     if ended.limit is not None:
         return _failed(ErrorType.RESOURCE_LIMIT, ended.detail or f"the keeper ended it: {ended.limit}")
@@ -265,7 +229,8 @@ def judge(
         return _failed(classify(message, errors) or ErrorType.UNKNOWN, message, hint_seconds(message))
     if ended.cause is not Cause.SETTLED and not (ended.signal is not None and summary.settled):
         if ended.signal is not None:
-            return _crashed(ended, summary, errors, f"ended by {_signal_name(ended.signal)}")
+            name = next((each.name for each in signals.Signals if each == ended.signal), f"signal {ended.signal}")
+            return _crashed(ended, summary, errors, f"ended by {name}")
         if ended.code not in rule.exit:
             how = "ended, nobody knows how" if ended.code is None else f"exit code {ended.code}"
             return _crashed(ended, summary, errors, how)
@@ -315,13 +280,6 @@ def _crashed(ended: ExitInfo, summary: Summary, errors: Sequence[ErrorPattern], 
 
 def _failed(error_type: ErrorType, message: str, wait: float | None = None) -> Outcome:
     return Outcome(Status.FAILED, error_type, message.strip()[:MESSAGE_CHARS], wait)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def ceiling_exceeded(usage: Usage, plan: Plan) -> str | None:

@@ -41,7 +41,7 @@ from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.context import whole_ms
 from supervisord_py.pipes.intake import next_try
 from supervisord_py.pipes.launch import RunTerms, cleanup, recall_secrets, remove_private
-from supervisord_py.pipes.outcome import REASONS, Cause, ExitInfo, SuccessRule, ceiling_exceeded, judge
+from supervisord_py.pipes.outcome import Cause, ExitInfo, SuccessRule, ceiling_exceeded, judge
 from supervisord_py.pipes.output import BOTH, DISK_PAUSE_SECONDS, POLL_SECONDS, Copier
 from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.instance import Instance, describe
@@ -272,8 +272,7 @@ class Run(Instance):
                 exited.cancel()
             if self._settling is not None:
                 self._settling.cancel()
-        if self.cause is not Cause.NOBODY:
-            self.wanted = REASONS[self.cause]
+        self.wanted = self.cause.reason or self.wanted
         await room.supervisor.stop(room.driver, self, self.wanted)
 
     async def shut_down(self, placement: KeeperClient) -> StopReport:

@@ -1,7 +1,8 @@
-"""What agents print, read in whatever pieces it comes: `feed` gives text for stdout and records worth keeping.
+"""What agents print, read in whatever pieces it comes.
 
-A parser never raises for what a program wrote: a wrong type is as good as nothing. `summary` says what the stream came
-to so far. `PARSERS` is the table of all formats by name.
+`feed` returns bytes for stdout, and whole JSON lines for `events.jsonl`; `end` returns what is left of both. `summary`
+says what the stream came to so far. A wrong type is as good as nothing: no stream raises for what a program wrote.
+`PARSERS` are all formats by name.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import codecs
 import json
 import operator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -20,13 +21,6 @@ from supervisord_py.ledger.pipe_executions import Usage
 FINAL_TEXT_CHARS = 64 * 1024
 LINE_BYTES = 16 * 1024 * 1024
 _PRESENT = "present"  # the turn of a format whose turns have no names
-
-
-class Parsed(NamedTuple):
-    """What a piece of output held: bytes for stdout, and whole JSON lines for `events.jsonl`."""
-
-    text: bytes = b""
-    records: bytes = b""
 
 
 class Summary(msgspec.Struct):
@@ -39,82 +33,73 @@ class Summary(msgspec.Struct):
     settled: bool = False  # the agent says that it is done. Its process may not know: give it a grace, then stop it.
     records: int = 0  # that were understood; 0 for text agents
     garbage_lines: int = 0  # that should have been records
-    session_id: str | None = None  # the agent's own id of its session
     usage: Usage = Usage()
 
 
 class TextStream:
-    """One run of a program that prints its answer."""
+    """A program that prints its answer."""
 
     def __init__(self) -> None:
         self.summary = Summary()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def feed(self, data: bytes) -> Parsed:
+    def feed(self, data: bytes) -> tuple[bytes, bytes]:
         summary = self.summary
-        summary.has_text = summary.has_text or bool(data.strip(b" \t\r\n\v\f"))
+        summary.has_text = summary.has_text or bool(data.strip())
         tail = self._decoder.decode(data[-4 * FINAL_TEXT_CHARS :])
         summary.final_text = (summary.final_text + tail)[-FINAL_TEXT_CHARS:]
-        return Parsed(data)
+        return data, b""
 
-    def end(self) -> Parsed:
-        return Parsed()
+    def end(self) -> tuple[bytes, bytes]:
+        return b"", b""
 
 
 class JsonLines(TextStream):
-    """A stream of JSON records, one a line; a subclass understands each in `record`.
+    """A program that prints JSON records, one a line; a subclass understands each in `record`.
 
-    A record ends at LF and nowhere else (U+2028 may stand inside). A line over `line_bytes` is skipped to its end and
-    counted as garbage; so is one that is no JSON object.
+    A record ends at LF and nowhere else (U+2028 may stand inside). A line over `line_bytes` counts as garbage, as does
+    one that is no JSON object.
     """
 
-    def __init__(self, *, line_bytes: int = LINE_BYTES) -> None:
+    line_bytes = LINE_BYTES
+
+    def __init__(self) -> None:
         self.summary = Summary()
-        self._line_bytes = line_bytes
         self._text: list[str] = []
         self._records: list[bytes] = []
-        self._rest: list[bytes] = []  # pieces of the line that is not complete: joined once, when it is
-        self._rest_bytes = 0
-        self._skipping = False
+        self._rest = bytearray()  # of a line that is not complete
         self._told = 0  # characters of the present answer that were told as text already
         self._ends_line = True  # the text told so far ends a line, or there is none
         self._turn: str | None = None  # which turn of the model is present; None between two
 
-    def feed(self, data: bytes) -> Parsed:
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            self._line(line)
-        self._rest.append(rest)
-        self._rest_bytes += len(rest)
-        if self._rest_bytes > self._line_bytes:
-            self._rest, self._rest_bytes, self._skipping = [], 0, True
-        parsed = Parsed("".join(self._text).encode("utf-8", "replace"), b"".join(self._records))
+    def feed(self, data: bytes) -> tuple[bytes, bytes]:
+        first, *more = data.split(b"\n")
+        self._rest += first
+        for rest in more:
+            self._line(bytes(self._rest))
+            self._rest = bytearray(rest)
+        if len(self._rest) > self.line_bytes:
+            self._rest = bytearray(b"too long")  # so that what follows of this line is no record, either
+        parsed = "".join(self._text).encode("utf-8", "replace"), b"".join(self._records)
         self._text, self._records = [], []
         return parsed
 
-    def end(self) -> Parsed:
+    def end(self) -> tuple[bytes, bytes]:
         return self.feed(b"\n")  # an unfinished line may be a record all the same
 
     def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
         """Understand one record; `kind` is its `type`, `line` its text without the line's end."""
         raise NotImplementedError
 
-    def _line(self, last: bytes) -> None:
-        line = b"".join((*self._rest, last))
-        self._rest, self._rest_bytes = [], 0
+    def _line(self, line: bytes) -> None:
         found = None
-        if self._skipping:
-            self._skipping = False
-        elif not line.strip():
-            return
-        else:
-            with suppress(ValueError, RecursionError):
-                found = json.loads(line)
-        if not isinstance(found, dict):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(line)
+        if isinstance(found, dict):
+            self.summary.records += 1
+            self.record(words(found, "type"), found, line)
+        elif line.strip():
             self.summary.garbage_lines += 1
-            return
-        self.summary.records += 1
-        self.record(words(found, "type") or "", found, line)
 
     # -- for the formats -----------------------------------------------------------------------------------------------
 
@@ -139,9 +124,11 @@ class JsonLines(TextStream):
             self._ends_line = True
             self._text.append("\n")
 
-    def fail(self, message: str | None) -> None:
-        """Note the error that the stream ends with, if nothing better follows."""
-        self.summary.error_message, self.summary.stop_reason = message, "error"
+    def fail(self, message: str, status: float = 0) -> None:
+        """Note the error that the stream ends with, if nothing better follows, with its HTTP status in front."""
+        number = int(status)
+        named = f"{number}: {message}" if number and str(number) not in message else message
+        self.summary.error_message, self.summary.stop_reason = named, "error"
 
     def done(self, stop_reason: str | None = "stop") -> None:
         """Note that the last answer ended well."""
@@ -165,15 +152,13 @@ class JsonLines(TextStream):
 
 def member(record: Any, *path: str) -> Any:
     for name in path:
-        if not isinstance(record, dict):
-            return None
-        record = record.get(name)
+        record = record.get(name) if isinstance(record, dict) else None
     return record
 
 
-def words(record: Any, *path: str) -> str | None:
+def words(record: Any, *path: str) -> str:
     found = member(record, *path)
-    return found if isinstance(found, str) else None
+    return found if isinstance(found, str) else ""
 
 
 def amount(record: Any, *path: str) -> float:
@@ -199,13 +184,7 @@ def block_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []
-    return "".join(words(each, "text") or "" for each in blocks if words(each, "type") == "text")
-
-
-def with_status(status: float, message: str) -> str:
-    """Put an HTTP status that stands beside a message in front of it, unless the message names it."""
-    number = int(status)
-    return f"{number}: {message}" if number and str(number) not in message else message
+    return "".join(words(each, "text") for each in blocks if words(each, "type") == "text")
 
 
 # -- the formats -------------------------------------------------------------------------------------------------------
@@ -228,17 +207,15 @@ class PiStream(JsonLines):
         if kind not in dropped and words(message, "role") != "system":
             self.keep(line)
         match kind:
-            case "session":
-                summary.session_id = words(record, "id")
             case "agent_start" | "auto_retry_start":
                 summary.settled = False
             case "turn_start":
                 self.turn()
                 summary.settled = False
             case "message_update" if words(record, "assistantMessageEvent", "type") == "text_delta":
-                self.say(words(record, "assistantMessageEvent", "delta") or "")
+                self.say(words(record, "assistantMessageEvent", "delta"))
             case "message_end" if words(message, "role") == "assistant":
-                stop, used = words(message, "stopReason"), member(message, "usage")
+                stop, used = words(message, "stopReason") or None, member(message, "usage")
                 self.done(stop)
                 if stop in {"error", "aborted"}:
                     summary.error_message = words(message, "errorMessage") or stop
@@ -262,15 +239,14 @@ class ClaudeStream(JsonLines):
     """
 
     def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
-        self.summary.session_id = words(record, "session_id") or self.summary.session_id
         if kind == "stream_event":
             if words(record, "event", "delta", "type") == "text_delta":
-                self.say(words(record, "event", "delta", "text") or "")
+                self.say(words(record, "event", "delta", "text"))
             return
         self.keep(line)
         if kind == "assistant" and words(record, "message", "model") != "<synthetic>":
             message = member(record, "message")
-            if self.turn(words(message, "id") or words(record, "uuid") or ""):
+            if self.turn(words(message, "id") or words(record, "uuid")):
                 self.spend(self._tokens(message))
             text = block_text(member(message, "content"))
             if not text.startswith("[API Error: "):
@@ -280,10 +256,10 @@ class ClaudeStream(JsonLines):
 
     def _result(self, record: dict[str, Any]) -> None:
         summary = self.summary
-        text, stop = words(record, "result") or "", words(record, "stop_reason")
+        text, stop = words(record, "result"), words(record, "stop_reason")
         if member(record, "is_error") is True or text.startswith("[API Error: "):
             message = text or words(record, "error", "message") or words(record, "subtype") or "error"
-            self.fail(with_status(amount(record, "api_error_status"), message))
+            self.fail(message, amount(record, "api_error_status"))
             if stop == "refusal":
                 summary.stop_reason = stop
         else:
@@ -307,21 +283,17 @@ class CodexStream(JsonLines):
     """
 
     def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
-        summary = self.summary
+        summary, item = self.summary, words(record, "item", "type")
         if kind not in {"item.started", "item.updated"}:
             self.keep(line)
         match kind:
-            case "thread.started":
-                summary.session_id = words(record, "thread_id")
             case "turn.started" | "item.started":
                 self.turn(_PRESENT)
-            case "item.completed" if words(record, "item", "type") == "agent_message":
+            case "item.completed" if item == "agent_message":
                 self.turn(_PRESENT)
-                self.answer(words(record, "item", "text") or "")
-            case "item.completed":
-                tools = {"command_execution", "file_change", "mcp_tool_call", "web_search"}
-                if words(record, "item", "type") in tools:
-                    self._turn = None
+                self.answer(words(record, "item", "text"))
+            case "item.completed" if item in {"command_execution", "file_change", "mcp_tool_call", "web_search"}:
+                self._turn = None
             case "turn.completed":
                 names = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
                 self.spend(tokens(member(record, "usage"), *names))
@@ -331,7 +303,7 @@ class CodexStream(JsonLines):
                 self.fail(words(record, "error", "message") or summary.error_message or "the turn failed")
                 summary.settled = True
             case "error":  # one on the way is an error only if nothing better follows
-                summary.error_message = words(record, "message")
+                summary.error_message = words(record, "message") or None
 
 
 class GeminiStream(JsonLines):
@@ -348,10 +320,8 @@ class GeminiStream(JsonLines):
         if (is_answer or kind == "tool_use") and self.turn(_PRESENT):
             summary.final_text = ""
         match kind:
-            case "init":
-                summary.session_id = words(record, "session_id")
             case "message" if is_answer:
-                said = words(record, "content") or ""
+                said = words(record, "content")
                 summary.final_text = (summary.final_text + said)[-FINAL_TEXT_CHARS:]
                 self.say(said)
             case "tool_use":
@@ -372,7 +342,7 @@ class GeminiStream(JsonLines):
                 self.answer("")
 
     def _failed(self, error: Any) -> None:
-        self.fail(with_status(amount(error, "code"), words(error, "message") or "error"))
+        self.fail(words(error, "message") or "error", amount(error, "code"))
 
 
 class OpencodeStream(JsonLines):
@@ -382,24 +352,22 @@ class OpencodeStream(JsonLines):
     """
 
     def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
-        self.summary.session_id = words(record, "sessionID") or self.summary.session_id
         self.keep(line)
+        part, error = member(record, "part"), member(record, "error")
         match kind:
             case "text":
-                self.answer(words(record, "part", "text") or "")
+                self.answer(words(part, "text"))
             case "step_start":
                 self.turn()
             case "step_finish":
-                self.done(words(record, "part", "reason") or "stop")
-                found, names = member(record, "part", "tokens"), ("input", "output", "cache.read", "cache.write")
-                used = tokens(found, *names, counts_cached=True, cost=amount(record, "part", "cost"))
-                thoughts = int(amount(found, "reasoning"))
-                self.spend(used)
+                self.done(words(part, "reason") or "stop")
+                names = ("tokens.input", "tokens.output", "tokens.cache.read", "tokens.cache.write")
+                self.spend(tokens(part, *names, counts_cached=True, cost=amount(part, "cost")))
+                thoughts = int(amount(part, "tokens", "reasoning"))
                 self.spend(Usage(output_tokens=thoughts, total_tokens=thoughts))
             case "error":
-                error = member(record, "error")
                 message = words(error, "data", "message") or words(error, "name") or "error"
-                self.fail(with_status(amount(error, "data", "statusCode"), message))
+                self.fail(message, amount(error, "data", "statusCode"))
 
 
 PARSERS: dict[str, type[TextStream]] = {

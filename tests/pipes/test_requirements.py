@@ -161,7 +161,7 @@ async def test_a8_a_corrupt_store_is_told_and_harms_no_other(rig: PipeRig) -> No
     rig.write("a8-own", "agent: tell\nmodel: own")
     named, own = await rig.run("a8"), await rig.run("a8-own")
     assert named.error_type is ErrorType.PRESET_NOT_FOUND
-    assert f"{rig.config.presets_file}: is no TOML" in (named.error_message or "")
+    assert f"{rig.config.presets_file}:1: is no TOML" in (named.error_message or "")
     assert (own.status, own.stdout) == (Status.COMPLETED, "--model own\n")
     queued = next(it for it in await rig.said("pipe:a8-own") if it.event == "execution_queued")
     assert "is no TOML" in str(queued.facts["warnings"])
