@@ -3,8 +3,8 @@
 A spawn is answered when the kernel confirms exec, and its exit is told after that answer, never before. An exit record
 is kept, and told again to every new control plane, until it is released. Two facts are kept apart: the *leader* (the
 process that was spawned) runs until it is reaped, and the *tree* (it and all that descends from it) lives until its
-last process is gone. A tree that outlives its leader keeps the instance; one live member is watched by pidfd, and when
-it ends the rest is counted again: no polling.
+last process is gone. A tree that outlives its leader keeps the instance. The last of it comes back to us when its
+parents are gone, as every orphan does: whenever one has ended, such trees are counted again, and nothing is polled.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ import contextlib
 import errno
 import os
 import resource
-import signal
-import sys
-import time
 from functools import partial
 
 from supervisord_py.keeper import procfs, spawn
 from supervisord_py.keeper.cgroup import Cgroup
 from supervisord_py.keeper.protocol import STDERR, STDOUT
 from supervisord_py.keeper.spawn import RefusedError, SpawnError
-from supervisord_py.keeper.tree import Membership
+from supervisord_py.keeper.tree import HeldChild, Membership
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,126 +27,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from supervisord_py.keeper.boot import Birth, Rungs
-    from supervisord_py.keeper.logs import Logs, OutputPipe, UnitLog
-    from supervisord_py.keeper.loop import Loop
-    from supervisord_py.keeper.procfs import Process
+    from supervisord_py.keeper.logs import Logs
+    from supervisord_py.keeper.loop import Loop, Timer
     from supervisord_py.keeper.spawn import SpawnPlan
+    from supervisord_py.keeper.tree import Answer
 
-    Answer = Callable[["dict[str, Any] | RefusedError"], None]
-
-RECOUNT_SECONDS = 1.0  # without pidfds a tree without leader is counted this often, only while there is one
+RECOUNT_SECONDS = 1.0  # where no orphan comes back a tree without leader is counted this often, while there is one
 REAPS_PER_TURN = 256
 STREAMS = {"stdout": STDOUT, "stderr": STDERR}
-RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in one unit of ru_maxrss (getrusage(2))
-WHO = ("key", "unit", "pid", "start_time", "boot_id", "started_at")
-"""What CHILD and EXIT of the protocol both begin with."""
-KEPT = (
-    *(*WHO, "tag", "report", "log_position", "tree_alive", "stopping", "verdict", "exit"),
-    *("max_rss_bytes", "memory_grace", "memory_in_kernel", "cpu_limit"),
-)
-"""What goes to the next version of the keeper as it stands (handover.py)."""
-
-
-class HeldChild:
-    """One instance: one process life, never restarted, only replaced."""
-
-    def __init__(self, message: Mapping[str, Any], boot_id: str) -> None:
-        self.key: str = message["key"]  # the id that the control plane chose
-        self.unit: str = message["unit"]
-        self.tag: str = message.get("tag", "")
-        self.boot_id = boot_id
-        self.pid = self.start_time = 0  # the leader's; clock ticks since boot
-        self.report = -1  # descriptor of the exec report, -1 once it is read; then those who wait are told
-        self.answers: list[Answer] = []
-        self.started_at = time.time()
-        self.group: Cgroup | None = None  # its cgroup, on that rung
-        self.log: UnitLog | None = None  # None when all output goes to descriptors that came with the order
-        self.log_position = 0
-        self.pipes: list[OutputPipe] = []
-        self.ends: list[list[int]] = []  # (descriptor, stream, instance) of the pipes that an earlier version read
-        self.watched_member = -1  # pidfd of a process that outlived the leader
-        self.members: dict[int, int] = {}  # start time by pid, of all ever seen in the tree and not yet seen gone
-        self.tree_alive = True  # False once the last process of the tree is gone
-        self.stopping = False  # a stop is under way, or ended with survivors
-        self.verdict: dict[str, Any] | None = None  # what the killer wrote down before it signalled
-        self.exit: dict[str, Any] | None = None  # the exit record, once the leader is reaped
-        self.max_rss_bytes: int | None = message.get("max_rss_bytes") or None
-        self.memory_grace = float(message.get("memory_grace_seconds") or 0.0)  # from TERM to KILL
-        self.memory_in_kernel = False
-        self.cpu_limit = (-1, -1)  # soft and hard RLIMIT_CPU in seconds; negative for none
-
-    def hand_over(self) -> dict[str, Any]:
-        """Return all of it as JSON, for the next version of the keeper."""
-        return {
-            **{name: getattr(self, name) for name in KEPT},
-            "group": self.group.path if self.group else None,
-            "members": list(self.members.items()),
-            "pipes": [(pipe.fd, pipe.stream, pipe.instance) for pipe in self.pipes if pipe.fd >= 0],
-        }
-
-    @classmethod
-    def handed_over(cls, document: dict[str, Any]) -> HeldChild:
-        """Return the child of such a document; ValueError, KeyError or TypeError: it is none."""
-        child = cls(document, document["boot_id"])
-        for name in KEPT:
-            setattr(child, name, document[name])
-        child.group = Cgroup(document["group"]) if document["group"] else None
-        child.members = dict(document["members"])
-        child.ends = document["pipes"]
-        return child
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        """The leader's (pid, start time)."""
-        return (self.pid, self.start_time)
-
-    def document(self) -> dict[str, Any]:
-        """Return CHILD of the protocol."""
-        facts = {name: getattr(self, name) for name in (*WHO, "tag", "log_position", "stopping", "tree_alive", "exit")}
-        return {**facts, "state": "exited" if self.exit else "running"}
-
-    def condemn(
-        self, reason: str, by: str, signum: int, rss_bytes: int | None = None, limit_bytes: int | None = None
-    ) -> None:
-        """Write down why it is about to be signalled; the first word stands, and nothing is added after the end."""
-        if self.verdict is None and self.exit is None:
-            figures = {"rss_bytes": rss_bytes, "limit_bytes": limit_bytes}
-            self.verdict = {"reason": reason, "by": by, **figures, "signal": int(signum), "time": time.time()}
-
-    def escalate(self) -> None:
-        """Note in the verdict that it came to SIGKILL; what has ended already ended by what it was told before."""
-        if self.verdict is not None and self.exit is None:
-            self.verdict["signal"] = int(signal.SIGKILL)
-
-    def conclude(self, code: int, usage: resource.struct_rusage, *, counted: bool) -> None:
-        """Write the exit record, from the exit code or minus the signal, and wait4's account.
-
-        `counted`: the kernel counts the memory of groups, and leaves proof where it was the killer.
-        """
-        cpu_seconds, peak = usage.ru_utime + usage.ru_stime, None
-        if counted and self.group is not None:
-            peak = self.group.memory_peak()
-            if (reason := self.group.oom()) is not None:
-                self.condemn(reason, "cgroup", signal.SIGKILL, peak, self.max_rss_bytes)
-        if -code in (signal.SIGXCPU, signal.SIGKILL):
-            # The limit counts whole ticks as they are sampled, rusage counts precisely: on a crowded machine the two
-            # differ. Nobody but the kernel has a reason to send SIGXCPU; SIGKILL may come from anywhere.
-            soft, hard = self.cpu_limit
-            needed = soft * 0.5 if -code == signal.SIGXCPU else hard * 0.9
-            if soft >= 0 and 0 <= needed <= cpu_seconds:
-                self.condemn("cpu_limit", "rlimit", -code)
-        self.exit = {
-            **{name: getattr(self, name) for name in (*WHO, "log_position", "verdict")},
-            "ended_at": time.time(),
-            "code": code if code >= 0 else None,
-            "signal": -code if code < 0 else None,
-            "user_seconds": usage.ru_utime,
-            "system_seconds": usage.ru_stime,
-            "max_rss_bytes": usage.ru_maxrss * RSS_UNIT,
-            "memory_peak_bytes": peak,
-            "log_end": self.log.position if self.log is not None else self.log_position,
-            "orphans": 0,
-        }
 
 
 class Children:
@@ -168,7 +53,8 @@ class Children:
         self._emit, self._changed = emit, changed
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._by_pid: dict[int, HeldChild] = {}
-        self._unsettled: dict[str, HeldChild] = {}
+        self._leaderless: dict[str, HeldChild] = {}  # whose leader was reaped, and whose tree is not known to be gone
+        self._settling: Timer | None = None
         self.parked: dict[str, Cgroup] = {}  # by zygote: the group in which its next fork waits
         self.held: dict[str, HeldChild] = {}
         self.strangers: set[int] = set()  # pids that are nobody's: the control plane's
@@ -193,12 +79,13 @@ class Children:
             if child.ends:
                 child.log = self._logs.log(child.unit)
                 child.pipes = self._logs.read_from(child.log, child.ends)
+            if child.exit is not None and child.tree_alive:
+                self._leaderless[child.key] = child
         self.membership.take()
         for child in held:
-            if child.exit is not None and child.tree_alive:
-                self._close_or_watch(child, self.membership.members(child))
             self._changed(child)
         self.reap()
+        self._settle()
 
     # -- coming ------------------------------------------------------------------------------------------------------
 
@@ -331,6 +218,8 @@ class Children:
                 return  # the control plane's end is its supervisor's to reap, which this same signal wakes
             else:
                 os.waitpid(ended.si_pid, os.WNOHANG)
+                if self._leaderless:
+                    self._settle_in(0)
         self._loop.later(0, self.reap)
 
     def reap_leader(self, child: HeldChild) -> None:
@@ -350,61 +239,42 @@ class Children:
         for pipe in child.pipes:
             pipe.drain()
         child.conclude(os.waitstatus_to_exitcode(status), usage, counted="memory" in self._rungs.controllers)
-        if not self._unsettled:
-            self._loop.later(0, self._settle)
-        self._unsettled[child.key] = child
+        self._leaderless[child.key] = child
+        self._settle_in(0)
+
+    def _settle_in(self, seconds: float) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+        self._settling = self._loop.later(seconds, self._settle)
 
     def _settle(self) -> None:
-        """Tell the ends of this turn, and close or watch the trees that they leave; one snapshot serves all."""
-        ended, self._unsettled = self._unsettled, {}
-        if any(child.group is None for child in ended.values()):
+        """Tell the ends of this turn, and close the trees of which nothing is left; one snapshot serves all."""
+        self._settling = None
+        leaderless = list(self._leaderless.values())
+        if any(child.group is None for child in leaderless):
             self.membership.take()
-        for child in ended.values():
+        for child in leaderless:
             left = self.membership.members(child)
-            assert child.exit is not None
-            child.exit["orphans"] = len(left)
-            self._emit({"event": "exit", "record": child.exit})
-            self._changed(child)
-            self._close_or_watch(child, left)
-
-    def _close_or_watch(self, child: HeldChild, left: list[Process]) -> None:
-        """Close an instance whose tree is empty; else look again when one of its members has ended."""
-        self._unwatch_member(child)
-        if not left:
-            self.close(child)
-            return
-        if not self._rungs.portable:
-            # Gone already, or no descriptor left: the timer looks again.
-            with contextlib.suppress(AttributeError, OSError):
-                child.watched_member = os.pidfd_open(left[0].pid)
-        if child.watched_member < 0:
-            self._loop.later(RECOUNT_SECONDS, lambda: self._recount(child))
-        else:
-            self._loop.watch(child.watched_member, lambda: self._recount(child))
-
-    def _unwatch_member(self, child: HeldChild) -> None:
-        if child.watched_member >= 0:
-            self._loop.unwatch(child.watched_member)
-            os.close(child.watched_member)
-            child.watched_member = -1
-
-    def _recount(self, child: HeldChild) -> None:
-        self._unwatch_member(child)
-        if child.tree_alive and self.held.get(child.key) is child:
-            if child.group is None or not child.group.populated():
-                self.membership.take()
-            self._close_or_watch(child, self.membership.members(child))
+            if not child.told:
+                assert child.exit is not None
+                child.told, child.exit["orphans"] = True, len(left)
+                self._emit({"event": "exit", "record": child.exit})
+                self._changed(child)
+            if not left:
+                self.close(child)
+        if self._leaderless and not self._rungs.subreaper:
+            self._settle_in(RECOUNT_SECONDS)
 
     def close(self, child: HeldChild) -> None:
         """The tree is empty: drain and close what is left of it, and say so."""
         if not child.tree_alive:
             return
-        if child.key in self._unsettled:
+        if not child.told:
             self._settle()  # the exit is told before the end of the tree; this comes back here
             return
         child.tree_alive = child.stopping = False
         child.members = {}
-        self._unwatch_member(child)
+        del self._leaderless[child.key]
         for pipe in child.pipes:
             pipe.drain()
             pipe.close()
@@ -434,7 +304,7 @@ class Children:
     def tell_again(self) -> None:
         """Repeat every unreleased end, for a new control plane."""
         for child in self.held.values():
-            if child.exit is not None and child.key not in self._unsettled:
+            if child.told:
                 self._emit({"event": "exit", "record": child.exit})
                 if not child.tree_alive:
                     self._emit({"event": "gone", "key": child.key})

@@ -15,10 +15,9 @@ import sys
 
 from supervisord_py import __version__
 from supervisord_py.keeper import spawn
-from supervisord_py.keeper.children import HeldChild
 from supervisord_py.keeper.procfs import slurp
 from supervisord_py.keeper.spawn import RefusedError
-from supervisord_py.keeper.tree import KILL_SECONDS
+from supervisord_py.keeper.tree import KILL_SECONDS, HeldChild
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from supervisord_py.keeper.boot import Birth, Boot, Journal
-    from supervisord_py.keeper.children import HeldChild
     from supervisord_py.keeper.procfs import Process
+    from supervisord_py.keeper.tree import HeldChild
 
 FIRST_LISTEN_FD = 3
 GRACE_SECONDS = 5.0

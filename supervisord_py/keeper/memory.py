@@ -16,9 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisord_py.keeper.children import HeldChild
     from supervisord_py.keeper.loop import Loop, Timer
-    from supervisord_py.keeper.tree import Membership
+    from supervisord_py.keeper.tree import HeldChild, Membership
 
 GROWTH_BYTES_PER_SECOND = 2e9
 MIN_SECONDS = 0.005

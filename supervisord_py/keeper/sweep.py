@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from supervisord_py.keeper.children import HeldChild
     from supervisord_py.keeper.procfs import Process
+    from supervisord_py.keeper.tree import HeldChild
 
     Found = tuple[Process, str, str]  # a process that was left, and the key and unit it belonged to
 

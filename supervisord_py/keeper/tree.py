@@ -1,4 +1,4 @@
-"""Whose process is whose, and the end of a whole tree.
+"""One held instance; whose process is whose; and the end of a whole tree.
 
 Members are found by cgroup where there is one, else by descent and by mark. One snapshot of the process table serves
 all that ask in the same moment. A leader is its instance's; what was ours stays ours, by identity, also when its
@@ -18,18 +18,25 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
+import time
 
 from supervisord_py.keeper import procfs
+from supervisord_py.keeper.cgroup import Cgroup
 from supervisord_py.keeper.protocol import MARK_INSTANCE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import resource
     from collections.abc import Callable, Mapping
+    from typing import Any
 
-    from supervisord_py.keeper.children import HeldChild
+    from supervisord_py.keeper.logs import OutputPipe, UnitLog
     from supervisord_py.keeper.loop import Loop, Timer
     from supervisord_py.keeper.procfs import Process
+    from supervisord_py.keeper.spawn import RefusedError
 
+    Answer = Callable[[dict[str, Any] | RefusedError], None]
     Done = Callable[[list[Process], bool], None]  # takes the survivors (empty: all gone) and whether KILL was needed
 
 INIT_PID = 1
@@ -40,6 +47,119 @@ FIRST_POLLS = 20
 KEEPS_MOVING = procfs.Process(0, 0, 0, 0, "(keeps moving)")
 """Stands for a tree that lives although none of its processes holds still to be named."""
 ROUNDS = 5  # looks in one turn of the KILL phase, so that what forks between a look and a signal loses the race
+
+
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in one unit of ru_maxrss (getrusage(2))
+WHO = ("key", "unit", "pid", "start_time", "boot_id", "started_at")
+"""What CHILD and EXIT of the protocol both begin with."""
+KEPT = (
+    *(*WHO, "tag", "report", "log_position", "tree_alive", "stopping", "verdict", "exit"),
+    *("max_rss_bytes", "memory_grace", "memory_in_kernel", "cpu_limit"),
+)
+"""What goes to the next version of the keeper as it stands (handover.py)."""
+
+
+class HeldChild:
+    """One instance: one process life, never restarted, only replaced."""
+
+    def __init__(self, message: Mapping[str, Any], boot_id: str) -> None:
+        self.key: str = message["key"]  # the id that the control plane chose
+        self.unit: str = message["unit"]
+        self.tag: str = message.get("tag", "")
+        self.boot_id = boot_id
+        self.pid = self.start_time = 0  # the leader's; clock ticks since boot
+        self.report = -1  # descriptor of the exec report, -1 once it is read; then those who wait are told
+        self.answers: list[Answer] = []
+        self.started_at = time.time()
+        self.group: Cgroup | None = None  # its cgroup, on that rung
+        self.log: UnitLog | None = None  # None when all output goes to descriptors that came with the order
+        self.log_position = 0
+        self.pipes: list[OutputPipe] = []
+        self.ends: list[list[int]] = []  # (descriptor, stream, instance) of the pipes that an earlier version read
+        self.members: dict[int, int] = {}  # start time by pid, of all ever seen in the tree and not yet seen gone
+        self.tree_alive = True  # False once the last process of the tree is gone
+        self.stopping = False  # a stop is under way, or ended with survivors
+        self.verdict: dict[str, Any] | None = None  # what the killer wrote down before it signalled
+        self.exit: dict[str, Any] | None = None  # the exit record, once the leader is reaped
+        self.told = False  # to the control plane of that time; the next one is told again
+        self.max_rss_bytes: int | None = message.get("max_rss_bytes") or None
+        self.memory_grace = float(message.get("memory_grace_seconds") or 0.0)  # from TERM to KILL
+        self.memory_in_kernel = False
+        self.cpu_limit = (-1, -1)  # soft and hard RLIMIT_CPU in seconds; negative for none
+
+    def hand_over(self) -> dict[str, Any]:
+        """Return all of it as JSON, for the next version of the keeper."""
+        return {
+            **{name: getattr(self, name) for name in KEPT},
+            "group": self.group.path if self.group else None,
+            "members": list(self.members.items()),
+            "pipes": [(pipe.fd, pipe.stream, pipe.instance) for pipe in self.pipes if pipe.fd >= 0],
+        }
+
+    @classmethod
+    def handed_over(cls, document: dict[str, Any]) -> HeldChild:
+        """Return the child of such a document; ValueError, KeyError or TypeError: it is none."""
+        child = cls(document, document["boot_id"])
+        for name in KEPT:
+            setattr(child, name, document[name])
+        child.group = Cgroup(document["group"]) if document["group"] else None
+        child.members = dict(document["members"])
+        child.ends = document["pipes"]
+        child.told = child.exit is not None  # `hand_over` tells the ends first
+        return child
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The leader's (pid, start time)."""
+        return (self.pid, self.start_time)
+
+    def document(self) -> dict[str, Any]:
+        """Return CHILD of the protocol."""
+        facts = {name: getattr(self, name) for name in (*WHO, "tag", "log_position", "stopping", "tree_alive", "exit")}
+        return {**facts, "state": "exited" if self.exit else "running"}
+
+    def condemn(
+        self, reason: str, by: str, signum: int, rss_bytes: int | None = None, limit_bytes: int | None = None
+    ) -> None:
+        """Write down why it is about to be signalled; the first word stands, and nothing is added after the end."""
+        if self.verdict is None and self.exit is None:
+            figures = {"rss_bytes": rss_bytes, "limit_bytes": limit_bytes}
+            self.verdict = {"reason": reason, "by": by, **figures, "signal": int(signum), "time": time.time()}
+
+    def escalate(self) -> None:
+        """Note in the verdict that it came to SIGKILL; what has ended already ended by what it was told before."""
+        if self.verdict is not None and self.exit is None:
+            self.verdict["signal"] = int(signal.SIGKILL)
+
+    def conclude(self, code: int, usage: resource.struct_rusage, *, counted: bool) -> None:
+        """Write the exit record, from the exit code or minus the signal, and wait4's account.
+
+        `counted`: the kernel counts the memory of groups, and leaves proof where it was the killer.
+        """
+        cpu_seconds, peak = usage.ru_utime + usage.ru_stime, None
+        if counted and self.group is not None:
+            peak = self.group.memory_peak()
+            if (reason := self.group.oom()) is not None:
+                self.condemn(reason, "cgroup", signal.SIGKILL, peak, self.max_rss_bytes)
+        if -code in (signal.SIGXCPU, signal.SIGKILL):
+            # The limit counts whole ticks as they are sampled, rusage counts precisely: on a crowded machine the two
+            # differ. Nobody but the kernel has a reason to send SIGXCPU; SIGKILL may come from anywhere.
+            soft, hard = self.cpu_limit
+            needed = soft * 0.5 if -code == signal.SIGXCPU else hard * 0.9
+            if soft >= 0 and 0 <= needed <= cpu_seconds:
+                self.condemn("cpu_limit", "rlimit", -code)
+        self.exit = {
+            **{name: getattr(self, name) for name in (*WHO, "log_position", "verdict")},
+            "ended_at": time.time(),
+            "code": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "user_seconds": usage.ru_utime,
+            "system_seconds": usage.ru_stime,
+            "max_rss_bytes": usage.ru_maxrss * RSS_UNIT,
+            "memory_peak_bytes": peak,
+            "log_end": self.log.position if self.log is not None else self.log_position,
+            "orphans": 0,
+        }
 
 
 class Membership:
@@ -83,7 +203,10 @@ class Membership:
         if child.group is not None and child.group.populated():
             found = [procfs.look(pid) for pid in child.group.members()]
             return [row for row in found if row is not None and row.alive] or [KEEPS_MOVING]
-        return [row for row in self._families.get(child.key, []) if row.alive and child.tree_alive]
+        rows = self._families.get(child.key, []) if child.tree_alive else []
+        if child.group is not None:  # nobody took a snapshot for its sake: what it held may be gone
+            rows = [now for row in rows if (now := procfs.look(row.pid)) and now.identity == row.identity]
+        return [row for row in rows if row.alive]
 
     def member_pids(self, child: HeldChild) -> list[int]:
         """Return the pids of an instance's tree, without looking at each."""

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from supervisord_py.keeper.children import HeldChild
     from supervisord_py.keeper.main import Keeper
     from supervisord_py.keeper.procfs import Process
+    from supervisord_py.keeper.tree import HeldChild
 
     Members = dict[str, Any]
 
