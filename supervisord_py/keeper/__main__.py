@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
         handover.take_over(keeper, boot.handover)
         boot.handover = None
     code = keeper.run()
-    if keeper.shutdown.anew:
+    if keeper.anew:
         keeper.exec_anew()
     return code
 

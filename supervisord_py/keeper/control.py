@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from supervisord_py.keeper.boot import Boot, Journal
     from supervisord_py.keeper.loop import Loop, Timer
 
+    Message = dict[str, Any]
+
 BACKLOG_BYTES = 2 * MAX_FRAME  # what the control plane does not read is queued up to this; then it counts as hung
 _PRIVATE = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", MARK_INSTANCE, MARK_UNIT)
 """Variables that are about the keeper alone: the control plane may not believe them, nor a child."""
@@ -50,7 +52,7 @@ def pause_after(failures: int, initial: float, cap: float) -> float:
 class ControlProcess:
     """The control plane's process, one at a time.
 
-    `strangers` gets its pid while it lives; `receive` is given each of its requests, `ended` each of its exit codes.
+    `strangers` gets its pid while it lives; `receive` each of its requests, `ended` each of its exit codes.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class ControlProcess:
         journal: Journal,
         notifier: Notifier,
         strangers: set[int],
-        receive: Callable[[dict[str, Any], list[int]], None],
+        receive: Callable[[Message, list[int]], None],
         ended: Callable[[int], None],
     ) -> None:
         self._boot, self._loop, self._journal, self._notifier = boot, loop, journal, notifier
@@ -72,66 +74,55 @@ class ControlProcess:
         self._reading = False  # False once no frame will come any more
         self._report = -1
         self._flushing: Timer | None = None
-        self._began = self._answered = 0.0
+        self._began = self._answered = loop.now()
         self._unanswered = 0
         """Pings, one a period, since its last answer: a keeper that was stopped itself has asked nothing meanwhile."""
         self._failures = 0
-        self._restart_timer: Timer | None = None
         self._tick_timer: Timer | None = None
-        self._feeding = False
         self.pid = 0  # 0 where there is none
         self.restarts = 0  # how often one was started again
         self.planned = False  # it was asked to leave
         self.said_hello = False  # it speaks: it gets events and is asked for signs of life
         self.wanted = True  # False once the keeper stops: an end is then final
+        if notifier.watchdog_seconds:
+            loop.later(0, self._feed)
 
     def start(self) -> None:
-        self._restart_timer = None
         if not self.wanted or self.pid:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        plan = SpawnPlan(self._boot.control_argv, self._environ, (null, 1, 2))
+        numbers = ((CHANNEL_FD, theirs.fileno()), (LISTEN_FD, self._boot.listen_fd), (LOCK_FD, self._boot.lock_fd))
+        plan.grants = [(number, fd) for number, fd in numbers if fd >= 0]
         try:
-            self._launch(theirs)
+            self.pid, self._report = spawn.launch(plan)
         except SpawnError as error:
             ours.close()
             self._journal.error("control_not_started", **error.document)
             self._start_again(0.0)
             return
         finally:
+            os.close(null)
             theirs.close()
+        self._strangers.add(self.pid)
         self._frames, self._reading = FrameSocket(ours), True
         self._loop.watch(ours.fileno(), self._readable)
         self.said_hello = self.planned = False
         self._began = self._loop.now()
         self._journal.info("control_started", pid=self.pid, restarts=self.restarts)
         self._tick(max(START_SECONDS, 2 * self._boot.control_hang_seconds), self._overdue)
-        if not self._feeding and self._notifier.watchdog_seconds:
-            self._feeding = True
-            self._answered = self._loop.now()
-            self._feed()
 
-    def _launch(self, theirs: socket.socket) -> None:
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            plan = SpawnPlan(self._boot.control_argv, self._environ, (null, 1, 2))
-            numbers = ((CHANNEL_FD, theirs.fileno()), (LISTEN_FD, self._boot.listen_fd), (LOCK_FD, self._boot.lock_fd))
-            plan.grants = [(number, fd) for number, fd in numbers if fd >= 0]
-            self.pid, self._report = spawn.launch(plan)
-        finally:
-            os.close(null)
-        self._strangers.add(self.pid)
-
-    def reply(self, pid: int, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    def reply(self, pid: int, message: Message, fds: Sequence[int] = ()) -> None:
         """Answer the control plane of that pid; what another one asked is nobody's business any more."""
         if pid == self.pid:
             self._send(message, fds)
 
-    def emit(self, event: dict[str, Any]) -> None:
-        """Tell it something, if there is one that has said hello."""
+    def emit(self, event: Message) -> None:
         if self.said_hello:
             self._send(event)
 
-    def _send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Queue a frame, with duplicates of `fds`: nothing here ever waits, and what one turn says goes out at once."""
         if self._frames is None:
             return
@@ -145,18 +136,9 @@ class ControlProcess:
         self._flushing = None
         if self._frames is None or not self._reading:
             return
-        try:
+        with contextlib.suppress(OSError):  # the reading side will say how it ended
             done = self._frames.flush()
-        except OSError:
-            return  # the reading side will say how it ended
-        if not done:
-            self._loop.watch(self._frames.fileno(), self._readable, self._flushed)
-
-    def _flushed(self) -> None:
-        """Go on with what its socket had no room for."""
-        assert self._frames is not None
-        self._loop.watch(self._frames.fileno(), self._readable)
-        self._flush()
+            self._loop.watch(self._frames.fileno(), self._readable, None if done else self._flush)
 
     def _readable(self) -> None:
         assert self._frames is not None
@@ -170,7 +152,7 @@ class ControlProcess:
             self._channel_ended(str(error))
             return
         if not more:
-            self._channel_ended("closed")
+            self._channel_ended()
 
     def hello(self) -> None:
         """It speaks; from now on it gets events and is asked for signs of life."""
@@ -232,20 +214,19 @@ class ControlProcess:
         self.restarts += 1
         if pause:
             self._notifier.status(f"control plane starts again in {pause:.1f} s")
-        if self._restart_timer is None:
-            self._restart_timer = self._loop.later(pause, self.start)
+        self._loop.later(pause, self.start)
 
-    def _channel_ended(self, why: str) -> None:
+    def _channel_ended(self, broken: str = "") -> None:
         """No frame will come any more: it is about to end, with a code that tells why; or it must."""
         if self._frames is None or not self._reading:
             return
         self._reading = False
         self._loop.unwatch(self._frames.fileno())
-        if why == "closed":
+        if broken:
+            self._journal.error("control_protocol_broken", detail=broken)
+            self.kill()
+        else:
             self._kill_later()
-            return
-        self._journal.error("control_protocol_broken", detail=why)
-        self.kill()
 
     # -- signs of life -----------------------------------------------------------------------------------------------
 
@@ -306,11 +287,9 @@ class Notifier:
         self.say(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def status(self, text: str) -> None:
-        """One line for people."""
         self.say("STATUS=" + " ".join(text.split()))
 
     def say(self, text: str) -> None:
-        """Send a datagram."""
         if self._address:
             kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
             # Nobody listens: never a reason to stop serving.

@@ -23,7 +23,7 @@ from supervisord_py.keeper.control import EXIT_BAD_SETTINGS, ControlProcess, Not
 from supervisord_py.keeper.logs import Logs
 from supervisord_py.keeper.loop import Loop
 from supervisord_py.keeper.memory import MemoryWatch
-from supervisord_py.keeper.tree import KILL_SECONDS, KillLadder, kill_all
+from supervisord_py.keeper.tree import KILL_SECONDS, HeldChild, KillLadder, kill_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.keeper.boot import Birth, Boot, Journal
     from supervisord_py.keeper.procfs import Process
-    from supervisord_py.keeper.tree import HeldChild
 
 FIRST_LISTEN_FD = 3
 GRACE_SECONDS = 5.0
@@ -44,11 +43,6 @@ LEAVE_SECONDS = 3.0  # how long a control plane that asked for the end may take 
 class Keeper:
     """The holder of everything. `receive` answers one request of the control plane: message and descriptors."""
 
-    children: Children
-    control: ControlProcess
-    notifier: Notifier
-    shutdown: KeeperShutdown
-
     def __init__(
         self,
         boot: Boot,
@@ -56,13 +50,16 @@ class Keeper:
         journal: Journal,
         receive: Callable[[Keeper, dict[str, Any], list[int]], None],
     ) -> None:
-        self.boot = boot
-        self.birth = birth
-        self.journal = journal
-        self.loop = Loop(self._callback_failed)
+        self.boot, self.birth, self.journal = boot, birth, journal
+        self.loop = Loop(self.failed)
         self.notifier = Notifier(os.environ)
         self.stored: dict[str, int] = {}  # descriptors by name, kept for the control plane
         self.succeed: Callable[[], None] | None = None  # becomes another version, when the control plane has ended
+        self.stopping = False  # from then on nothing is spawned any more
+        self.anew = False  # exec pxd instead of exiting
+        self._code = 0
+        self._took_over = False  # from the control plane: all trees are on their way down
+        self._leave_by = self._residue_by = 0.0
         with contextlib.suppress(OSError), open("/proc/self/comm", "wb", buffering=0) as file:
             file.write(b"pxd: keeper")  # as ps and pgrep show it, where a process can say so
         birth.take_descriptors()
@@ -78,8 +75,7 @@ class Keeper:
         self._catch_signals()
         self.children = children = Children(self.loop, self.logs, self.rungs, birth, self.emit, self.changed)
         self.ladder = KillLadder(self.loop, children.membership, children.reap_leader, children.close)
-        self.memory = MemoryWatch(self.loop, self.children.membership, self._over_memory)
-        self.shutdown = KeeperShutdown(self)
+        self.memory = MemoryWatch(self.loop, children.membership, self._over_memory)
         self.control = ControlProcess(
             boot,
             self.loop,
@@ -97,7 +93,7 @@ class Keeper:
         gc.freeze()  # what is here now stays: a fork need not copy its pages for the collector's sake
         self.control.start()
         self.loop.run()
-        return self.shutdown.code
+        return self._code
 
     def exec_anew(self) -> None:
         """Become pxd again: same pid, nothing inherited but what a service manager gave us."""
@@ -130,7 +126,7 @@ class Keeper:
             self.ladder.hurry()
         for number in numbers:
             if number in (signal.SIGTERM, signal.SIGINT):
-                self.shutdown.signalled(number)
+                self._asked_to_end(number)
         if signal.SIGHUP in numbers:
             self.notifier.reloading()
             self.control.emit({"event": "reload"})
@@ -169,123 +165,104 @@ class Keeper:
         for row in survivors:
             self.journal.error("survivor", pid=row.pid, name=row.name, killed=killed)
 
-    def _control_ended(self, code: int) -> None:
-        self.shutdown.control_ended(code)
-        succeed, self.succeed = self.succeed, None
-        if succeed is not None and not self.shutdown.begun:
-            succeed()
-
-    def _callback_failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
+        """Report a defect, and go on."""
         lines = traceback.format_exception(error)
         self.journal.error("callback_failed", error=f"{type(error).__name__}: {error}", traceback="".join(lines))
 
+    # -- the end -------------------------------------------------------------------------------------------------------
 
-class KeeperShutdown:
-    """How the keeper ends."""
-
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
-        self._took_over = False
-        self._leaving = False
-        self._leave_by = 0.0
-        self._residue_by = 0.0
-        self.begun = False  # from then on nothing is spawned any more
-        self.code = 0
-        self.anew = False  # exec pxd instead of exiting
-
-    def signalled(self, signum: int) -> None:
+    def _asked_to_end(self, signum: int) -> None:
         """SIGTERM or SIGINT arrived; the second one leaves no grace to anybody."""
-        keeper = self._keeper
         self.anew = False
-        if self.begun:
-            keeper.journal.warning("killing_everything")
+        if self.stopping:
+            self.journal.warning("killing_everything")
             self._leave_by = 0.0
-            keeper.control.kill()
-            self._took_over = True
+            self.control.kill()
             self._stop_all(0.0, HASTE_SECONDS)
             return
-        self._begin()
-        if keeper.control.pid and keeper.control.said_hello:
-            keeper.control.emit({"event": "stop", "signum": signum})
-            keeper.loop.later(keeper.boot.stop_seconds, self._late)
+        self._begin_end()
+        if self.control.pid and self.control.said_hello:
+            self.control.emit({"event": "stop", "signum": signum})
+            self.loop.later(self.boot.stop_seconds, self._late)
         else:
             self._take_over()
 
-    def asked_by_control(self) -> None:
-        """The control plane is done: stop what is left."""
-        self._begin()
-        self._leave_by = self._keeper.loop.now() + LEAVE_SECONDS
+    def end(self) -> None:
+        """The control plane is done: stop what is left, and exit or (`anew`) become pxd again."""
+        self._begin_end()
+        self._leave_by = self.loop.now() + LEAVE_SECONDS
         self._take_over()
 
-    def control_ended(self, code: int) -> None:
-        """The control plane has ended: during the end its work is ours; bad settings are not worth a restart."""
-        if not self.begun and code == EXIT_BAD_SETTINGS:
-            self.code = code
-            self._begin()
-        if self.begun:
+    def _control_ended(self, code: int) -> None:
+        """During the end its work is ours; bad settings are not worth a restart."""
+        if not self.stopping and code == EXIT_BAD_SETTINGS:
+            self._code = code
+            self._begin_end()
+        succeed, self.succeed = self.succeed, None
+        if self.stopping:
             self._take_over()
+        elif succeed is not None:
+            succeed()
 
-    def _begin(self) -> None:
-        if not self.begun:
-            self.begun = True
-            self._keeper.control.wanted = False
+    def _begin_end(self) -> None:
+        if not self.stopping:
+            self.stopping = True
+            self.control.wanted = False
             # After STOPPING=1 systemd waits for our exit, and kills what does not: an exec is none.
-            self._keeper.notifier.say("STATUS=restarting" if self.anew else "STOPPING=1")
-            self._keeper.journal.info("stopping", children=len(self._alive()))
+            self.notifier.say("STATUS=restarting" if self.anew else "STOPPING=1")
+            self.journal.info("stopping", children=len(self._alive()))
 
     def _alive(self) -> list[HeldChild]:
-        return [child for child in self._keeper.children.held.values() if child.tree_alive]
+        return [child for child in self.children.held.values() if child.tree_alive]
 
     def _late(self) -> None:
         if not self._took_over:
-            self._keeper.journal.warning("control_late", seconds=self._keeper.boot.stop_seconds)
-            self._keeper.control.kill()
+            self.journal.warning("control_late", seconds=self.boot.stop_seconds)
+            self.control.kill()
             self._take_over()
 
     def _take_over(self) -> None:
         if not self._took_over:
-            self._took_over = True
             self._stop_all(GRACE_SECONDS, KILL_SECONDS)
 
     def _stop_all(self, grace: float, kill_seconds: float) -> None:
-        keeper = self._keeper
         for child in self._alive():
             child.condemn("shutdown", "keeper", signal.SIGTERM if grace else signal.SIGKILL)
-            keeper.ladder.stop(child, grace, kill_seconds, keeper.survived)
-        if not self._leaving:
-            self._leaving = True
-            keeper.loop.later(0, self._leave)
+            self.ladder.stop(child, grace, kill_seconds, self.survived)
+        if not self._took_over:
+            self._took_over = True
+            self.loop.later(0, self._leave)
 
     def _leave(self) -> None:
         """Once all trees are gone or named: kill what descends from us and belongs to no instance, and go.
 
         The control plane is waited for.
         """
-        keeper = self._keeper
-        now = keeper.loop.now()
-        if keeper.ladder.deadlines():
-            keeper.loop.later(POLL_SECONDS, self._leave)
+        now = self.loop.now()
+        if self.ladder.deadlines():
+            self.loop.later(POLL_SECONDS, self._leave)
             return
         self._residue_by = self._residue_by or now + HASTE_SECONDS
-        residue = keeper.children.membership.descendants() if keeper.rungs.subreaper else []
+        residue = self.children.membership.descendants() if self.rungs.subreaper else []
         for row in residue:
             procfs.send(row, signal.SIGKILL)
-        if keeper.control.pid and now >= self._leave_by:
-            keeper.control.kill()
-        groups = keeper.rungs.groups
+        if self.control.pid and now >= self._leave_by:
+            self.control.kill()
+        groups = self.rungs.groups
         if groups is not None:
             groups.kill()
         clean = not residue and (groups is None or groups.remove())
-        if (not clean and now < self._residue_by) or keeper.control.pid:
-            keeper.loop.later(POLL_SECONDS, self._leave)
+        if (not clean and now < self._residue_by) or self.control.pid:
+            self.loop.later(POLL_SECONDS, self._leave)
             return
-        keeper.survived(residue, killed=True)
-        keeper.logs.close()
-        sweep.forget_record(keeper.boot.run_dir)
-        if keeper.boot.socket_path and keeper.boot.socket_owned:
+        self.survived(residue, killed=True)
+        self.logs.close()
+        sweep.forget_record(self.boot.run_dir)
+        if self.boot.socket_path and self.boot.socket_owned:
             try:
-                os.unlink(keeper.boot.socket_path)
+                os.unlink(self.boot.socket_path)
             except OSError as error:
-                keeper.journal.warning("socket_not_removed", path=keeper.boot.socket_path, errno=error.errno)
-        keeper.journal.info("stopped", code=self.code)
-        keeper.loop.stop()
+                self.journal.warning("socket_not_removed", path=self.boot.socket_path, errno=error.errno)
+        self.journal.info("stopped", code=self._code)
+        self.loop.stop()

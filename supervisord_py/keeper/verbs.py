@@ -67,7 +67,7 @@ def receive(keeper: Keeper, message: Members, fds: list[int]) -> None:
         request.answer(refusal)
     except Exception as error:  # the order makes no sense, or there is a defect
         request.answer(RefusedError("bad_request", f"{type(error).__name__}: {error}"))
-        raise
+        keeper.failed(error)
     finally:
         close_fds(request.fds)
 
@@ -101,7 +101,7 @@ def _hello(request: VerbRequest) -> Members:
 
 
 def _spawn(request: VerbRequest) -> Members:
-    if request.keeper.shutdown.begun:
+    if request.keeper.stopping:
         raise RefusedError("shutdown", "the keeper is stopping")
     request.keeper.children.spawn(request.message, request.fds, request.keeper.stored, request.answer)
     return LATER
@@ -194,8 +194,8 @@ def _drop_fd(request: VerbRequest) -> None:
 def _restart(request: VerbRequest) -> None:
     keeper = request.keeper
     if request.message.get("all"):
-        keeper.shutdown.anew = True
-        keeper.shutdown.asked_by_control()
+        keeper.anew = True
+        keeper.end()
     else:
         keeper.control.replace()
 
@@ -222,7 +222,7 @@ VERBS: dict[str, Callable[[VerbRequest], Members | None]] = {
     "ready": lambda request: request.keeper.notifier.ready(),
     "status": lambda request: request.keeper.notifier.status(request.message["text"]),
     "alive": lambda request: request.keeper.control.alive(),
-    "shutdown": lambda request: request.keeper.shutdown.asked_by_control(),
+    "shutdown": lambda request: request.keeper.end(),
     "upgrade": _upgrade,
     "restart": _restart,
 }
